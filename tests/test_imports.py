@@ -15,6 +15,7 @@ SOURCE = Path(ownbert.__file__).parent
 EVERYONE = {
     "errors",
     "files",
+    "folders",
     "fonts",
     "hub",
     "language",
@@ -28,6 +29,7 @@ EVERYONE = {
 ALLOWED = {
     "errors": set(),
     "files": set(),
+    "folders": set(),
     "fonts": set(),
     "hub": set(),
     "language": set(),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ownbert.data.corpus.store import prepare as prepare
     from ownbert.errors import InputError as InputError
     from ownbert.exporting.export import export as export
+    from ownbert.exporting.push import push as push
     from ownbert.exporting.quantize import quantize as quantize
     from ownbert.finetuning.estimator import OwnBertClassifier as OwnBertClassifier
     from ownbert.finetuning.estimator import OwnBertRegressor as OwnBertRegressor
@@ -92,6 +93,7 @@ _MODULES = {
     "prepare": "data.corpus.store",
     "pretrain": "pretraining.run",
     "probe": "fitting.probe",
+    "push": "exporting.push",
     "quantize": "exporting.quantize",
     "save": "hf.loading",
 }
@@ -149,6 +151,7 @@ __all__ = [
     "prepare",
     "pretrain",
     "probe",
+    "push",
     "quantize",
     "save",
 ]

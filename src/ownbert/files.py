@@ -71,8 +71,9 @@ def explained(output: str | os.PathLike[str]) -> Iterator[None]:
         raise
 
 
-def lock_file(file: BinaryIO, output: str | os.PathLike[str]) -> None:
-    """Lock an open file for this process; the system releases the lock when the file is closed.
+def lock_file(file: BinaryIO | int, output: str | os.PathLike[str]) -> None:
+    """Lock an open file, or folder by its descriptor, for this process; the system releases the
+    lock when it is closed.
 
     Raises:
         InputError: another process holds the lock, and so is writing ``output``; the file is closed
@@ -83,7 +84,7 @@ def lock_file(file: BinaryIO, output: str | os.PathLike[str]) -> None:
 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        file.close()
+        os.close(file) if isinstance(file, int) else file.close()
         raise InputError(f"another process is writing {output}; wait for it or end it") from None
     except (ImportError, OSError):
         pass  # no such lock on this system

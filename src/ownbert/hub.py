@@ -18,9 +18,6 @@ PREFIX = "hf:"
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "token")
 # The files of a model folder that are used here; only these are fetched.
 _MODEL_FILES = ("*.json", "*.txt", "*.safetensors", "*.model", "pytorch_model*.bin")
-_CONFIG = "config.json"
-# What a repository is not for: states to resume from, logs of TensorBoard, unfinished files.
-_LOCAL = ["checkpoints/*", "tensorboard/*", ".*", "*/.*"]
 _NAME = re.compile(r"[A-Za-z0-9_-][\w.-]*(/[A-Za-z0-9_-][\w.-]*)?", re.ASCII)
 
 
@@ -34,9 +31,14 @@ def model_folder(name: str | os.PathLike[str]) -> Path:
     if not text.startswith(PREFIX):
         return Path(name)
     wanted = text.removeprefix(PREFIX)
-    if not _NAME.fullmatch(wanted):
+    if not is_name(wanted):
         raise InputError(f"{text} is no name of a model of the hub; write {PREFIX}org/name")
     return _fetched(wanted)
+
+
+def is_name(text: str) -> bool:
+    """Whether a model of the hub may be called so: "name", or "org/name"."""
+    return _NAME.fullmatch(text) is not None
 
 
 def pretrained_folder(name: str | os.PathLike[str], options: Mapping[str, Any] = {}) -> Path:
@@ -54,56 +56,10 @@ def pretrained_folder(name: str | os.PathLike[str], options: Mapping[str, Any] =
         return path
     wanted = text.removeprefix(PREFIX)
     # What begins in an existing folder is a slip in a path.
-    if not _NAME.fullmatch(wanted) or ("/" in text and path.parent.exists()):
+    if not is_name(wanted) or ("/" in text and path.parent.exists()):
         raise InputError(f"no such folder: {name}")
     given = {key: options[key] for key in HUB_OPTIONS if options.get(key) is not None}
     return _fetched(wanted, **given)
-
-
-def push(
-    folder: str | os.PathLike[str],
-    name: str,
-    *,
-    private: bool = False,
-    message: str = "Upload by ownbert push",
-) -> str:
-    """Upload a finished folder to the hub, in a repository that is made if there is none.
-
-    Saved states, TensorBoard's logs and hidden files are left out.
-
-    Args:
-        folder: of a model: it has a config.json.
-        name: "org/name".
-        private: whether a new repository is private.
-        message: of the commit.
-
-    Returns:
-        The address of the repository.
-
-    Raises:
-        InputError: the folder has no model, the name cannot be one, the extra ``hub`` is not
-            installed, or the hub refuses.
-    """
-    path, name = Path(folder), name.removeprefix(PREFIX)
-    if not (path / _CONFIG).is_file():
-        raise InputError(f"{path} has no {_CONFIG}: it is no folder of a finished model")
-    if not _NAME.fullmatch(name) or "/" not in name:
-        raise InputError(f"{name!r} is no name on the hub; write org/name")
-    try:
-        from huggingface_hub import HfApi
-    except ImportError:
-        raise InputError(
-            "push needs a package that is missing: pip install 'ownbert[hub]'"
-        ) from None
-    api = HfApi()
-    try:
-        api.create_repo(name, private=private, exist_ok=True)
-        api.upload_folder(
-            repo_id=name, folder_path=path, commit_message=message, ignore_patterns=_LOCAL
-        )
-    except Exception as error:  # the library's errors are of many kinds: no token, no network
-        raise InputError(f"{name} could not be uploaded: {_reason(error)}") from None
-    return f"{api.endpoint}/{name}"
 
 
 @cache
@@ -119,10 +75,10 @@ def _fetched(name: str, **options: Any) -> Path:
         return Path(snapshot_download(name, allow_patterns=list(_MODEL_FILES), **options))
     except Exception as error:  # the library's errors are of many kinds: no network, no such name
         raise InputError(
-            f"no such folder: {name}; nor could it be fetched from the hub: {_reason(error)}"
+            f"no such folder: {name}; nor could it be fetched from the hub: {reason(error)}"
         ) from None
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """The first line of what the library says."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

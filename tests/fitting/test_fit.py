@@ -17,6 +17,7 @@ from ownbert.fitting.labelled_rows import find_task, read_labelled
 from ownbert.fitting.networks import finetune_on
 from ownbert.fitting.student import taught_texts
 from ownbert.inference.blend_predictor import BlendPredictor
+from ownbert.inference.finished_files import copy_files, finished_files
 from ownbert.inference.predictor import NetworkPredictor
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
@@ -133,6 +134,22 @@ def test_no_blend_weight_is_negative_and_members_exist(fitted: Path):
     blend = json.loads((fitted / "blend.json").read_text())
     assert all(member["weight"] > 0 for member in blend["members"])
     assert all((fitted / f).is_dir() for m in blend["members"] for f in m["folders"])
+
+
+def test_a_copy_of_the_needed_files_answers_alike_and_has_no_text(
+    fitted: Path, topics: Path, tmp_path: Path
+):
+    texts = texts_of(topics / "test.csv")
+    copy_files(fitted, tmp_path / "copy", finished_files(fitted))
+    for network in (False, True):
+        one, two = (ownbert.Predictor(f, network=network) for f in (fitted, tmp_path / "copy"))
+        assert (one.predict_proba(texts) == two.predict_proba(texts)).all()
+    read = "".join(
+        path.read_text(errors="replace")
+        for path in (tmp_path / "copy").rglob("*")
+        if path.suffix in (".md", ".json", ".txt")
+    )
+    assert not [text for text in [*texts, *texts_of(topics / "train.csv")] if text in read]
 
 
 def test_a_finished_folder_is_not_overwritten_by_accident(fitted: Path, topics: Path):
@@ -252,11 +269,20 @@ def test_pairs_of_texts_are_fitted(pretrained: Path, tmp_path: Path):
 
 
 def test_overwriting_removes_nothing_that_fit_has_not_made(topics: Path, tmp_path: Path):
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "mine.txt").write_text("kept")
-    ownbert.fit(topics / "train.csv", minutes=0.01, output=tmp_path, overwrite=True, quiet=True)
-    assert (tmp_path / "work" / "mine.txt").read_text() == "kept"
-    assert (tmp_path / "blend.json").exists()
+    given = {"minutes": 0.01, "output": tmp_path, "overwrite": True, "quiet": True}
+    mine = (tmp_path / "mine.txt", tmp_path / "work" / "mine.txt")
+    for path in mine:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("kept")
+    with pytest.raises(InputError, match="work was not written by ownbert"):
+        ownbert.fit(topics / "train.csv", **given)
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.txt", "work"}
+    (tmp_path / "work").rename(tmp_path / "mine")
+    for _ in range(2):
+        ownbert.fit(topics / "train.csv", **given)
+        assert (tmp_path / "blend.json").exists()
+    assert (tmp_path / "mine.txt").read_text() == "kept"
+    assert (tmp_path / "mine" / "mine.txt").read_text() == "kept"
 
 
 def test_other_texts_without_labels_get_a_warning(topics: Path, tmp_path: Path):

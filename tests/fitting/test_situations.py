@@ -181,7 +181,7 @@ PARTS: Sequence[tuple[Any, str]] = (
 )
 NETWORKS: Sequence[tuple[Any, str]] = (
     (fit, "fit_probe"),
-    (fit, "copy_encoder"),
+    (fit, "copy_network"),
     (student, "finetune_on"),
     (student, "taught_texts"),
     (fit, "finetune_on"),

@@ -1,6 +1,7 @@
 """The tiny network and vocabulary of the tests of files, and what they do to a model folder."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,10 @@ CONFIG = EncoderConfig(
     hidden_dropout_prob=0.2,
 )
 LABELS = ("zebra", "ant", "7")
+COMMIT = "0" * 40
+NAMES_OF_A_MODEL = {
+    *("config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json"),
+}
 
 
 def made(folder: Path, *heads: str | HeadSpec, seed: int = 0, **config: Any) -> Model:
@@ -34,6 +39,18 @@ def made(folder: Path, *heads: str | HeadSpec, seed: int = 0, **config: Any) -> 
         parameter.data.normal_()
     save(model, folder, tokenizer=TOKENIZER)
     return model.eval()
+
+
+def in_the_cache(make: Callable[[Path], object], place: Path) -> Path:
+    """The folder that ``make`` writes, as huggingface_hub keeps it: links to blobs."""
+    snapshot = place / "models--someone--tiny" / "snapshots" / COMMIT
+    make(snapshot)
+    blobs = snapshot.parents[1] / "blobs"
+    blobs.mkdir()
+    for path in [*snapshot.iterdir()]:
+        path.rename(blobs / path.name)
+        path.symlink_to(Path("../../blobs", path.name))
+    return snapshot
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -10,7 +10,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from ownbert.errors import InputError
 from ownbert.views.features import VIEWS, Texts
 from ownbert.views.linear import Targets, fit_linear, log_softmax
-from ownbert.views.linear_view import FILES, LinearView
+from ownbert.views.linear_files import LINEAR
+from ownbert.views.linear_view import LinearView
 
 
 def topics(seed: int, texts: int) -> tuple[list[tuple[str]], np.ndarray]:
@@ -110,14 +111,14 @@ def test_log_softmax_bounds_what_is_impossible():
     ("damage", "message"),
     [
         (
-            lambda folder: (folder / f"{FILES}.json").write_text('{"format": 9}'),
+            lambda folder: (folder / f"{LINEAR}.json").write_text('{"format": 9}'),
             "not of this version",
         ),
         (
-            lambda folder: (folder / f"{FILES}.safetensors").write_bytes(b"damaged"),
+            lambda folder: (folder / f"{LINEAR}.safetensors").write_bytes(b"damaged"),
             "cannot be read",
         ),
-        (lambda folder: (folder / f"{FILES}.safetensors").unlink(), "cannot be read"),
+        (lambda folder: (folder / f"{LINEAR}.safetensors").unlink(), "cannot be read"),
     ],
 )
 def test_a_damaged_folder_is_one_line(damage, message: str, tmp_path: Path):

@@ -50,10 +50,12 @@ def convert(
     Example: ownbert convert uncased_L-12_H-768_A-12/bert_model.ckpt -o models/bert
     """
     from ownbert.checkpoint.google import convert as run
+    from ownbert.folders import writing
 
     if output is None:
         raise InputError("-o is needed: the folder for the model")
-    model = run(checkpoint, output, config=config, vocabulary=vocab, cased=cased)
+    with writing(output):
+        model = run(checkpoint, output, config=config, vocabulary=vocab, cased=cased)
     if not quiet:
         count = sum(parameter.numel() for parameter in model.parameters())
         echo(translated(f"{model.config.num_hidden_layers} layers, {count:,} parameters"))

@@ -64,12 +64,16 @@ def evaluate(
     Example: ownbert evaluate runs/clf test.csv
     """
     from ownbert.finetuning.confusion import CONFUSION, draw_confusion
+    from ownbert.folders import refuse_foreign
     from ownbert.inference.predict import evaluate as run
     from ownbert.train.device import keep_memory
 
     keep_memory()
     if (file is None) == (data is None):
         raise InputError("one file of rows with their answers is needed: evaluate FOLDER FILE")
+    picture = None if output is None else output.with_name(f"{output.stem}.{CONFUSION}")
+    if output is not None and picture is not None:
+        refuse_foreign(picture.parent, [picture.name], signs=[output.name])
     say = saying(quiet=quiet)
     with counting("rows evaluated", quiet=quiet) as progress:
         scores = run(
@@ -85,8 +89,8 @@ def evaluate(
             progress=progress,
             say=lambda text: say(text if _is_marked(text) else f"warning: {text}"),
         )
-    if output is not None:
-        message = draw_confusion(output.with_name(f"{output.stem}.{CONFUSION}"), scores)
+    if picture is not None:
+        message = draw_confusion(picture, scores)
         if message is not None and not quiet:
             echo(translated(message), err=True)
     if not quiet:

@@ -86,6 +86,7 @@ def heads(
     """
     import json as json_module
 
+    from ownbert.folders import writing
     from ownbert.inspect.figures import figure_class
     from ownbert.inspect.heads.importance import (
         gradient_importance,
@@ -134,7 +135,10 @@ def heads(
         )
 
     pruning = Pruning(folder, file, output, rows, train, epochs, device, show)
-    found = pruning.layers(layers) if layers is not None else pruning.heads(prune or 0.0, rounds)
+    with writing(output):
+        found = (
+            pruning.layers(layers) if layers is not None else pruning.heads(prune or 0.0, rounds)
+        )
     if png is not None:
         draw_rounds(found, png)
     echo(translated(f"saved {output}"), err=json)

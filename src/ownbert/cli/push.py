@@ -19,17 +19,38 @@ def push(
         bool, typer.Option("--private", help="Make a new repository that only you can see.")
     ] = False,
     message: Annotated[str, typer.Option(help="Of the commit.")] = "Upload by ownbert push",
+    with_texts: Annotated[
+        bool,
+        typer.Option(
+            "--with-texts", help="Upload the report of fit too, which quotes texts of the rows."
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the list of files, upload nothing, then exit."),
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Upload a finished folder to the Hugging Face hub: model, tokenizer, card, pictures.
 
-    Saved states, logs for TensorBoard and unfinished files stay here. It needs
-    pip install 'ownbert\\[hub]', and a token (hf auth login, or HF_TOKEN).
+    Only files that are needed to use the model are uploaded, and they are listed first: no texts,
+    recipes, logs or saved states, and nothing unknown. It needs pip install 'ownbert\\[hub]', and
+    a token (hf auth login, or HF_TOKEN).
 
     Example: ownbert push runs/clf my-name/topics
     """
-    from ownbert.hub import push as run
+    from ownbert.exporting.push import push as run
 
-    address = run(folder, name, private=private, message=message)
-    if not quiet:
+    address = run(
+        folder,
+        name,
+        private=private,
+        message=message,
+        with_texts=with_texts,
+        dry_run=dry_run,
+        say=None if quiet and not dry_run else lambda line: echo(translated(line)),
+    )
+    if dry_run:
+        echo(translated("nothing was uploaded"))
+    elif not quiet:
         echo(translated(f"saved {address}"))

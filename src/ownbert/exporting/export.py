@@ -26,33 +26,30 @@ from ownbert.files import (
     explained,
     make_folder,
     missing_folders,
-    read_json,
     refuse_same,
     remove_empty,
     uninterrupted,
     write_json,
 )
+from ownbert.folders import refuse_foreign, writing
 from ownbert.hub import model_folder
 from ownbert.inference.engines import KINDS, PARITY
 from ownbert.inference.exported_network import CRF
+from ownbert.inference.finished_files import (
+    MODULES,
+    copy_files,
+    network_files,
+    require_inside,
+)
 from ownbert.inference.predictor import list_members
 from ownbert.nn.heads import ClassificationHead, TokenHead
 from ownbert.nn.model import Model
 from ownbert.run.file_names import BLEND
 from ownbert.run.model_card import CARD, is_ours
-from ownbert.schema import list_of, maybe, record, text
 from ownbert.settings import between
-from ownbert.text.files import TOKENIZER, has_tokenizer
+from ownbert.text.files import TOKENIZER, TOKENIZER_FILES, has_tokenizer
 
 Say = Callable[[str], None]
-MODULES = "modules.json"
-_MODULE_PATHS = list_of(record({"path": maybe(text)}), most=100)
-# What a folder has besides weights that a program needs to make inputs and to read outputs.
-_BESIDE = (
-    *("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
-    *("added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "*.model"),
-    *("sentence_bert_config.json", "config_sentence_transformers.json", MODULES),
-)
 
 
 def export(
@@ -100,58 +97,69 @@ def export(
     between(0, 1, "(]")("tolerance", tolerance)
     kind, source, target = FORMATS[to], model_folder(folder), Path(output)
     kind.require(to)
-    beside = _is_beside(source, target, to)
-    refuse_taken(target, source, data, overwrite=overwrite, to=to, beside=beside)
-    description, sentences = describe_network(source), (source / MODULES).is_file()
-    require_float(description.values, folder)
-    model = load(source, heads=() if sentences else None, description=description)
-    for note in notes_of(source, model):
-        if say is not None:
-            say(f"note: {note}")
-    if to == "openvino" and any(_ngrams(head) for head in model.heads.values()):
-        raise InputError(
-            f"{folder} reads hashed n-grams, whose numbers of 64 bits OpenVINO does not have; "
-            "take --to onnx or torch"
-        )
-    graph = PaddedModel(model)
-    given = sequences_of(source, model, data=data, text_column=text_column)
-    with complete_folder(target) as new:
-        path = new / (kind.folder if sentences and not beside else "") / kind.file
-        make_folder(path.parent)
-        with _in_a_line(source, to):
-            kind.write(graph, path)
-            parity = compare(model, graph, kind.open(path), given)
-        require_near(parity, tolerance, target)
-        if not beside:
-            copy_beside(source, new, description)
-        for head in model.heads.values():
-            if isinstance(head, TokenHead) and head.crf is not None:
-                weights = {n: p.detach().tolist() for n, p in head.crf.named_parameters()}
-                write_json(new / CRF, weights)
-        file = path.relative_to(new).as_posix()
-        write_json(new / PARITY, _report(parity, source, to, path, new, kind, tolerance))
-        if beside:
-            return parity
-        write_export_card(
-            new,
-            name=Path(os.path.realpath(target)).name,
-            source=source,
-            to=to,
-            file=file,
-            description=description,
-            graph=graph,
-            parity=parity,
-            tolerance=tolerance,
-            notes=list(notes_of(source, model)),
-        )
-    return parity
+    with writing(target):
+        beside = _is_beside(source, target, to)
+        refuse_taken(target, source, data, overwrite=overwrite, to=to, beside=beside)
+        refuse_foreign(target, _written(source, kind, beside=beside))
+        description, sentences = describe_network(source), (source / MODULES).is_file()
+        require_float(description.values, folder)
+        model = load(source, heads=() if sentences else None, description=description)
+        for note in notes_of(source, model):
+            if say is not None:
+                say(f"note: {note}")
+        if to == "openvino" and any(_ngrams(head) for head in model.heads.values()):
+            raise InputError(
+                f"{folder} reads hashed n-grams, whose numbers of 64 bits OpenVINO does not have; "
+                "take --to onnx or torch"
+            )
+        graph = PaddedModel(model)
+        given = sequences_of(source, model, data=data, text_column=text_column)
+        with complete_folder(target) as new:
+            path = new / (kind.folder if sentences and not beside else "") / kind.file
+            make_folder(path.parent)
+            with _in_a_line(source, to):
+                kind.write(graph, path)
+                parity = compare(model, graph, kind.open(path), given)
+            require_near(parity, tolerance, target)
+            if not beside:
+                copy_beside(source, new, description)
+            for head in model.heads.values():
+                if isinstance(head, TokenHead) and head.crf is not None:
+                    weights = {n: p.detach().tolist() for n, p in head.crf.named_parameters()}
+                    write_json(new / CRF, weights)
+            file = path.relative_to(new).as_posix()
+            write_json(new / PARITY, _report(parity, source, to, path, new, kind, tolerance))
+            if beside:
+                return parity
+            write_export_card(
+                new,
+                name=Path(os.path.realpath(target)).name,
+                source=source,
+                to=to,
+                file=file,
+                description=description,
+                graph=graph,
+                parity=parity,
+                tolerance=tolerance,
+                notes=list(notes_of(source, model)),
+            )
+        return parity
+
+
+def _written(source: Path, kind: Format, *, beside: bool) -> list[str]:
+    """The names of the files that an export of a folder writes."""
+    data = KINDS[kind.folder].data if kind.folder else ()
+    names = [PARITY, CRF, kind.file, *data]
+    if beside:
+        return names
+    return [*names, *map(str, network_files(source, weights=False)), *TOKENIZER_FILES, kind.folder]
 
 
 def describe_network(source: Path) -> Description:
     """The description of a folder with one network.
 
     Raises:
-        InputError: it holds several, or none.
+        InputError: it holds several, or none, or what would be copied is not in it.
     """
     members = list_members(source)
     if len(members) > 1:
@@ -159,6 +167,7 @@ def describe_network(source: Path) -> Description:
             f"{source} holds {len(members)} models, whose answers are averaged; take one of "
             f"them: {members[0]}"
         )
+    require_inside(source, network_files(source, weights=False))
     return describe(source)
 
 
@@ -254,7 +263,8 @@ def complete_folder(target: Path) -> Iterator[Path]:
 
 
 def _move(new: Path, target: Path) -> None:
-    if not target.exists():
+    if not target.exists() or not any(target.iterdir()):
+        remove_empty([target])
         os.replace(new, target)
         return
     for path in sorted(new.rglob("*")):
@@ -291,16 +301,7 @@ def require_near(parity: Parity, tolerance: float, target: Path) -> None:
 
 def copy_beside(source: Path, new: Path, description: Description) -> None:
     """Config, tokenizer and the files of sentence-transformers; weights stay behind."""
-    found = {path for pattern in _BESIDE for path in source.glob(pattern) if path.is_file()}
-    if MODULES in {path.name for path in found}:
-        for module in read_json(source / MODULES, list, check=_MODULE_PATHS):
-            name = module.get("path") or ""
-            if name and Path(name).name == name and (source / name).is_dir():
-                found |= {path for path in (source / name).iterdir() if path.is_file()}
-    for path in sorted(found):
-        place = new / path.relative_to(source)
-        make_folder(place.parent)
-        shutil.copyfile(path, place)
+    copy_files(source, new, network_files(source, weights=False))
     # Whether the model agrees in bfloat16 says nothing of its file.
     if (values := without_agreement(description.values)) != description.values:
         write_json(new / CONFIG, values)

@@ -14,7 +14,6 @@ from ownbert.checkpoint.weights import FORMS, QUANTIZED, read_weights
 from ownbert.data.batch import pack
 from ownbert.errors import InputError
 from ownbert.exporting.export import (
-    MODULES,
     complete_folder,
     copy_beside,
     describe_network,
@@ -24,12 +23,15 @@ from ownbert.exporting.parity import Sequences, batches, sequences_of
 from ownbert.exporting.quantize_card import write_quantize_card
 from ownbert.exporting.quantized_parity import QuantizedParity, compare_models, halves
 from ownbert.files import write_json
+from ownbert.folders import refuse_foreign, writing
 from ownbert.hub import model_folder
+from ownbert.inference.finished_files import MODULES, network_files
 from ownbert.nn.kernels.int8 import quantizable, smoothing
 from ownbert.nn.kernels.prepack import prepack
 from ownbert.nn.model import Model
 from ownbert.run.file_names import BLEND
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, read_embedding_config
+from ownbert.text.files import TOKENIZER_FILES
 
 Say = Callable[[str], None]
 REPORT = "quantization.json"
@@ -73,49 +75,52 @@ def quantize(
     Source: Xiao et al. 2023 (SmoothQuant).
     """
     source, target = model_folder(folder), Path(output)
-    refuse_taken(target, source, data, overwrite=overwrite)
-    if any((target / name).is_file() for name in FORMS):
-        raise InputError(f"{target} holds float weights; choose another folder")
-    description = describe_network(source)
-    require_float(description.values, source)
-    if description.config.position_embedding_type == "transformer_xl":
-        raise InputError(f"{source} is an xlnet model, which cannot be quantized")
-    if description.config.image is not None:
-        raise InputError(f"{source} reads images; only models of texts can be quantized")
-    sentences = (source / MODULES).is_file()
-    heads = () if sentences else None
-    model = load(source, heads=heads, description=description)
-    if say is not None and (source / BLEND).is_file():
-        say(
-            f"note: {source.name} is a blend of several models; its network alone is quantized, "
-            "which answers differently"
-        )
-    given = sequences_of(source, model, data=data, text_column=text_column)
-    measured, compared = halves(given, choices="choice" in model.heads)
-    smooth = _smooth(model, measured)
-    tensors, _ = read_weights(source)
-    with complete_folder(target) as new:
-        copy_beside(source, new, description)
-        done = write_quantized(new, description, tensors, model.encoder, smooth, STRENGTH)
-        if not done:
-            raise InputError(f"{source} has no matrices that can be quantized")
-        found = compare_models(
-            prepack(model),
-            prepack(load(new, heads=heads)),
-            compared,
-            pooling=_pooling(source),
-            problem=description.values.get("problem_type"),
-        )
-        found.bytes_before = sum(tensor.nbytes for tensor in tensors.values())
-        found.bytes_after = (new / QUANTIZED).stat().st_size
-        write_json(new / REPORT, asdict(found))
-        _write_card(new, target, source, description, found)
-    if say is not None and found.least_cosine < _NEAR:
-        say(
-            f"warning: {target} is not near the float model (least cosine "
-            f"{found.least_cosine:.4f}); compare both with ownbert evaluate"
-        )
-    return found
+    with writing(target):
+        refuse_taken(target, source, data, overwrite=overwrite)
+        names = [REPORT, QUANTIZED, *map(str, network_files(source, weights=False))]
+        refuse_foreign(target, [*names, *TOKENIZER_FILES])
+        if any((target / name).is_file() for name in FORMS):
+            raise InputError(f"{target} holds float weights; choose another folder")
+        description = describe_network(source)
+        require_float(description.values, source)
+        if description.config.position_embedding_type == "transformer_xl":
+            raise InputError(f"{source} is an xlnet model, which cannot be quantized")
+        if description.config.image is not None:
+            raise InputError(f"{source} reads images; only models of texts can be quantized")
+        sentences = (source / MODULES).is_file()
+        heads = () if sentences else None
+        model = load(source, heads=heads, description=description)
+        if say is not None and (source / BLEND).is_file():
+            say(
+                f"note: {source.name} is a blend of several models; its network alone is "
+                "quantized, which answers differently"
+            )
+        given = sequences_of(source, model, data=data, text_column=text_column)
+        measured, compared = halves(given, choices="choice" in model.heads)
+        smooth = _smooth(model, measured)
+        tensors, _ = read_weights(source)
+        with complete_folder(target) as new:
+            copy_beside(source, new, description)
+            done = write_quantized(new, description, tensors, model.encoder, smooth, STRENGTH)
+            if not done:
+                raise InputError(f"{source} has no matrices that can be quantized")
+            found = compare_models(
+                prepack(model),
+                prepack(load(new, heads=heads)),
+                compared,
+                pooling=_pooling(source),
+                problem=description.values.get("problem_type"),
+            )
+            found.bytes_before = sum(tensor.nbytes for tensor in tensors.values())
+            found.bytes_after = (new / QUANTIZED).stat().st_size
+            write_json(new / REPORT, asdict(found))
+            _write_card(new, target, source, description, found)
+        if say is not None and found.least_cosine < _NEAR:
+            say(
+                f"warning: {target} is not near the float model (least cosine "
+                f"{found.least_cosine:.4f}); compare both with ownbert evaluate"
+            )
+        return found
 
 
 def _pooling(source: Path) -> str:

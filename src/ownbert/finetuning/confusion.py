@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from ownbert.files import atomic_path
+from ownbert.folders import PICTURE_METADATA
 from ownbert.fonts import CJK_FONTS, PLAIN_FONT, fonts_for
+from ownbert.run.file_names import CONFUSION as CONFUSION
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import shortened
-
-CONFUSION = "confusion.png"
 
 # The most labels for which cells have numbers, and for which all labels have names.
 _NUMBERS, _NAMES = 15, 40
@@ -89,7 +89,9 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FON
     # What bbox_inches="tight" would find, which draws everything once more before.
     box = figure.get_tightbbox().padded(0.1)
     with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=_DPI, bbox_inches=box)
+        figure.savefig(
+            temporary, format="png", dpi=_DPI, bbox_inches=box, metadata=PICTURE_METADATA
+        )
     return warning
 
 

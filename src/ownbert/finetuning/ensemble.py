@@ -15,6 +15,7 @@ from ownbert.files import read_json, write_json, write_text
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.run import FinetuningRun
+from ownbert.folders import refuse_foreign
 from ownbert.inference.precision_check import EACH_AGREES
 from ownbert.inference.predictor import NetworkPredictor, average, decide_all
 from ownbert.language import translated
@@ -82,6 +83,7 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
         require_same_identity(
             output, read_json(output / ENSEMBLE, check=_FILE)["identity"], run.identity
         )
+    refuse_foreign(output, [member.name for member in members])
     run.check_model()
     folder.reserve(run.identity)
     write_text(output / RECIPE, dump(run.given))

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.blend_predictor import BlendPredictor
+from ownbert.inference.finished_files import copy_files, finished_files
 from ownbert.inference.predictor import decide_all
 from ownbert.nn.kernels.prepack import prepack
 from ownbert.settings import resolve
@@ -31,7 +31,6 @@ from ownbert.tasks.task import NoTaskHead, Task, load_finetuned
 from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.train.device import pick_device
 from ownbert.train.job import Interrupted
-from ownbert.train.state_files import STATES
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -119,8 +118,7 @@ class TextEstimator(BaseEstimator):
             save(self.model_, folder, tokenizer=self.tokenizer_, values=self.task_.values())
             return
         refuse_same(self.folder_, folder)
-        states = shutil.ignore_patterns(STATES, "work")
-        shutil.copytree(self.folder_, folder, dirs_exist_ok=True, ignore=states)
+        copy_files(Path(self.folder_), Path(folder), finished_files(Path(self.folder_)))
 
     def save(self, folder: str | Path) -> None:
         """As ``save_pretrained``."""

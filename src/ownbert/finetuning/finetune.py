@@ -9,6 +9,7 @@ from ownbert.errors import InputError, in_short
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.labelled_splits import Sources
 from ownbert.finetuning.run import FinetuningRun
+from ownbert.folders import writing
 from ownbert.nn.model import Model
 from ownbert.tasks.recipe import FinetuneData, FinetuneRecipe
 from ownbert.tasks.task import load_finetuned, task_class
@@ -57,31 +58,32 @@ def finetune(
     if under_torchrun():
         raise InputError("fine-tuning runs in one process; start it without torchrun")
     refuse_other_task(task, overrides)
-    folder = FinetuneFolder(output, resume=resume, overwrite=overwrite)
-    sources, options = sources_in_memory(recipe_options(task, options))
-    recipe = folder.resolve_finetuning(config=config, overrides=overrides, options=options)
-    recipe = without_files(recipe, sources)
-    if resume and folder.finished:
-        Display("finetune", quiet=quiet).say(
-            f"{output} is finished: nothing is left to do; start anew with --overwrite"
-        )
-        return load_finetuned(folder.path)[1]
-    run = FinetuningRun(recipe, sources=sources)
-    run.callbacks = callbacks or run.callbacks
-    run.check_adapting()
-    if recipe.search.requested:
-        from ownbert.finetuning.search import search
+    with writing(output):
+        folder = FinetuneFolder(output, resume=resume, overwrite=overwrite)
+        sources, options = sources_in_memory(recipe_options(task, options))
+        recipe = folder.resolve_finetuning(config=config, overrides=overrides, options=options)
+        recipe = without_files(recipe, sources)
+        if resume and folder.finished:
+            Display("finetune", quiet=quiet).say(
+                f"{output} is finished: nothing is left to do; start anew with --overwrite"
+            )
+            return load_finetuned(folder.path)[1]
+        run = FinetuningRun(recipe, sources=sources)
+        run.callbacks = callbacks or run.callbacks
+        run.check_adapting()
+        if recipe.search.requested:
+            from ownbert.finetuning.search import search
 
-        return search(run, folder, quiet=quiet)
-    if recipe.run.folds or recipe.run.seeds:
-        from ownbert.finetuning.ensemble import train_ensemble
+            return search(run, folder, quiet=quiet)
+        if recipe.run.folds or recipe.run.seeds:
+            from ownbert.finetuning.ensemble import train_ensemble
 
-        return train_ensemble(run, folder, quiet=quiet)
-    if recipe.model.pretrain_steps:
-        run.check_model()
-        run.reserve(folder)
-        run.adapt(folder, quiet=quiet)
-    return run.train(folder, quiet=quiet)
+            return train_ensemble(run, folder, quiet=quiet)
+        if recipe.model.pretrain_steps:
+            run.check_model()
+            run.reserve(folder)
+            run.adapt(folder, quiet=quiet)
+        return run.train(folder, quiet=quiet)
 
 
 def refuse_other_task(task: str | None, overrides: Sequence[str]) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.checkpoint.model_files import WEIGHTS
+from ownbert.data.images.pixels import PROCESSOR
 from ownbert.errors import InputError
-from ownbert.run.file_names import ENSEMBLE, RECIPE
+from ownbert.run.file_names import CONFUSION, ENSEMBLE, RECIPE
 from ownbert.run.run_folder import RunFolder
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.text.tokenizer import Tokenizer
@@ -90,6 +91,10 @@ class FinetuneFolder(RunFolder):
                 "start anew with --overwrite, or choose another folder"
             )
         super().check(identity, vocabularies)
+
+    def written(self) -> list[str]:
+        several = [ENSEMBLE, SEARCH, PRETRAINED]
+        return [*super().written(), *several, *_EMBEDDING_FILES, "1_Pooling", CONFUSION, PROCESSOR]
 
     def replaced(self) -> list[Path]:
         """What earlier runs left, whatever they were."""

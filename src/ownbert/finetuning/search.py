@@ -11,9 +11,10 @@ from typing import Any
 
 from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.errors import InputError
-from ownbert.files import read_json, write_json, write_text
+from ownbert.files import atomic_path, read_json, write_json, write_text
 from ownbert.finetuning.finetune_folder import SEARCH, FinetuneFolder
 from ownbert.finetuning.run import FinetuningRun
+from ownbert.folders import refuse_foreign
 from ownbert.language import translated
 from ownbert.nn.model import Model
 from ownbert.run.file_names import RECIPE
@@ -61,6 +62,7 @@ def search(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> Model:
         raise InputError("run.max_steps ends all runs of a search over epochs; leave it out")
     output, tries = folder.path, list(combinations(run))
     done = _done(run, output) if folder.resume else []
+    refuse_foreign(output, ["search"])
     run.check_model()
     folder.reserve(run.identity)
     write_text(output / RECIPE, dump(run.given))
@@ -176,7 +178,8 @@ def _move_up(best: Path, output: Path) -> None:
     """Move the best model to the output folder; the weights last, as they mark it as finished."""
     for name in (LOG, CURVES):
         if (best / name).exists():
-            shutil.copyfile(best / name, output / name)
+            with atomic_path(output / name) as new:
+                shutil.copyfile(best / name, new)
     if (output / CARD).exists() and not is_ours(output / CARD):
         (best / CARD).unlink(missing_ok=True)
     for path in sorted(best.iterdir(), key=lambda path: path.name == WEIGHTS):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ownbert.checkpoint import CONFIG, describe, load_tokenizer
+from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.data.corpus.documents import find_files, fingerprint
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.data.readers.memory import table_of
@@ -49,7 +50,6 @@ from ownbert.fitting.minutes_curve import Checkpoints, Points
 from ownbert.fitting.networks import (
     Corpus,
     add_offsets,
-    copy_encoder,
     copy_network,
     finetune_on,
     pretrain_on,
@@ -59,9 +59,16 @@ from ownbert.fitting.recipe import FitRecipe
 from ownbert.fitting.report.report import write_report
 from ownbert.fitting.self_training import self_train
 from ownbert.fitting.student import teach
+from ownbert.folders import refuse_foreign, writing
 from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.blend_predictor import network_scores, score_all
+from ownbert.inference.finished_files import (
+    BESIDE_WEIGHTS,
+    REPORTS,
+    network_files,
+    require_inside,
+)
 from ownbert.inference.frozen_probe import ENCODER
 from ownbert.inference.pipeline import Predictor
 from ownbert.inference.predictor import NetworkPredictor, characters
@@ -85,6 +92,8 @@ _PRETRAINED, _MINUTES = "pretraining a network", "what minutes of pretraining br
 
 # What is made on the way.
 WORK = "work"
+# All that may be in the folder then.
+_WRITTEN = (*(RECIPE, STATE, BLEND, WORK, "members", WEIGHTS), *REPORTS, *BESIDE_WEIGHTS)
 # What of the recipe a resumed run may have otherwise, and files, which are known by their content.
 _NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled")
 # Share of what the linear models leave; the smaller one where many labelled rows teach more than
@@ -192,8 +201,12 @@ def fit_folder(
             f"{folder} already holds a model; continue with --resume, start anew with --overwrite, "
             "or choose another folder"
         )
+    refuse_foreign(folder, _WRITTEN)
     given = (train, folder, dev, test, unlabelled, options)
-    with _checked(*given, quiet=quiet, debug=debug, started=started) as run:
+    with (
+        writing(folder),
+        _checked(*given, quiet=quiet, debug=debug, started=started) as run,
+    ):
         if overwrite and not resume:
             model = run.recipe.model
             if model and folder.resolve() in Path(model).resolve().parents:
@@ -284,6 +297,7 @@ def _check_model(folder: str, task: Task) -> None:
     description = describe(folder)
     task.check_modality(description, folder)
     load_tokenizer(folder, config=description.config)
+    require_inside(model_folder(folder), network_files(model_folder(folder)))
     if not any(
         any(model_folder(folder).glob(name)) for name in ("*.safetensors", "pytorch_model*.bin")
     ):
@@ -617,7 +631,7 @@ class Fit:
         return [str(own.relative_to(self.folder)) for own in folders]
 
     def _probe(self, base: Path, path: Path) -> Made:
-        copy_encoder(base, path / ENCODER)
+        copy_network(base, path / ENCODER)
         device = self.recipe.device
         return self._linear(
             path.name,

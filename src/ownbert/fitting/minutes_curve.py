@@ -12,7 +12,7 @@ import numpy as np
 from ownbert.files import make_folder
 from ownbert.fitting.candidates import ComparedModel, Comparison, probe_scores
 from ownbert.fitting.labelled_rows import LabelledRows
-from ownbert.fitting.networks import copy_encoder
+from ownbert.fitting.networks import copy_network
 from ownbert.time_limit import OutOfTime, check_time, time_limit
 
 # Moments that are looked at, and the first of them as a share of the run: before, the network knows
@@ -44,7 +44,7 @@ class Checkpoints:
             return
         apart = (1 - _FIRST) * total / _MOMENTS
         if all(seconds - own >= apart for own in self._seconds()):
-            copy_encoder(network, make_folder(self.folder / f"{seconds:.3f}"))
+            copy_network(network, make_folder(self.folder / f"{seconds:.3f}"))
 
     def _seconds(self) -> list[float]:
         return [float(path.name) for path in self.folder.glob("*")]

@@ -16,11 +16,12 @@ from ownbert.checkpoint import CONFIG, describe, load, save
 from ownbert.data.corpus.documents import read_documents
 from ownbert.data.corpus.learn_vocabulary import learn_vocabulary
 from ownbert.data.corpus.store import prepare
-from ownbert.files import atomic_path, make_folder
+from ownbert.files import make_folder
 from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.fitting.labelled_rows import LabelledRows
+from ownbert.inference.finished_files import copy_files, network_files
 from ownbert.pretraining.run import pretrain
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
@@ -232,11 +233,7 @@ def tokens_per_text(folder: Path) -> float:
 
 def copy_network(source: Path, target: Path) -> None:
     """Make ``target`` an ordinary model folder with the network of ``source``."""
-    make_folder(target)
-    for path in sorted(source.iterdir()):
-        if path.is_file() and path.suffix in (".json", ".txt", ".model", ".safetensors"):
-            with atomic_path(target / path.name) as new:
-                shutil.copyfile(path, new)
+    copy_files(source, target, network_files(source))
 
 
 def add_offsets(folder: Path, offsets: np.ndarray) -> None:
@@ -250,16 +247,3 @@ def add_offsets(folder: Path, offsets: np.ndarray) -> None:
     with torch.no_grad():
         bias += torch.as_tensor(offsets, dtype=bias.dtype)
     save(model, folder, architecture=description.architecture, values=description.values)
-
-
-def copy_encoder(source: Path, target: Path) -> None:
-    """As ``copy_network``, with the weights of older folders, and with the files of
-    sentence-transformers that say how vectors are pooled."""
-    copy_network(source, target)
-    if not any(source.glob("*.safetensors")):
-        for path in source.glob("pytorch_model*.bin"):
-            shutil.copyfile(path, target / path.name)
-    for name in ("modules.json", "1_Pooling/config.json", "2_Normalize/config.json"):
-        if (source / name).exists():
-            make_folder((target / name).parent)
-            shutil.copyfile(source / name, target / name)

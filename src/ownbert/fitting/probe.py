@@ -7,7 +7,7 @@ from typing import Any
 from ownbert.checkpoint import CONFIG, describe
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
-from ownbert.files import make_folder, missing_folders
+from ownbert.files import make_folder, missing_folders, remove_empty
 from ownbert.fitting.candidates import (
     ComparedModel,
     Comparison,
@@ -16,7 +16,8 @@ from ownbert.fitting.candidates import (
     standardised,
 )
 from ownbert.fitting.labelled_rows import LabelledRows, find_task, read_labelled
-from ownbert.fitting.networks import copy_encoder
+from ownbert.fitting.networks import copy_network
+from ownbert.folders import refuse_foreign, writing
 from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.frozen_probe import ENCODER, embed_rows
@@ -63,27 +64,30 @@ def probe(
         InputError: files or labels cannot be used.
     """
     folder = Path(output)
-    if any((folder / name).exists() for name in (BLEND, CONFIG)) and not overwrite:
-        raise InputError(f"{folder} already holds a model; replace it with --overwrite")
-    columns = ColumnNames(text_column, second_column, label_column)
-    found, rows = _read(model, train, dev, task, columns, seed)
-    new = missing_folders(folder)
-    work = make_folder(folder / "members" / f".{_NAME}.part")
-    try:
-        copy_encoder(model_folder(model), work / ENCODER)
-        scores = fit_probe(work / ENCODER, rows, work)
-        path = f"members/{_NAME}"
-        fitted = ComparedModel(_NAME, _NAME, "frozen", (path,), 0.0, scores=scores)
-        compared = Comparison(rows, [fitted])
-        members = (BlendMember(_NAME, "frozen", (path,), float(compared.weights[0])),)
-        shutil.rmtree(folder / path, ignore_errors=True)
-        work.rename(folder / path)
-        offsets = tuple(map(float, compared.offsets))
-        Blend(members, tuple(found.labels), found.values(), offsets).write(folder)
-    except BaseException:
-        shutil.rmtree(new[-1] if new else work, ignore_errors=True)
-        raise
-    return compared.metrics(compared.blended), rows.source
+    with writing(folder):
+        if any((folder / name).exists() for name in (BLEND, CONFIG)) and not overwrite:
+            raise InputError(f"{folder} already holds a model; replace it with --overwrite")
+        refuse_foreign(folder, (BLEND, "members"))
+        columns = ColumnNames(text_column, second_column, label_column)
+        found, rows = _read(model, train, dev, task, columns, seed)
+        new = missing_folders(folder / "members")
+        work = make_folder(folder / "members" / f".{_NAME}.part")
+        try:
+            copy_network(model_folder(model), work / ENCODER)
+            scores = fit_probe(work / ENCODER, rows, work)
+            path = f"members/{_NAME}"
+            fitted = ComparedModel(_NAME, _NAME, "frozen", (path,), 0.0, scores=scores)
+            compared = Comparison(rows, [fitted])
+            members = (BlendMember(_NAME, "frozen", (path,), float(compared.weights[0])),)
+            shutil.rmtree(folder / path, ignore_errors=True)
+            work.rename(folder / path)
+            offsets = tuple(map(float, compared.offsets))
+            Blend(members, tuple(found.labels), found.values(), offsets).write(folder)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            remove_empty(new)
+            raise
+        return compared.metrics(compared.blended), rows.source
 
 
 def probe_layers(

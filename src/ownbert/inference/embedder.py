@@ -1,6 +1,5 @@
 """Texts to embedding vectors, many at a time."""
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -16,6 +15,7 @@ from ownbert.files import refuse_same
 from ownbert.hub import model_folder
 from ownbert.inference.engines import choose_engine
 from ownbert.inference.exported_network import HIDDEN, ExportedNetwork, RoutedNetwork
+from ownbert.inference.finished_files import copy_files, finished_files
 from ownbert.settings import between
 from ownbert.tasks.batched_forward import batches_by_tokens, blocks
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, read_embedding_config
@@ -118,14 +118,13 @@ class Embedder:
         return self.config.hidden_size
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Copy the folder, without saved states of its training.
+        """Copy the files of the folder that are needed to use it.
 
         Raises:
-            InputError: it is the folder itself.
+            InputError: it is the folder itself, or a link in it leaves it.
         """
         refuse_same(self.folder, folder)
-        states = shutil.ignore_patterns("checkpoints", ".*")
-        shutil.copytree(self.folder, folder, dirs_exist_ok=True, ignore=states)
+        copy_files(self.folder, Path(folder), finished_files(self.folder))
 
     save = save_pretrained  # of sentence-transformers
 

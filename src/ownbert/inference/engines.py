@@ -51,12 +51,14 @@ class EngineKind:
     Args:
         package: with it.
         folder, file: where the file stands beside a model's weights.
+        data: what belongs to it; the second name is that of other programs.
         open: the engine of a file.
     """
 
     package: str
     folder: str
     file: str
+    data: tuple[str, ...]
     open: Callable[[Path], Engine]
 
     @property
@@ -111,8 +113,12 @@ def _threads() -> int | None:
 
 # The fastest for a single query first.
 KINDS = {
-    "openvino": EngineKind("openvino", "openvino", "openvino_model.xml", open_openvino),
-    "onnx": EngineKind("onnxruntime", "onnx", "model.onnx", open_onnx),
+    "openvino": EngineKind(
+        "openvino", "openvino", "openvino_model.xml", ("openvino_model.bin",), open_openvino
+    ),
+    "onnx": EngineKind(
+        "onnxruntime", "onnx", "model.onnx", ("model.onnx.data", "model.onnx_data"), open_onnx
+    ),
 }
 ENGINES = (AUTO, TORCH, "onnx", "openvino")
 

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from ownbert.inference.embedder import Embedder
+from ownbert.run.file_names import ENCODER as ENCODER
 from ownbert.time_limit import check_time
 from ownbert.views.linear import LinearModel
-from ownbert.views.linear_files import load_linear, save_linear
+from ownbert.views.linear_files import PROBE, load_linear, save_linear
 
-# The name of its files, and the folder of the network beside them.
-FILES, ENCODER = "probe", "encoder"
 # Words, or characters of a script without blanks, of a piece of a long text; and pieces at most.
 _PIECE_WORDS, _LONG_WORD, _MOST_PIECES = 100, 20, 100
 # Pieces between two looks at the clock.
@@ -47,7 +46,7 @@ class FrozenProbe:
             beside: the network is that of the folder ``probe`` two levels above.
         """
         settings = {"beside": True} if beside else {}
-        save_linear(folder, FILES, self.model, {"mean": self.mean, "scale": self.scale}, settings)
+        save_linear(folder, PROBE, self.model, {"mean": self.mean, "scale": self.scale}, settings)
 
     @classmethod
     def load(cls, folder: Path, **options: Any) -> "FrozenProbe":
@@ -66,10 +65,10 @@ class FrozenProbe:
             mean, scale = arrays["mean"], arrays["scale"]
             if not mean.shape == scale.shape == model.weights.shape[:1]:
                 raise ValueError("the mean, the scale and the weights differ in size")
-            own = folder.resolve().parents[1] / FILES if settings.get("beside") else folder
+            own = folder.resolve().parents[1] / PROBE if settings.get("beside") else folder
             return cls(Embedder(own / ENCODER, **options), mean, scale, model)
 
-        return load_linear(folder, FILES, make)
+        return load_linear(folder, PROBE, make)
 
 
 def embed_rows(embedder: Embedder, texts: Sequence[tuple[str, ...]]) -> np.ndarray:

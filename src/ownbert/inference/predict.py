@@ -18,13 +18,14 @@ from ownbert.data.readers.texts_or_files import text_or_file
 from ownbert.data.resumable_file import first_read, identity_of
 from ownbert.errors import InputError
 from ownbert.files import open_text, refuse_same, refuse_unreadable, write_json
+from ownbert.folders import refuse_foreign
 from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.default_precision import default_precision
 from ownbert.inference.engines import TORCH
 from ownbert.inference.pipeline import Predictor
 from ownbert.inference.prediction_writer import PredictionWriter
 from ownbert.inference.predictor import NetworkPredictor, Progress, characters, decide_all
-from ownbert.inference.shards import DealtRows, Shard, as_shard
+from ownbert.inference.shards import DealtRows, Shard, as_shard, manifest_path
 from ownbert.settings import between
 from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.metrics import Scores
@@ -116,6 +117,7 @@ def predict(
     output, own = Path(output), as_shard(shard)
     if own is not None:
         output = own.path(output)
+        refuse_foreign(output.parent, [manifest_path(output).name], signs=())
     columns = ColumnNames(text_column, second_column, id=id_column)
     in_file = isinstance(input, str | os.PathLike)
     if in_file:

@@ -17,10 +17,11 @@ from ownbert.data.readers.memory import MemoryTable, is_table, table_of
 from ownbert.data.readers.texts_or_files import are_names, table_of_texts, text_or_file
 from ownbert.errors import InputError
 from ownbert.files import atomic_path, refuse_same
+from ownbert.folders import refuse_foreign
 from ownbert.inference.default_precision import default_precision
 from ownbert.inference.embedder import Embedder, Progress, after, in_blocks
 from ownbert.inference.engines import TORCH
-from ownbert.inference.shards import DealtRows, as_shard
+from ownbert.inference.shards import DealtRows, as_shard, manifest_path
 
 Say = Callable[[str], None]
 # Files, folders and globs, or rows in memory as a table.
@@ -93,6 +94,7 @@ def embed(
     output, chosen, dealt = Path(output), as_shard(shard), None
     if chosen is not None:
         output, dealt = chosen.path(output), DealtRows(chosen)
+        refuse_foreign(output.parent, [manifest_path(output).name], signs=())
         records = dealt.take(records, list)
     writer = _writer(output, id_column)
     refuse_same([folder, *_files(inputs)], output)

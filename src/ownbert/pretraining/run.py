@@ -21,6 +21,7 @@ from ownbert.data.sampled_softmax import CandidateSampler
 from ownbert.data.span_corruption import with_sentinels
 from ownbert.data.word_features import describe_features
 from ownbert.errors import InputError
+from ownbert.folders import writing
 from ownbert.inference.precision_check import MOST_TEXTS, PrecisionCheck, check_vectors
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
@@ -91,18 +92,19 @@ def pretrain(
         InputError: ``output`` holds a model and neither ``resume`` nor ``overwrite`` is given, or
             something in the corpus or the settings cannot be used.
     """
-    folder = RunFolder(output, resume=resume, overwrite=overwrite, resume_step=resume_step)
-    recipe = folder.resolve(
-        PretrainRecipe,
-        config=config,
-        overrides=overrides,
-        options=options | {"data.tokens": None if tokens is None else str(tokens)},
-    )
-    saved = folder.saved is not None and (folder.path / CONFIG).exists()
-    run = Pretraining(recipe, saved=folder.path if saved else None)
-    run.callbacks = callbacks or run.callbacks
-    run.with_card = run.with_curves = with_card
-    return run.execute(folder, quiet=quiet)
+    with writing(output):
+        folder = RunFolder(output, resume=resume, overwrite=overwrite, resume_step=resume_step)
+        recipe = folder.resolve(
+            PretrainRecipe,
+            config=config,
+            overrides=overrides,
+            options=options | {"data.tokens": None if tokens is None else str(tokens)},
+        )
+        saved = folder.saved is not None and (folder.path / CONFIG).exists()
+        run = Pretraining(recipe, saved=folder.path if saved else None)
+        run.callbacks = callbacks or run.callbacks
+        run.with_card = run.with_curves = with_card
+        return run.execute(folder, quiet=quiet)
 
 
 class Pretraining(TrainingRun):

@@ -3,3 +3,9 @@
 RECIPE = "recipe.yaml"
 # Names the members of an ensemble, and those of a blend with their weights.
 ENSEMBLE, BLEND = "ensemble.json", "blend.json"
+# The model card.
+CARD = "README.md"
+CONFUSION = "confusion.png"
+# Subfolders: the network of a linear model on its vectors, and the source's vocabulary of a
+# translation model whose sides have two.
+ENCODER, SOURCE = "encoder", "source"

@@ -16,14 +16,14 @@ import yaml
 
 import ownbert
 from ownbert.files import write_text
+from ownbert.folders import CARD_SIGN
 from ownbert.hub import PREFIX
 from ownbert.language import translated
+from ownbert.run.file_names import CARD as CARD
 from ownbert.terminal import printable
 
-CARD = "README.md"
 # Tells our cards from those that users wrote.
-MARK = "<!-- Written by ownbert, and rewritten when it runs again; remove this line to keep it. -->"
-_OURS = "<!-- Written by ownbert"
+MARK = f"{CARD_SIGN}, and rewritten when it runs again; remove this line to keep it. -->"
 
 MAX_ROWS = 10  # of a table with a row for each label or model
 MAX_LABELS = 100  # in a sentence
@@ -70,7 +70,7 @@ def _in_language(block: str) -> str:
 
 def is_ours(card: Path) -> bool:
     """Whether ownbert wrote a card, so that it may be replaced."""
-    return _OURS in card.read_text(encoding="utf-8", errors="replace")
+    return CARD_SIGN in card.read_text(encoding="utf-8", errors="replace")
 
 
 def changed_settings(

@@ -11,11 +11,12 @@ from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.errors import InputError
 from ownbert.files import make_folder, refuse_same
+from ownbert.folders import refuse_foreign
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve, settings_of
-from ownbert.text.files import has_tokenizer
+from ownbert.text.files import TOKENIZER_FILES, has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.train.log import CURVES, LOG
+from ownbert.train.log import BOARD, CURVES, LOG
 from ownbert.train.state_files import (
     STATES,
     SavedState,
@@ -118,12 +119,17 @@ class RunFolder:
                 the folder is overwritten.
 
         Raises:
-            InputError: one of them differs.
+            InputError: one of them differs, or a file that would be replaced is not ours.
         """
         if self.saved is not None:
             require_same_identity(self.saved.path, self.saved.metadata["identity"], identity)
-        if vocabularies and not self.overwrite:
-            self._refuse_other_tokenizer(vocabularies)
+        own = vocabularies and self._has_one_of(vocabularies)
+        refuse_foreign(self.path, [*self.written(), *([] if own else TOKENIZER_FILES)])
+        if vocabularies and not self.overwrite and not own and has_tokenizer(self.path):
+            raise InputError(
+                f"{self.path} has another vocabulary than the token store; prepare the store again "
+                f"with --tokenizer {self.path}, or choose another folder"
+            )
 
     def reserve(self, identity: Mapping[str, str], vocabularies: Sequence[Tokenizer] = ()) -> None:
         """Create the folder, or prepare it to be written to; only the first call does anything.
@@ -142,15 +148,16 @@ class RunFolder:
         make_folder(self.path)
         self._reserved = True
 
-    def _refuse_other_tokenizer(self, vocabularies: Sequence[Tokenizer]) -> None:
+    def _has_one_of(self, vocabularies: Sequence[Tokenizer]) -> bool:
+        """Whether the tokenizer in the folder, whoever wrote it, has one of these vocabularies."""
         if not has_tokenizer(self.path):
-            return
+            return False
         known = {vocabulary.fingerprint() for vocabulary in vocabularies}
-        if Tokenizer.load(self.path).fingerprint() not in known:
-            raise InputError(
-                f"{self.path} has another vocabulary than the token store; prepare the store again "
-                f"with --tokenizer {self.path}, or choose another folder"
-            )
+        return Tokenizer.load(self.path).fingerprint() in known
+
+    def written(self) -> list[str]:
+        """The names of what a run may write into the folder, besides a tokenizer and the card."""
+        return [WEIGHTS, CONFIG, LOG, CURVES, RECIPE, STATES, BOARD]
 
     def replaced(self) -> list[Path]:
         """The files and folders that ``reserve`` removes if the folder is overwritten."""

@@ -18,9 +18,9 @@ from ownbert.hub import model_folder
 from ownbert.text.bert import CONTINUATION
 from ownbert.text.blank import blank_backend
 from ownbert.text.build import build, register, special_tokens, surround
+from ownbert.text.config_file import ADDED, read_special_tokens, read_tokenizer_config
 from ownbert.text.config_file import CONFIG as CONFIG
 from ownbert.text.config_file import SPECIAL as SPECIAL
-from ownbert.text.config_file import read_special_tokens, read_tokenizer_config
 from ownbert.text.styles import (
     ALBERT,
     BERT,
@@ -42,6 +42,11 @@ if TYPE_CHECKING:
 VOCABULARY = "vocab.txt"
 TOKENIZER = "tokenizer.json"
 MODEL_CONFIG = "config.json"
+# All that a folder may have of a tokenizer.
+TOKENIZER_FILES = (
+    *(TOKENIZER, CONFIG, SPECIAL, ADDED),
+    *sorted({name for style in STYLES for name in style.files.values()}),
+)
 # Bytes of a tokenizer.json; the largest that is published has 35 MB.
 _MOST_TOKENIZER = 1 << 28
 KINDS = {"WordLevel": "blank", "WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram"}

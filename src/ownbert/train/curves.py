@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.files import atomic_path
+from ownbert.folders import PICTURE_METADATA
 from ownbert.train.log import CURVES
 from ownbert.train.metric_names import UP_TO_ONE, shown_name
 
@@ -281,5 +282,11 @@ def _arrange(figure: Any, columns: int, lines: int, *, panel: tuple[float, float
 def _save(figure: Any, path: Path) -> Path:
     with atomic_path(path) as temporary:
         # Packed less tightly: a little larger, in a quarter of the time.
-        figure.savefig(temporary, format="png", dpi=120, pil_kwargs={"compress_level": 1})
+        figure.savefig(
+            temporary,
+            format="png",
+            dpi=120,
+            metadata=PICTURE_METADATA,
+            pil_kwargs={"compress_level": 1},
+        )
     return path

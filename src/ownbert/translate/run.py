@@ -15,6 +15,7 @@ from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch
 from ownbert.data.loader import Loader, batches_once
 from ownbert.errors import InputError
+from ownbert.folders import refuse_foreign, writing
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
 from ownbert.objectives import Learner, Translation
@@ -33,6 +34,7 @@ from ownbert.translate.pairs import PairData, hold_out, read_pairs
 from ownbert.translate.recipe import DEFAULT_EPOCHS, TranslateRecipe, TranslateRun
 from ownbert.translate.translation_card import write_card
 from ownbert.translate.vocabulary import (
+    SOURCE,
     learn_vocabularies,
     load_vocabularies,
     save_vocabularies,
@@ -70,11 +72,15 @@ def train_translation(
         InputError: ``output`` holds a model and neither ``resume`` nor ``overwrite`` is given, or
             something in the files or settings cannot be used.
     """
-    folder = RunFolder(output, resume=resume, overwrite=overwrite)
-    recipe = folder.resolve(TranslateRecipe, config=config, overrides=overrides, options=options)
-    run = TranslationRun(recipe, saved=folder.path if folder.saved else None)
-    run.callbacks = callbacks or run.callbacks
-    return run.execute(folder, quiet=quiet)
+    with writing(output):
+        folder = RunFolder(output, resume=resume, overwrite=overwrite)
+        refuse_foreign(output, [SOURCE])
+        recipe = folder.resolve(
+            TranslateRecipe, config=config, overrides=overrides, options=options
+        )
+        run = TranslationRun(recipe, saved=folder.path if folder.saved else None)
+        run.callbacks = callbacks or run.callbacks
+        return run.execute(folder, quiet=quiet)
 
 
 class TranslationRun(TrainingRun):

@@ -1,18 +1,16 @@
 """The vocabularies of a translation model: one shared by both sides, or one for each."""
 
-import shutil
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
 from ownbert.data.corpus.learn_vocabulary import learn_tokenizer
-from ownbert.text.files import has_tokenizer
+from ownbert.files import remove_empty
+from ownbert.run.file_names import SOURCE as SOURCE
+from ownbert.text.files import TOKENIZER_FILES, has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.translate.pairs import Pairs
 from ownbert.translate.recipe import Vocabulary
-
-# Subfolder of the model folder with the source's vocabulary, if it is not that of the target.
-SOURCE = "source"
 
 
 def learn_vocabularies(pairs: Pairs, settings: Vocabulary) -> tuple[Tokenizer, Tokenizer]:
@@ -40,7 +38,9 @@ def save_vocabularies(folder: Path, source: Tokenizer, target: Tokenizer) -> Non
     """Write the tokenizers into a model folder."""
     target.save(folder)
     # A model that was here before may have had two vocabularies.
-    shutil.rmtree(folder / SOURCE, ignore_errors=True)
+    for name in TOKENIZER_FILES:
+        (folder / SOURCE / name).unlink(missing_ok=True)
+    remove_empty([folder / SOURCE])
     if source is not target:
         source.save(folder / SOURCE)
 

@@ -14,6 +14,8 @@ from ownbert.files import atomic_path, make_folder, read_json, write_json
 from ownbert.views.linear import LinearModel
 
 T = TypeVar("T")
+# The names of the files: of a linear model on a view, and on the vectors of a network.
+LINEAR, PROBE = "linear", "probe"
 _FORMAT = 2  # 1 had single characters in the LSA and the word vectors of Chinese
 
 

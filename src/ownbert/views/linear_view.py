@@ -10,10 +10,7 @@ import numpy as np
 from ownbert.errors import InputError
 from ownbert.views.features import VIEWS, Texts, View
 from ownbert.views.linear import LinearModel
-from ownbert.views.linear_files import load_linear, save_linear
-
-# The name of its files.
-FILES = "linear"
+from ownbert.views.linear_files import LINEAR, load_linear, save_linear
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class LinearView:
         """
         own = {} if beside else self.view.arrays()
         settings = {"view": self.view.name, "kind": self.kind, "beside": beside}
-        save_linear(folder, FILES, self.model, {f"view.{k}": v for k, v in own.items()}, settings)
+        save_linear(folder, LINEAR, self.model, {f"view.{k}": v for k, v in own.items()}, settings)
 
     @classmethod
     def load(cls, folder: Path) -> "LinearView":
@@ -58,11 +55,11 @@ class LinearView:
         ) -> LinearView:
             name = settings.get("view")
             if name not in list(VIEWS):
-                raise InputError(f"{folder / FILES}.json is not of this version of ownbert")
+                raise InputError(f"{folder / LINEAR}.json is not of this version of ownbert")
             if settings.get("beside"):
                 view = cls.load(folder.resolve().parents[1] / name).view
                 return cls(view, model, str(settings["kind"]))
             own = {k.removeprefix("view."): v for k, v in arrays.items() if k.startswith("view.")}
             return cls(VIEWS[name].from_arrays(own), model, str(settings["kind"]))
 
-        return load_linear(folder, FILES, make)
+        return load_linear(folder, LINEAR, make)

@@ -11,10 +11,11 @@ from ownbert.data.corpus.documents import Document, PathLike, find_files, read_d
 from ownbert.data.readers.texts_or_files import corpus_files
 from ownbert.errors import InputError
 from ownbert.files import protected, refuse_same, write_json
+from ownbert.folders import refuse_foreign, writing
 from ownbert.settings import between, up_to
 from ownbert.text.bert import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS, wordpiece_backend
 from ownbert.text.blank import split_whitespace
-from ownbert.text.files import has_tokenizer
+from ownbert.text.files import TOKENIZER_FILES, has_tokenizer
 from ownbert.text.report import (
     REPORT,
     TokenCount,
@@ -88,25 +89,27 @@ def learn_vocabulary(
             trained model with another vocabulary; nothing is written then.
     """
     _refuse_settings(output, kind=kind, vocab_size=vocab_size, min_count=min_count)
-    with corpus_files(paths) as names:
-        inputs = find_files(names)
-        refuse_same(names, output)
+    with writing(output):
+        with corpus_files(paths) as names:
+            inputs = find_files(names)
+            refuse_same(names, output)
+            refuse_foreign(output, [*TOKENIZER_FILES, REPORT])
 
-        def documents() -> Iterator[Document]:
-            found = read_documents(names, text_column=text_column, layout=layout)
-            return _counted(found, progress)
+            def documents() -> Iterator[Document]:
+                found = read_documents(names, text_column=text_column, layout=layout)
+                return _counted(found, progress)
 
-        if kind == "blank":
-            found = _learn_blank(documents(), vocab_size=vocab_size, min_count=min_count)
-        else:
-            found = _learn_wordpiece(
-                documents, vocab_size=vocab_size, min_count=min_count, lowercase=lowercase
-            )
-    tokenizer, report = found
-    _protect_model(Path(output), tokenizer)
-    with protected(inputs):
-        tokenizer.save(output)
-        write_json(Path(output, REPORT), report.to_dict())
+            if kind == "blank":
+                found = _learn_blank(documents(), vocab_size=vocab_size, min_count=min_count)
+            else:
+                found = _learn_wordpiece(
+                    documents, vocab_size=vocab_size, min_count=min_count, lowercase=lowercase
+                )
+        tokenizer, report = found
+        _protect_model(Path(output), tokenizer)
+        with protected(inputs):
+            tokenizer.save(output)
+            write_json(Path(output, REPORT), report.to_dict())
     return report
 
 

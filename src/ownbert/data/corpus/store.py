@@ -35,8 +35,10 @@ from ownbert.data.readers.texts_or_files import corpus_files
 from ownbert.data.word_features import Features, feature_names, learn_features
 from ownbert.errors import InputError
 from ownbert.files import read_json, refuse_same
+from ownbert.folders import is_ours
 from ownbert.schema import Check, dict_of, list_of, one_of, record, text, whole
 from ownbert.settings import between
+from ownbert.text.files import TOKENIZER_FILES
 from ownbert.text.report import proposed_sentence_ends
 from ownbert.text.tokenizer import Tokenizer
 
@@ -288,14 +290,21 @@ def _files(paths: PathLike | Sequence[PathLike]) -> list[Path]:
 
 def _reusable(output: Path, settings: dict[str, Any]) -> Store | None:
     """The existing store if it was written from the same contents with the same settings;
-    ``InputError`` where the folder holds something else."""
+    ``InputError`` where the folder holds something else, as all of it is replaced."""
     if _unchanged(output, settings):
         with contextlib.suppress(InputError):  # a damaged one is written anew
             store = Store.open(output, reused=True)
             remove_work(output)
             return store
-    if output.is_dir() and any(output.iterdir()) and not (output / INDEX).exists():
+    # A damaged index has the files of a store beside it.
+    data = (output / "tokens.bin").exists() or is_ours(output / INDEX) is not False
+    known = (output / INDEX).exists() and data
+    if output.is_dir() and any(output.iterdir()) and not known:
         raise InputError(f"{output} is not empty and holds no token store; choose another folder")
+    ours = {INDEX, *TOKENIZER_FILES, *(f"{name}.bin" for name in {**_FILES, **_OTHER_FILES})}
+    for path in sorted(output.iterdir()) if output.is_dir() else ():
+        if path.name not in ours or path.is_dir():
+            raise InputError(f"{path} is no file of a token store; choose another folder")
     return None
 
 

@@ -131,7 +131,8 @@ class Pruning:
         output = Path(self.output)
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
             raise InputError(f"{output} is there already and not empty; choose another folder")
-        refuse_unwritable(output)
+        if not output.is_dir():
+            refuse_unwritable(output)
         return labelled_model(self.folder, self.data, rows=self.rows, device=self.device)
 
     def _taken(

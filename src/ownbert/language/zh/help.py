@@ -343,7 +343,9 @@ HELP = {
     "Replace files of the same names in the folder.": "替换目录中同名的文件。",
     # push.
     "Upload a finished folder to the Hugging Face hub: model, tokenizer, card, pictures.": "把训练好的目录上传到 Hugging Face hub：模型、分词器、模型卡、图片。",
-    "Saved states, logs for TensorBoard and unfinished files stay here. It needs pip install 'ownbert\\[hub]', and a token (hf auth login, or HF_TOKEN).": "检查点、TensorBoard 日志和未写完的文件不上传。需要 pip install 'ownbert\\[hub]' 和访问令牌（hf auth login，或 HF_TOKEN）。",
+    "Only files that are needed to use the model are uploaded, and they are listed first: no texts, recipes, logs or saved states, and nothing unknown. It needs pip install 'ownbert\\[hub]', and a token (hf auth login, or HF_TOKEN).": "只上传使用模型所需的文件，并先列出清单：不含文本、配置、日志、检查点和未知的文件。需要 pip install 'ownbert\\[hub]' 和访问令牌（hf auth login，或 HF_TOKEN）。",
+    "Upload the report of fit too, which quotes texts of the rows.": "同时上传 fit 的报告，其中引用了数据行的文本。",
+    "Print the list of files, upload nothing, then exit.": "只打印文件清单，不上传，然后退出。",
     "Folder of a finished model.": "训练好的模型目录。",
     "Name on the hub.": "hub 上的名称。",
     "Make a new repository that only you can see.": "新建只有自己可见的仓库。",

@@ -6,6 +6,12 @@ LINES = {
     **{f"{name} {{}}": f"{words} {{}}" for name, words in METRICS.items()},
     # All runs.
     "saved {}": "已保存 {*}",
+    # push.
+    "{} files, {} bytes": "{} 个文件，{} 字节",
+    "not uploaded: {}": "不上传：{*}",
+    "not uploaded: {} and {} more": "不上传：{*} 等，另有 {*} 个",
+    "linear models hold single words of the texts, and so do vocabularies": "线性模型含有文本中的单个词，词表也是",
+    "nothing was uploaded": "没有上传任何文件",
     "{} layers, {} parameters": "{} 层，{} 个参数",
     "nothing to explain: no words, or nothing found in them": "没有可解释的内容：没有词，或词中没有找到什么",
     "not accounted for: {} of what all words do": "未能解释：所有词的作用的 {}",

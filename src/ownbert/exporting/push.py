@@ -1,0 +1,92 @@
+"""``push``: a finished folder to the Hugging Face hub, without texts and unknown files."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ownbert.checkpoint import CONFIG
+from ownbert.errors import InputError
+from ownbert.hub import PREFIX, is_name, reason
+from ownbert.inference.finished_files import REPORTS, finished_files, require_inside
+from ownbert.run.file_names import BLEND, ENSEMBLE
+from ownbert.views.linear_files import LINEAR
+
+Say = Callable[[str], None]
+_HUB = "https://huggingface.co"
+_WORDS = "linear models hold single words of the texts, and so do vocabularies"
+_SHOWN = 10  # names of what stays behind
+
+
+def push(
+    folder: str | os.PathLike[str],
+    name: str,
+    *,
+    private: bool = False,
+    message: str = "Upload by ownbert push",
+    with_texts: bool = False,
+    dry_run: bool = False,
+    say: Say | None = None,
+) -> str:
+    """Upload a finished folder to the hub, in a repository that is made if there is none.
+
+    Only what is needed to use the model is uploaded, with its card and the card's pictures
+    (``finished_files``): no texts, recipes, logs, saved states, hidden or unknown files.
+
+    Args:
+        folder: of a model, a blend or an ensemble.
+        name: "org/name".
+        private: whether a new repository is private.
+        message: of the commit.
+        with_texts: upload the report of ``fit`` too, which quotes texts of the rows.
+        dry_run: upload nothing; it needs no token, no network and no package.
+        say: called with the list of files and their sizes, line by line, before the upload.
+
+    Returns:
+        The address of the repository.
+
+    Raises:
+        InputError: the folder has no model, or a file of it is a link that leaves it; the name
+            cannot be one, the extra ``hub`` is not installed, or the hub refuses.
+    """
+    path, name = Path(folder), name.removeprefix(PREFIX)
+    if not any((path / one).is_file() for one in (CONFIG, BLEND, ENSEMBLE)):
+        raise InputError(f"{path} has no {CONFIG}: it is no folder of a finished model")
+    if not is_name(name) or "/" not in name:
+        raise InputError(f"{name!r} is no name on the hub; write org/name")
+    files = finished_files(path)
+    if with_texts:
+        files = sorted([*files, *(Path(n) for n in REPORTS if (path / n).is_file())])
+    require_inside(path, files, cached=False)
+    if say is not None:
+        _show(path, files, say)
+    if dry_run:
+        return f"{os.environ.get('HF_ENDPOINT', _HUB)}/{name}"
+    try:
+        from huggingface_hub import CommitOperationAdd, HfApi
+    except ImportError:
+        raise InputError(
+            "push needs a package that is missing: pip install 'ownbert[hub]'"
+        ) from None
+    api = HfApi()
+    try:
+        api.create_repo(name, private=private, exist_ok=True)
+        added = [CommitOperationAdd(one.as_posix(), str(path / one)) for one in files]
+        api.create_commit(name, added, commit_message=message)
+    except Exception as error:  # the library's errors are of many kinds: no token, no network
+        raise InputError(f"{name} could not be uploaded: {reason(error)}") from None
+    return f"{api.endpoint}/{name}"
+
+
+def _show(folder: Path, files: Sequence[Path], say: Say) -> None:
+    """The files with their sizes, and what stays behind."""
+    sizes = [(folder / one).stat().st_size for one in files]
+    for one, size in zip(files, sizes, strict=True):
+        say(f"{size:>15,}  {one.as_posix()}")
+    say(f"{len(files):,} files, {sum(sizes):,} bytes")
+    taken = {one.parts[0] for one in files}
+    left = [own.name + "/" * own.is_dir() for own in folder.iterdir() if own.name not in taken]
+    if left:
+        more = f" and {len(left) - _SHOWN:,} more" if len(left) > _SHOWN else ""
+        say(f"not uploaded: {', '.join(sorted(left)[:_SHOWN])}{more}")
+    if any(one.name.startswith(f"{LINEAR}.") for one in files):
+        say(f"note: {_WORDS}")

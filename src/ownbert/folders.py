@@ -1,0 +1,203 @@
+"""Output folders: one process at a time writes into one, and no file of others is replaced."""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from ownbert.errors import InputError
+from ownbert.files import (
+    lock_file,
+    make_folder,
+    missing_folders,
+    parse_yaml,
+    refuse_unwritable,
+    remove_empty,
+)
+
+# Keys that a JSON file of ours has, by its name.
+_KEYS = {
+    "fit.json": {"format", "identity", "candidates"},
+    "blend.json": {"format", "members", "labels"},
+    "ensemble.json": {"format", "identity", "members"},
+    "search.json": {"format", "identity", "runs"},
+    "parity.json": {"to", "file"},
+    "quantization.json": {"least_cosine", "bytes_after"},
+    "vocabulary_report.json": {"running_tokens", "sentence_ends"},
+    "store.json": {"format", "settings", "files"},
+    "report.json": {"leaderboard", "task"},
+}
+# Those of others tell only if they are there: keys of a config.json that begin so, the manifest of
+# a part, and metrics that are drawn.
+_OWN_KEY = "ownbert_"
+_SOME_KEYS = ({"shard", "input_digest", "sha256"}, {"labels", "confusion"})
+_RECIPES = ({"seed", "data", "optim", "run"}, {"seed", "minutes", "labels_per_class"})
+CARD_SIGN = "<!-- Written by ownbert"
+_REPORT = (b">OwnBERT report: ", ">OwnBERT 报告：".encode())
+# What our pictures say of themselves, and those of earlier versions, as all of matplotlib do.
+PICTURE_METADATA = {"Software": "ownbert"}
+_OUR_PICTURE, _A_PICTURE = b"Software\0ownbert", b"Software\0Matplotlib"
+# Files that tell a folder of ours.
+_SIGNS = ("recipe.yaml", "config.json", "README.md", *_KEYS)
+# The report as text cannot be told from others, but is written after the page.
+_BESIDE = {"report.txt": ("report.html", "report.json")}
+_MOST_BYTES = 1 << 26
+_descriptors: set[int] = set()
+
+
+@contextlib.contextmanager
+def writing(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Lock a folder for this process while the block writes into it.
+
+    The folder is made, and removed again if the block leaves it empty. The lock is that of the
+    system on the folder itself: it leaves no file, and ends with the process. Under torchrun the
+    first process locks for all.
+
+    Raises:
+        InputError: another process is writing into it, or it cannot be made.
+    """
+    path = Path(folder)
+    others = int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0"
+    if others or (path.exists() and not path.is_dir()):
+        yield  # whoever writes refuses a file
+        return
+    made = missing_folders(path)
+    descriptor = _locked(path)
+    try:
+        yield
+    finally:
+        remove_empty(made)
+        if descriptor is not None:
+            _descriptors.discard(descriptor)
+            os.close(descriptor)
+
+
+def _locked(path: Path) -> int | None:
+    """The descriptor of the locked folder; None where folders cannot be locked."""
+    while True:
+        make_folder(path)
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue  # another process has removed it
+        except OSError:
+            return None
+        lock_file(descriptor, path)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+                _descriptors.add(descriptor)
+                return descriptor
+        os.close(descriptor)  # removed in between, and perhaps made anew
+
+
+def _release_in_fork() -> None:
+    # Or workers that outlive a killed process would keep its lock.
+    for descriptor in _descriptors:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _descriptors.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_in_fork)
+
+
+def refuse_foreign(
+    folder: str | os.PathLike[str], names: Iterable[str], *, signs: Iterable[str] = _SIGNS
+) -> None:
+    """Check that nothing is replaced that ownbert has not written.
+
+    Files are known by their content. Where this tells nothing (weights, a vocabulary, a picture of
+    an earlier version, a subfolder), another file of the folder must be ours.
+
+    Args:
+        folder: to be written into.
+        names: of the files and subfolders in it that may be replaced.
+        signs: the names of files that tell a folder of ours.
+
+    Raises:
+        InputError: one of them is not ours, or is read by the command.
+    """
+    place, ours = Path(folder), None
+    for name in names:
+        path = place / name
+        if not os.path.lexists(path) or (path.is_dir() and not _visible(path)):
+            continue
+        if not path.is_dir():
+            refuse_unwritable(path)
+        own = is_ours(path)
+        if own is None and name in _BESIDE:
+            own = any(is_ours(place / other) for other in _BESIDE[name])
+        if own is None:
+            ours = any(is_ours(place / sign) for sign in signs) if ours is None else ours
+            own = ours
+        if not own:
+            raise InputError(
+                f"{path} was not written by ownbert and would be replaced; choose another folder"
+            )
+
+
+def is_ours(path: Path) -> bool | None:
+    """Whether ownbert wrote a file, by its content; None where that does not tell."""
+    kind = _KINDS.get(path.suffix)
+    try:
+        if kind is None or not path.is_file() or path.stat().st_size > _MOST_BYTES:
+            return None
+        return kind(path.read_bytes(), path.name)
+    except (OSError, ValueError, RecursionError, InputError):
+        return None  # damaged
+
+
+def _visible(folder: Path) -> bool:
+    """Whether a folder holds more than what was left unfinished."""
+    return any(not path.name.startswith(".") for path in folder.iterdir())
+
+
+def _is_json(data: bytes, name: str) -> bool | None:
+    value = json.loads(data)
+    keys = {*value} if isinstance(value, dict) else set()
+    if name in _KEYS:
+        return _KEYS[name] <= keys
+    own = any(wanted <= keys for wanted in _SOME_KEYS)
+    return True if own or any(key.startswith(_OWN_KEY) for key in keys) else None
+
+
+def _is_recipe(data: bytes, name: str) -> bool:
+    value = parse_yaml(data.decode(), name)
+    return isinstance(value, dict) and any(keys <= value.keys() for keys in _RECIPES)
+
+
+def _is_log(data: bytes, name: str) -> bool | None:
+    first = data.split(b"\n", 1)[0]
+    value = json.loads(first) if first else None
+    if value is None:  # nothing has been logged yet
+        return None
+    keys = value.keys() if isinstance(value, dict) else ()
+    if "step" not in keys:
+        return False
+    return True if "seconds" in keys else None  # logs of others have steps, too
+
+
+def _is_page(data: bytes, name: str) -> bool:
+    return any(sign in data for sign in _REPORT)
+
+
+def _is_card(data: bytes, name: str) -> bool:
+    return CARD_SIGN.encode() in data
+
+
+def _is_picture(data: bytes, name: str) -> bool | None:
+    if _OUR_PICTURE in data[:1024]:
+        return True
+    return None if _A_PICTURE in data[:1024] else False
+
+
+_KINDS: dict[str, Callable[[bytes, str], bool | None]] = {
+    ".json": _is_json,
+    ".jsonl": _is_log,
+    ".yaml": _is_recipe,
+    ".html": _is_page,
+    ".md": _is_card,
+    ".png": _is_picture,
+}

@@ -1,0 +1,176 @@
+"""The files of a finished folder that are needed to use it, by their names; others stay behind.
+
+Whatever leaves a folder (``push``, ``export``, ``quantize``, ``save``, the networks that ``fit``
+copies) is chosen here: a folder may also hold texts, states of a training, and a user's own files.
+"""
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ownbert.checkpoint.model_files import CONFIG, INDEX, QUANTIZED, weights_form
+from ownbert.data.images.pixels import PROCESSOR
+from ownbert.errors import InputError
+from ownbert.files import atomic_path, inside, read_json
+from ownbert.inference.engines import KINDS, PARITY
+from ownbert.inference.exported_network import CRF
+from ownbert.run.file_names import BLEND, CARD, CONFUSION, ENCODER, ENSEMBLE, SOURCE
+from ownbert.schema import anything, list_of, maybe, record, text
+from ownbert.text.files import TOKENIZER_FILES
+from ownbert.train.log import CURVES
+from ownbert.views.linear_files import LINEAR, PROBE
+
+MODULES = "modules.json"
+# What ``ownbert fit`` says in words, with some of the texts.
+REPORTS = ("report.html", "report.json", "report.txt")
+# Of a network, without its weights.
+BESIDE_WEIGHTS = (
+    *(CONFIG, "generation_config.json", PROCESSOR, *TOKENIZER_FILES),
+    *(MODULES, "sentence_bert_config.json", "config_sentence_transformers.json"),
+)
+_PROGRAM = "model.pt2"  # of torch.export
+_LISTED_MODULES = list_of(record({"path": maybe(text)}), most=100)
+_MEMBERS = record({"members": maybe(list_of(anything, most=1000))})
+
+
+def network_files(folder: Path, *, weights: bool = True) -> Iterator[Path]:
+    """The files of one network: config, weights, tokenizer, modules of sentence-transformers.
+
+    Args:
+        folder: of the network.
+        weights: whether those are among them.
+
+    Yields:
+        Paths relative to ``folder``.
+
+    Raises:
+        InputError: a file that names others is damaged.
+    """
+    yield from _those(folder, BESIDE_WEIGHTS)
+    yield from _those(folder, [f"{SOURCE}/{name}" for name in TOKENIZER_FILES])
+    if weights:
+        yield from _weights(folder)
+    for module in _modules(folder):
+        yield from _those(folder, [module / name for name in BESIDE_WEIGHTS])
+        if weights:
+            yield from (module / name for name in _weights(folder / module))
+
+
+def finished_files(folder: Path) -> list[Path]:
+    """All files that Transformers, sentence-transformers, an engine or ``predict`` needs, the card
+    and its pictures; relative to ``folder``, in order.
+
+    Raises:
+        InputError: a file that names others is damaged.
+    """
+    found = {*network_files(folder), *_exported(folder)}
+    found |= {*_those(folder, (BLEND, ENSEMBLE, CARD, CURVES, CONFUSION))}
+    for member in _members(folder):
+        own = {*network_files(folder / member), *_exported(folder / member)}
+        own |= {*_linear(folder / member)}
+        own |= {ENCODER / name for name in network_files(folder / member / ENCODER)}
+        found |= {Path(os.path.normpath(member / name)) for name in own}
+    return sorted(found)
+
+
+def require_inside(folder: Path, names: Iterable[Path], *, cached: bool = True) -> list[Path]:
+    """Check that files are in the folder itself and not behind links that leave it.
+
+    Args:
+        folder: of the files.
+        names: relative to it.
+        cached: whether the folder may be one of Hugging Face's cache, whose files are links to the
+            blobs beside it.
+
+    Returns:
+        The names.
+
+    Raises:
+        InputError: a link leaves the folder.
+    """
+    real, names = Path(os.path.realpath(folder)), list(names)
+    places = [real]
+    if cached and real.parent.name == "snapshots":
+        places.append(real.parent.parent / "blobs")
+    for name in names:
+        path = Path(os.path.realpath(folder / name))
+        if not any(place in path.parents for place in places):
+            raise InputError(
+                f"{folder / name} is a link to a file outside of the folder, which would be "
+                "copied; put the file itself there"
+            )
+    return names
+
+
+def copy_files(folder: Path, target: Path, names: Iterable[Path]) -> None:
+    """Copy files of ``folder`` into ``target``, each completely or not at all.
+
+    Args:
+        names: relative to ``folder``.
+
+    Raises:
+        InputError: a link leaves the folder; nothing has been copied then.
+    """
+    for name in require_inside(folder, names):
+        with atomic_path(target / name) as new:
+            shutil.copyfile(folder / name, new)
+
+
+def _those(folder: Path, names: Iterable[str | Path]) -> Iterator[Path]:
+    return (Path(name) for name in names if (folder / name).is_file())
+
+
+def _weights(folder: Path) -> Iterator[Path]:
+    """The files of the weights that are read, where there are several forms."""
+    yield from _those(folder, (QUANTIZED, CRF))
+    form = weights_form(folder)
+    if form is None:
+        return
+    yield Path(form.name)
+    if form.suffix == ".json":
+        names = sorted(set(read_json(form, check=INDEX)["weight_map"].values()))
+        parts = [n for n in names if Path(n).name == n and n.endswith((".safetensors", ".bin"))]
+        yield from _those(folder, parts)
+
+
+def _modules(folder: Path) -> Iterator[Path]:
+    """The folders of the modules of sentence-transformers."""
+    listed = read_json(folder / MODULES, list, missing=[], check=_LISTED_MODULES)
+    for module in listed:
+        if path := module.get("path"):
+            inside(folder, path, folder / MODULES)
+            yield Path(path)
+
+
+def _exported(folder: Path) -> Iterator[Path]:
+    """What ``ownbert export`` has written: in a folder of its own, or beside the weights."""
+    yield from _those(folder, (PARITY, CRF, _PROGRAM))
+    for kind in KINDS.values():
+        names = [PARITY, CRF, kind.file, *kind.data]
+        yield from _those(folder, [*names[2:], *(f"{kind.folder}/{name}" for name in names)])
+
+
+def _members(folder: Path) -> Iterator[Path]:
+    """The folders of the members of a blend or an ensemble."""
+    for name in (BLEND, ENSEMBLE):
+        source = folder / name
+        for member in read_json(source, missing={}, check=_MEMBERS).get("members") or []:
+            about = member if isinstance(member, dict) else {}
+            for path in [*(about.get("folders") or []), about.get("folder")]:
+                if isinstance(path, str):
+                    inside(folder, path, source)
+                    yield Path(path)
+
+
+def _linear(folder: Path) -> Iterator[Path]:
+    """The files of a linear model, and of the one whose view it uses."""
+    yield from _those(folder, [f"{n}.{end}" for n in (LINEAR, PROBE) for end in _LINEAR_ENDS])
+    settings = read_json(folder / f"{LINEAR}.json", missing={})
+    view = settings.get("view")
+    if settings.get("beside") and isinstance(view, str) and Path(view).name == view:
+        other = Path("../..", view)  # as LinearView.load reads it
+        yield from _those(folder, [other / f"{LINEAR}.{end}" for end in _LINEAR_ENDS])
+
+
+_LINEAR_ENDS = ("json", "safetensors")
