@@ -242,7 +242,7 @@ def test_a_second_file_is_read_by_the_names_of_the_first(tmp_path: Path):
 
 COMMAS = "write numbers without commas, with a point before the decimals, as 1234.5"
 ODD_CELLS = [
-    ("1,5", f"has '1,5'; {COMMAS}"),
+    ("1.5,5", f"has '1.5,5'; {COMMAS}"),
     ("1,234", f"has '1,234'; {COMMAS}"),
     ("good", "has 'good'; a number such as 3 or 0.25 is needed"),
     ("1_000", "has '1_000'; a number such as"),
@@ -258,7 +258,7 @@ ODD_VALUES = [
     ("[1, 2]", "has [1, 2]; a number such as"),
     ("NaN", "has nan; a number from"),
     ("1" + "0" * 400, f"has 1{'0' * 36}...; a number such as"),
-    ('"1,5"', f"has '1,5'; {COMMAS}"),
+    ('"1,500"', f"has '1,500'; {COMMAS}"),
 ]
 
 

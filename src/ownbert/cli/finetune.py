@@ -78,7 +78,7 @@ _EMBED = (
 # Each task's own settings, and its text in --help.
 _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "classify": (
-        ("labels_per_class", "class_weights", "label_smoothing", *_SENTENCE),
+        ("labels_per_class", "label_names", "class_weights", "label_smoothing", *_SENTENCE),
         """One label per text or pair of texts: topics, sentiment, intents, inference.
 
         csv, tsv, jsonl or parquet with a column of texts (or two) and one of labels.
@@ -87,11 +87,11 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
         -o runs/classifier""",
     ),
     "multilabel": (
-        ("separator", "threshold", "class_weights", *_SENTENCE),
+        ("separator", "label_names", "threshold", "class_weights", *_SENTENCE),
         """Any number of labels per text or pair of texts: keywords, subjects, kinds of abuse.
 
         csv, tsv, jsonl or parquet with a column of texts (or two) and one of labels: a cell such
-        as "war|trade", or a JSON list. An empty cell says that none holds.
+        as "war|trade", a list, or a vector of 0 and 1. An empty cell says that none holds.
 
         Example: ownbert finetune multilabel --model runs/bert --train train.csv --dev dev.csv
         -o runs/labels""",

@@ -14,12 +14,17 @@ from ownbert.terminal import echo
 from ownbert.train.recipe import DATA, RUN
 
 _SHOWN = (
-    *("dev", "test", "labels_per_class", "text_column", "second_column", "label_column", "task"),
+    *("dev", "test", "labels_per_class", "text_column", "second_column", "label_column"),
+    *("label_separator", "label_names", "task"),
     *("metric", "model", "size", "seeds", "minutes", "seed", "device"),
 )
 
 
-@recipe_command(FitRecipe, _SHOWN, command="fit")
+# For --help-all.
+_RARE = frozenset({"label_separator", "label_names", "second_column", "seeds"})
+
+
+@recipe_command(FitRecipe, _SHOWN, command="fit", common=frozenset(_SHOWN) - _RARE)
 def fit(
     train: Annotated[
         Path,

@@ -48,6 +48,8 @@ _OPTIONS = {
     **dict.fromkeys(("--steps", "--num-steps", "--max-train-steps"), "--max-steps"),
     **dict.fromkeys(("--minutes", "--time"), "--max-minutes"),
     "--max-minutes": "--minutes",
+    **dict.fromkeys(("--separator", "--label-sep"), "--label-separator"),
+    "--label-columns": "--label-column",
 }
 
 

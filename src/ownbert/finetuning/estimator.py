@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -195,11 +196,20 @@ class TextEstimator(BaseEstimator):
             raise InputError(f"dev_share is {self.dev_share}; it must be in [0, 1)")
         if not self.dev_share:
             return rows, None
-        share = float(self.dev_share)
-        parts: Any = train_test_split(
-            list(rows), test_size=share, random_state=self.seed, stratify=classes
-        )
-        return parts[0], parts[1]
+        share, every = float(self.dev_share), list(rows)
+        if classes is not None:
+            classes = np.unique(classes, return_inverse=True)[1]
+        if classes is None or _can_be_stratified(classes, share):
+            parts: Any = train_test_split(
+                every, test_size=share, random_state=self.seed, stratify=classes
+            )
+            return parts[0], parts[1]
+        held = _held_out(classes, math.ceil(share * len(every)), self.seed)
+        if not held:
+            raise InputError(
+                f"dev_share is {self.dev_share}, and every class has one text: none can be held out"
+            )
+        return [r for i, r in enumerate(every) if i not in held], [every[i] for i in sorted(held)]
 
     @contextlib.contextmanager
     def _folder(self) -> Iterator[FinetuneFolder]:
@@ -254,6 +264,24 @@ class TextEstimator(BaseEstimator):
 
     def _more_tags(self) -> dict[str, Any]:  # scikit-learn before 1.6
         return {"X_types": ["string", "1dlabels"]}
+
+
+def _can_be_stratified(classes: np.ndarray, share: float) -> bool:
+    """Whether scikit-learn can hold out as much of each class: it needs two texts of each, and
+    a place for each on both sides."""
+    counts = np.bincount(classes)
+    held = math.ceil(share * len(classes))
+    return counts.min() >= 2 and min(held, len(classes) - held) >= len(counts)
+
+
+def _held_out(classes: np.ndarray, count: int, seed: int) -> set[int]:
+    """Up to ``count`` texts, drawn so that each class keeps one to learn from."""
+    left, found = np.bincount(classes), set[int]()
+    for i in np.random.default_rng(seed).permutation(len(classes)).tolist():
+        if len(found) < count and left[classes[i]] > 1:
+            found.add(i)
+            left[classes[i]] -= 1
+    return found
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

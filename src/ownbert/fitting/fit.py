@@ -356,7 +356,8 @@ class Fit:
         named = ColumnNames(recipe.text_column, recipe.second_column, recipe.label_column)
         sources = {name: own.rows for name, own in given.items()}
         train = sources["train"]
-        task = find_task(train, named, recipe.task)
+        label_options = {"separator": recipe.label_separator, "label_names": recipe.label_names}
+        task = find_task(train, named, recipe.task, label_options)
         if recipe.model is not None:
             refuse_same(recipe.model, folder)
             _check_model(recipe.model, task)
@@ -454,6 +455,7 @@ class Fit:
 
     def _found_in_files(self) -> Iterator[str]:
         yield found_in_files(self.rows, self.kind, len(self.unlabelled), self.recipe.minutes)
+        yield from self.rows.task.notes()
         if warning := self._other_texts():
             yield warning
         if count := self.learnt_from_test:

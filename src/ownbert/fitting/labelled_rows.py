@@ -1,19 +1,20 @@
 """The labelled rows of ``fit``: their task, and which of them select between models."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from ownbert.data.readers.columns import COLUMNS, ColumnNames, find_columns
+from ownbert.data.readers.labels import are_bits, task_of_cells
 from ownbert.data.readers.tables import Source, kind_of, read_values
 from ownbert.errors import InputError
 from ownbert.finetuning.ensemble import fold_of
 from ownbert.finetuning.labelled_splits import labels_per_class
-from ownbert.tasks.multilabel import SEPARATORS
-from ownbert.tasks.recipe import TEXT_TASKS
+from ownbert.tasks.recipe import TEXT_TASKS, TaskSettings
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_class
 from ownbert.views.linear import Targets
@@ -22,8 +23,6 @@ from ownbert.views.linear import Targets
 _HOLD_OUT_FROM = 1500
 _FOLDS = 5
 _LOOKED_AT = 5_000  # rows, to see the task
-# With more distinct numbers than this they are not classes.
-_MOST_NUMERIC_CLASSES = 50
 
 
 @dataclass(frozen=True)
@@ -63,13 +62,19 @@ class LabelledRows:
         return [self.rows[i].texts for i in chosen]
 
 
-def find_task(path: Source, columns: ColumnNames, name: str | None = None) -> Task:
+def find_task(
+    path: Source,
+    columns: ColumnNames,
+    name: str | None = None,
+    label_options: Mapping[str, str | None] = MappingProxyType({}),
+) -> Task:
     """The task that a file is for, by its labels.
 
     Args:
         path: of labelled rows.
         columns: that the user named.
         name: of the task, if the user gave it.
+        label_options: the settings ``separator`` and ``label_names``, where the user gave them.
 
     Raises:
         InputError: the rows are of a task that ``fit`` is not for; the message names its command.
@@ -81,50 +86,33 @@ def find_task(path: Source, columns: ColumnNames, name: str | None = None) -> Ta
                 f"fit is for {', '.join(TEXT_TASKS)}; for {found.name}: ownbert finetune "
                 f"{found.name}"
             )
-        return found(columns=columns)
+        return found(_settings(found.name, label_options), columns)
     if kind_of(path) == "txt":
         raise InputError(
             f"{path} is plain text; fit needs a table of texts and labels (csv, tsv, jsonl, "
             "parquet); for words with tags: ownbert finetune tag"
         )
-    # Only numbers may be in several columns; a name may have a comma too.
-    several = "," in (columns.label or "")
-    if several and len(find_columns(path, COLUMNS["regress"], columns)["label"]) > 1:
-        return task_class("regress")(columns=columns)
+    # Several columns have numbers, or 0 and 1 for each label; a name may have a comma too.
+    if "," in (columns.label or ""):
+        names = find_columns(path, COLUMNS["regress"], columns)["label"]
+        if len(names) > 1:
+            rows = (values for _, values in itertools.islice(read_values(path, names), _LOOKED_AT))
+            bits = are_bits([value for values in rows for value in values])
+            kind = "multilabel" if bits else "regress"
+            return task_class(kind)(_settings(kind, label_options), columns)
     label = find_columns(path, COLUMNS["classify"], columns)["label"]
     cells = [v[0] for _, v in itertools.islice(read_values(path, label), _LOOKED_AT)]
-    return task_class(_task_of(cells))(columns=columns)
+    found, note = task_of_cells(cells)
+    task = task_class(found)(_settings(found, label_options), columns)
+    task.label_note = note  # pyright: ignore
+    return task
 
 
-def _task_of(cells: Sequence[Any]) -> str:
-    if any(isinstance(cell, list) for cell in cells):
-        return "multilabel"
-    texts = [str(cell).strip() for cell in cells if cell is not None]
-    if any(text.startswith("[") and text.endswith("]") for text in texts):
-        return "multilabel"
-    if _are_numbers(texts):
-        return "regress"
-    for separator in SEPARATORS:
-        parts = [text.split(separator) for text in texts]
-        several = sum(len(part) > 1 for part in parts)
-        alone = {part[0] for part in parts if len(part) == 1}
-        together = {tuple(part) for part in parts if len(part) > 1}
-        joined = {name.strip() for part in together for name in part}
-        # Labels that are joined occur alone as well, or in more combinations than there are labels.
-        if several > len(texts) / 20 and (joined & alone or len(together) > len(joined)):
-            return "multilabel"
-    return "classify"
-
-
-def _are_numbers(texts: Sequence[str]) -> bool:
-    """Whether labels are measurements: fractions, or many different whole numbers."""
-    try:
-        values = [float(text) for text in texts]
-    except ValueError:
-        return False
-    fractions = any(value != int(value) for value in values if np.isfinite(value))
-    distinct = len(set(values))
-    return distinct > _MOST_NUMERIC_CLASSES or (fractions and distinct > 2)
+def _settings(name: str, label_options: Mapping[str, str | None]) -> TaskSettings:
+    """The settings of a task, with those of how its labels are read."""
+    uses = task_class(name).uses
+    given: dict[str, Any] = {k: v for k, v in label_options.items() if v is not None and k in uses}
+    return TaskSettings(name=name, **given)
 
 
 def read_labelled(

@@ -53,6 +53,18 @@ class FitRecipe:
     label_column: str | None = setting(
         None, "Column of the labels or numbers.", DATA, shown="by its usual names"
     )
+    label_separator: str | None = setting(
+        None,
+        "What separates the labels of a row, where it has several (lists need none).",
+        DATA,
+        shown="the first of | ; , that the rows have",
+    )
+    label_names: str | None = setting(
+        None,
+        "Names of the labels, with commas between them, where a row has a vector of 0 and 1.",
+        DATA,
+        shown="label_0, label_1, ...",
+    )
     task: str | None = setting(
         None,
         f"{', '.join(TEXT_TASKS)}.",

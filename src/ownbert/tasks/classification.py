@@ -1,20 +1,21 @@
 """One label per row."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ownbert.data.readers.columns import COLUMNS
+from ownbert.data.readers.labels import refuse_ids, single_labels
 from ownbert.data.readers.tables import Source
-from ownbert.errors import InputError
+from ownbert.errors import InputError, in_short
 from ownbert.tasks.metrics import Scores, score_labels
 from ownbert.tasks.rows import (
     PLAIN_OUTPUT,
     OutputOptions,
     Row,
-    label_text,
     list_labels,
     unknown_label,
 )
@@ -159,18 +160,18 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
     column_specs = COLUMNS["classify"]
     problem_type = "single_label_classification"
     metrics = ("macro_f1", "accuracy", "mcc")
-    uses = COMMON | {"class_weights", "label_smoothing"}
+    uses = COMMON | {"class_weights", "label_smoothing", "label_names"}
 
     def read(self, path: Source) -> list[Row]:
-        (label,), rows = self.read_table(path)
+        (column,), rows = self.read_table(path)
+        first, cells = not self.known_labels, self.label_cells(rows, column)
+        names, note = single_labels(cells, known=self.known_labels, names=self.vector_names)
+        if first:
+            refuse_ids(names, path, column)
+            self._seen, self.label_note = frozenset(names), note or self.label_note
         return [
-            Row(
-                row.line,
-                row.texts,
-                label_text(row.cells[0], row.where, label),
-                features=row.features,
-            )
-            for row in rows
+            Row(row.line, row.texts, name, features=row.features)
+            for row, name in zip(rows, names, strict=True)
         ]
 
 
@@ -181,7 +182,7 @@ def _indices(labels: tuple[str, ...]) -> Mapping[str, int]:
 
 def sort_labels(names: set[str]) -> tuple[str, ...]:
     """Labels in order, numerically if all are whole numbers."""
-    numbers = all(name.lstrip("-").isdecimal() for name in names)
+    numbers = all(name.removeprefix("-").isdecimal() for name in names)
     return tuple(sorted(names, key=(lambda n: (int(n), n)) if numbers else None))
 
 
@@ -191,7 +192,8 @@ def label_weights(
     """The weight of each label.
 
     Args:
-        given: None, "balanced" (rows / (C count)) or a list ("label=weight,...").
+        given: None, "balanced" (rows / (C count)), a list ("label=weight,...", in which a label may
+            have commas) or a JSON object.
         labels: C labels.
         counts: (C) rows of each label.
 
@@ -207,16 +209,34 @@ def label_weights(
         weights = counts.sum() / (len(labels) * np.maximum(counts, 1))
         return tuple(float(w) for w in weights)
     found = dict.fromkeys(labels, 1.0)
-    for pair in given.split(","):
-        label, _, text = pair.rpartition("=")
+    for label, text in _weight_pairs(given, labels):
         try:
             weight = float(text)
         except ValueError:
             weight = -1.0
-        if label.strip() not in found or not weight > 0:
+        if label not in found or not 0 < weight < float("inf"):
             raise InputError(
-                f"task.class_weights has {pair!r}; write balanced, or label=weight with a weight "
-                f"above 0 and one of the labels {list_labels(labels)}"
+                f"task.class_weights has {f'{label}={text}'!r}; write balanced, or label=weight "
+                f"with a weight above 0 and one of the labels {list_labels(labels)}"
             )
-        found[label.strip()] = weight
+        found[label] = weight
     return tuple(found.values())
+
+
+def _weight_pairs(given: str, labels: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Label and weight of each pair; labels may hold the signs that separate pairs."""
+    if given.lstrip().startswith("{"):
+        try:
+            pairs = json.loads(given)
+        except (ValueError, RecursionError):
+            raise InputError(f"task.class_weights is no JSON object: {in_short(given)}") from None
+        yield from ((str(label), str(weight)) for label, weight in pairs.items())
+        return
+    rest = given.strip()
+    while rest:
+        known = [label for label in labels if rest.startswith(f"{label}=")]
+        unknown = rest.partition(",")[0].rpartition("=")[0]
+        start = len(max(known, key=len) if known else unknown)
+        label, (weight, _, rest) = rest[:start], rest[start:].lstrip("=").partition(",")
+        yield label.strip(), weight.strip()
+        rest = rest.strip()

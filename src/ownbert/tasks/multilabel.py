@@ -1,6 +1,5 @@
 """Any number of labels per text or pair of texts."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ownbert.data.readers.columns import COLUMNS
-from ownbert.data.readers.tables import Source, as_text, kind_of
+from ownbert.data.readers.labels import label_sets, sets_of_columns
+from ownbert.data.readers.tables import Source
 from ownbert.errors import InputError
 from ownbert.tasks.classification import label_weights, sort_labels
 from ownbert.tasks.metrics import Scores, label_scores, weighted_mean
@@ -28,9 +28,6 @@ from ownbert.tasks.text_input import EncodedRows
 if TYPE_CHECKING:
     from ownbert.nn.model import Model
     from ownbert.tasks.row_objectives import MultiLabelObjective
-
-# Separators of labels, the one least likely to occur inside a label first.
-SEPARATORS = ("|", ";", ",")
 
 
 class MultiLabelTask(SentenceTask):
@@ -55,7 +52,7 @@ class MultiLabelTask(SentenceTask):
     problem_type = "multi_label_classification"
     saved_attributes = (*SentenceTask.saved_attributes, "threshold")
     metrics = ("micro_f1", "macro_f1", "average_precision", "subset_accuracy")
-    uses = COMMON | {"class_weights", "separator", "threshold"}
+    uses = COMMON | {"class_weights", "separator", "label_names", "threshold"}
     # Of the labels in the loss, once they are learnt from training rows.
     weights: tuple[float, ...] | None = None
 
@@ -71,35 +68,27 @@ class MultiLabelTask(SentenceTask):
         self.threshold = 0.5 if threshold is None else threshold
 
     def read(self, path: Source) -> list[Row]:
-        _, rows = self.read_table(path)
-        if self.settings.separator is None:
-            cells = [row.cells[0] for row in rows]
-            cells = [c for c in cells if isinstance(c, str) and not _is_list(c, path)]
-            separator = next((s for s in SEPARATORS if any(s in cell for cell in cells)), None)
+        names, rows = self.read_table(path)
+        if len(names) != 1:
+            columns = dict(zip(names, zip(*(row.cells for row in rows), strict=True), strict=True))
+            sets = sets_of_columns(columns, [row.where for row in rows])
+        else:
+            first, cells = not self.known_labels, self.label_cells(rows, names[0])
+            sets, separator, note = label_sets(
+                cells,
+                separator=self.settings.separator,
+                known=self.known_labels,
+                names=self.vector_names,
+            )
             # Kept, so that every other file is read in the same way.
             self.settings = replace(self.settings, separator=separator)
+            if first:
+                self._seen = frozenset(label for own in sets for label in own)
+                self.label_note = note or self.label_note
         return [
-            Row(
-                row.line,
-                row.texts,
-                self._labels(row.cells[0], path, row.where),
-                features=row.features,
-            )
-            for row in rows
+            Row(row.line, row.texts, labels, features=row.features)
+            for row, labels in zip(rows, sets, strict=True)
         ]
-
-    def _labels(self, cell: Any, path: Source, where: str) -> tuple[str, ...]:
-        if cell is None:
-            raise InputError(f"{where}: the labels are missing or null; [] says that none holds")
-        if isinstance(cell, str) and _is_list(cell, path):
-            cell = _from_json(cell, where)
-        if not isinstance(cell, list):
-            text, separator = as_text(cell, "label", where), self.settings.separator
-            cell = [text] if separator is None else text.split(separator)
-        if any(isinstance(part, list) for part in cell):
-            raise InputError(f"{where}: a list of labels must not hold further lists")
-        names = (as_text(part, "label", where).strip() for part in cell)
-        return tuple(dict.fromkeys(name for name in names if name))
 
     def learn(self, rows: Sequence[Row], source: Source) -> None:
         sets = {frozenset(row.target) for row in rows if not is_soft(row.target)}
@@ -279,18 +268,3 @@ def _counts_by_threshold(
     values = values[order].astype(np.float64)
     last = np.flatnonzero(np.append(np.diff(values) != 0, True))
     return values[last], np.cumsum(truth[order].astype(np.int64))[last], last + 1
-
-
-def _is_list(cell: str, path: Source) -> bool:
-    """Whether a cell of a csv or tsv file is a JSON list, as in other formats."""
-    return kind_of(path) == "delimited" and cell.lstrip().startswith("[")
-
-
-def _from_json(cell: str, where: str) -> Any:
-    try:
-        return json.loads(cell)
-    except (ValueError, RecursionError):
-        raise InputError(
-            f"{where}: the labels start with [ but are no JSON list; write them as "
-            '["one", "two"], with double quotes'
-        ) from None

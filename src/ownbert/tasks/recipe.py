@@ -101,7 +101,7 @@ class TaskSettings:
     )
     class_weights: str | None = setting(
         None,
-        '"balanced" (rare labels count more), or label=weight,label=weight.',
+        '"balanced" (rare labels count more), label=weight,label=weight, or a JSON object.',
         LEARNING,
         shown="all equal",
     )
@@ -116,6 +116,13 @@ class TaskSettings:
         "What separates the labels of a row (lists need none).",
         DATA,
         shown="the first of | ; , that the training rows have",
+        option="--label-separator",
+    )
+    label_names: str | None = setting(
+        None,
+        "Names of the labels, with commas between them, where a row has a vector of 0 and 1.",
+        DATA,
+        shown="label_0, label_1, ...",
     )
     threshold: float | None = setting(
         None,

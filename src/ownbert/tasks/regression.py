@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ownbert.data.readers.columns import COLUMNS, ColumnNames
+from ownbert.data.readers.labels import decimal_numbers
 from ownbert.data.readers.tables import Source, columns
 from ownbert.errors import InputError
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
+from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, TableRow
 from ownbert.tasks.sentence_task import COMMON, LOGITS, SentenceTask
 from ownbert.tasks.task import DEFAULT
 
@@ -51,7 +52,7 @@ class RegressionTask(SentenceTask):
     def read(self, path: Source) -> list[Row]:
         names, table = self.read_table(path)
         rows = []
-        for row in table:
+        for row in _with_decimal_points(table):
             numbers = map(_number, row.cells, names, [row.where] * len(names))
             rows.append(Row(row.line, row.texts, tuple(numbers), features=row.features))
         self.labels = self.labels or names
@@ -174,6 +175,17 @@ def score_regression(truth: np.ndarray, found: np.ndarray, labels: Sequence[str]
             warnings.append(_constant_warning(name, true, predicted))
     means = {name: float(np.mean(values)) for name, values in each.items()}
     return Scores(values=means, warnings=tuple(warnings))
+
+
+def _with_decimal_points(table: Sequence[TableRow]) -> list[TableRow]:
+    """The rows, with numbers that are written with decimal commas as numbers."""
+    columns = [list(cells) for cells in zip(*(row.cells for row in table), strict=True)]
+    for number, cells in enumerate(columns):
+        texts = [cell.strip() for cell in cells if isinstance(cell, str) and cell.strip()]
+        if any("," in text for text in texts) and decimal_numbers(texts, sure=True) is not None:
+            columns[number] = [c.replace(",", ".") if isinstance(c, str) else c for c in cells]
+    rows = zip(*columns, strict=True)
+    return [row._replace(cells=cells) for row, cells in zip(table, rows, strict=True)]
 
 
 def _constant_warning(name: str, true: np.ndarray, predicted: np.ndarray) -> str:

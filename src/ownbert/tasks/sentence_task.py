@@ -12,6 +12,7 @@ from ownbert.config import HeadSpec
 from ownbert.data.example import Example
 from ownbert.data.readers.columns import ColumnNames, feature_columns, find_columns
 from ownbert.data.readers.feature_cells import refuse_plain_text
+from ownbert.data.readers.labels import LabelCells
 from ownbert.data.readers.memory import MemoryTable
 from ownbert.data.readers.tables import Source, at_least_one, kind_of
 from ownbert.data.word_features import cut_words, word_table
@@ -57,6 +58,10 @@ class SentenceTask(Task):
     pooling_note = ""
     # What ``long`` "auto" came to, if documents are not cut.
     long_note = ""
+    # How the labels were read, where there was a choice.
+    label_note = ""
+    # The labels of the rows that were read first, by which those of other files are read.
+    _seen: frozenset[str] = frozenset()
 
     def find_columns(
         self, path: Source, given: ColumnNames | None = None, *, labelled: bool = True
@@ -88,6 +93,21 @@ class SentenceTask(Task):
         rows = list(read_table(path, texts, labels, features=features))
         self.pair = len(texts) == 2
         return labels, rows
+
+    def label_cells(self, rows: Sequence[TableRow], column: str) -> LabelCells:
+        """The first cell of each row, which holds its labels."""
+        return LabelCells([row.cells[0] for row in rows], [row.where for row in rows], column)
+
+    @property
+    def known_labels(self) -> frozenset[str]:
+        """The labels that are learnt, or were read first; none before the first rows."""
+        return frozenset(self.labels) or self._seen
+
+    @property
+    def vector_names(self) -> list[str]:
+        """The names of the places of vectors of 0 and 1 that the user gave."""
+        given = self.settings.label_names
+        return [] if given is None else [name.strip() for name in given.split(",")]
 
     def stream(self, path: Source) -> Iterator[Row]:
         if isinstance(path, MemoryTable) or kind_of(path) != "txt":
@@ -126,7 +146,7 @@ class SentenceTask(Task):
         return replace(recipe, task=replace(recipe.task, **filled_in))
 
     def notes(self) -> list[str]:
-        return [note for note in (self.pooling_note, self.long_note) if note]
+        return [note for note in (self.label_note, self.pooling_note, self.long_note) if note]
 
     def head_spec(self, description: Description) -> HeadSpec:
         spec, settings = super().head_spec(description), self.settings

@@ -534,7 +534,11 @@ COLUMNS: Mapping[str, tuple[ColumnSpec, ...]] = {
         _TEXT,
         _SECOND,
         _FEATURES,
-        replace(_LABEL, help="Column of the labels; a cell holds all those of a text."),
+        replace(
+            _LABEL,
+            help="Column of the labels, or one of 0 and 1 for each, with commas.",
+            several=True,
+        ),
     ),
     "regress": (
         _TEXT,

@@ -3,11 +3,16 @@
 W words of a text, F columns.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
+from ownbert.data.readers.labels import text_list
 from ownbert.data.readers.tables import as_text
 from ownbert.errors import InputError
+
+# A list begins so, and no text with words in brackets.
+_HALF_A_LIST = re.compile(r"""\[\s*['"].*['"]\s*,""", re.DOTALL)
 
 # The tags of the words, by column: F tuples of W.
 Cells = tuple[tuple[str, ...], ...]
@@ -38,7 +43,17 @@ def read_features(
 
 
 def split_cell(value: Any, column: str, where: str) -> tuple[str, ...]:
-    """The items of a list, or of a text separated by blanks."""
+    """The items of a list, which csv has as text, or of a text separated by blanks."""
+    if isinstance(value, str) and value.lstrip()[:1] == "[" and value.rstrip()[-1:] == "]":
+        items = text_list(value)
+        # Words may be in brackets; what is quoted, or several numbers, is a list.
+        if items is not None and (len(items) != 1 or isinstance(items[0], str)):
+            value = items
+        elif items is None and _HALF_A_LIST.match(value.strip()):
+            raise InputError(
+                f"{where}: {column!r} looks like a list and is none; write it as "
+                '["one", "two"], with double quotes, or with blanks between the items'
+            )
     if isinstance(value, list):
         return tuple(as_text(item, column, where) for item in value)
     return tuple(as_text(value, column, where).split())

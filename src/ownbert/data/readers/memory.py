@@ -299,7 +299,11 @@ def _of_table(data: Any, name: str) -> MemoryTable:
         if isinstance(given, Mapping):  # a DatasetDict that is no mapping itself
             raise InputError(f"{name} has several splits ({', '.join(given)}); take one of them")
         if given is None or not hasattr(data, "__len__"):
-            return _of_records(list(data), name)
+            features = getattr(data, "features", None) or {}
+            readers = {key: _label_reader(feature) for key, feature in features.items()}
+            same = _label_reader(None)
+            named = [{k: readers.get(k, same)(v) for k, v in row.items()} for row in data]
+            return _of_records(named, name)
         own = {str(key): key for key in given}
         read = _arrow_rows if hasattr(data, "to_batches") else _dataset_rows
         return MemoryTable(name, tuple(own), lambda names: read(data, [own[key] for key in names]))

@@ -4,6 +4,12 @@ from ownbert.language.zh.words import METRICS
 
 LINES = {
     **{f"{name} {{}}": f"{words} {{}}" for name, words in METRICS.items()},
+    # How labels were read.
+    "labels in one cell are separated by {}; another separator is chosen by --label-separator": "同一格中的标签以 {} 分隔；用 --label-separator 可另选分隔符",
+    "the labels are {} vectors of {}; --label-names names their places": "标签是 {1} 位的 {0} 向量；用 --label-names 给各位命名",
+    "the labels are {} different whole numbers in {} rows: they are read as {}; --task {} reads them otherwise": "标签是 {1} 行中的 {0} 个不同整数：按{2~}读取；用 --task {3} 可改变",
+    "classes": "类别",
+    "numbers": "数值",
     # All runs.
     "saved {}": "已保存 {*}",
     # push.

@@ -1,6 +1,19 @@
 """Messages of mistakes: those of ``InputError``, and what they are put together from."""
 
 MESSAGES = {
+    # Values of label columns.
+    "--label-names has {} names, and the vectors of labels have {} places": "--label-names 有 {} 个名称，而标签向量有 {} 位",
+    "task.class_weights is no JSON object: {}": "task.class_weights 不是 JSON 对象：{}",
+    "dev_share is {}, and every class has one text: none can be held out": "dev_share 为 {}，而每类只有一条文本：无法留出",
+    "{}: the vector has {} labels where one is needed; for several per row take the task multilabel": "{}：向量含 {} 个标签，这里只需要一个；每行多个标签请用任务 multilabel",
+    "{}: {} has a list of {} labels where one is needed; for several per row take the task multilabel": "{}：{} 是含 {} 个标签的列表，这里只需要一个；每行多个标签请用任务 multilabel",
+    "{}: column {} has {}; a column for each label holds 0 and 1": "{}：列 {} 含 {}；每个标签一列时，列中只有 0 和 1",
+    '{}: {} looks like a list and is none; write it as ["one", "two"], with double quotes, or with blanks between the items': '{}：{} 像列表却不是列表；请写成 ["one", "two"]，用双引号，或用空格分隔各项',
+    "{}: each of the {} values of {} occurs once, so it looks like an id and not like a label; {}": "{0}：{2} 的 {1} 个值各出现一次，像是 ID 而不是标签；{3~}",
+    "name the column of the labels with --label-column": "请用 --label-column 指定标签列",
+    "name the column of the labels with --label-column, or predict numbers: --task regress": "请用 --label-column 指定标签列，或预测数值：--task regress",
+    "{} is missing or null; {} of {} rows have none: leave them out, or give their texts to fit as --unlabelled": "{0} 缺失或为 null；{2} 行中有 {1} 行没有标签：请去掉这些行，或把其文本作为 --unlabelled 交给 fit",
+    "the {} (column {}) is empty; {} of {} rows have none: leave them out, or give their texts to fit as --unlabelled": "{0~}（列 {1}）为空；{3} 行中有 {2} 行没有标签：请去掉这些行，或把其文本作为 --unlabelled 交给 fit",
     "bfloat16, as the model card allows; --precision float32 gives the last digits": "按模型卡采用 bfloat16；用 --precision float32 可得到最后几位数字",
     "{} is a model for {}; errors are those of {}": "{} 是用于 {} 的模型；errors 只用于 {}",
     "training rows are compared by vectors of texts; leave --train out": "训练行按文本的向量比较；请去掉 --train",
