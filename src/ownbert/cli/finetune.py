@@ -90,8 +90,8 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
         ("separator", "label_names", "threshold", "class_weights", *_SENTENCE),
         """Any number of labels per text or pair of texts: keywords, subjects, kinds of abuse.
 
-        csv, tsv, jsonl or parquet with a column of texts (or two) and one of labels: a cell such
-        as "war|trade", a list, or a vector of 0 and 1. An empty cell says that none holds.
+        csv, tsv, jsonl or parquet with a column of texts (or two) and one of labels: "war|trade",
+        a list, or a vector of 0 and 1. In an empty cell none holds.
 
         Example: ownbert finetune multilabel --model runs/bert --train train.csv --dev dev.csv
         -o runs/labels""",

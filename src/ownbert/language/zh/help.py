@@ -171,7 +171,7 @@ HELP = {
     "Train with this many seeds, from --seed on: mean and spread; their answers are averaged.": "从 --seed 开始用这么多个种子训练：给出均值和离散程度；预测取平均。",
     "Try learning rates, epochs and batch sizes, and keep the best (what to try: search.learning_rate=1e-5,5e-5 and so on).": "尝试不同的学习率、轮数和 batch 大小，保留最好的（要试哪些：search.learning_rate=1e-5,5e-5 等）。",
     "Any number of labels per text or pair of texts: keywords, subjects, kinds of abuse.": "每条文本或文本对任意多个标签：关键词、主题、违规类型。",
-    'csv, tsv, jsonl or parquet with a column of texts (or two) and one of labels: a cell such as "war|trade", a list, or a vector of 0 and 1. An empty cell says that none holds.': 'csv、tsv、jsonl 或 parquet，一列（或两列）文本，一列标签：单元格形如 "war|trade"，或是列表、0 和 1 的向量。空单元格表示没有标签。',
+    'csv, tsv, jsonl or parquet with a column of texts (or two) and one of labels: "war|trade", a list, or a vector of 0 and 1. In an empty cell none holds.': 'csv、tsv、jsonl 或 parquet，一列（或两列）文本，一列标签：单元格形如 "war|trade"，或是列表、0 和 1 的向量。空单元格表示没有标签。',
     "Column of the labels, or one of 0 and 1 for each, with commas.": "标签列；或每个标签一列 0 和 1，用逗号分隔。",
     "What separates the labels of a row (lists need none).": "一行中各标签之间的分隔符（列表不需要）。",
     "What separates the labels of a row, where it has several (lists need none).": "一行有多个标签时的分隔符（列表不需要）。",
