@@ -92,6 +92,26 @@ def test_the_folder_is_an_ordinary_model_folder(fitted: Path, topics: Path):
     np.testing.assert_allclose(logits.softmax(-1)[0].detach().numpy(), ours, atol=1e-5)
 
 
+def test_an_evaluation_of_training_rows_says_so(
+    fitted: Path, classifier: Path, topics: Path, tmp_path: Path
+):
+    said: list[str] = []
+    ownbert.evaluate(fitted, topics / "train.csv", say=said.append)
+    ownbert.evaluate(classifier, topics / "train.csv", say=said.append)
+    assert len([line for line in said if "was trained on" in line]) == 2
+    said.clear()
+    ownbert.evaluate(fitted, topics / "test.csv", say=said.append)
+    ownbert.evaluate(classifier, topics / "test.csv", say=said.append)
+    assert not [line for line in said if "was trained on" in line]
+
+
+def test_messages_about_rows_in_memory_name_no_temporary_file():
+    rows = [{"text": "a", "label": "x"}, {"text": "b", "label": None}]
+    with pytest.raises(InputError) as error:
+        ownbert.fit(rows, minutes=0.01)
+    assert str(error.value).startswith("the train rows, row 2: 'label' is missing")
+
+
 def test_predict_and_evaluate_use_the_blend_unless_told(fitted: Path, topics: Path, tmp_path: Path):
     outputs = []
     for name, options in (("blend", ()), ("network", ("--network",))):

@@ -101,6 +101,8 @@ _NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled")
 _PRETRAINING, _PRETRAINING_FOR_MANY = 0.45, 0.3
 # Shares of the minutes; what is left then is for the network that the blend teaches.
 _FINETUNING, _NGRAM_SHARE, _FINETUNING_GIVEN, _PROBING = 0.2, 0.15, 0.45, 0.1
+# Share that is kept for the taught network, at least, before n-grams get theirs.
+_TAUGHT = 0.15
 # Linear models are self-trained where there are so many times as many texts without labels.
 _SELF_TRAINING_FROM = 2
 # From so many rows on a network with embeddings of n-grams beside its vector is worth its time.
@@ -529,7 +531,9 @@ class Fit:
             share = max(share, _FINETUNING_GIVEN)
         make = partial(self._finetune, base, self.budget.share(share))
         self._add("network", _NETWORK, "network", make)
-        if ngrams:
+        # Transformers knows no n-grams, so time for the network that it can load comes first.
+        least = (_NGRAM_SHARE + _TAUGHT) * self.budget.total if self._can_teach() else 0.0
+        if ngrams and self.budget.left > least:
             make = partial(self._finetune, base, self.budget.share(_NGRAM_SHARE), ngrams=_NGRAMS)
             self._add("ngrams", _NGRAM_NETWORK, "network", make)
         seconds = self.budget.share(_PROBING)

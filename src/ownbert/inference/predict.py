@@ -1,5 +1,6 @@
 """Predict and evaluate: the files that go in, and those that come out."""
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -17,8 +18,16 @@ from ownbert.data.readers.tables import is_known, kind_of, read_values
 from ownbert.data.readers.texts_or_files import text_or_file
 from ownbert.data.resumable_file import first_read, identity_of
 from ownbert.errors import InputError
-from ownbert.files import open_text, refuse_same, refuse_unreadable, write_json
+from ownbert.files import (
+    open_text,
+    read_json,
+    read_yaml,
+    refuse_same,
+    refuse_unreadable,
+    write_json,
+)
 from ownbert.folders import refuse_foreign
+from ownbert.hub import model_folder
 from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.default_precision import default_precision
 from ownbert.inference.engines import TORCH
@@ -26,6 +35,8 @@ from ownbert.inference.pipeline import Predictor
 from ownbert.inference.prediction_writer import PredictionWriter
 from ownbert.inference.predictor import NetworkPredictor, Progress, characters, decide_all
 from ownbert.inference.shards import DealtRows, Shard, as_shard, manifest_path
+from ownbert.run.file_names import RECIPE
+from ownbert.run.model_card import sha256
 from ownbert.settings import between
 from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.metrics import Scores
@@ -370,6 +381,8 @@ def evaluate(
     rows = read_labelled_rows(task, data, folder)
     if say is not None and chosen.note:
         say(chosen.note)
+    if say is not None and has_learnt_from(model_folder(folder), data):
+        say(f"{data} is what {folder} was trained on: these metrics say nothing of new rows")
     decided = decide_all(predictor, rows, progress)
     scores = task.score(rows, decided)
     if say is not None:
@@ -378,6 +391,21 @@ def evaluate(
     if output is not None:
         write_json(output, scores.as_json())
     return scores
+
+
+def has_learnt_from(folder: Path, data: Any) -> bool:
+    """Whether a file is the one that a folder was trained on: for ``fit`` by its content, for
+    ``finetune`` by its name in the recipe."""
+    if not isinstance(data, str | os.PathLike) or not Path(data).is_file():
+        return False
+    with contextlib.suppress(InputError, OSError, LookupError, TypeError, AttributeError):
+        state = read_json(folder / "fit.json", missing={})
+        if state and sha256(data) == state["identity"]["files"][0]["sha256"]:
+            return True
+        recipe = folder / RECIPE
+        train = read_yaml(recipe)["data"]["train"] if recipe.exists() else None
+        return bool(train) and Path(train).exists() and os.path.samefile(train, data)
+    return False
 
 
 def read_labelled_rows(task: Task, data: Any, folder: str | Path) -> list[Row]:

@@ -4,6 +4,7 @@ from ownbert.language.zh.words import METRICS
 
 LINES = {
     **{f"{name} {{}}": f"{words} {{}}" for name, words in METRICS.items()},
+    "{} is what {} was trained on: these metrics say nothing of new rows": "{} 正是训练 {} 所用的文件：这些指标对新的行没有意义",
     # How labels were read.
     "labels in one cell are separated by {}; another separator is chosen by --label-separator": "同一格中的标签以 {} 分隔；用 --label-separator 可另选分隔符",
     "the labels are {} vectors of {}; --label-names names their places": "标签是 {1} 位的 {0} 向量；用 --label-names 给各位命名",
