@@ -143,7 +143,8 @@ def read_manifest(part: Path) -> dict[str, Any]:
     path = manifest_path(part)
     found = read_json(path)
     wanted = {"shard": int, "shards": int, "rows": int, "input_rows": int, "sha256": str}
-    if not all(type(found.get(name)) is kind for name, kind in wanted.items()):
+    fits = all(type(found.get(name)) is kind for name, kind in wanted.items())
+    if not fits or min(found[name] for name, kind in wanted.items() if kind is int) < 0:
         raise InputError(f"{path} is not the manifest of a part; run its shard again")
     return found
 
