@@ -126,7 +126,11 @@ class DealtRows:
             "sha256": sha256_of(part),
             **made_for,
         }
-        write_json(manifest_path(part), manifest)
+        try:
+            write_json(manifest_path(part), manifest)
+        except BaseException:
+            part.unlink()  # nobody could join it
+            raise
 
 
 def manifest_path(part: Path) -> Path:
