@@ -143,7 +143,7 @@ def explain(
     shown = console()
     for number, each in enumerate(found):
         if json:
-            echo(json_module.dumps(each.to_dict(), ensure_ascii=False))
+            echo(json_module.dumps({"row": each.row, **each.to_dict()}, ensure_ascii=False))
         elif html is None and png is None:
             if number:
                 shown.print()
