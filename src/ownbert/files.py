@@ -56,6 +56,11 @@ WRITE_FAILURES = frozenset(
 )
 
 
+# Files that wait for others: their temporary names, their names, and folders that were made.
+_Waiting = list[tuple[Path, Path, list[Path]]]
+_waiting: ContextVar[_Waiting | None] = ContextVar("waiting", default=None)
+
+
 class WriteFailed(InputError):
     """The disk is full, a quota is reached or a permission is missing."""
 
@@ -95,7 +100,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` and move it there when the block succeeds.
 
     The parent folder is made. On any exception, including an interrupt, the temporary file and
-    folders that were made are removed, and ``path`` stays as it was.
+    folders that were made are removed, and ``path`` stays as it was. Inside ``together`` the file
+    is moved when that block has ended.
 
     Raises:
         InputError: the disk is full, a quota is reached, a permission is missing, or ``path`` is an
@@ -106,10 +112,15 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     new = missing_folders(target.parent)
     make_folder(target.parent)
     temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    waiting, written = _waiting.get(), False
     try:
         yield temporary
         flush_to_disk(temporary)
-        os.replace(temporary, target)
+        if waiting is None:
+            os.replace(temporary, target)
+        else:
+            waiting.append((temporary, target, new))
+            written = True
     except OSError as error:
         # An OSError about another file (an input that the block reads) is left to the caller.
         ours = error.filename is None or Path(os.fsdecode(error.filename)) == temporary
@@ -117,9 +128,36 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             raise InputError(f"cannot write {target}: {error.strerror}") from error
         raise
     finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        remove_empty(new)
+        if not written:
+            _drop(temporary, new)
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """Files that the block writes by ``atomic_path`` appear when it has succeeded, or not at all.
+
+    Raises:
+        InputError: one of them cannot get its name.
+    """
+    files: _Waiting = []
+    token = _waiting.set(files)
+    try:
+        yield
+        with uninterrupted():
+            for temporary, target, _ in files:
+                with explained(target):
+                    os.replace(temporary, target)
+    finally:
+        _waiting.reset(token)
+        for temporary, _, new in reversed(files):  # the first has made the folder
+            _drop(temporary, new)
+
+
+def _drop(temporary: Path, new: Iterable[Path]) -> None:
+    """Remove a file, if it is still there, and folders that were made for it, if they are empty."""
+    with contextlib.suppress(OSError):
+        temporary.unlink()
+    remove_empty(new)
 
 
 @contextlib.contextmanager

@@ -180,3 +180,25 @@ def test_empty_columns_get_the_kind_of_other_parts(inputs: list[Path], tmp_path:
             hashlib.sha256((tmp_path / "out" / part["part"]).read_bytes()).hexdigest()
             == (part["sha256"])
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *(("_manifest.json", text) for text in ("{}", '{"rows": "a"}', '{"rows": null}')),
+        *(("_plan.json", text) for text in ("{}", '{"plan": 3}', '{"plan": {"a": {}}}')),
+        *(
+            ("_plan.json", text)
+            for text in ('{"plan": {"a": {"file": "0", "start": 0, "end": 1}}}',)
+        ),
+        ("_plan.json", "[" * 100_000),
+    ],
+)
+def test_damaged_plans_and_manifests_are_refused(name: str, content: str, tmp_path: Path):
+    (tmp_path / name).write_text(content)
+    with (
+        pytest.raises(InputError, match=f"{name} is damaged"),
+        PartsFolder(tmp_path, {}, resume=True),
+    ):
+        pass
+    assert (tmp_path / name).read_text() == content

@@ -72,6 +72,44 @@ def test_names_of_other_libraries(name: str, instead: str):
         getattr(ownbert, name)
 
 
+ROLES = {
+    "train": ("train", "training"),
+    "dev": ("dev", "val", "valid", "validation", "eval", "evaluation"),
+    "test": ("test", "testing"),
+}
+
+
+@pytest.mark.parametrize(
+    "kind", ["", "_file", "-file", "-data", "_dataset", "-set", "_path", "File"]
+)
+def test_files_by_every_spelling(kind: str, topics: Path, classifier: Path):
+    """Transformers' scripts say train_file, validation_file; others say eval-data, dev_set, ..."""
+    spelled = {role: [f"--{name}{kind}" for name in names] for role, names in ROLES.items()}
+    files = {role: topics / f"{role}.csv" for role in ROLES}
+    train, test = spelled["train"][0], spelled["test"][0]
+    commands = (("finetune", "classify", "--model", classifier), ("fit", test, files["test"]))
+    for command in commands:
+        wanted = ("--dry-run", "--train", files["train"], "--dev", files["dev"])
+        expected = run_cli(*command, *wanted)
+        assert expected.returncode == 0, expected.stderr
+        for name in spelled["dev"]:
+            done = run_cli(*command, "--dry-run", train, files["train"], name, files["dev"])
+            assert (done.returncode, done.stdout) == (0, expected.stdout), done.stderr
+    for name in (*spelled["dev"], *spelled["test"]):
+        done = run_cli("evaluate", classifier, name, files["test"])
+        assert done.returncode == 0, done.stderr
+    for name in spelled["train"]:
+        given = ("errors", "--model", classifier, test, files["test"], name, files["train"])
+        assert run_cli(*given).returncode == 0
+
+
+def test_options_that_only_look_like_files(topics: Path):
+    for option in ("--validation-split", "--test-size", "--train-test-split", "--"):
+        done = run_cli("finetune", "classify", "--train", topics / "train.csv", option, "0.1")
+        assert done.returncode == 2
+        assert "no such option" in done.stderr or option == "--"
+
+
 def test_texts_and_labels_as_in_scikit_learn(classifier: Path):
     texts, labels = ["red1 9", "blue2 8", "red2 7"], ["red", "blue", "blue"]
     scores = ownbert.evaluate(classifier, texts, labels)

@@ -120,6 +120,30 @@ def test_threads_take_turns(predictor, texts: list[str]):
     assert all(alike(one, expected) for one in found)
 
 
+def test_options_of_files_are_options_in_memory(classifier, predictor, texts, tmp_path, tiny):
+    """Without an output they were accepted and did nothing."""
+    for given in (
+        {"threshold": 0.999},
+        {"probabilities": True},
+        {"threshold": 0.5, "top_k": 2},
+        {"probabilities": True, "top_k": None},
+    ):
+        predict(classifier, texts, tmp_path / "out.jsonl", **given)
+        rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+        rows = [{name: row[name] for name in row if name != "text"} for row in rows]
+        assert alike(rows, predict(classifier, texts, **given))
+        assert alike(rows, predictor(texts, **given))
+        assert alike(rows, list(predictor.stream(iter(texts), **given)))
+        assert alike([rows[0]], predictor(texts[0], **given))
+    assert predictor(texts, threshold=1.0)[0]["label"] is None
+    for ask in (predictor, lambda *given, **options: list(predictor.stream(*given, **options))):
+        with pytest.raises(InputError, match="threshold"):
+            ask(texts, threshold=3)
+    numbers = tiny("classification", ownbert_task={"name": "regress"})
+    with pytest.raises(InputError, match="threshold is of no use to regress"):
+        numbers(["a b"], threshold=0.5)
+
+
 def test_predict_takes_what_a_predictor_takes(
     classifier, predictor, texts, tmp_path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -19,7 +19,7 @@ from typing import Any
 from ownbert.bulk.storage import as_address, is_local, open_file_system, read_errors
 from ownbert.data.corpus.documents import find_files
 from ownbert.data.readers.delimited import LONGEST_FIELD, NO_DELIMITER, sniff_delimiter
-from ownbert.data.readers.memory import MemoryTable
+from ownbert.data.readers.memory import MemoryTable, arrow_cells
 from ownbert.data.readers.tables import ENDINGS, kind_of
 from ownbert.errors import InputError
 from ownbert.files import GZIP_MAGIC, READ_BUFFER, UTF8_BOM
@@ -347,6 +347,9 @@ def _parquet_table(file: InputFile, part: InputPart, name: str) -> MemoryTable:
 
     files, path = open_file_system(file.address)
 
+    def cells(batch: Any, column: str) -> list[Any]:
+        return arrow_cells(batch[column], f"{file.address}: column {column!r}")
+
     def rows(names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         try:
             with files.open_input_file(path) as source:
@@ -356,7 +359,7 @@ def _parquet_table(file: InputFile, part: InputPart, name: str) -> MemoryTable:
                 found = (
                     values
                     for batch in batches
-                    for values in zip(*(batch.column(n).to_pylist() for n in names), strict=True)
+                    for values in zip(*(cells(batch, n) for n in names), strict=True)
                 )
                 start = part.start - first
                 yield from islice(found, start, start + part.end - part.start)

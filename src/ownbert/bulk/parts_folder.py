@@ -19,6 +19,8 @@ from ownbert.errors import InputError
 from ownbert.files import lock_file, missing_folders, remove_empty
 
 MANIFEST, PLAN, LOCK = "_manifest.json", "_plan.json", "_lock"
+# What the record of a finished part holds.
+_RECORD = {"part": str, "rows": int, "bytes": int, "sha256": str, "schema": str}
 
 
 class PartsFolder:
@@ -59,7 +61,9 @@ class PartsFolder:
                 before = self.folder.read_json(name)
                 self._refuse_other(before)
                 if name == MANIFEST:
-                    self.complete = int(before.get("rows", 0))
+                    if type(before.get("rows")) is not int:
+                        raise InputError(self._damaged(MANIFEST))
+                    self.complete = before["rows"]
                     return self
         if before is None and {*names} - {LOCK}:
             raise InputError(
@@ -103,7 +107,12 @@ class PartsFolder:
 
     def _read(self, plan: Mapping[str, Any]) -> None:
         """Take the plan, and the parts that are finished and still there."""
-        self.plan = {name: InputPart(**part) for name, part in plan["plan"].items()}
+        try:
+            self.plan = {name: InputPart(**part) for name, part in plan["plan"].items()}
+            if {int} != {type(n) for part in self.plan.values() for n in part.as_json().values()}:
+                raise TypeError
+        except (KeyError, TypeError, AttributeError):
+            raise InputError(self._damaged(PLAN)) from None
         sizes = self.folder.sizes()
         for name in self.folder.sizes(DONE):
             if not name.endswith(".json"):
@@ -111,8 +120,13 @@ class PartsFolder:
                 continue
             record = self.folder.read_json(f"{DONE}/{name}")
             part = record.get("part")
-            if part in self.plan and sizes.get(part) == record.get("bytes"):
-                self._records[part] = record
+            # A part whose record is damaged is made again.
+            fits = all(type(record.get(key)) is kind for key, kind in _RECORD.items())
+            if fits and part in self.plan and sizes.get(part) == record["bytes"]:
+                self._records[record["part"]] = record
+
+    def _damaged(self, name: str) -> str:
+        return f"{self.folder}/{name} is damaged; remove it, or choose another folder"
 
     def begin(self, parts: Sequence[InputPart]) -> None:
         """Write down the plan."""

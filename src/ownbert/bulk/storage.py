@@ -157,7 +157,7 @@ class StoredFolder:
         """The value of a JSON file; empty if it holds no object."""
         try:
             value = json.loads(self.read(name))
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         return value if isinstance(value, dict) else {}
 

@@ -64,7 +64,10 @@ _AS_ARGUMENT = {
 
 # The same for what stands first: the folder.
 _AS_FIRST: Mapping[str, tuple[str, ...]] = dict.fromkeys(
-    ("predict", "evaluate", "embed", "fill", "export", "quantize", "push"),
+    (
+        *("predict", "evaluate", "embed", "fill", "export", "quantize", "push"),
+        *("explain", "faithfulness", "errors", "heads", "describe"),
+    ),
     ("--model", "--folder"),
 )
 
@@ -148,6 +151,7 @@ def _with_spellings(command: Any, name: str) -> Any:
         return command
     parse = command.parse_args
     options = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help-all"}
+    options |= {*_AS_ARGUMENT.get(name, ()), *_AS_FIRST.get(name, ())}
 
     def parse_args(ctx: Any, args: list[str]) -> Any:
         args = respelled(args, options)

@@ -18,6 +18,7 @@ from ownbert.cli.options import (
 )
 from ownbert.cli.progress import counting, saying
 from ownbert.errors import InputError
+from ownbert.files import together
 from ownbert.language import translated
 from ownbert.terminal import console, echo
 
@@ -75,24 +76,26 @@ def evaluate(
     if output is not None and picture is not None:
         refuse_foreign(picture.parent, [picture.name], signs=[output.name])
     say = saying(quiet=quiet)
-    with counting("rows evaluated", quiet=quiet) as progress:
-        scores = run(
-            folder,
-            file or data,
-            output=output,
-            text_column=text_column,
-            second_column=second_column,
-            label_column=label_column,
-            device=device,
-            precision=precision,
-            network=network,
-            progress=progress,
-            say=lambda text: say(text if _is_marked(text) else f"warning: {text}"),
-        )
-    if picture is not None:
-        message = draw_confusion(picture, scores)
-        if message is not None and not quiet:
-            echo(translated(message), err=True)
+    message = None
+    with together():
+        with counting("rows evaluated", quiet=quiet) as progress:
+            scores = run(
+                folder,
+                file or data,
+                output=output,
+                text_column=text_column,
+                second_column=second_column,
+                label_column=label_column,
+                device=device,
+                precision=precision,
+                network=network,
+                progress=progress,
+                say=lambda text: say(text if _is_marked(text) else f"warning: {text}"),
+            )
+        if picture is not None:
+            message = draw_confusion(picture, scores)
+    if message is not None and not quiet:
+        echo(translated(message), err=True)
     if not quiet:
         _show(scores)
 

@@ -99,7 +99,7 @@ def explain(
     from itertools import islice
 
     from ownbert.errors import InputError
-    from ownbert.files import refuse_same
+    from ownbert.files import refuse_same, together
     from ownbert.inspect.explain.explain import Explainer
     from ownbert.inspect.explain.page import write_page
     from ownbert.inspect.explain.picture import draw_explanations
@@ -143,21 +143,26 @@ def explain(
     shown = console()
     for number, each in enumerate(found):
         if json:
-            echo(json_module.dumps(each.to_dict(), ensure_ascii=False))
+            echo(json_module.dumps({"row": each.row, **each.to_dict()}, ensure_ascii=False))
         elif html is None and png is None:
             if number:
                 shown.print()
             _show(each, top, shown)
-    if html is not None:
-        write_page(found, html, title=folder.name, inside=inside)
-        echo(translated(f"saved {html}"), err=json)
-    if png is not None:
-        answers = [each for each in found if html is None or target or _is_answer(each)]
-        if (warning := draw_explanations(answers, png, title=folder.name)) is not None:
-            echo(translated(f"warning: {warning}"), err=True)
-        echo(translated(f"saved {png}"), err=json)
+    with together():
+        if html is not None:
+            write_page(found, html, title=folder.name, inside=inside)
+        if png is not None:
+            answers = [each for each in found if html is None or target or _is_answer(each)]
+            if (warning := draw_explanations(answers, png, title=folder.name)) is not None:
+                echo(translated(f"warning: {warning}"), err=True)
+    _say_saved(html, png, json=json)
     if html is None and png is None and not found:
         echo(translated("nothing to explain: no words, or nothing found in them"), err=True)
+
+
+def _say_saved(*files: Path | None, json: bool) -> None:
+    for file in filter(None, files):
+        echo(translated(f"saved {file}"), err=json)
 
 
 def _of_images(folder: Path) -> Any:
@@ -186,6 +191,7 @@ def _explain_images(
     device: str,
 ) -> None:
     """The classes of images, on a page or as a picture with the relevance of their patches."""
+    from ownbert.files import together
     from ownbert.hub import model_folder
     from ownbert.inspect.explain.images import IMAGE_METHODS, explain_images
     from ownbert.inspect.explain.page import write_page
@@ -209,12 +215,12 @@ def _explain_images(
             echo(json_module.dumps(each.to_dict(), ensure_ascii=False))
         elif html is None and png is None:
             echo(translated(f"{each.name}: {each.target}, probability {each.probability:.3f}"))
-    if html is not None:
-        write_page(found, html, title=folder.name, pixels=pixels)
-        echo(translated(f"saved {html}"), err=json)
-    if png is not None:
-        draw_relevance(folder, images, png, label=target)
-        echo(translated(f"saved {png}"), err=json)
+    with together():
+        if html is not None:
+            write_page(found, html, title=folder.name, pixels=pixels)
+        if png is not None:
+            draw_relevance(folder, images, png, label=target, rows=rows)
+    _say_saved(html, png, json=json)
 
 
 def _is_answer(found: "Explanation") -> bool:

@@ -1,5 +1,6 @@
 """What users of other programs call our commands and options."""
 
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -40,9 +41,9 @@ _OPTIONS = {
     **dict.fromkeys(("--train-batch-size", "--per-device-train-batch-size"), "--batch-size"),
     **dict.fromkeys(("--num-train-epochs", "--num-epochs", "--n-epochs"), "--epochs"),
     **dict.fromkeys(("--max-seq-length", "--max-seq-len", "--max-len"), "--max-length"),
-    **dict.fromkeys(("--train-file", "--train-data"), "--train"),
-    **dict.fromkeys(("--valid", "--val", "--validation", "--validation-file"), "--dev"),
-    **dict.fromkeys(("--test-file", "--dev-file", "--dev", "--test"), "--data"),
+    **dict.fromkeys(("--text-col", "--text-field", "--text-column-name"), "--text-column"),
+    **dict.fromkeys(("--label-col", "--label-field", "--label-column-name"), "--label-column"),
+    **dict.fromkeys(("--target-column", "--target-col"), "--label-column"),
     **dict.fromkeys(("--output-dir", "--out-dir", "--out"), "--output"),
     **dict.fromkeys(("--model-name-or-path", "--model-name", "--pretrained"), "--model"),
     **dict.fromkeys(("--steps", "--num-steps", "--max-train-steps"), "--max-steps"),
@@ -51,6 +52,20 @@ _OPTIONS = {
     **dict.fromkeys(("--separator", "--label-sep"), "--label-separator"),
     "--label-columns": "--label-column",
 }
+# Options that name files of rows: what the rows are for, and then often that it is a file.
+_FILE = re.compile(
+    r"--(?:(train|training)|(dev|val|valid|validation|eval|evaluation|development)|(test|testing)|"
+    r"(unlabell?ed))-?(?:files?|data|(?:data)?set|csv|path|rows|texts)?|--(files?|dataset|csv|data)"
+)
+# What they are here, the first that a command has; evaluate and others read one file, whatever
+# it is for.
+_FILES = (
+    ("--train",),
+    ("--dev", "--data"),
+    ("--test", "--data"),
+    ("--unlabelled",),
+    ("--data", "--train"),
+)
 
 
 def meant(group: str, name: str, commands: Collection[str]) -> str | None:
@@ -82,8 +97,16 @@ def respelled(args: Sequence[str], options: Collection[str]) -> list[str]:
             return [*found, each, *rest]
         option, equals, value = each.partition("=")
         dashed = option.replace("_", "-")
-        if dashed not in options:
-            dashed = _OPTIONS.get(dashed, dashed)
+        if dashed not in options and option.startswith("--"):
+            dashed = _by_other_name(dashed, options)
         known = option.startswith("--") and dashed in options
         found.append(f"{dashed}{equals}{value}" if known else each)
     return found
+
+
+def _by_other_name(option: str, options: Collection[str]) -> str:
+    """The option that is meant by one that the command does not have, or the latter itself."""
+    if match := _FILE.fullmatch(option.lower()):
+        role = next(i for i, found in enumerate(match.groups()) if found is not None)
+        return next((name for name in _FILES[role] if name in options), option)
+    return _OPTIONS.get(option, option)

@@ -66,6 +66,10 @@ class ResumableFile:
                 self._start(resume)
             except BaseException:
                 self.file.close()
+                if not self.part.stat().st_size:  # what was to be resumed stays
+                    self.part.unlink()
+                    self.metadata.unlink(missing_ok=True)
+                    remove_empty(self._new_folders)
                 raise
 
     def _start(self, resume: bool) -> None:

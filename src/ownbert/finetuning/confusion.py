@@ -56,12 +56,13 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FON
         A warning, if any: without matplotlib nothing is drawn; if no font has the characters of the
         labels, their numbers in config.json's id2label are shown.
     """
-    path.unlink(missing_ok=True)
     if (confusion := scores.confusion) is None:
+        path.unlink(missing_ok=True)
         return None
     try:
         from matplotlib.figure import Figure
     except ImportError:
+        path.unlink(missing_ok=True)
         return "no plot of the confusion matrix; it needs: pip install 'ownbert[plot]'"
     labels, warning = [score.label for score in scores.labels], None
     family = fitting_fonts(labels, fonts)

@@ -13,7 +13,8 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.data.readers.delimited import LONGEST_FIELD
-from ownbert.errors import InputError
+from ownbert.data.readers.memory import parse_object
+from ownbert.errors import InputError, in_short
 from ownbert.files import atomic_path, open_text, refuse_same, refuse_unwritable
 from ownbert.inference.embedder import in_blocks
 from ownbert.inference.prediction_writer import SEPARATORS, joined
@@ -24,7 +25,7 @@ from ownbert.inference.shards import (
     sha256_of,
     split_ending,
 )
-from ownbert.inference.vector_files import parquet_layout, parquet_rows, write_blocks
+from ownbert.inference.vector_files import Record, parquet_layout, parquet_rows, write_blocks
 
 Item = TypeVar("Item")
 Progress = Callable[[int], None]
@@ -84,7 +85,8 @@ def merge(
     join = {".npy": _join_matrices, ".parquet": _join_parquet}.get(ending, _join_texts)
     shown = progress or (lambda count: None)
     with atomic_path(output) as temporary:
-        count = join(found, temporary, ending, shown)
+        own = [_Part(part, m["rows"]) for part, m in zip(found, manifests, strict=True)]
+        count = join(own, temporary, ending, shown)
         if count != manifests[0]["input_rows"]:
             raise InputError(
                 f"the parts of {output} have {count:,} rows, and the input "
@@ -144,7 +146,7 @@ def _parts_in(
             continue
         if not finished:
             unfinished.add(which)
-        elif manifest_path(path).is_file():
+        elif manifest_path(path).is_file() and path.is_file():
             ready[which] = path
     return ready, unfinished
 
@@ -189,17 +191,57 @@ def _allow_open_files(count: int) -> None:
 
 
 def in_turn(parts: Sequence[Iterable[Item]]) -> Iterator[Item]:
-    """An item of each part, then the next of each, until they end, in the order of the parts."""
+    """An item of each part, then the next of each, in the order of the parts, until one ends.
+
+    Asks each of the others for one item more, so that a part which counts its rows can refuse.
+    """
     iterators = [iter(part) for part in parts]
     while True:
         for iterator in iterators:
             try:
                 yield next(iterator)
             except StopIteration:
+                for each in iterators:
+                    next(each, None)
                 return
 
 
-def _join_texts(parts: Sequence[Path], target: Path, ending: str, progress: Progress) -> int:
+class _Part:
+    """A part, and the checks that its content is what its manifest says."""
+
+    def __init__(self, path: Path, rows: int) -> None:
+        self.path = path
+        self.rows = rows
+
+    def refused(self, reason: str) -> InputError:
+        return InputError(f"{self.path} does not fit its manifest: {reason}; run its shard again")
+
+    def counted(self, rows: Iterable[Item]) -> Iterator[Item]:
+        """The rows, exactly as many as the manifest says.
+
+        Raises:
+            InputError: there are more or fewer, or reading them fails.
+        """
+        found = 0
+        try:
+            for found, row in enumerate(rows, start=1):
+                if found > self.rows:
+                    break
+                yield row
+        except InputError:
+            raise
+        except Exception as error:  # of csv, gzip, pyarrow and decoding
+            raise self.refused(f"row {found + 1:,} is damaged ({_reason(error)})") from error
+        if found != self.rows:
+            more = "more" if found > self.rows else f"{found:,}"
+            raise self.refused(f"it has {more} rows, the manifest {self.rows:,}")
+
+
+def _reason(error: Exception) -> str:
+    return in_short(" ".join(str(error).split()) or type(error).__name__)
+
+
+def _join_texts(parts: Sequence[_Part], target: Path, ending: str, progress: Progress) -> int:
     separator = SEPARATORS.get(ending.removesuffix(".gz"))
     count = 0
     with contextlib.ExitStack() as stack:
@@ -208,15 +250,20 @@ def _join_texts(parts: Sequence[Path], target: Path, ending: str, progress: Prog
         if ending.endswith(".gz"):  # without name and time, as ResumableFile writes it
             file = stack.enter_context(gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0))
         if separator is None:
-            lines = in_turn([(f"{line}\n" for _, line in open_text(part)) for part in parts])
+            lines = in_turn([part.counted(_objects(part)) for part in parts])
         else:
-            tables = [stack.enter_context(_open(part)) for part in parts]
-            lines = _table_lines(tables, separator)
+            lines = _table_lines(parts, separator, stack)
             file.write(next(lines, "").encode())  # the header
         while some := list(islice(lines, _ROWS)):
             file.write("".join(some).encode())
             progress(count := count + len(some))
     return count
+
+
+def _objects(part: _Part) -> Iterator[str]:
+    for number, line in open_text(part.path):
+        parse_object(line, f"{part.path}, line {number:,}")
+        yield f"{line}\n"
 
 
 def _open(part: Path) -> IO[str]:
@@ -225,28 +272,51 @@ def _open(part: Path) -> IO[str]:
     return part.open(encoding="utf-8", newline="")
 
 
-def _table_lines(tables: Sequence[IO[str]], separator: str) -> Iterator[str]:
+def _table_lines(
+    parts: Sequence[_Part], separator: str, stack: contextlib.ExitStack
+) -> Iterator[str]:
     """The header and the rows; a part may lack columns that the first one has."""
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))
-    readers = [csv.reader(table, delimiter=separator) for table in tables]
-    headers = [next(reader, None) for reader in readers]
-    columns = headers[0]
-    if columns is None:
-        return
-    yield joined(columns, separator)
+    columns: list[str] | None = None
     rows = []
-    for reader, header in zip(readers, headers, strict=True):
-        if others := [name for name in header or () if name not in columns]:
-            raise InputError(f"{others[0]!r} is no column of the first part; write to .jsonl files")
-        rows.append(_rows(reader, header or [], columns))
+    for part in parts:
+        table = stack.enter_context(_open(part.path))
+        reader = csv.reader(table, delimiter=separator, strict=True)
+        header = _header(part, reader)
+        columns = header if columns is None else columns
+        if others := [name for name in header if name not in columns]:
+            raise part.refused(
+                f"{in_short(others[0])} is no column of the first part; where answers differ in "
+                "their columns, write to .jsonl files"
+            )
+        rows.append(part.counted(_rows(part, reader, header, columns)))
+    if columns:
+        yield joined(columns, separator)
     for row in in_turn(rows):
         yield joined(row, separator)
 
 
+def _header(part: _Part, reader: Iterator[list[str]]) -> list[str]:
+    """The columns of a table; none where it has no rows, and so no header."""
+    try:
+        header = next(reader, [])
+    except Exception as error:  # of csv, gzip and decoding
+        raise part.refused(f"its first line is damaged ({_reason(error)})") from error
+    if part.rows and (not all(header) or not header):
+        raise part.refused("it has no header")
+    if len({*header}) < len(header):
+        raise part.refused("it has two columns of one name")
+    return header
+
+
 def _rows(
-    reader: Iterator[list[str]], header: Sequence[str], columns: Sequence[str]
+    part: _Part, reader: Iterator[list[str]], header: Sequence[str], columns: Sequence[str]
 ) -> Iterator[list[str]]:
-    for row in reader:
+    for number, row in enumerate(reader, start=1):
+        if len(row) != len(header):
+            raise part.refused(
+                f"row {number:,} has {len(row):,} fields, and the header {len(header):,}"
+            )
         if list(header) == list(columns):
             yield row
         else:
@@ -254,27 +324,74 @@ def _rows(
             yield [cells.get(name, "") for name in columns]
 
 
-def _join_matrices(parts: Sequence[Path], target: Path, ending: str, progress: Progress) -> int:
-    matrices = [np.load(part, mmap_mode="r") for part in parts]
+def _join_matrices(parts: Sequence[_Part], target: Path, ending: str, progress: Progress) -> int:
+    matrices = [_matrix(part) for part in parts]
     size = matrices[0].shape[1]
+    for part, matrix in zip(parts, matrices, strict=True):
+        if matrix.shape[1] != size:
+            raise part.refused(_other_size(matrix.shape[1], size))
 
     def blocks() -> Iterator[tuple[list[Any], np.ndarray]]:
         for start in range(0, len(matrices[0]), _ROWS):
             some = [matrix[start : start + _ROWS] for matrix in matrices]
             block = np.empty((sum(map(len, some)), size), np.float32)
             for number, own in enumerate(some):
+                if not np.isfinite(own).all():
+                    raise parts[number].refused(_NOT_FINITE)
                 block[number :: len(some)] = own
             yield [None] * len(block), block
 
     return write_blocks(target, ending, blocks(), size, None, progress)
 
 
-def _join_parquet(parts: Sequence[Path], target: Path, ending: str, progress: Progress) -> int:
-    id_column, size = parquet_layout(parts[0])
-    rows = in_turn([parquet_rows(part, id_column, _ROWS) for part in parts])
+def _matrix(part: _Part) -> Any:
+    """A part's matrix, which stays on the disk."""
+    try:
+        matrix: Any = np.lib.format.open_memmap(part.path, mode="r")
+    except Exception as error:  # NumPy's own, and those of its parser of headers
+        raise part.refused(f"it is no .npy file ({_reason(error)})") from error
+    if matrix.ndim != 2 or matrix.dtype != np.dtype("<f4"):
+        raise part.refused(
+            f"it holds {matrix.dtype} in {matrix.ndim} dimensions, not a matrix of float32"
+        )
+    if len(matrix) != part.rows:
+        raise part.refused(f"it has {len(matrix):,} rows, the manifest {part.rows:,}")
+    if matrix.offset + matrix.nbytes != part.path.stat().st_size:
+        raise part.refused("its size is not that of its matrix")
+    return matrix
+
+
+_NOT_FINITE = "a vector holds a value that is not finite"
+
+
+def _other_size(size: int, first: int) -> str:
+    return f"its vectors have {size:,} numbers, and those of the first part {first:,}"
+
+
+def _join_parquet(parts: Sequence[_Part], target: Path, ending: str, progress: Progress) -> int:
+    layouts = []
+    for part in parts:
+        try:
+            layouts.append(parquet_layout(part.path))
+        except InputError as error:
+            raise part.refused(str(error)) from error
+        id_column, size = layouts[-1]
+        if id_column != layouts[0][0]:
+            raise part.refused(f"its columns are not those of {parts[0].path.name}")
+        if size != layouts[0][1]:
+            raise part.refused(_other_size(size, layouts[0][1]))
+    id_column, size = layouts[0]
+    rows = in_turn([part.counted(_vectors(part, id_column)) for part in parts])
     # As one run without shards writes them.
     blocks = (
         ([record for record, _ in block], np.stack([vector for _, vector in block]))
         for block in in_blocks(rows, size=lambda row: len(row[0][1]))
     )
     return write_blocks(target, ending, blocks, size, id_column, progress)
+
+
+def _vectors(part: _Part, id_column: str | None) -> Iterator[tuple[Record, np.ndarray]]:
+    for record, vector in parquet_rows(part.path, id_column, _ROWS):
+        if record[1] is None or not np.isfinite(vector).all():
+            raise part.refused("a text is missing" if record[1] is None else _NOT_FINITE)
+        yield record, vector

@@ -2,20 +2,22 @@
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ownbert import limits
 from ownbert.data.images.image_files import is_image
 from ownbert.data.readers.columns import ColumnNames, usual_names
 from ownbert.data.readers.memory import as_record, is_list, is_table, items
 from ownbert.errors import InputError
 from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.predictor import characters
+from ownbert.settings import between
 from ownbert.tasks.batched_forward import blocks
-from ownbert.tasks.rows import Row
+from ownbert.tasks.rows import OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, Task
 
 # Rows of an iterator that ``stream`` takes at a time.
@@ -90,7 +92,16 @@ class Predictor:
         """What the folder was trained for."""
         return self.rows_predictor.task
 
-    def __call__(self, data: Any = None, /, *, top_k: int | None = DEFAULT, **columns: Any) -> Any:
+    def __call__(
+        self,
+        data: Any = None,
+        /,
+        *,
+        top_k: int | None = DEFAULT,
+        threshold: float | None = None,
+        probabilities: bool = False,
+        **columns: Any,
+    ) -> Any:
         """The answer to one row, or to each of several.
 
         Args:
@@ -98,20 +109,24 @@ class Predictor:
                 Series or an array; a DataFrame, a datasets.Dataset, a mapping of columns; or a
                 ``Path`` of a file with rows (a string is a text).
             top_k: how many answers to a row, the most probable first; None: all.
+            threshold: answers with a lower score are left out.
+            probabilities: each answer has the probabilities of all labels.
             columns: instead of ``data`` one row, as in ``question=..., context=...``.
 
         Returns:
             What ``transformers.pipeline`` gives: for one text a list with a dict of label and score
             (classify, regress) or of all that hold (multilabel); one dict or a list of dicts for
-            the other tasks; for several rows a list of these.
+            the other tasks; for several rows a list of these. With ``threshold`` or
+            ``probabilities`` each row has one dict, as in a file of ``predict``.
 
         Raises:
-            InputError: the rows are not of the folder's task.
+            InputError: the rows are not of the folder's task, or the task has no such options.
         """
+        answer = self._answering(top_k, threshold, probabilities)
         single, source = self._source(data, columns)
         if source is None:
             return []
-        found = [self.task.answer(*each, top_k) for each in self._decided(self.task.stream(source))]
+        found = [answer(*each) for each in self._decided(self.task.stream(source))]
         if not single:
             return found
         # A pipeline of texts gives a list for one text, though not for one pair.
@@ -157,26 +172,35 @@ class Predictor:
         alike = self.task.head != "tokens" and len({len(each) for each in found}) == 1
         return np.stack(found) if alike else found
 
-    def stream(self, data: Any, *, top_k: int | None = DEFAULT) -> Iterator[Any]:
+    def stream(
+        self,
+        data: Any,
+        *,
+        top_k: int | None = DEFAULT,
+        threshold: float | None = None,
+        probabilities: bool = False,
+    ) -> Iterator[Any]:
         """Answers to rows that need not fit in memory, one after the other, in their order.
 
         Args:
             data: a file, an iterator of rows, or what a call takes.
-            top_k: as for a call.
+            top_k, threshold, probabilities: as for a call.
 
         Raises:
             InputError: a row cannot be read.
         """
         if isinstance(data, Iterable) and hasattr(data, "__next__"):
+            given: Any = {"threshold": threshold, "probabilities": probabilities}
             for block in blocks(data, _ROWS, size=lambda row: 0):
-                yield from self(block, top_k=top_k)
+                yield from self(block, top_k=top_k, **given)
             return
         if isinstance(data, str):
             data = Path(data)
         _, source = self._source(data, {})
+        answer = self._answering(top_k, threshold, probabilities)
         if source is not None:
             for each in self._decided(self.task.stream(source)):
-                yield self.task.answer(*each, top_k)
+                yield answer(*each)
 
     def rows(self, data: Any) -> list[Row]:
         """The rows of what a call takes, as the task reads them.
@@ -194,6 +218,16 @@ class Predictor:
     def warnings(self) -> list[str]:
         """Warnings about rows that were truncated and words that are unknown, if there were any."""
         return list(self.rows_predictor.warnings())
+
+    def _answering(
+        self, top_k: int | None, threshold: float | None, probabilities: bool
+    ) -> Callable[[Any, Row], Any]:
+        """What makes an answer of what is decided for a row."""
+        if threshold is None and not probabilities:
+            return lambda decided, row: self.task.answer(decided, row, top_k)
+        options = output_options(top_k, threshold, probabilities)
+        self.task.refuse_output_options(options)
+        return lambda decided, row: self.task.output_row(decided, row, options)
 
     def _decided(self, rows: Iterable[Row]) -> Iterator[tuple[Any, Row]]:
         for block in blocks(rows, size=characters):
@@ -223,6 +257,18 @@ class Predictor:
             if not data:
                 return False, None
         return single, self.task.source(data, labelled=False)
+
+
+def output_options(
+    top_k: int | None, threshold: float | None, probabilities: bool
+) -> OutputOptions:
+    """The options of rows of predictions, checked."""
+    top = None if top_k is DEFAULT else limits.VOCABULARY if top_k is None else top_k
+    if top is not None:
+        between(1, limits.VOCABULARY, "[]")("top_k", top)
+    if threshold is not None:
+        between(0, 1, "[]")("threshold", threshold)
+    return OutputOptions(top, threshold, probabilities)
 
 
 def _is_one_row(data: Any, *, words: bool) -> bool:

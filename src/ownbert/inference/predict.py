@@ -8,7 +8,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ownbert import limits
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.data.readers.columns import ColumnNames, find_columns
 from ownbert.data.readers.columns import id_column as id_column_of
@@ -31,13 +30,12 @@ from ownbert.hub import model_folder
 from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.default_precision import default_precision
 from ownbert.inference.engines import TORCH
-from ownbert.inference.pipeline import Predictor
+from ownbert.inference.pipeline import Predictor, output_options
 from ownbert.inference.prediction_writer import PredictionWriter
 from ownbert.inference.predictor import NetworkPredictor, Progress, characters, decide_all
 from ownbert.inference.shards import DealtRows, Shard, as_shard, manifest_path
 from ownbert.run.file_names import RECIPE
 from ownbert.run.model_card import sha256
-from ownbert.settings import between
 from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
@@ -89,8 +87,8 @@ def predict(
         shard: with ``output``, only a share of the rows, (3, 16) or "3/16": they are written beside
             ``output``, for ``ownbert.merge``.
         top_k: without ``output``, as for ``Predictor``; with it so many labels in each row.
-        threshold: with ``output``, answers with a lower score are left out.
-        probabilities: with ``output``, each row has the probabilities of all labels.
+        threshold: answers with a lower score are left out.
+        probabilities: each answer has the probabilities of all labels.
         progress: called with the number of rows so far.
         say: called with notes and warnings.
 
@@ -119,7 +117,7 @@ def predict(
             engine=engine,
             network=network,
         )
-        found = predictor(data, top_k=top_k)
+        found = predictor(data, top_k=top_k, threshold=threshold, probabilities=probabilities)
         if say is not None:
             notes = (*([chosen.note] if chosen.note else []), *predictor.rows_predictor.notes())
             for line in (*notes, *predictor.warnings()):
@@ -145,7 +143,7 @@ def predict(
         precision=precision,
         engine=engine,
         network=network,
-        options=_output_options(top_k, threshold, probabilities),
+        options=output_options(top_k, threshold, probabilities),
     )
     made_for = found.made_for(Path(input), columns) if in_file else None
     rows = first_read(found.blocks)
@@ -173,17 +171,6 @@ def count_rows(data: Any) -> int | None:
         return sum(1 for _ in read_values(data, columns_of(data)[:1]))
     except (InputError, OSError):
         return None
-
-
-def _output_options(
-    top_k: int | None, threshold: float | None, probabilities: bool
-) -> OutputOptions:
-    top = None if top_k is DEFAULT else limits.VOCABULARY if top_k is None else top_k
-    if top is not None:
-        between(1, limits.VOCABULARY, "[]")("top_k", top)
-    if threshold is not None:
-        between(0, 1, "[]")("threshold", threshold)
-    return OutputOptions(top, threshold, probabilities)
 
 
 class RowPredictions:
@@ -400,7 +387,7 @@ def has_learnt_from(folder: Path, data: Any) -> bool:
         return False
     with contextlib.suppress(InputError, OSError, LookupError, TypeError, AttributeError):
         state = read_json(folder / "fit.json", missing={})
-        if state and sha256(data) == state["identity"]["files"][0]["sha256"]:
+        if state and sha256(Path(data)) == state["identity"]["files"][0]["sha256"]:
             return True
         recipe = folder / RECIPE
         train = read_yaml(recipe)["data"]["train"] if recipe.exists() else None

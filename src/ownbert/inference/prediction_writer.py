@@ -93,8 +93,9 @@ def joined(cells: Sequence[str], separator: str) -> str:
     if separator == "\t":  # in TSV a row is one line, even within quotes
         cells = [json.dumps(c, ensure_ascii=False) if {*c} & {*"\t\r\n"} else c for c in cells]
     out = _Line()
-    csv.writer(out, delimiter=separator, lineterminator="\n").writerow(cells)
-    return out.text
+    # Python before 3.13 quotes the characters of the line end alone: a bare \r would end a row.
+    csv.writer(out, delimiter=separator, lineterminator="\r\n").writerow(cells)
+    return out.text.removesuffix("\r\n") + "\n"
 
 
 class _Line:

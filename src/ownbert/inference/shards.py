@@ -126,7 +126,11 @@ class DealtRows:
             "sha256": sha256_of(part),
             **made_for,
         }
-        write_json(manifest_path(part), manifest)
+        try:
+            write_json(manifest_path(part), manifest)
+        except BaseException:
+            part.unlink()  # nobody could join it
+            raise
 
 
 def manifest_path(part: Path) -> Path:
@@ -143,7 +147,8 @@ def read_manifest(part: Path) -> dict[str, Any]:
     path = manifest_path(part)
     found = read_json(path)
     wanted = {"shard": int, "shards": int, "rows": int, "input_rows": int, "sha256": str}
-    if not all(type(found.get(name)) is kind for name, kind in wanted.items()):
+    fits = all(type(found.get(name)) is kind for name, kind in wanted.items())
+    if not fits or min(found[name] for name, kind in wanted.items() if kind is int) < 0:
         raise InputError(f"{path} is not the manifest of a part; run its shard again")
     return found
 

@@ -15,7 +15,7 @@ from ownbert.data.corpus.documents import find_files
 from ownbert.data.readers.columns import ColumnNames, read_texts_with_ids
 from ownbert.data.readers.memory import MemoryTable, is_table, table_of
 from ownbert.data.readers.texts_or_files import are_names, table_of_texts, text_or_file
-from ownbert.errors import InputError
+from ownbert.errors import InputError, in_short
 from ownbert.files import atomic_path, refuse_same
 from ownbert.folders import refuse_foreign
 from ownbert.inference.default_precision import default_precision
@@ -280,7 +280,7 @@ def _parquet(path: Path, id_column: str | None, size: int) -> Iterator[Write]:
             try:
                 table = arrow_table(records, vectors, id_column, kind)
             except InputError as error:
-                raise InputError(f"{path.name}: {error}; write to a .jsonl file") from None
+                raise InputError(f"{error}; write to a .jsonl file") from None
             if file is None:
                 file = stack.enter_context(pq.ParquetWriter(path, table.schema))
             file.write_table(table)
@@ -345,25 +345,45 @@ def write_blocks(
 
 
 def parquet_layout(path: Path) -> tuple[str | None, int]:
-    """The column of ids, if there is one, and the size of a vector, of a file of ``embed``."""
+    """The column of ids, if there is one, and the size of a vector, of a file of ``embed``.
+
+    Raises:
+        InputError: it is no such file.
+    """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = pq.read_schema(path)
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError("it is not a readable parquet file") from error
     ids = [name for name in schema.names if name not in ("text", _VECTOR)]
-    return (ids[0] if ids else None), schema.field(_VECTOR).type.list_size
+    if sorted(schema.names) != sorted([*ids[:1], "text", _VECTOR]):
+        raise InputError(f"its columns are {in_short(schema.names)}, not those of embed")
+    text, vectors = (schema.field(name).type for name in ("text", _VECTOR))
+    fixed = pa.types.is_fixed_size_list(vectors) and vectors.value_type == pa.float32()
+    if text != pa.string() or not fixed:
+        raise InputError(f"its texts are of type {text} and its vectors {in_short(str(vectors))}")
+    return (ids[0] if ids else None), vectors.list_size
 
 
 def parquet_rows(
     path: Path, id_column: str | None, rows: int
 ) -> Iterator[tuple[Record, np.ndarray]]:
-    """The records and vectors of a file of ``embed``, so many of which are read at a time."""
+    """The records and vectors of a file of ``embed``, so many of which are read at a time.
+
+    A number that is missing in a vector is NaN.
+    """
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(batch_size=rows):
             texts = batch.column("text").to_pylist()
             ids = [None] * len(texts) if id_column is None else batch.column(id_column).to_pylist()
-            vectors = batch.column(_VECTOR).flatten().to_numpy(zero_copy_only=False)
+            column = batch.column(_VECTOR)
+            if column.null_count:
+                raise InputError(f"{path}: a vector is missing")
+            vectors = column.flatten().to_numpy(zero_copy_only=False)
             yield from zip(
                 zip(ids, texts, strict=True), vectors.reshape(len(texts), -1), strict=True
             )

@@ -10,7 +10,7 @@ import numpy as np
 from ownbert.data.readers.columns import COLUMNS, ColumnNames
 from ownbert.data.readers.labels import decimal_numbers
 from ownbert.data.readers.tables import Source, columns
-from ownbert.errors import InputError
+from ownbert.errors import InputError, in_short
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, TableRow
 from ownbert.tasks.sentence_task import COMMON, LOGITS, SentenceTask
@@ -222,11 +222,10 @@ def _number(value: Any, column: str, where: str) -> float:
             raise ValueError
         number = float(value)
     except (ValueError, TypeError, OverflowError):
-        shown = repr(value) if len(repr(value)) <= 40 else f"{repr(value)[:37]}..."
         right = "a number such as 3 or 0.25 is needed"
         if isinstance(value, str) and "," in value:
             right = "write numbers without commas, with a point before the decimals, as 1234.5"
-        raise InputError(f"{where}: column {column!r} has {shown}; {right}") from None
+        raise InputError(f"{where}: column {column!r} has {in_short(value)}; {right}") from None
     if not math.isfinite(number) or abs(number) > _LARGEST:
         raise InputError(
             f"{where}: column {column!r} has {value}; a number from -{_LARGEST:g} to "

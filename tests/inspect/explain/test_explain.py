@@ -273,6 +273,22 @@ def test_mistakes_are_one_line(folders: dict[str, Path], tmp_path: Path):
         explain(tmp_path / "plain", ["a b"])
 
 
+def test_each_row_answers_for_its_own_index(folders: dict[str, Path], tmp_path: Path):
+    """An empty text has no words, and so no explanation."""
+    texts, labels = keyed_texts(3, 5)
+    texts, labels = ["", texts[0], "  ", texts[1], texts[2]], [None, labels[0], None, *labels[1:]]
+    explainer = Explainer(folders["trained"])
+    for rows, expected in ((None, [1, 3, 4]), (4, [1, 3]), (1, [])):
+        found = explainer(texts, rows=rows, method="leave_one_out")
+        assert [each.row for each in found] == expected
+        for each in found:
+            assert (each.texts, each.target) == ((texts[each.row],), KEYS[labels[each.row]])
+    done = run_cli("explain", folders["trained"], *texts, "--json")
+    assert [json.loads(line)["row"] for line in done.stdout.splitlines()] == [1, 3, 4]
+    page = tmp_path / "page.html"
+    assert run_cli("explain", folders["trained"], *texts, "--html", page).returncode == 0
+
+
 def test_on_the_command_line(folders: dict[str, Path], tmp_path: Path, plots: None):
     texts, labels = keyed_texts(3, 5)
     trained = folders["trained"]

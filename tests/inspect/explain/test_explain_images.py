@@ -15,6 +15,7 @@ from ownbert.inspect.relevance import gradient_relevance, over_patches
 from support.browser import CHROMIUM, in_browser
 from support.cli import printed_rows, refusal, run_cli
 from support.floats import assert_close
+from support.plots import matplotlib_installed
 
 LABELS = ["cat", "dog", "bird", "fish"]
 
@@ -105,3 +106,18 @@ def test_the_page_switches_class_and_method(place: Path, tmp_path: Path):
         "attention_x_gradient",
         "attention_rollout",
     }
+
+
+def test_a_picture_has_the_rows_that_are_asked_for(place: Path, tmp_path: Path):
+    plot = pytest.importorskip("PIL.Image")
+    heights = []
+    for rows in (1, 2):
+        picture = tmp_path / f"{rows}.png"
+        with matplotlib_installed():
+            done = run_cli(
+                *("explain", place / "model", place / "0.png", place / "1.png"),
+                *("--rows", rows, "--png", picture),
+            )
+        assert done.returncode == 0, done.stderr
+        heights.append(plot.open(picture).height)
+    assert heights[0] < heights[1]

@@ -111,3 +111,13 @@ def test_on_the_command_line(folder: Path, tmp_path: Path):
     assert "a word of a translation is explained by integrated_gradients" in refusal(
         "explain", folder, "w1", "--method", "attention_rollout"
     )
+
+
+def test_an_empty_text_does_not_shift_the_rows(folder: Path):
+    explainer = Explainer(folder)
+    texts = ["", "w1 w2 w3 w4", "", "w5 w6 w7 w0"]
+    found = explainer(texts)
+    for row in (1, 3):
+        own = [each.target for each in found if each.row == row]
+        assert own == texts[row].upper().split()
+    assert all(each.texts == (texts[each.row],) for each in found)

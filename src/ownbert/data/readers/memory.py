@@ -5,15 +5,18 @@ pandas, polars, Arrow and datasets are known by their attributes and never impor
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ownbert.errors import InputError
+from ownbert.errors import InputError, in_short
 
 # What ``ownbert.data.readers.tables.kind_of`` says of such a table.
 KIND = "memory"
+# How deep lists and objects in a cell may be nested: far below what Python's recursion allows.
+_MOST_NESTED = 100
 # Rows of a data set that are read together.
 _ROWS = 1024
 _FORMS = (
@@ -53,7 +56,11 @@ class MemoryTable:
     def read(self, names: Sequence[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
         """Stream the number of each row, from 1, and its values as JSON would have them."""
         for number, values in enumerate(self.rows(names), start=1):
-            yield number, tuple(map(plain, values))
+            try:
+                found = tuple(map(plain, values))
+            except RecursionError:
+                raise InputError(f"{self.name}, row {number} is nested too deeply") from None
+            yield number, found
 
     def write(self, path: Path) -> None:
         """Write the rows as JSON lines.
@@ -173,12 +180,26 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else "not readable"
         raise InputError(f"{where}: not JSON ({reason}); one object per line is needed") from error
+    # Only a line with many brackets is worth the look.
+    if line.count("[") + line.count("{") > _MOST_NESTED and is_nested(value):
+        raise InputError(f"{where}: the JSON is nested too deeply")
     if not isinstance(value, dict):
         raise InputError(
             f'{where}: a JSON object such as {{"text": "..."}} is needed on each line, not a '
             f"{type(value).__name__}"
         )
     return value
+
+
+def is_nested(value: Any) -> bool:
+    """Whether lists and objects of JSON are nested too deeply to be read."""
+    level = [value]
+    for _ in range(_MOST_NESTED):
+        inner = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for some in inner for each in some if isinstance(each, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def items(data: Any) -> list[Any]:
@@ -189,23 +210,28 @@ def items(data: Any) -> list[Any]:
     return list(data)
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, depth: int = 0) -> Any:
     """A cell as JSON has it: texts, numbers, lists; None where it is missing.
 
     A float that is not a number is how a DataFrame says that there is none.
+
+    Raises:
+        RecursionError: it is nested too deeply, or holds itself.
     """
+    if depth > _MOST_NESTED:
+        raise RecursionError
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
         return None if value != value else value
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:  # a number of NumPy
-        return plain(value.item())
+        return plain(value.item(), depth + 1)
     if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {str(key): plain(each, depth + 1) for key, each in value.items()}
     if isinstance(value, set | frozenset):
-        return sorted(map(plain, value), key=str)
+        return sorted((plain(each, depth + 1) for each in value), key=str)
     if is_list(value):
-        return [plain(each) for each in items(value)]
+        return [plain(each, depth + 1) for each in items(value)]
     # pandas.NA and NaT, which must not be asked whether they are equal to anything.
     return None if type(value).__name__ in ("NAType", "NaTType") else value
 
@@ -317,7 +343,50 @@ def _of_table(data: Any, name: str) -> MemoryTable:
 
 def _arrow_rows(data: Any, names: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     for batch in data.select(list(names)).to_batches(max_chunksize=_ROWS):
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        yield from zip(
+            *(arrow_cells(batch[name], f"column {name!r}") for name in names), strict=True
+        )
+
+
+def arrow_cells(column: Any, where: str) -> list[Any]:
+    """The values of a pyarrow.Array as Python has them; ``where``: the column, for messages.
+
+    Raises:
+        InputError: the type has no value in Python.
+    """
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.dictionary_decode()
+        kind = column.type
+    try:
+        # Bytes are how some writers of parquet store texts.
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            with suppress(pa.ArrowInvalid):
+                column = column.cast(pa.large_string())
+        if pa.types.is_map(kind):
+            raise NotImplementedError("a map is no text")
+        # Python's times end with microseconds.
+        if getattr(kind, "unit", None) == "ns":
+            try:
+                column = column.cast(_in_microseconds(kind))
+            except pa.ArrowInvalid:
+                if pa.types.is_duration(kind):
+                    raise
+                column = column.cast(pa.string())
+        return column.to_pylist()
+    except (ValueError, OverflowError, NotImplementedError, RecursionError) as error:
+        reason = in_short(" ".join(str(error).split()))
+        raise InputError(f"{where} has values of type {kind}: {reason}") from None
+
+
+def _in_microseconds(kind: Any) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return pa.time64("us") if pa.types.is_time(kind) else pa.duration("us")
 
 
 def _dataset_rows(data: Any, names: Sequence[Any]) -> Iterator[tuple[Any, ...]]:

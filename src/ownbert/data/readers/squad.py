@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ownbert.data.readers.columns import COLUMNS, ColumnNames, find_columns, id_value
-from ownbert.data.readers.memory import MemoryTable
+from ownbert.data.readers.memory import MemoryTable, is_nested
 from ownbert.data.readers.tables import Source, as_text, kind_of, place, read_values
 from ownbert.errors import InputError
 from ownbert.files import open_text
@@ -116,6 +116,8 @@ def _document(path: Source) -> Mapping[str, Any] | None:
             return None
         if next(lines, None) is not None:
             raise InputError(f"{path} is not one JSON document; needed: {NEEDED}")
+    if is_nested(value):
+        raise InputError(f"{path}: the JSON is nested too deeply")
     if not isinstance(value, dict) or "data" not in value:
         raise InputError(f"{path} is JSON, but not SQuAD's; needed: {NEEDED}")
     return value

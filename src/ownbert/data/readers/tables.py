@@ -13,12 +13,15 @@ are read in the same way.
 import json
 import os
 from collections.abc import Iterator, Sequence
+from datetime import date, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import UUID
 
 from ownbert.data.readers import delimited, memory
 from ownbert.data.readers.memory import MemoryTable
-from ownbert.errors import InputError
+from ownbert.errors import InputError, in_short
 from ownbert.files import open_text, refuse_unreadable
 
 PathLike = str | os.PathLike[str]
@@ -92,7 +95,8 @@ def read_column(path: Source, column: str) -> Iterator[tuple[int, str]]:
 def read_records(path: Source, names: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Stream ``(line or row number, values of the named columns)``.
 
-    Numbers and truth values become text as JSON writes them; a list of tokens is joined by blanks.
+    Numbers and truth values become text as JSON writes them, times and decimals as Python does; a
+    list of tokens is joined by blanks.
 
     Raises:
         InputError: a column is missing, a row cannot be read, or a value is missing or null.
@@ -178,7 +182,12 @@ def as_text(value: object, name: str, where: str) -> str:
             raise InputError(f"{where}: {name!r} holds half a surrogate pair, not a character")
         return value
     if isinstance(value, bool | int | float):
-        return json.dumps(value)
+        try:
+            return json.dumps(value)
+        except ValueError:
+            raise InputError(f"{where}: {name!r} is {in_short(value)}") from None
+    if isinstance(value, date | time | timedelta | Decimal | UUID):
+        return str(value)
     if isinstance(value, list):
         return " ".join(as_text(item, name, where) for item in value)
     if value is None:
@@ -203,8 +212,10 @@ def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, tuple
     try:
         with _parquet_file(path) as table:
             for batch in table.iter_batches(batch_size=PARQUET_ROWS, columns=list(names)):
-                by_name = [batch.column(batch.schema.get_field_index(name)) for name in names]
-                for values in zip(*(column.to_pylist() for column in by_name), strict=True):
+                by_name = [
+                    memory.arrow_cells(batch[name], f"{path}: column {name!r}") for name in names
+                ]
+                for values in zip(*by_name, strict=True):
                     row += 1
                     yield row, values
     except (pa.ArrowException, OSError) as error:

@@ -56,7 +56,7 @@ class Explanation:
     """What an answer rests on.
 
     Args:
-        row: its number among those explained, from 0.
+        row: its number among those given, from 0; rows without words have no explanation.
         texts: of the row.
         target: what is explained, such as a label.
         probability: of the target, or its number.
@@ -126,8 +126,13 @@ class Explanation:
 
 @dataclass(frozen=True)
 class ExplainedRow:
-    """A row as the model reads it; words with tags are one text."""
+    """A row as the model reads it; words with tags are one text.
 
+    Args:
+        number: of the row among those given, from 0.
+    """
+
+    number: int
     texts: tuple[str, ...]
     example: Example
     words: Sequence[Word]
@@ -207,7 +212,7 @@ class Explainer:
             method: a name of ``METHODS``, or several.
             target: a label, the number of a choice, the type of an entity; by default the answer.
             by: word, or sentence.
-            rows: at most so many, from the first.
+            rows: at most so many are read, from the first.
 
         Raises:
             InputError: rows, method or target are not possible.
@@ -243,12 +248,12 @@ class Explainer:
             yield from self._of_linear_models(self.linear, data, target, by, rows, labels)
             return
         methods = {name: method_named(name) for name in names}
-        for number, encoded in enumerate(islice(self.encoded(data, target, by, labels), rows)):
+        for encoded in self.encoded(data, target, by, labels, rows):
             yield (
                 encoded,
                 [
                     Explanation(
-                        number,
+                        encoded.number,
                         encoded.texts,
                         found.name,
                         found.shown,
@@ -293,7 +298,7 @@ class Explainer:
                 )
                 for index, name, shown in linear.targets(row, target, labels)
             ]
-            yield ExplainedRow(row.texts, nothing, words, ()), found
+            yield ExplainedRow(number, row.texts, nothing, words, ()), found
 
     def observe(
         self, encoded: ExplainedRow, *, choice: HeadChoice = ALL_HEADS, budget: int = BUDGET
@@ -376,16 +381,22 @@ class Explainer:
         return np.mean([each.values for each in found], axis=0), max(gaps, default=None)
 
     def encoded(
-        self, data: Any, target: str | None = None, by: str = "word", labels: int = 1
+        self,
+        data: Any,
+        target: str | None = None,
+        by: str = "word",
+        labels: int = 1,
+        rows: int | None = None,
     ) -> Iterator[ExplainedRow]:
-        """Rows as the model reads them, with their words and targets; see a call."""
+        """Rows as the model reads them, with their words and targets; see a call. Those without
+        words, or without an answer, are left out."""
         if self.translator is not None:
-            rows = self.translator.translated(_text_rows(data), target)
+            answered = self.translator.translated(_text_rows(data), target)
         elif self.predictor is None:
-            rows = ((row, *self._masked(row, target)) for row in _text_rows(data))
+            answered = ((row, *self._masked(row, target)) for row in _text_rows(data))
         else:
-            rows = self._answered(self.predictor, data, target, labels)
-        for row, example, targets in rows:
+            answered = self._answered(self.predictor, data, target, labels)
+        for number, (row, example, targets) in enumerate(islice(answered, rows)):
             are_words = self.head == "tokens"
             read = example.source or example
             words, texts = words_of(read, row.texts, self.tokenizer, are_words=are_words), row.texts
@@ -401,7 +412,7 @@ class Explainer:
                     "its sentences"
                 )
             if words and targets:
-                yield ExplainedRow(tuple(texts), example, words, targets)
+                yield ExplainedRow(number, tuple(texts), example, words, targets)
 
     def _answered(
         self, predictor: Predictor, data: Any, target: str | None, labels: int

@@ -55,7 +55,8 @@ class ExplainedTranslator:
     def translated(
         self, rows: Iterator[Row], wanted: str | None
     ) -> Iterator[tuple[Row, Example, list[Target]]]:
-        """Rows with their translations as the decoder reads them, and each word of these.
+        """Rows with their translations as the decoder reads them, and each word of these; none
+        where nothing is translated.
 
         Args:
             rows: sources.
@@ -72,9 +73,9 @@ class ExplainedTranslator:
                 raise InputError(f"a text has {most:,} tokens; the model takes at most {longest:,}")
             found = self._translator.hypotheses(texts)
             for row, source, best in zip(some, sources, found, strict=True):
-                if best is not None and best.ids:
-                    example = self._example(source, best.ids)
-                    yield row, example, self._targets(example, best.ids, wanted)
+                ids = [] if best is None else best.ids
+                example = self._example(source, ids)
+                yield row, example, self._targets(example, ids, wanted) if ids else []
 
     def _example(self, source: np.ndarray, ids: Sequence[int]) -> Example:
         written = np.asarray([self._translator.start, *ids[:-1]], dtype=np.int64)

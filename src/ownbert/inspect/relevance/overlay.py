@@ -72,6 +72,7 @@ def draw_relevance(
     *,
     label: str | None = None,
     layers: Sequence[int] | None = None,
+    rows: int | None = None,
 ) -> list[ImageExplanation]:
     """Explain a model's answers for images, and draw them all into a PNG.
 
@@ -81,6 +82,7 @@ def draw_relevance(
         output: the PNG.
         label: a class whose relevance is drawn beside that of the predicted one.
         layers: those whose attention is used, from 0; by default all.
+        rows: at most so many images, from the first.
 
     Raises:
         InputError: the model reads text, a class or layer does not exist, a file is not an image,
@@ -94,7 +96,8 @@ def draw_relevance(
     if description.config.image is None:
         raise InputError(f"{folder} holds a text model; relevance maps are of images")
     model, processor = load(folder, description=description), Processor.load(folder)
-    files = list(islice(chain.from_iterable(map(stream_images, images)), _MOST + 1))
+    most = _MOST + 1 if rows is None else min(rows, _MOST + 1)
+    files = list(islice(chain.from_iterable(map(stream_images, images)), most))
     if len(files) > _MOST:
         raise InputError(f"there are more than {_MOST} images; draw fewer at a time")
     explained = list(explain(model, processor, files, label=label, layers=layers))

@@ -13,7 +13,7 @@ from ownbert.config import HeadSpec
 from ownbert.data.example import Example
 from ownbert.data.readers.columns import COLUMNS, find_columns
 from ownbert.data.readers.tables import Source, kind_of
-from ownbert.errors import InputError
+from ownbert.errors import InputError, in_short
 from ownbert.files import make_folder, write_json
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.network import RowNetwork
@@ -259,11 +259,11 @@ class EmbeddingTask(Task):
 def _number(value: Any, column: str, where: str) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if math.isfinite(number):
         return number
     raise InputError(
-        f"{where}: {column!r} has {value!r}; a score must be a number (rows without one say by "
-        "being there that their texts belong together)"
+        f"{where}: {column!r} has {in_short(value)}; a score must be a number (rows without one "
+        "say by being there that their texts belong together)"
     )

@@ -1,0 +1,134 @@
+"""Folders of ``fit`` that answer with linear models alone are explained, and are no dead end."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ownbert
+from ownbert.data.readers.columns import ColumnNames
+from ownbert.fitting.candidates import fit_view, view_names
+from ownbert.fitting.labelled_rows import find_task, read_labelled
+from ownbert.inference.blend_predictor import BlendPredictor
+from ownbert.inspect.explain.linear import LinearShares
+from ownbert.tasks.rows import Row
+from ownbert.views.contributions import contributions
+from ownbert.views.features import VIEWS, Texts
+from support.cli import run_cli
+
+WORDS = ("Red", "green", "blue,", "It's", "日本", "x1", "İn", "a")
+
+
+def texts_of(kind: str, count: int) -> list[str]:
+    rng = random.Random(count)
+    if kind == "chinese":
+        return [
+            "".join(rng.choices("红绿蓝天地人，ab ", k=12)).strip() or "红" for _ in range(count)
+        ]
+    if kind == "ids":
+        return [" ".join(str(rng.randint(1, 30)) for _ in range(9)) for _ in range(count)]
+    return ["  ".join(rng.choices(WORDS, k=7)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["ids", "words", "chinese"])
+@pytest.mark.parametrize("name", VIEWS)
+def test_the_parts_of_a_text_add_up_to_the_output(kind: str, name: str):
+    rows = [(text,) for text in texts_of(kind, 40)]
+    view = VIEWS[name].fit(Texts(rows, kind), Texts([], kind))
+    rng = np.random.default_rng(0)
+    for row in rows[:12]:
+        features = view.features(Texts([row], kind))
+        weights = rng.standard_normal(features.shape[1])
+        (parts,) = contributions(view, row, kind, weights)
+        assert len(parts) == len(row[0])
+        expected = float(np.asarray(features @ weights).ravel()[0])
+        np.testing.assert_allclose(parts.sum(), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["tfidf", "lsa", "characters"])
+def test_so_do_those_of_a_pair(name: str):
+    rows = [*zip(texts_of("words", 30), texts_of("words", 31), strict=False)]
+    view = VIEWS[name].fit(Texts(rows, "words"), Texts([], "words"))
+    for row in rows[:8]:
+        features = view.features(Texts([row], "words"))
+        weights = np.random.default_rng(1).standard_normal(features.shape[1])
+        parts = contributions(view, row, "words", weights)
+        expected = float(np.asarray(features @ weights).ravel()[0])
+        np.testing.assert_allclose(sum(own.sum() for own in parts), expected, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def linear(topics: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that there was no time to train a network for."""
+    out = tmp_path_factory.mktemp("linear") / "best"
+    ownbert.fit(topics / "train.csv", minutes=0.1, output=out, quiet=True)
+    assert not (out / "config.json").exists()
+    return out
+
+
+def test_shares_follow_from_the_weights_of_all_models(linear: Path):
+    found = LinearShares(linear)
+    row = Row(0, ("red1 w3 blue2 red1 9",))
+    words = found.words(row)
+    (index, name, probability), *_ = found.targets(row, "red", 1)
+    values = found.shares(row, index, words)
+    assert (name, len(words)) == ("red", 5)
+    assert values[0] > 0 > values[2]
+    (raw,), _ = BlendPredictor(linear).raws([row])
+    assert probability == pytest.approx(raw[index])
+
+
+def test_commands_use_the_linear_models_or_say_what_is_missing(linear: Path, topics: Path):
+    done = run_cli("explain", linear, "red1 red2 blue3")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("red ")
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:4]] == ["red1", "red2", "blue3"]
+    done = run_cli("errors", linear, topics / "test.csv", "--train", topics / "train.csv", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["rows"] == 45
+    for command in (
+        ("evaluate", linear, topics / "test.csv"),
+        ("predict", linear, "red1"),
+        ("explain", linear, topics / "test.csv", "--json"),
+    ):
+        assert run_cli(*command).returncode == 0, command
+    out = linear.parent / "out"
+    for command in (
+        ("embed", linear, "red1"),
+        ("export", linear, "-o", out),
+        ("quantize", linear, "-o", out),
+        ("predict", linear, "red1", "--network"),
+        ("describe", linear),
+        ("heads", linear, topics / "test.csv"),
+    ):
+        done = run_cli(*command)
+        assert done.returncode == 2, command
+        assert "has linear models but no network" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    done = run_cli("faithfulness", linear, topics / "test.csv")
+    assert (done.returncode, "explanations are exact" in done.stderr) == (2, True)
+    assert "library_name: ownbert" in (linear / "README.md").read_text()
+
+
+def test_a_page_shows_the_shares(linear: Path, tmp_path: Path):
+    page = tmp_path / "page.html"
+    done = run_cli("explain", linear, "red1 blue2", "--html", page)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "red1" in page.read_text()
+
+
+def test_fit_view_gives_a_model_of_the_first_fold(topics: Path, tmp_path: Path):
+    train = topics / "train.csv"
+    rows = read_labelled(find_task(train, ColumnNames()), train, None, seed=0)
+    labelled = Texts(rows.texts(), "ids")
+    assert "tfidf" in view_names(rows, "ids")
+    first = tmp_path / "members" / "first-fold" / "tfidf"
+    given = (labelled, labelled, Texts([], "ids"), tmp_path / "members" / "tfidf")
+    scores = fit_view("tfidf", rows, *given, first=first)
+    from ownbert.views.linear_view import LinearView
+
+    held = rows.folds[0][1]
+    own = LinearView.load(first).scores([rows.rows[i].texts for i in held])
+    np.testing.assert_allclose(own, scores[: len(held)], atol=1e-5)
