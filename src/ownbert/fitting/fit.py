@@ -26,9 +26,7 @@ from ownbert.files import (
     atomic_path,
     inside,
     make_folder,
-    missing_folders,
     refuse_same,
-    remove_empty,
     uninterrupted,
     write_text,
 )
@@ -216,16 +214,16 @@ def fit_folder(
             if model and folder.resolve() in Path(model).resolve().parents:
                 raise InputError(f"{model} is in {folder}, which would be overwritten")
             _clear(folder)
-        new, empty = missing_folders(folder), not any(folder.glob("*"))
+        empty = not any(folder.glob("*"))
         try:
             run.run(resume=resume)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(run.stopped()) from None
         finally:
             if empty and not run.candidates:  # a full disk: there is nothing to continue
-                shutil.rmtree(folder / "members", ignore_errors=True)
+                for name in ("members", WORK):
+                    shutil.rmtree(folder / name, ignore_errors=True)
                 (folder / RECIPE).unlink(missing_ok=True)
-                remove_empty(new)
     return folder
 
 

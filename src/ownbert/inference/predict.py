@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ownbert.checkpoint.model_files import model_checksums
+from ownbert.data.corpus.documents import fingerprint
 from ownbert.data.readers.columns import ColumnNames, find_columns
 from ownbert.data.readers.columns import id_column as id_column_of
 from ownbert.data.readers.memory import MemoryTable
@@ -35,7 +36,6 @@ from ownbert.inference.prediction_writer import PredictionWriter
 from ownbert.inference.predictor import NetworkPredictor, Progress, characters, decide_all
 from ownbert.inference.shards import DealtRows, Shard, as_shard, manifest_path
 from ownbert.run.file_names import RECIPE
-from ownbert.run.model_card import sha256
 from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
@@ -387,7 +387,8 @@ def has_learnt_from(folder: Path, data: Any) -> bool:
         return False
     with contextlib.suppress(InputError, OSError, LookupError, TypeError, AttributeError):
         state = read_json(folder / "fit.json", missing={})
-        if state and sha256(Path(data)) == state["identity"]["files"][0]["sha256"]:
+        own = fingerprint([data])[0]["sha256"] if state else ""
+        if state and own == state["identity"]["files"][0]["sha256"]:
             return True
         recipe = folder / RECIPE
         train = read_yaml(recipe)["data"]["train"] if recipe.exists() else None
