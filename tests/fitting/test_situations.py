@@ -5,8 +5,12 @@ Sources, tasks, options and lengths of texts that are fine one by one have faile
 
 import csv
 import json
+import os
 import random
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -305,3 +309,30 @@ def test_the_best_member_answers_where_the_blend_is_no_better(topics: Path, tmp_
         assert score("blend of all") <= best
     predicted = np.asarray(ownbert.Predictor(out).predict(["red1 red2", "blue1 blue2"]))
     assert predicted.tolist() == ["red", "blue"]
+
+
+@pytest.mark.slow
+def test_a_busy_machine_gets_a_network_in_time(tmp_path: Path):
+    """Two minutes on examples/anonymised beside four busy processes, in a process of its own."""
+    sample = Path(__file__).parents[2] / "examples" / "anonymised"
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    command = [sys.executable, "-m", "ownbert", "fit", str(sample / "train.csv.gz")]
+    command += ["--unlabelled", str(sample / "unlabelled.txt.gz"), "--minutes", "2"]
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            [*command, "-o", str(tmp_path / "best")],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        taken = time.monotonic() - began
+        for other in others:
+            other.kill()
+            other.wait()
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "best" / "model.safetensors").exists(), done.stdout
+    assert taken < 1.1 * 120, done.stdout

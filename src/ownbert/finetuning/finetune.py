@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ownbert.data.readers.columns import with_label_columns
 from ownbert.errors import InputError, in_short
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.labelled_splits import Sources
@@ -102,6 +103,7 @@ def refuse_other_task(task: str | None, overrides: Sequence[str]) -> None:
 
 def recipe_options(task: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options by the names that a recipe has for them."""
+    options = with_label_columns(options)
     named = {("model.folder" if k == "model" else k): v for k, v in options.items()}
     if named.pop("search", False):  # the flag of the command line
         named["search.usual"] = True

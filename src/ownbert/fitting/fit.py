@@ -17,7 +17,7 @@ import numpy as np
 from ownbert.checkpoint import CONFIG, describe, load_tokenizer
 from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.data.corpus.documents import find_files, fingerprint
-from ownbert.data.readers.columns import ColumnNames
+from ownbert.data.readers.columns import ColumnNames, with_label_columns
 from ownbert.data.readers.memory import table_of
 from ownbert.data.readers.tables import Source, columns, kind_of
 from ownbert.data.readers.texts_or_files import are_names, corpus_files
@@ -259,6 +259,7 @@ def _checked(
             for name, data in (("train", train), ("dev", dev), ("test", test))
             if data is not None
         }
+        options = with_label_columns(options)
         named = {name: str(own.rows) for name, own in rows.items() if own.is_file}
         options |= {name: named.get(name) for name in ("dev", "test")}
         # The recipe, which is written, names no temporary files.

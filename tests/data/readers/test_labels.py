@@ -23,6 +23,7 @@ from ownbert.fitting.labelled_rows import find_task
 from ownbert.tasks.classification import label_weights, sort_labels
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_class
+from support.cli import run_cli
 
 Columns = Mapping[str, Sequence[Any]]
 
@@ -157,6 +158,15 @@ def test_a_column_for_each_label(form: str, tmp_path: Path):
     numbers = {**columns, "insult": [i / 3 for i in range(20)]}
     task, _ = read(FORMS[form](numbers, tmp_path), "toxic,insult")
     assert task.name == "regress"
+
+
+def test_several_columns_are_named_on_the_command_line_and_in_python(tmp_path: Path):
+    columns = {"text": texts(20), "toxic": [1, 0] * 10, "insult": [1, 1] * 10}
+    path = as_csv(columns, tmp_path / "t.csv")
+    done = run_cli("fit", path, "--label-columns", "toxic,insult", "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "multilabel: 20 labelled texts" in done.stdout
+    assert preview_fit(columns, label_columns=["toxic", "insult"]).startswith("multilabel: 20")
 
 
 def test_a_column_that_has_more_than_0_and_1_is_refused(tmp_path: Path):

@@ -77,6 +77,15 @@ class ColumnNames:
         return {setting: name for setting, name in found.items() if name is not None}
 
 
+def with_label_columns(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with ``label_columns``, a list of names, as the one name that settings have."""
+    found = dict(options)
+    if (several := found.pop("label_columns", None)) is not None:
+        names = [several] if isinstance(several, str) else several
+        found["label_column"] = ",".join(map(str, names))
+    return found
+
+
 @dataclass(frozen=True)
 class ColumnSpec:
     """A column that a task reads, and how it is found where the user does not name it.
