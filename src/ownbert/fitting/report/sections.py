@@ -106,16 +106,23 @@ def _leaderboard(report: Report) -> Section:
     ]
     columns = [column for column in columns if any(value is not None for value in column[1])]
     cells = [["" if v is None else shown(v) for v in values] for _, values, shown in columns]
-    explained = {"±": "± is one standard deviation", "weight": "weight is the share in the blend"}
+    explained = {
+        "±": "± is one standard deviation",
+        "weight": "weight is the share in what predict uses",
+    }
     lead = "; ".join(words for name, words in explained.items() if name in {c[0] for c in columns})
     return Section(
         key="leaderboard",
         title="Leaderboard",
-        lead=f"{lead}." if lead else "",
+        lead=" ".join(filter(None, (f"{lead}." if lead else "", _own_network(report)))),
         columns=tuple(name for name, *_ in columns),
         rows=tuple(zip(*cells, strict=True)),
         names=2,
     )
+
+
+def _own_network(report: Report) -> str:
+    return f"Transformers loads this model: {report.network}." if report.network else ""
 
 
 def _metrics(report: Report) -> Section | None:
