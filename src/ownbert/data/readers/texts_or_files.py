@@ -57,7 +57,10 @@ def corpus_files(given: Any) -> Iterator[list[str]]:
         if not are_names(given):
             path = Path(folder, "texts.jsonl")
             table_of_texts(given).write(path)
-            yield [str(path)]
+            try:
+                yield [str(path)]
+            except InputError as error:  # nobody knows the temporary file
+                raise InputError(str(error).replace(str(path), "the texts")) from None
             return
         names = [given] if isinstance(given, str | os.PathLike) else list(given)
         yield [_read_once(os.fspath(name), Path(folder, str(i))) for i, name in enumerate(names)]
