@@ -41,6 +41,7 @@ class Progress:
             get_renderable=self._render, console=self.console, refresh_per_second=2
         ) as self.live:
             yield
+            self.doing = ""  # the table stays, without a line of what was done last
         self.live = None
 
     def _render(self) -> Table | Text:
@@ -48,6 +49,8 @@ class Progress:
         line = Text(translated(f"{self.doing}; {left:.1f} minutes left"))
         if self.table is None:
             return line
+        if not self.doing:
+            return self.table
         grid = Table.grid()
         grid.add_row(self.table)
         grid.add_row(line)
