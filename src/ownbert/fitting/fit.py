@@ -17,7 +17,7 @@ from ownbert import schema
 from ownbert.checkpoint import CONFIG, describe, load_tokenizer
 from ownbert.data.corpus.documents import find_files, fingerprint
 from ownbert.data.readers.columns import ColumnNames
-from ownbert.data.readers.texts_or_files import corpus_files
+from ownbert.data.readers.texts_or_files import corpus_files, rows_by_other_names
 from ownbert.errors import InputError
 from ownbert.files import (
     atomic_path,
@@ -151,7 +151,7 @@ _UNSPACED_FACTOR = 4
 
 
 def fit(
-    train: Any,
+    train: Any = None,
     labels: Any = None,
     *,
     output: str | Path | None = None,
@@ -185,6 +185,11 @@ def fit(
     Raises:
         InputError: files, labels or settings cannot be used; nothing has been written then.
     """
+    options["dev"] = dev
+    train, labels = rows_by_other_names(train, labels, options)
+    dev = options.pop("dev")
+    if train is None:
+        raise InputError("labelled rows are needed: fit(texts, labels), or fit(file or table)")
     return Predictor(
         fit_folder(
             train if labels is None else (train, labels),

@@ -1,6 +1,5 @@
 """Texts to embedding vectors, many at a time."""
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -12,10 +11,10 @@ from ownbert import limits
 from ownbert.checkpoint import describe, load_tokenizer
 from ownbert.data.readers.memory import is_list, is_table, items
 from ownbert.errors import InputError
-from ownbert.files import refuse_same
 from ownbert.hub import model_folder
 from ownbert.inference.engines import choose_engine
 from ownbert.inference.exported_network import HIDDEN, ExportedNetwork, RoutedNetwork
+from ownbert.run.copied_folder import copy_folder
 from ownbert.settings import between
 from ownbert.tasks.batched_forward import batches_by_tokens, blocks
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, read_embedding_config
@@ -121,11 +120,9 @@ class Embedder:
         """Copy the folder, without saved states of its training.
 
         Raises:
-            InputError: it is the folder itself.
+            InputError: it is the folder itself, or cannot be written.
         """
-        refuse_same(self.folder, folder)
-        states = shutil.ignore_patterns("checkpoints", ".*")
-        shutil.copytree(self.folder, folder, dirs_exist_ok=True, ignore=states)
+        copy_folder(self.folder, folder)
 
     save = save_pretrained  # of sentence-transformers
 

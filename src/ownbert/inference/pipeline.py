@@ -11,12 +11,16 @@ import numpy as np
 from ownbert import limits
 from ownbert.data.images.image_files import is_image
 from ownbert.data.readers.columns import ColumnNames, usual_names
-from ownbert.data.readers.memory import as_record, is_list, is_table, items
+from ownbert.data.readers.memory import MemoryTable, as_record, is_list, is_table, items
 from ownbert.errors import InputError
+from ownbert.files import read_json
+from ownbert.hub import model_folder
 from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.predictor import characters
+from ownbert.run.copied_folder import copy_folder
 from ownbert.settings import between
 from ownbert.tasks.batched_forward import blocks
+from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, Task
 
@@ -29,6 +33,36 @@ _OF_PIPELINES = {
     "return_all_scores": "take top_k=None",
     "aggregation_strategy": "words with their entities are given anyway; leave it out",
 }
+
+
+# What others have for what is elsewhere here.
+_INSTEAD = {
+    **dict.fromkeys(("explain", "explain_words"), "take ownbert.explain(folder, texts)"),
+    **dict.fromkeys(
+        ("feature_importances_", "coef_"), "take ownbert.explain(folder, texts), for each text"
+    ),
+    **dict.fromkeys(("fit", "train", "finetune"), "take ownbert.fit or ownbert.finetune"),
+    **dict.fromkeys(
+        ("encode", "transform", "embed"), "take ownbert.Embedder(folder).encode(texts)"
+    ),
+    **dict.fromkeys(
+        ("predict_file", "predict_files"), "take ownbert.predict(folder, file, output)"
+    ),
+    **dict.fromkeys(("classify", "run", "infer", "inference"), "take predictor(texts)"),
+    **dict.fromkeys(("predict_log_proba", "decision_function"), "take predict_proba"),
+    **dict.fromkeys(("model", "config", "eval"), "take ownbert.load(folder) for the network"),
+    **dict.fromkeys(("tokenizer", "tokenize"), "take ownbert.load_tokenizer(folder)"),
+    **dict.fromkeys(("id2label", "label2id", "classes"), "take labels or classes_"),
+    **dict.fromkeys(("to", "cuda", "cpu"), "name the device as Predictor(folder, device=...)"),
+    "fill": "take ownbert.fill(folder, texts)",
+    "errors": "take the command: ownbert errors FOLDER FILE",
+    "serve": "take the command: ownbert serve FOLDER",
+    "export": "take ownbert.export(folder, output)",
+    "report": "see report.html in the folder, or leaderboard()",
+    "push_to_hub": "take the command: ownbert push FOLDER ORG/NAME",
+}
+# Of ``fit``.
+_REPORT = "report.json"
 
 
 class Predictor:
@@ -202,6 +236,57 @@ class Predictor:
             for each in self._decided(self.task.stream(source)):
                 yield answer(*each)
 
+    @property
+    def classes_(self) -> np.ndarray:
+        """``labels``, by the name that scikit-learn has for them."""
+        return np.asarray(self.labels)
+
+    def evaluate(self, data: Any, labels: Any = None) -> Scores:
+        """The metrics on labelled rows; arguments as of ``ownbert.evaluate``.
+
+        Raises:
+            InputError: a row cannot be read, or has a label that the model does not have.
+        """
+        data = data if labels is None else (data, labels)
+        data = Path(data) if isinstance(data, str) else data
+        rows = read_labelled_rows(self.task, data, self.folder)
+        return self.task.score(rows, self.decide(rows))
+
+    def score(self, data: Any, labels: Any = None) -> float:
+        """The first metric of ``evaluate``: the accuracy of labels, as in scikit-learn."""
+        return next(iter(self.evaluate(data, labels).values.values()))
+
+    def leaderboard(self) -> list[dict[str, Any]]:
+        """The models that ``fit`` has compared, as in its report.json, the best first.
+
+        Raises:
+            InputError: the folder has no report of ``fit``.
+        """
+        path = self.folder / _REPORT
+        found = read_json(path).get("leaderboard") if path.is_file() else None
+        if not isinstance(found, list):
+            raise InputError(f"{self.folder} has no {_REPORT} of ownbert fit")
+
+        def score(row: dict[str, Any]) -> float:
+            value = row.get("score")  # null where there were no rows to measure it on
+            return value if isinstance(value, int | float) else -np.inf
+
+        return sorted((row for row in found if isinstance(row, dict)), key=score, reverse=True)
+
+    def save(self, folder: str | Path) -> None:
+        """Copy the folder, without what only its training needs.
+
+        Raises:
+            InputError: it is the folder itself, or cannot be written.
+        """
+        copy_folder(model_folder(self.folder), folder)
+
+    save_pretrained = save  # of Transformers
+
+    def __getattr__(self, name: str) -> Any:
+        advice = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
+        raise AttributeError(f"Predictor has no attribute {name!r}{advice}")
+
     def rows(self, data: Any) -> list[Row]:
         """The rows of what a call takes, as the task reads them.
 
@@ -257,6 +342,24 @@ class Predictor:
             if not data:
                 return False, None
         return single, self.task.source(data, labelled=False)
+
+
+def read_labelled_rows(task: Task, data: Any, folder: str | Path) -> list[Row]:
+    """Rows with answers that a model knows.
+
+    Args:
+        task: that the folder was trained for.
+        data: a file, or rows in memory.
+        folder: of the model.
+
+    Raises:
+        InputError: a row cannot be read, or has a label that the model does not have.
+    """
+    source = task.source(data, labelled=True)
+    rows = task.read(source)
+    named = source if isinstance(source, str | os.PathLike | MemoryTable) else ""
+    task.check(rows, named, f"the model {folder}")
+    return rows
 
 
 def output_options(
