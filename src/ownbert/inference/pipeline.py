@@ -16,6 +16,7 @@ from ownbert.errors import InputError
 from ownbert.files import read_json
 from ownbert.hub import model_folder
 from ownbert.inference.any_predictor import open_predictor
+from ownbert.inference.other_names import INSTEAD
 from ownbert.inference.predictor import characters
 from ownbert.run.copied_folder import copy_folder
 from ownbert.settings import between
@@ -35,32 +36,6 @@ _OF_PIPELINES = {
 }
 
 
-# What others have for what is elsewhere here.
-_INSTEAD = {
-    **dict.fromkeys(("explain", "explain_words"), "take ownbert.explain(folder, texts)"),
-    **dict.fromkeys(
-        ("feature_importances_", "coef_"), "take ownbert.explain(folder, texts), for each text"
-    ),
-    **dict.fromkeys(("fit", "train", "finetune"), "take ownbert.fit or ownbert.finetune"),
-    **dict.fromkeys(
-        ("encode", "transform", "embed"), "take ownbert.Embedder(folder).encode(texts)"
-    ),
-    **dict.fromkeys(
-        ("predict_file", "predict_files"), "take ownbert.predict(folder, file, output)"
-    ),
-    **dict.fromkeys(("classify", "run", "infer", "inference"), "take predictor(texts)"),
-    **dict.fromkeys(("predict_log_proba", "decision_function"), "take predict_proba"),
-    **dict.fromkeys(("model", "config", "eval"), "take ownbert.load(folder) for the network"),
-    **dict.fromkeys(("tokenizer", "tokenize"), "take ownbert.load_tokenizer(folder)"),
-    **dict.fromkeys(("id2label", "label2id", "classes"), "take labels or classes_"),
-    **dict.fromkeys(("to", "cuda", "cpu"), "name the device as Predictor(folder, device=...)"),
-    "fill": "take ownbert.fill(folder, texts)",
-    "errors": "take the command: ownbert errors FOLDER FILE",
-    "serve": "take the command: ownbert serve FOLDER",
-    "export": "take ownbert.export(folder, output)",
-    "report": "see report.html in the folder, or leaderboard()",
-    "push_to_hub": "take the command: ownbert push FOLDER ORG/NAME",
-}
 # Of ``fit``.
 _REPORT = "report.json"
 
@@ -284,7 +259,7 @@ class Predictor:
     save_pretrained = save  # of Transformers
 
     def __getattr__(self, name: str) -> Any:
-        advice = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
+        advice = f"; {INSTEAD[name]}" if name in INSTEAD else ""
         raise AttributeError(f"Predictor has no attribute {name!r}{advice}")
 
     def rows(self, data: Any) -> list[Row]:
