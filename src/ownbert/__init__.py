@@ -99,15 +99,60 @@ _MODULES = {
 }
 
 # What other libraries have for what is here, by how their names begin.
+_EMBEDDER, _PREDICTOR = "ownbert.Embedder(folder)", "ownbert.Predictor(folder)"
 _INSTEAD = {
     "AutoModel": "ownbert.load(folder), which finds the class, or BertForSequenceClassification",
     "from_pretrained": "ownbert.load(folder)",
-    "pipeline": "ownbert.Predictor(folder)",
-    "SentenceTransformer": "ownbert.Embedder(folder)",
-    "OwnBertEmbedder": "ownbert.Embedder(folder)",
-    "OwnBertPredictor": "ownbert.Predictor(folder)",
+    "pipeline": _PREDICTOR,
+    "Pipeline": _PREDICTOR,
+    "SentenceTransformer": _EMBEDDER,
+    "CrossEncoder": f"{_PREDICTOR}, and tuples for pairs of texts",
+    "util": f"{_EMBEDDER}.similarity(one, two)",
+    **dict.fromkeys(
+        ("cos_sim", "cosine_similarity", "similarity", "semantic_search", "dot_score"),
+        f"{_EMBEDDER}.similarity(one, two)",
+    ),
+    **dict.fromkeys(("InputExample", "losses"), 'ownbert.finetune("embed", ...)'),
+    "encode": f"{_EMBEDDER}.encode(texts)",
+    "TrainerCallback": "ownbert.Callbacks",
+    "EarlyStopping": "dev rows, which tell when to stop",
+    "TrainingArguments": "the options of ownbert.finetune or ownbert.fit",
     "Trainer": "ownbert.finetune or ownbert.fit",
-    "encode": "ownbert.Embedder(folder).encode(texts)",
+    "train_test_split": "ownbert.fit, which holds rows out by itself",
+    **dict.fromkeys(("train_supervised", "supervised"), "ownbert.fit(file)"),
+    **dict.fromkeys(("train_unsupervised", "skipgram", "cbow"), "ownbert.pretrain(tokens, folder)"),
+    "train": "ownbert.fit, ownbert.finetune or ownbert.pretrain",
+    **dict.fromkeys(("load_model", "load_facebook"), _PREDICTOR),
+    **dict.fromkeys(
+        ("load_dataset", "Dataset", "DataCollator"), "files, lists or tables as they are"
+    ),
+    **dict.fromkeys(
+        (
+            "accuracy_score",
+            "f1_score",
+            "classification_report",
+            "confusion_matrix",
+            "score",
+            "eval",
+        ),
+        "ownbert.evaluate(folder, rows)",
+    ),
+    **dict.fromkeys(("Classifier", "OwnBertModelForSequence"), "ownbert.OwnBertClassifier(folder)"),
+    "Regressor": "ownbert.OwnBertRegressor(folder)",
+    **dict.fromkeys(("classify", "infer", "Classification"), _PREDICTOR),
+    **dict.fromkeys(("tokenize", "get_tokenizer"), "ownbert.load_tokenizer(folder)"),
+    **dict.fromkeys(("vocab", "train_tokenizer"), "ownbert.learn_vocabulary(files, folder)"),
+    "set_seed": "seed=... of each function",
+    "OwnBertEmbed": _EMBEDDER,
+    "OwnBertPredict": _PREDICTOR,
+    "OwnBertTokenizer": "ownbert.load_tokenizer(folder)",
+    "OwnBert": "ownbert.fit(texts, labels) to train, ownbert.load(folder) for a network",
+    "BERT": "ownbert.load(folder)",
+    "errors": "the command: ownbert errors FOLDER FILE",
+    **{
+        name: f"the command: ownbert {name}"
+        for name in ("serve", "push", "trace", "runs", "heads", "relevance", "convert", "translate")
+    },
 }
 
 # Of Transformers' API only BERT's classes are listed; those of its relatives are found likewise.
@@ -162,7 +207,11 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(f"ownbert.{_MODULES[name]}"), name)
     found = getattr(import_module("ownbert.hf"), name, None) if name[:1].isupper() else None
     if found is None:
-        instead = next((text for start, text in _INSTEAD.items() if name.startswith(start)), None)
+        known = {each.lower(): f"ownbert.{each}" for each in __all__}
+        # As people write the name of this package: OwnBERTClassifier.
+        written = name.replace("OwnBERT", "OwnBert")
+        starts = (text for start, text in _INSTEAD.items() if written.startswith(start))
+        instead = known.get(name.lower().replace("_", "")) or next(starts, None)
         advice = f": take {instead}" if instead else ""
         raise AttributeError(f"module 'ownbert' has no attribute {name!r}{advice}")
     return found

@@ -56,6 +56,12 @@ def test_options_are_explained_and_called_the_same(name: str):
             assert option.hidden or not reads or name == "trace"
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_paragraphs_are_broken_by_the_terminal_alone(name: str):
+    for paragraph in EVERY[name].help.split("\n\n"):
+        assert "\n" not in paragraph
+
+
 @pytest.mark.parametrize("name", [n for n in EVERY if n != "translate use"])
 def test_help_is_short(name: str):
     done = run_cli(*name.split(), "--help")

@@ -32,6 +32,7 @@ HAN = "[\u4e00-\u9fff]"
 # Modules whose sentences are for programmers (exceptions of Python, warnings of Transformers'
 # classes), or stand in pictures, which are drawn with fonts that may have no Chinese.
 NOT_TRANSLATED = (
+    *("__init__.py", "inference/other_names.py"),
     *("hf/", "nn/", "views/", "data/examples/", "data/layout.py", "families/marian.py"),
     *("inspect/explain/curves.py", "inspect/relevance/", "train/curves.py"),
     *("train/distributed.py", "train/optim/"),
@@ -57,7 +58,7 @@ NOT_PROSE = {
     *("from transformers import", '"a text with a [MASK]"', "axes fraction", "offset points"),
     *("importance of heads, by", "that are left", "thousand tokens per second"),
     "--train train.csv --dev dev.csv -o classifier",
-    "Predictor has no option",
+    *("Predictor has no option", "Predictor has no attribute"),
     '{"prompt": "a text", "choices": ["one choice", "another"]}',
     '["a text", "another, longer one"]',
     '[("a question", "one choice"), ("a question", "another")]',

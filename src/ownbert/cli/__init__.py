@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import functools
 import gc
+import inspect
 import os
 import re
 import shlex
@@ -123,6 +124,7 @@ class _Commands(TyperGroup):
         found = _guarded(_with_spellings(typer.main.get_command(command), cmd_name))
         found.rich_help_panel = next(p for p, names in PANELS.items() if cmd_name in names)
         translate_command(found)
+        _join_lines(found)
         return found
 
     def make_context(self, *about: Any, **options: Any) -> Any:
@@ -140,6 +142,16 @@ def _interrupts() -> Iterator[None]:
         yield
     except KeyboardInterrupt as stop:
         raise _Stopped(str(stop) or _INTERRUPTED) from None
+
+
+def _join_lines(command: Any) -> None:
+    """Make each paragraph of the help one line: typer keeps the line breaks of the source, and a
+    narrow terminal would break every line twice."""
+    if command.help:
+        paragraphs = inspect.cleandoc(command.help).split("\n\n")
+        command.help = "\n\n".join(" ".join(each.split("\n")) for each in paragraphs)
+    for each in getattr(command, "commands", {}).values():
+        _join_lines(each)
 
 
 def _with_spellings(command: Any, name: str) -> Any:

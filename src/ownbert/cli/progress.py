@@ -46,7 +46,13 @@ def counting(
     left = () if known is None else (Remaining(),)
     # Standard output is for answers; what else is printed goes above the bar.
     with Progress(
-        *bar, TextColumn("{task.description}"), Rate(), *left, console=output, expand=True
+        *bar,
+        TextColumn("{task.description}"),
+        Rate(),
+        *left,
+        console=output,
+        expand=True,
+        transient=True,  # the command says what it has done
     ) as progress:
         end = "" if known is None else f" of {known:,}"
         task = progress.add_task(translated(what), total=known)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ownbert.data.readers.columns import with_label_columns
+from ownbert.data.readers.texts_or_files import rows_by_other_names
 from ownbert.errors import InputError, in_short
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.labelled_splits import Sources
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 def finetune(
     task: str | None = None,
     *,
-    output: str | Path,
+    output: str | Path | None = None,
     config: str | Path | None = None,
     overrides: Sequence[str] = (),
     resume: bool = False,
@@ -58,7 +59,12 @@ def finetune(
     """
     if under_torchrun():
         raise InputError("fine-tuning runs in one process; start it without torchrun")
+    if output is None:
+        raise InputError('output is needed: the folder for the model, as in output="runs/model"')
     refuse_other_task(task, overrides)
+    train, labels = rows_by_other_names(options.get("train"), options.pop("labels", None), options)
+    if train is not None:
+        options["train"] = train if labels is None else (train, labels)
     with writing(output):
         folder = FinetuneFolder(output, resume=resume, overwrite=overwrite)
         sources, options = sources_in_memory(recipe_options(task, options))

@@ -20,7 +20,7 @@ from ownbert.data.corpus.documents import find_files, fingerprint
 from ownbert.data.readers.columns import ColumnNames, with_label_columns
 from ownbert.data.readers.memory import table_of
 from ownbert.data.readers.tables import Source, columns, kind_of
-from ownbert.data.readers.texts_or_files import are_names, corpus_files
+from ownbert.data.readers.texts_or_files import are_names, corpus_files, rows_by_other_names
 from ownbert.errors import InputError
 from ownbert.files import (
     atomic_path,
@@ -121,7 +121,7 @@ _UNSPACED_FACTOR = 4
 
 
 def fit(
-    train: Any,
+    train: Any = None,
     labels: Any = None,
     *,
     output: str | Path | None = None,
@@ -157,6 +157,11 @@ def fit(
     Raises:
         InputError: files, labels or settings cannot be used; nothing has been written then.
     """
+    options["dev"] = dev
+    train, labels = rows_by_other_names(train, labels, options)
+    dev = options.pop("dev")
+    if train is None:
+        raise InputError("labelled rows are needed: fit(texts, labels), or fit(file or table)")
     return Predictor(
         fit_folder(
             train if labels is None else (train, labels),

@@ -11,12 +11,17 @@ import numpy as np
 from ownbert import limits
 from ownbert.data.images.image_files import is_image
 from ownbert.data.readers.columns import ColumnNames, usual_names
-from ownbert.data.readers.memory import as_record, is_list, is_table, items
+from ownbert.data.readers.memory import MemoryTable, as_record, is_list, is_table, items
 from ownbert.errors import InputError
+from ownbert.files import read_json, refuse_same
+from ownbert.hub import model_folder
 from ownbert.inference.any_predictor import open_predictor
+from ownbert.inference.finished_files import copy_files, finished_files
+from ownbert.inference.other_names import INSTEAD
 from ownbert.inference.predictor import characters
 from ownbert.settings import between
 from ownbert.tasks.batched_forward import blocks
+from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, Task
 
@@ -29,6 +34,10 @@ _OF_PIPELINES = {
     "return_all_scores": "take top_k=None",
     "aggregation_strategy": "words with their entities are given anyway; leave it out",
 }
+
+
+# Of ``fit``.
+_REPORT = "report.json"
 
 
 class Predictor:
@@ -202,6 +211,61 @@ class Predictor:
             for each in self._decided(self.task.stream(source)):
                 yield answer(*each)
 
+    @property
+    def classes_(self) -> np.ndarray:
+        """``labels``, by the name that scikit-learn has for them."""
+        return np.asarray(self.labels)
+
+    def evaluate(self, data: Any, labels: Any = None) -> Scores:
+        """The metrics on labelled rows; arguments as of ``ownbert.evaluate``.
+
+        Raises:
+            InputError: a row cannot be read, or has a label that the model does not have.
+        """
+        data = data if labels is None else (data, labels)
+        data = Path(data) if isinstance(data, str) else data
+        rows = read_labelled_rows(self.task, data, self.folder)
+        return self.task.score(rows, self.decide(rows))
+
+    def score(self, data: Any, labels: Any = None) -> float:
+        """The first metric of ``evaluate``: the accuracy of labels, as in scikit-learn."""
+        return next(iter(self.evaluate(data, labels).values.values()))
+
+    def leaderboard(self) -> list[dict[str, Any]]:
+        """The models that ``fit`` has compared, as in its report.json, the best first.
+
+        Raises:
+            InputError: the folder has no report of ``fit``.
+        """
+        path = self.folder / _REPORT
+        report = read_json(path) if path.is_file() else {}
+        found = report.get("leaderboard")
+        if not isinstance(found, list):
+            raise InputError(f"{self.folder} has no {_REPORT} of ownbert fit")
+        sign = -1 if report.get("lower") else 1
+
+        def worth(row: dict[str, Any]) -> float:
+            value = row.get("score")  # null in reports of earlier versions
+            return sign * value if isinstance(value, int | float) else -np.inf
+
+        return sorted((row for row in found if isinstance(row, dict)), key=worth, reverse=True)
+
+    def save(self, folder: str | Path) -> None:
+        """Copy the files of the folder that are needed to use it.
+
+        Raises:
+            InputError: it is the folder itself, or a link in it leaves it.
+        """
+        source = model_folder(self.folder)
+        refuse_same(source, folder)
+        copy_files(source, Path(folder), finished_files(source))
+
+    save_pretrained = save  # of Transformers
+
+    def __getattr__(self, name: str) -> Any:
+        advice = f"; {INSTEAD[name]}" if name in INSTEAD else ""
+        raise AttributeError(f"Predictor has no attribute {name!r}{advice}")
+
     def rows(self, data: Any) -> list[Row]:
         """The rows of what a call takes, as the task reads them.
 
@@ -257,6 +321,24 @@ class Predictor:
             if not data:
                 return False, None
         return single, self.task.source(data, labelled=False)
+
+
+def read_labelled_rows(task: Task, data: Any, folder: str | Path) -> list[Row]:
+    """Rows with answers that a model knows.
+
+    Args:
+        task: that the folder was trained for.
+        data: a file, or rows in memory.
+        folder: of the model.
+
+    Raises:
+        InputError: a row cannot be read, or has a label that the model does not have.
+    """
+    source = task.source(data, labelled=True)
+    rows = task.read(source)
+    named = source if isinstance(source, str | os.PathLike | MemoryTable) else ""
+    task.check(rows, named, f"the model {folder}")
+    return rows
 
 
 def output_options(

@@ -12,7 +12,6 @@ from ownbert.checkpoint.model_files import model_checksums
 from ownbert.data.corpus.documents import fingerprint
 from ownbert.data.readers.columns import ColumnNames, find_columns
 from ownbert.data.readers.columns import id_column as id_column_of
-from ownbert.data.readers.memory import MemoryTable
 from ownbert.data.readers.tables import columns as columns_of
 from ownbert.data.readers.tables import is_known, kind_of, read_values
 from ownbert.data.readers.texts_or_files import text_or_file
@@ -31,7 +30,7 @@ from ownbert.hub import model_folder
 from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.default_precision import default_precision
 from ownbert.inference.engines import TORCH
-from ownbert.inference.pipeline import Predictor, output_options
+from ownbert.inference.pipeline import Predictor, output_options, read_labelled_rows
 from ownbert.inference.prediction_writer import PredictionWriter
 from ownbert.inference.predictor import NetworkPredictor, Progress, characters, decide_all
 from ownbert.inference.shards import DealtRows, Shard, as_shard, manifest_path
@@ -394,24 +393,6 @@ def has_learnt_from(folder: Path, data: Any) -> bool:
         train = read_yaml(recipe)["data"]["train"] if recipe.exists() else None
         return bool(train) and Path(train).exists() and os.path.samefile(train, data)
     return False
-
-
-def read_labelled_rows(task: Task, data: Any, folder: str | Path) -> list[Row]:
-    """Rows with answers that a model knows.
-
-    Args:
-        task: that the folder was trained for.
-        data: a file, or rows in memory.
-        folder: of the model.
-
-    Raises:
-        InputError: a row cannot be read, or has a label that the model does not have.
-    """
-    source = task.source(data, labelled=True)
-    rows = task.read(source)
-    named = source if isinstance(source, str | os.PathLike | MemoryTable) else ""
-    task.check(rows, named, f"the model {folder}")
-    return rows
 
 
 def _similarity(folder: str | Path, data: Any, columns: ColumnNames) -> Task | None:

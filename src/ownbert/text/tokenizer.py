@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -205,14 +205,30 @@ class Tokenizer:
         return InputFormat(start, self.sep_id, self.style.double_sep, self.style.cls_last)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, without special tokens around it; uses all cores."""
+        """The ids of each text, without special tokens around it; uses all cores.
+
+        Raises:
+            InputError: a text holds half a surrogate pair.
+        """
         # The fast call leaves out the offsets, which are not needed; older versions lack it.
         encode = getattr(self.encoder, "encode_batch_fast", self.encoder.encode_batch)
-        return [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
+        return [encoding.ids for encoding in _encoded(encode, texts)]
+
+    def encode(self, text: str) -> list[int]:
+        """As ``encode_batch``, for one text."""
+        return self.encode_batch([text])[0]
+
+    def encodings(self, texts: Sequence[str]) -> "list[tokenizers.Encoding]":
+        """As ``encode_batch``, with the place of each token in its text.
+
+        Raises:
+            InputError: a text holds half a surrogate pair.
+        """
+        return _encoded(self.encoder.encode_batch, texts)
 
     def unknown_words(self, texts: Sequence[str]) -> list[list[str]]:
         """What becomes the unknown token in each text, as it stands there."""
-        encodings = self.encoder.encode_batch(texts, add_special_tokens=False)
+        encodings = self.encodings(texts)
         unknown = self.unk_id
         return [
             [
@@ -270,6 +286,18 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         return f"Tokenizer(kind={self.kind!r}, vocab_size={self.vocab_size})"
+
+
+def _encoded(encode: Callable[..., Any], texts: Sequence[str]) -> list[Any]:
+    try:
+        return encode(texts, add_special_tokens=False)
+    except TypeError:
+        for number, text in enumerate(texts):
+            # What stands for half a character in Python's strings has no UTF-8.
+            if isinstance(text, str) and any("\ud800" <= letter <= "\udfff" for letter in text):
+                which = "the text" if len(texts) == 1 else f"texts[{number}]"
+                raise InputError(f"{which} holds half a surrogate pair, not a character") from None
+        raise
 
 
 def _single(number: float) -> float:

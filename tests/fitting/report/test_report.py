@@ -226,3 +226,35 @@ def test_a_browser_shows_the_page(report: Report, many: Report, tmp_path: Path, 
     (title,) = re.findall("<title>(.*?)</title>", done.stdout[:20_000], re.DOTALL)[:1]
     assert html.unescape(title) == headline(shown)[0]
     assert done.stdout.count("<script") == 1
+
+
+def test_names_have_room_in_the_text(report: Report):
+    """At 100 columns size and speed are left out before a name loses its end."""
+    name = "network taught by the blend"
+    first = replace(report.leaderboard[0], name=name, spread=0.0, size=10**9)
+    shown = replace(report, leaderboard=(first, *report.leaderboard[1:]))
+    (line,) = (line for line in as_text(shown).splitlines() if line.startswith(name))
+    assert f"{first.score:.3f}" in line
+    assert "…" not in line
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.0001, None])
+def test_no_interval_is_shown_where_there_is_none(report: Report, spread: float | None):
+    rows = tuple(replace(row, spread=spread) for row in report.leaderboard)
+    margin = replace(report.margin, low=0.0, high=0.0) if report.margin else None
+    shown = replace(report, leaderboard=rows, margin=margin)
+    for text in (as_text(shown), as_page(shown)):
+        assert "±0.000" not in text
+        assert "between +0.000 and +0.000" not in text
+    assert "±" not in sections(shown)[0].columns
+
+
+def test_a_temperature_that_does_not_help_is_not_recommended(report: Report):
+    assert report.calibration is not None
+    assert "error with the temperature" in as_text(report)
+    worse = replace(report.calibration, error_after=report.calibration.error + 0.01)
+    shown = replace(report, calibration=worse)
+    assert "error with the temperature" not in as_text(shown)
+    assert "none helps" in as_text(shown)
+    assert "Dashed: with the temperature" in as_page(report)
+    assert "Dashed: with the temperature" not in as_page(shown)

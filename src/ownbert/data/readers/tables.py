@@ -185,7 +185,7 @@ def as_text(value: object, name: str, where: str) -> str:
         try:
             return json.dumps(value)
         except ValueError:
-            raise InputError(f"{where}: {name!r} is {in_short(value)}") from None
+            raise InputError(f"{where}: {name!r} has {in_short(value)}, no text") from None
     if isinstance(value, date | time | timedelta | Decimal | UUID):
         return str(value)
     if isinstance(value, list):

@@ -19,6 +19,12 @@ _PATH_STARTS = ("/", "./", "../", "~/")
 # Strings of a list that are looked at, to see whether they name files.
 _LOOKED_AT = 100
 STANDARD_INPUT = "-"
+# What functions of other libraries call the rows that ours call train, labels and dev.
+_OTHER_NAMES = {
+    "train": ("texts", "X", "data", "train_texts", "train_data", "train_dataset", "train_file"),
+    "labels": ("y", "train_labels"),
+    "dev": ("eval", "eval_dataset", "eval_data", "validation", "validation_data", "valid", "val"),
+}
 
 
 def text_or_file(data: Any) -> Any:
@@ -57,7 +63,10 @@ def corpus_files(given: Any) -> Iterator[list[str]]:
         if not are_names(given):
             path = Path(folder, "texts.jsonl")
             table_of_texts(given).write(path)
-            yield [str(path)]
+            try:
+                yield [str(path)]
+            except InputError as error:  # nobody knows the temporary file
+                raise InputError(str(error).replace(str(path), "the texts")) from None
             return
         names = [given] if isinstance(given, str | os.PathLike) else list(given)
         yield [_read_once(os.fspath(name), Path(folder, str(i))) for i, name in enumerate(names)]
@@ -119,3 +128,20 @@ def _copied(source: Any, copy: Path) -> str:
         file.write(first)
         shutil.copyfileobj(source, file)
     return str(copy)
+
+
+def rows_by_other_names(train: Any, labels: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+    """Training rows and labels, which a call may have by the names that other libraries have.
+
+    Args:
+        train, labels: as given.
+        options: of the call; those that are taken are removed, and those for ``dev`` renamed.
+    """
+    given = {"train": train, "labels": labels, "dev": options.get("dev")}
+    for ours, others in _OTHER_NAMES.items():
+        for name in others:
+            if given[ours] is None and name in options:
+                given[ours] = options.pop(name)
+    if given["dev"] is not None:
+        options["dev"] = given["dev"]
+    return given["train"], given["labels"]

@@ -1,6 +1,12 @@
 """What the numbers say, in plain language: the headline and what to do next."""
 
-from ownbert.fitting.report.contents import LINEAR, Advice, LeaderboardRow, Report
+from ownbert.fitting.report.contents import (
+    LINEAR,
+    Advice,
+    LeaderboardRow,
+    Report,
+    shown_spread,
+)
 from ownbert.fitting.report.drift import APART
 from ownbert.fitting.report.learning_curve import LearningCurve
 
@@ -102,7 +108,7 @@ def _against_baseline(report: Report) -> str:
     gain = f"{report.gain(best, baseline):+.3f} against the best linear model, {baseline.name}"
     gain = f"{gain} ({baseline.score:.3f})"
     margin = report.margin
-    if margin is None:
+    if margin is None or shown_spread(margin.high - margin.low) is None:
         return f"{gain}."
     interval = f"between {margin.low:+.3f} and {margin.high:+.3f} in 90 of 100 samples of rows"
     if margin.low > 0:
@@ -113,7 +119,8 @@ def _against_baseline(report: Report) -> str:
 def _trust(report: Report) -> str:
     best, parts = report.winner, []
     rows = f" on {report.held_out:,} held-out rows" if report.held_out else ""
-    if best.spread is not None:
+    if shown_spread(best.spread) is not None:
+        assert best.spread is not None
         parts.append(f"The score{rows} is known to about ±{2 * best.spread:.3f}.")
     elif rows:
         parts.append(f"The score is that{rows}.")

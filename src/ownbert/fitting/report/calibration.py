@@ -56,6 +56,11 @@ class Calibration:
     before: ReliabilityCurve
     after: ReliabilityCurve
 
+    @property
+    def helps(self) -> bool:
+        """Whether the error is smaller with the temperature."""
+        return self.error_after < self.error
+
 
 def fit_temperature(log_probabilities: np.ndarray, targets: np.ndarray) -> float:
     """The temperature that makes held-out log probabilities most likely.

@@ -86,8 +86,9 @@ def reliability_chart(calibration: Calibration) -> str:
     for x in (0, 0.2, 0.4, 0.6, 0.8, 1):
         parts.append(_label(axes.across(x), _HEIGHT - 24, f"{x:.1f}", "middle"))
     parts.append(f'<polyline class="ideal" points="{axes.line((0, 1), (0, 1))}"/>')
-    for curve, kind in ((calibration.after, "fit dashed"), (calibration.before, "fit")):
-        parts.append(_reliability_line(axes, curve, kind))
+    if calibration.helps:
+        parts.append(_reliability_line(axes, calibration.after, "fit dashed"))
+    parts.append(_reliability_line(axes, calibration.before, "fit"))
     before = calibration.before
     most = max(1, int(before.count.max()))
     for x, y, count in zip(before.confidence, before.accuracy, before.count, strict=True):

@@ -234,3 +234,8 @@ def cleaned(text: str, most: int) -> str:
     if len(line) <= most and len(start) == len(text):
         return line
     return f"{line[: most - 1].rstrip()}…"
+
+
+def shown_spread(spread: float | None) -> float | None:
+    """A spread with three digits; None where it is not known, or nothing of it would be shown."""
+    return None if spread is None or spread < 0.0005 else spread

@@ -224,10 +224,10 @@ def _drawn_curve(name: str) -> Callable[[Report], str]:
 
 def _drawn_calibration(report: Report) -> str:
     assert report.calibration is not None
+    dashed = " Dashed: with the temperature." if report.calibration.helps else ""
     return _figure(
         charts.reliability_chart(report.calibration),
-        "Solid: as it is, larger dots for more rows. Dashed: with the temperature. "
-        "Dotted: perfect.",
+        f"Solid: as it is, larger dots for more rows.{dashed} Dotted: perfect.",
     )
 
 

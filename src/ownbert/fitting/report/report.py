@@ -4,11 +4,12 @@ import dataclasses
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ownbert.files import make_folder, write_json, write_text
+from ownbert.files import make_folder, together, write_json, write_text
 from ownbert.fitting.report.advice import headline
 from ownbert.fitting.report.contents import Report, cleaned
 from ownbert.fitting.report.page import as_page
@@ -21,20 +22,23 @@ _FEWEST = 12  # characters of a name
 _MOST_ROWS = 30  # of a table
 _TEXT = 500  # characters
 _SENTENCE = 400
+# Columns that are left out where a name would be cut, the first of these first.
+_DROPPED = ("size", "texts/s", "training")
 _ROW_TEXTS = ("texts", "places")  # of all held-out rows; those that are shown have them
 
 
 def write_report(report: Report, folder: str | os.PathLike[str]) -> None:
-    """Write report.html, report.txt and report.json into a folder, each completely or not at all.
+    """Write report.html, report.txt and report.json into a folder, all of them or none.
 
     Raises:
         InputError: the folder cannot be made or written into.
     """
     contents = as_page(report), as_text(report), as_json(report)
     target = make_folder(folder)
-    write_text(target / "report.html", contents[0])
-    write_text(target / "report.txt", contents[1])
-    write_json(target / "report.json", contents[2])
+    with together():
+        write_text(target / "report.html", contents[0])
+        write_text(target / "report.txt", contents[1])
+        write_json(target / "report.json", contents[2])
 
 
 def as_text(report: Report) -> str:
@@ -95,6 +99,7 @@ def _print_section(console: Any, section: Section) -> None:
     else:
         table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="")
         table.show_header = any(section.columns)
+        section = _narrowed(section, console.width)
         shown = section.rows[:_MOST_ROWS]
         widths = [max(map(cell_len, own)) for own in zip(section.columns, *shown, strict=True)]
         # The first names may lose their ends where there is no room, figures may not.
@@ -105,11 +110,27 @@ def _print_section(console: Any, section: Section) -> None:
             table.add_column(
                 Text(name), justify=justify, width=width, no_wrap=True, overflow="ellipsis"
             )
-        for row in section.rows[:_MOST_ROWS]:
+        for row in shown:
             table.add_row(*map(Text, row))
         console.print(table)
     if (left := len(section.rows) - _MOST_ROWS) > 0:
         console.print(translated(f"... and {left:,} more in report.html"))
+
+
+def _narrowed(section: Section, width: int) -> Section:
+    """The section without the last of its less important columns, where names would be cut."""
+    from rich.cells import cell_len
+
+    for name in map(translated, _DROPPED):
+        rows = (section.columns, *section.rows[:_MOST_ROWS])
+        needed = sum(max(map(cell_len, cells)) + 2 for cells in zip(*rows, strict=True))
+        if needed > width and name in section.columns[section.names :]:
+            place = section.columns.index(name)
+            columns, *rows = (
+                (*row[:place], *row[place + 1 :]) for row in (section.columns, *section.rows)
+            )
+            section = replace(section, columns=columns, rows=tuple(rows))
+    return section
 
 
 def _plain(value: Any) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ownbert.fitting.report.advice import metric_name, other_metrics
-from ownbert.fitting.report.contents import Report, cleaned
+from ownbert.fitting.report.contents import Report, cleaned, shown_spread
 from ownbert.fitting.report.drift import QUANTILES
 from ownbert.fitting.report.learning_curve import LearningCurve
 from ownbert.fitting.report.typical import RatedRow
@@ -97,7 +97,7 @@ def _leaderboard(report: Report) -> Section:
         ("model", [translated(row.name) for row in ranked], _name),
         ("kind", [translated(row.kind) for row in ranked], _name),
         (metric_name(report.metric), scores, "{:.3f}".format),
-        ("±", [row.spread for row in ranked], "{:.3f}".format),
+        ("±", [shown_spread(row.spread) for row in ranked], "{:.3f}".format),
         ("test", [row.test_score for row in ranked], "{:.3f}".format),
         ("weight", [row.weight for row in ranked], "{:.2f}".format),
         ("training", [row.seconds for row in ranked], _duration),
@@ -198,8 +198,14 @@ def _calibration(report: Report) -> Section | None:
     rows = (
         ("calibration error", f"{found.error:.3f}"),
         ("error by chance alone, at most", f"{found.by_chance:.3f}"),
-        ("temperature", f"{found.temperature:.2f}"),
-        ("error with the temperature", f"{found.error_after:.3f}"),
+        *(
+            (
+                ("temperature", f"{found.temperature:.2f}"),
+                ("error with the temperature", f"{found.error_after:.3f}"),
+            )
+            if found.helps
+            else (("temperature", translated("none helps")),)
+        ),
     )
     lead = "Of the predictions made with a probability of 80%, are 80% right?"
     rows = tuple((translated(name), value) for name, value in rows)

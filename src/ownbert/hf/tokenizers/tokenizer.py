@@ -15,6 +15,8 @@ from ownbert.errors import InputError
 from ownbert.hf.tokenizers import files, special
 from ownbert.hf.tokenizers.backend import apply_settings, make_backend
 from ownbert.hf.tokenizers.calls import (
+    LONE_SURROGATE,
+    NOT_UNICODE,
     SIDES,
     CallDefaults,
     CallOptions,
@@ -239,6 +241,8 @@ class PreTrainedTokenizerFast:
             return None
         if not isinstance(tokens, str):
             return [self.convert_tokens_to_ids(token) for token in tokens]
+        if LONE_SURROGATE.search(tokens):
+            raise InputError(NOT_UNICODE)
         index = self._tokenizer.token_to_id(tokens)
         if index is not None or self.unk_token is None:
             return index
@@ -257,6 +261,8 @@ class PreTrainedTokenizerFast:
         if not new_tokens:
             return 0
         wanted = list(new_tokens) if isinstance(new_tokens, list | tuple) else [new_tokens]
+        if any(isinstance(each, str) and LONE_SURROGATE.search(each) for each in wanted):
+            raise InputError(NOT_UNICODE)
         self._copy = None
         if special_tokens:
             return self._tokenizer.add_special_tokens(wanted)

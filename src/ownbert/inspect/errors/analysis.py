@@ -15,7 +15,7 @@ from ownbert.hub import model_folder
 from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.blend_predictor import BlendPredictor
 from ownbert.inference.embedder import Embedder
-from ownbert.inference.predict import read_labelled_rows
+from ownbert.inference.pipeline import read_labelled_rows
 from ownbert.inference.predictor import decide_all
 from ownbert.inspect.errors.judgement import JUDGES, WrongAnswer
 from ownbert.inspect.explain.explain import Explainer

@@ -153,9 +153,9 @@ def faithfulness_table(found: Mapping[str, Faithfulness]) -> list[str]:
     """Lines: a method each, with means and standard errors."""
     names = ("comprehensiveness", "sufficiency", "correlation")
     width = max(len(name) for name in found)
-    lines = [" " * width + "".join(f"  {translated(name):>20}" for name in names)]
+    lines = [" " * width + "".join(f"  {translated(name):>17}" for name in names)]
     for name, each in found.items():
         row = each.row()
         cells = (f"{row[n]:+.3f} ± {row[f'{n}_error']:.3f}" for n in names)
-        lines.append(f"{translated(name):<{width}}" + "".join(f"  {cell:>20}" for cell in cells))
+        lines.append(f"{translated(name):<{width}}" + "".join(f"  {cell:>17}" for cell in cells))
     return lines

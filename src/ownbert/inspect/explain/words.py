@@ -41,7 +41,7 @@ def words_of(
         tokenizer: that made the example.
         are_words: the texts are the words of one text (tags), and each is a word here.
     """
-    encodings = tokenizer.encoder.encode_batch(list(texts), add_special_tokens=False)
+    encodings = tokenizer.encodings(list(texts))
     tokens = [[(t, i) for i in range(len(e.ids))] for t, e in enumerate(encodings)]
     if are_words:
         tokens = [[token for own in tokens for token in own]]

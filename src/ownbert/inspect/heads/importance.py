@@ -13,7 +13,7 @@ from ownbert.checkpoint import describe
 from ownbert.data.batch import Batch, Example, pack
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
-from ownbert.inference.predict import read_labelled_rows
+from ownbert.inference.pipeline import read_labelled_rows
 from ownbert.inspect.probe import evaluating
 from ownbert.nn.model import Model
 from ownbert.objectives import Objective

@@ -125,6 +125,8 @@ REPORT = {
     "more in unlabelled texts": "无标注文本中更多",
     "Rows: true labels; columns: predictions.": "行：真实标签；列：预测。",
     "Dots: measured. Line: fitted, dashed beyond the data. Band: 90%.": "点：实测。线：拟合，虚线为外推。带：90% 区间。",
+    "none helps": "都没有帮助",
+    "Solid: as it is, larger dots for more rows. Dotted: perfect.": "实线：现状，点越大行数越多。点线：理想。",
     "Solid: as it is, larger dots for more rows. Dashed: with the temperature. Dotted: perfect.": "实线：现状，点越大行数越多。虚线：除以温度后。点线：理想。",
     "Line: 5 to 95%. Box: the middle half.": "线：5% 至 95%。框：中间一半。",
     # Sections.

@@ -35,7 +35,7 @@ def encode_contexts(texts: Sequence[str], builder: TextInputBuilder) -> dict[str
     unique, found = list(dict.fromkeys(texts)), {}
     for start in range(0, len(unique), _TEXTS):
         block = unique[start : start + _TEXTS]
-        encodings = builder.tokenizer.encoder.encode_batch(block, add_special_tokens=False)
+        encodings = builder.tokenizer.encodings(block)
         for text, encoding in zip(block, encodings, strict=True):
             offsets = np.asarray(encoding.offsets, dtype=np.int32).reshape(-1, 2)
             # An empty piece (the blank before a word) would break the order for binary search.

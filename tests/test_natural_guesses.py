@@ -1,0 +1,154 @@
+"""What people write first, coming from other libraries: it works, or one line says what to take."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ownbert
+from ownbert import Embedder, InputError, Predictor
+
+
+@pytest.fixture(scope="module")
+def rows(topics: Path) -> tuple[list[str], list[str]]:
+    with (topics / "test.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    return [row["text"] for row in found], [row["label"] for row in found]
+
+
+@pytest.fixture(scope="module")
+def predictor(classifier: Path) -> Predictor:
+    return Predictor(classifier)
+
+
+def test_a_predictor_like_an_estimator(predictor: Predictor, classifier: Path, rows, topics: Path):
+    texts, labels = rows
+    expected = ownbert.evaluate(classifier, texts, labels)
+    assert predictor.classes_.tolist() == list(predictor.labels)
+    for given in ((texts, labels), (topics / "test.csv",), (str(topics / "test.csv"),)):
+        assert predictor.evaluate(*given).values == expected.values
+        assert predictor.score(*given) == expected.values["accuracy"]
+    right = np.mean(predictor.predict(texts) == np.asarray(labels))
+    assert predictor.score(texts, labels) == pytest.approx(right)
+    with pytest.raises(InputError, match="purple"):
+        predictor.score(texts[:1], ["purple"])
+
+
+def test_a_predictor_is_saved_without_what_training_needs(
+    classifier: Path, tmp_path: Path, rows: tuple[list[str], list[str]]
+):
+    folder = tmp_path / "best"
+    Predictor(classifier).save(folder)
+    secret = tmp_path / "secret.txt"
+    secret.write_text("not of the model")
+    (folder / "link.txt").symlink_to(secret)
+    (folder / "work").mkdir()
+    (folder / "work" / "rows.txt").write_text("labelled texts")
+    (folder / "checkpoints").mkdir()
+    copy = tmp_path / "new" / "copy"
+    saved = Predictor(folder)
+    saved.save_pretrained(copy)
+    names = {path.name for path in copy.rglob("*")}
+    assert {"config.json", "model.safetensors"} <= names
+    assert not names & {"link.txt", "work", "checkpoints", "rows.txt"}
+    assert Predictor(copy).predict(rows[0]).tolist() == saved.predict(rows[0]).tolist()
+    with pytest.raises(InputError, match="read by this command"):
+        saved.save(folder)
+    with pytest.raises(InputError, match="is a file"):
+        saved.save(secret)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    Embedder(folder).save(tmp_path / "vectors")
+    assert not (tmp_path / "vectors" / "link.txt").exists()
+
+
+def test_the_leaderboard_is_that_of_the_report(classifier: Path, tmp_path: Path):
+    folder = tmp_path / "best"
+    Predictor(classifier).save(folder)
+    with pytest.raises(InputError, match=r"no report\.json of ownbert fit"):
+        Predictor(folder).leaderboard()
+    models = [{"name": "a", "score": 0.5}, {"name": "b", "score": None}, {"name": "c", "score": 1}]
+    (folder / "report.json").write_text(json.dumps({"leaderboard": models}))
+    assert [row["name"] for row in Predictor(folder).leaderboard()] == ["c", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("explain", "ownbert.explain"),
+        ("fit", "ownbert.fit or"),
+        ("encode", "Embedder"),
+        ("tokenizer", "load_tokenizer"),
+        ("id2label", "labels"),
+        ("feature_importances_", "ownbert.explain"),
+        ("nix", "no attribute 'nix'$"),
+    ],
+)
+def test_attributes_of_a_predictor(predictor: Predictor, name: str, instead: str):
+    with pytest.raises(AttributeError, match=instead):
+        getattr(predictor, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("OwnBERT", r"ownbert\.fit\(texts, labels\)"),
+        ("OwnBERTClassifier", r"take ownbert\.OwnBertClassifier"),
+        ("OwnBERTRegressor", r"take ownbert\.OwnBertRegressor"),
+        ("OwnBertForSequenceClassification", r"ownbert\.fit"),
+        ("predictor", r"take ownbert\.Predictor"),
+        ("embedder", r"take ownbert\.Embedder"),
+        ("train", "fit, ownbert.finetune or ownbert.pretrain"),
+        ("serve", "the command: ownbert serve"),
+        ("push", "the command: ownbert push"),
+        ("Trainer", "ownbert.finetune"),
+        ("TrainingArguments", "options of ownbert.finetune"),
+        ("TrainerCallback", "ownbert.Callbacks"),
+        ("AutoModelForTokenClassification", r"ownbert\.load"),
+        ("pipeline", r"Predictor\(folder\)"),
+        ("SentenceTransformer", r"Embedder\(folder\)"),
+        ("CrossEncoder", "Predictor"),
+        ("util", "similarity"),
+        ("cos_sim", "similarity"),
+        ("train_supervised", r"ownbert\.fit\(file\)"),
+        ("train_unsupervised", "pretrain"),
+        ("load_model", "Predictor"),
+        ("train_test_split", "holds rows out"),
+        ("accuracy_score", "ownbert.evaluate"),
+        ("set_seed", "seed="),
+        ("nix", "no attribute 'nix'$"),
+    ],
+)
+def test_names_of_the_package(name: str, instead: str):
+    # In a process of its own: others import packages such as ownbert.serve.
+    code = f"import ownbert\ntry: ownbert.{name}\nexcept AttributeError as e: print(e)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    (line,) = done.stdout.splitlines()
+    with pytest.raises(AssertionError, match=instead):
+        raise AssertionError(line)
+
+
+def test_packages_are_imported_as_before():
+    code = "import ownbert.serve, ownbert.translate; from ownbert import serve; print(serve)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "module" in done.stdout
+
+
+def test_rows_by_the_names_of_others(
+    rows: tuple[list[str], list[str]], pretrained: Path, tmp_path: Path
+):
+    texts, labels = rows
+    for given in ({"texts": texts, "labels": labels}, {"X": texts, "y": labels}):
+        options = {"epochs": 1, "quiet": True, "overwrite": True}
+        ownbert.finetune(model=pretrained, output=tmp_path / "out", **given, **options)
+    assert Predictor(tmp_path / "out").labels
+    with pytest.raises(InputError, match="output is needed"):
+        ownbert.finetune(model=pretrained, train=(texts, labels))
+    with pytest.raises(InputError, match=r"fit\(texts, labels\)"):
+        ownbert.fit()
+    with pytest.raises(InputError, match="all rows have the label"):
+        ownbert.fit(texts=texts[:1], labels=labels[:1], minutes=0.1, quiet=True)
