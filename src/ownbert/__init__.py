@@ -151,7 +151,7 @@ _INSTEAD = {
     "errors": "the command: ownbert errors FOLDER FILE",
     **{
         name: f"the command: ownbert {name}"
-        for name in ("serve", "push", "trace", "runs", "heads", "relevance", "convert", "translate")
+        for name in ("serve", "trace", "runs", "heads", "relevance", "convert", "translate")
     },
 }
 

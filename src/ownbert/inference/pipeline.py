@@ -16,7 +16,6 @@ from ownbert.errors import InputError
 from ownbert.files import read_json, refuse_same
 from ownbert.hub import model_folder
 from ownbert.inference.any_predictor import open_predictor
-from ownbert.inference.finished_files import copy_files, finished_files
 from ownbert.inference.other_names import INSTEAD
 from ownbert.inference.predictor import characters
 from ownbert.settings import between
@@ -256,6 +255,8 @@ class Predictor:
         Raises:
             InputError: it is the folder itself, or a link in it leaves it.
         """
+        from ownbert.inference.finished_files import copy_files, finished_files
+
         source = model_folder(self.folder)
         refuse_same(source, folder)
         copy_files(source, Path(folder), finished_files(source))
