@@ -208,7 +208,8 @@ def _join_texts(parts: Sequence[Path], target: Path, ending: str, progress: Prog
         if ending.endswith(".gz"):  # without name and time, as ResumableFile writes it
             file = stack.enter_context(gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0))
         if separator is None:
-            lines = in_turn([(f"{line}\n" for _, line in open_text(part)) for part in parts])
+            texts = (open_text(part, internal=True) for part in parts)
+            lines = in_turn([(f"{line}\n" for _, line in text) for text in texts])
         else:
             tables = [stack.enter_context(_open(part)) for part in parts]
             lines = _table_lines(tables, separator)
