@@ -478,9 +478,8 @@ def _split_at_returns(
     number, more = 1, rest
     while more:
         *lines, rest = rest.replace(turn + feed, turn).split(turn)
-        for number, line in enumerate(lines, start=number):
-            yield line
-        number += bool(lines)
+        yield from lines
+        number += len(lines)
         if len(rest) > _MOST_LINE:
             _refuse_long(path, number)
         more = stream.read(READ_BUFFER)
