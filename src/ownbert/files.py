@@ -305,8 +305,11 @@ def inside(folder: Path, name: str, source: str | os.PathLike[str]) -> Path:
 
 
 UTF8 = "utf-8"
+ENCODING_HELP = "Encoding of the text files, such as cp1252, gb18030, shift_jis or utf-16."
 # Of the files of users; None: UTF-8, and the command has no option for another.
 _encoding: ContextVar[str | None] = ContextVar("encoding", default=None)
+# Files that this process has written to read them again, as the user's files are read.
+_own_files: set[str] = set()
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -358,6 +361,17 @@ def known_encoding(encoding: str) -> str:
     return UTF8 if name == "utf-8-sig" else name
 
 
+def check_encoding(name: str, value: str) -> None:
+    """Check a setting; ``InputError`` unless it is a text encoding that Python knows."""
+    known_encoding(value)
+
+
+def own_text(path: str | os.PathLike[str]) -> Path:
+    """``path``, a temporary file of this process, which is UTF-8 in every ``reading_as``."""
+    _own_files.add(os.path.abspath(path))
+    return Path(path)
+
+
 def current_encoding() -> str:
     """The encoding in which ``open_text`` reads the files of users."""
     return _encoding.get() or UTF8
@@ -382,6 +396,7 @@ def open_text(path: str | os.PathLike[str], *, internal: bool = False) -> Iterat
     """
     source = Path(path)
     refuse_unreadable(source)
+    internal = internal or os.path.abspath(path) in _own_files
     return _lines(source, UTF8 if internal else current_encoding(), internal=internal)
 
 
@@ -440,6 +455,16 @@ def _lines(path: Path, encoding: str, *, internal: bool) -> Iterator[tuple[int, 
                 hint = not internal and _encoding.get() is not None
                 message = _undecodable(path, start, number, line, error, encoding, hint=hint)
                 raise InputError(message) from error
+
+
+def decoded_lines(stream: BinaryIO, encoding: str) -> Iterator[str]:
+    """The lines of a stream with their ends; ``UnicodeError`` where they are not in ``encoding``.
+
+    Each is there as soon as it has been written, where a line feed is a byte in the encoding.
+    """
+    if _has_plain_line_feeds(encoding):
+        return (line.decode(encoding) for line in stream)
+    return iter(io.TextIOWrapper(cast(Any, stream), encoding, newline="\n"))
 
 
 def _has_plain_line_feeds(encoding: str) -> bool:

@@ -23,7 +23,7 @@ app = typer.Typer(
 
 # Settings of every task, before those of its own and after them; in the order of --help.
 _FIRST = ("model.folder", "train", "dev")
-_COLUMNS = ("text_column", "second_column", "label_column")
+_COLUMNS = ("text_column", "second_column", "label_column", "encoding")
 _LAST = (
     *("max_length", "batch_size", "from_scratch", "dropout", "freeze", "pretrain_steps"),
     *(

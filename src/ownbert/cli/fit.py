@@ -14,8 +14,8 @@ from ownbert.terminal import echo
 from ownbert.train.recipe import DATA, RUN
 
 _SHOWN = (
-    *("dev", "test", "labels_per_class", "text_column", "second_column", "label_column", "task"),
-    *("metric", "model", "size", "seeds", "minutes", "seed", "device"),
+    *("dev", "test", "labels_per_class", "text_column", "second_column", "label_column"),
+    *("encoding", "task", "metric", "model", "size", "seeds", "minutes", "seed", "device"),
 )
 
 

@@ -9,6 +9,7 @@ import typer
 from ownbert import limits
 from ownbert.cli.recipe_options import help_all
 from ownbert.errors import InputError
+from ownbert.files import ENCODING_HELP, UTF8
 from ownbert.train.recipe import RUN
 
 Inputs = Annotated[
@@ -51,6 +52,8 @@ IdColumn = Annotated[
     str | None,
     typer.Option(help="Column of ids, which the rows of the output have too.", show_default="none"),
 ]
+# Takes effect before the command runs (``ownbert.cli._guarded``).
+Encoding = Annotated[str | None, typer.Option(help=ENCODING_HELP, show_default=UTF8)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 TextColumn = Annotated[
     str | None, typer.Option(help="Column of the text in tables.", show_default="by its name")
@@ -126,10 +129,13 @@ Engine = Annotated[
 ]
 
 
-def refuse_engine_with_ray(engine: str | None) -> None:
-    """Raise ``InputError`` for an engine beside --runner ray, whose parts are many texts."""
+def refuse_with_ray(engine: str | None, encoding: str | None) -> None:
+    """Raise ``InputError`` for an engine or an encoding beside --runner ray, whose parts are many
+    texts, split by their bytes."""
     if engine is not None:
         raise InputError("--runner ray computes with torch; leave --engine out")
+    if encoding is not None:
+        raise InputError("--runner ray reads UTF-8; save the files so, and leave --encoding out")
 
 
 ResumeFile = Annotated[

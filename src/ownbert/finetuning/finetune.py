@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError, in_short
+from ownbert.files import reading_as
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.labelled_splits import Sources
 from ownbert.finetuning.run import FinetuningRun
@@ -66,8 +67,14 @@ def finetune(
             f"{output} is finished: nothing is left to do; start anew with --overwrite"
         )
         return load_finetuned(folder.path)[1]
-    run = FinetuningRun(recipe, sources=sources)
-    run.callbacks = callbacks or run.callbacks
+    with reading_as(recipe.data.encoding):
+        run = FinetuningRun(recipe, sources=sources)
+        run.callbacks = callbacks or run.callbacks
+        return _trained(run, folder, quiet=quiet)
+
+
+def _trained(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> "Model | Ensemble":
+    recipe = run.recipe
     run.check_adapting()
     if recipe.search.requested:
         from ownbert.finetuning.search import search

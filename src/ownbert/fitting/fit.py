@@ -25,6 +25,7 @@ from ownbert.files import (
     atomic_path,
     inside,
     make_folder,
+    reads_encoding,
     refuse_same,
     uninterrupted,
     write_text,
@@ -162,6 +163,7 @@ def fit(
     )
 
 
+@reads_encoding
 def fit_folder(
     train: Any,
     *,
@@ -206,6 +208,7 @@ def fit_folder(
     return folder
 
 
+@reads_encoding
 def preview_fit(
     train: Any, *, dev: Any = None, test: Any = None, unlabelled: Any = (), **options: Any
 ) -> str:
@@ -361,6 +364,8 @@ class Fit:
         self.candidates: list[ComparedModel] = []
         files = [*(own.file for own in given.values()), *names]
         settings = {k: v for k, v in asdict(recipe).items() if k not in _NOT_SETTINGS}
+        if recipe.encoding is None:  # folders of older versions know none
+            del settings["encoding"]
         # Rows in memory are written anew for every run, so when is of no account.
         known = [{k: f[k] for k in ("name", "sha256")} for f in fingerprint(files)]
         self.identity = {"files": known, "settings": settings}

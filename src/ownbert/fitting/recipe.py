@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ownbert import limits
 from ownbert.config import SIZES
+from ownbert.files import ENCODING_HELP, UTF8, check_encoding
 from ownbert.settings import between, one_of, setting, up_to, validate
 from ownbert.tasks.recipe import TEXT_TASKS
 from ownbert.train.recipe import DATA, MODEL, RUN
@@ -53,6 +54,7 @@ class FitRecipe:
     label_column: str | None = setting(
         None, "Column of the labels or numbers.", DATA, shown="by its usual names"
     )
+    encoding: str | None = setting(None, ENCODING_HELP, DATA, check=check_encoding, shown=UTF8)
     task: str | None = setting(
         None,
         f"{', '.join(TEXT_TASKS)}.",

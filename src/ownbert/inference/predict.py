@@ -17,7 +17,15 @@ from ownbert.data.readers.tables import is_known, kind_of, read_values
 from ownbert.data.readers.texts_or_files import text_or_file
 from ownbert.data.resumable_file import first_read, identity_of
 from ownbert.errors import InputError
-from ownbert.files import open_text, refuse_same, refuse_unreadable, write_json
+from ownbert.files import (
+    UTF8,
+    current_encoding,
+    open_text,
+    reads_encoding,
+    refuse_same,
+    refuse_unreadable,
+    write_json,
+)
 from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.default_precision import default_precision
 from ownbert.inference.engines import TORCH
@@ -37,6 +45,7 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 
+@reads_encoding
 def predict(
     folder: str | Path,
     input: Any,
@@ -45,6 +54,7 @@ def predict(
     text_column: str | None = None,
     second_column: str | None = None,
     id_column: str | None = None,
+    encoding: str | None = None,
     device: str = "auto",
     precision: str | None = None,
     engine: str | None = None,
@@ -71,6 +81,7 @@ def predict(
         text_column, second_column: by default as in training.
         id_column: with ``output``, the column that each row has instead of its texts, to join it
             with others; by default that of a usual name (id, guid, uuid, ...), if there is one.
+        encoding: of text files, any that Python knows; by default UTF-8.
         device, engine: as for ``NetworkPredictor``.
         precision: float32, bfloat16 or auto; by default as the folder says (``default_precision``).
         resume: continue an interrupted run.
@@ -277,7 +288,9 @@ class RowPredictions:
 
     def made_for(self, input: Path, columns: ColumnNames) -> dict[str, Any]:
         """The identity of a file of predictions: everything that its rows depend on."""
-        return {**self.depends_on(columns), "input": identity_of(input)}
+        encoding = current_encoding()
+        as_read = {} if encoding == UTF8 else {"encoding": encoding}
+        return {**self.depends_on(columns), "input": identity_of(input), **as_read}
 
     def depends_on(self, columns: ColumnNames) -> dict[str, Any]:
         """What the predictions depend on besides the rows."""
@@ -311,6 +324,7 @@ def refuse_missing(path: Path) -> None:
         refuse_unreadable(path)
 
 
+@reads_encoding
 def evaluate(
     folder: str | Path,
     data: Any,
@@ -320,6 +334,7 @@ def evaluate(
     text_column: str | None = None,
     second_column: str | None = None,
     label_column: str | None = None,
+    encoding: str | None = None,
     device: str = "auto",
     precision: str | None = None,
     network: bool = False,
@@ -339,6 +354,7 @@ def evaluate(
         labels: of the rows, if ``data`` is texts or images alone.
         output: a file to which the metrics are also written, as JSON.
         text_column, second_column, label_column: by default as in training.
+        encoding: of text files, any that Python knows; by default UTF-8.
         device: as for ``NetworkPredictor``.
         precision: as for ``predict``.
         progress: called with the number of rows so far.

@@ -10,7 +10,7 @@ from ownbert import limits
 from ownbert.data.corpus.documents import Document, PathLike, find_files, read_documents
 from ownbert.data.readers.texts_or_files import corpus_files
 from ownbert.errors import InputError
-from ownbert.files import protected, refuse_same, write_json
+from ownbert.files import protected, reads_encoding, refuse_same, write_json
 from ownbert.settings import between, up_to
 from ownbert.text.bert import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS, wordpiece_backend
 from ownbert.text.blank import split_whitespace
@@ -53,6 +53,7 @@ ENCODE_CHARACTERS = 1_000_000
 LONGEST_PIECE = 100_000
 
 
+@reads_encoding
 def learn_vocabulary(
     paths: Any,
     output: PathLike,
@@ -62,6 +63,7 @@ def learn_vocabulary(
     min_count: int | None = None,
     text_column: str | None = None,
     layout: str = "auto",
+    encoding: str | None = None,
     lowercase: bool = True,
     progress: Progress | None = None,
 ) -> VocabularyReport:
@@ -72,6 +74,7 @@ def learn_vocabulary(
     Args:
         paths: files, folders and globs, or texts in memory (see ``corpus_files``).
         text_column, layout: of the files, see ``read_documents``.
+        encoding: of text files, any that Python knows; by default UTF-8.
         output: the folder to write.
         kind: ``blank``, for text that is already tokens, keeps the most frequent ones, without
             those of over 100 characters; ``wordpiece``, for plain text, learns pieces.
