@@ -305,7 +305,7 @@ def inside(folder: Path, name: str, source: str | os.PathLike[str]) -> Path:
 
 
 UTF8 = "utf-8"
-ENCODING_HELP = "Encoding of the text files, such as cp1252, gb18030, shift_jis or utf-16."
+ENCODING_HELP = "Encoding of text files, as in cp1252 or gb18030."
 # Of the files of users; None: UTF-8, and the command has no option for another.
 _encoding: ContextVar[str | None] = ContextVar("encoding", default=None)
 # Files that this process has written to read them again, as the user's files are read.
