@@ -336,12 +336,12 @@ def reads_encoding(function: Callable[Parameters, Result]) -> Callable[Parameter
     """A function whose keyword ``encoding`` is that of the files which it reads."""
 
     @functools.wraps(function)
-    def reading(*about: Parameters.args, **options: Parameters.kwargs) -> Result:
+    def call(*about: Parameters.args, **options: Parameters.kwargs) -> Result:
         encoding = options.get("encoding")
         with reading_as(None if encoding is None else str(encoding)):
             return function(*about, **options)
 
-    return reading
+    return call
 
 
 def known_encoding(encoding: str) -> str:
@@ -497,12 +497,11 @@ def _split(
         line, number = stream.readline(_MOST_LINE), number + 1
 
 
-def _split_at_returns(
-    path: Path, rest: AnyStr, stream: Any, feed: AnyStr, turn: AnyStr
-) -> Iterator[AnyStr]:
+def _split_at_returns(path: Path, rest: Any, stream: Any, feed: Any, turn: Any) -> Iterator[Any]:
     number, more = 1, rest
     while more:
-        *lines, rest = rest.replace(turn + feed, turn).split(turn)
+        # Line feeds that come later end lines too.
+        *lines, rest = rest.replace(turn + feed, turn).replace(feed, turn).split(turn)
         yield from lines
         number += len(lines)
         if len(rest) > _MOST_LINE:
@@ -510,7 +509,7 @@ def _split_at_returns(
         more = stream.read(READ_BUFFER)
         rest += more
     if rest:
-        yield rest.removesuffix(feed)
+        yield rest
 
 
 def _refuse_long(path: Path, number: int) -> None:

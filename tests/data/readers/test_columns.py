@@ -152,7 +152,7 @@ def test_unknown_names_are_proposed_by_what_the_columns_hold(tmp_path: Path, nam
     assert (
         "cannot tell which column holds the texts; name it, as in --text-column Nachricht (the "
         "longest texts) and --label-column Kategorie (3 different values); the columns (from the "
-        "first line) are: Nr, Tag, Nachricht, Kategorie"
+        "first line) are: Nr, Datum, Nachricht, Kategorie"
     ) in str(caught.value)
     # What is named is not proposed.
     with pytest.raises(InputError, match=r"labels; name it, as in --label-column Kategorie \(3"):

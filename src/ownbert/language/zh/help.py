@@ -421,7 +421,7 @@ HELP = {
 
 # What a help text says of a default that is more than a value.
 DEFAULTS = {
-    "utf-8": "utf-8",
+    "utf-8": "UTF-8 编码",
     "that of pretraining with these columns, else 10": "预训练这些列时的维数，否则为 10",
     "as exported": "按导出时的格式",
     "by its card": "依模型卡",

@@ -112,7 +112,7 @@ MESSAGES = {
     "{}, line {}: not UTF-8 (byte 0x{}); save the file as UTF-8, or name its encoding, as in --encoding {}": "{} 第 {} 行：不是 UTF-8（字节 0x{}）；请把文件存为 UTF-8，或指定其编码，例如 --encoding {}",
     "{}, line {}: not {} (byte 0x{}); name the encoding of the file with --encoding": "{} 第 {} 行：不是 {}（字节 0x{}）；请用 --encoding 指定文件的编码",
     "{}, line {}: not {} (byte 0x{}); save the file as UTF-8": "{} 第 {} 行：不是 {}（字节 0x{}）；请把文件存为 UTF-8",
-    "{} of {} words have over {} characters, which no tokenizer of BERT reads as words: separate the words, ids or codes by blanks": "{1} 个词中有 {0} 个超过 {2} 个字符，BERT 的分词器都不会把它们当作词：请用空格分开词、编号或代码",
+    "{} of {} words have over {} characters, which no tokenizer of BERT reads as words: separate the words, ids or codes by blanks": "{1} 个词中有 {0} 个超过 {2} 个字符，BERT 的分词器都不会把它们当作词：请用空格分开词、ID 或代码",
     "-o is needed: the folder for the model": "缺少 -o：存放模型的目录",
     "--resume continues a file; give it as -o FILE": "--resume 用于继续写一个文件；请用 -o 给出文件",
     "--layers {}: whole numbers with commas, such as 0,1": "--layers {}：应为逗号隔开的整数，例如 0,1",
