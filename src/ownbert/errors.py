@@ -1,5 +1,6 @@
-"""The exception for every mistake of a user, and values as its messages show them."""
+"""The exception for every mistake of a user, the warning, and values as messages show them."""
 
+import warnings
 from typing import Any
 
 _LONGEST = 60
@@ -11,6 +12,15 @@ class InputError(ValueError):
     The message is one line: what is wrong, where, and what would be right. The command line
     prints it and exits with code 2; in Python it is a subclass of ``ValueError``.
     """
+
+
+class InputWarning(UserWarning):
+    """Something in an input that is read, but may not be as meant."""
+
+
+def warn_of_input(message: str) -> None:
+    """Warn the user of something in an input, once for the same message."""
+    warnings.warn(message, InputWarning, stacklevel=2)
 
 
 def in_short(value: Any) -> str:

@@ -1,11 +1,14 @@
 """Reading text files, JSON and YAML with clear errors, and writing files atomically."""
 
+import codecs
 import contextlib
 import errno
+import functools
 import gzip
 import io
 import json
 import os
+import re
 import secrets
 import signal
 import stat
@@ -14,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, AnyStr, BinaryIO, ParamSpec, TypeVar, cast
 
 from ownbert.errors import InputError
 from ownbert.schema import Check
@@ -321,7 +324,7 @@ def read_text(path: str | os.PathLike[str], *, most: int, pipe: bool = False) ->
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         number = data.count(b"\n", 0, error.start) + 1
-        raise InputError(_not_utf8(source, data, number, data, error)) from error
+        raise InputError(_undecodable(source, data, number, data, error)) from error
 
 
 def inside(folder: Path, name: str, source: str | os.PathLike[str]) -> Path:
@@ -340,20 +343,100 @@ def inside(folder: Path, name: str, source: str | os.PathLike[str]) -> Path:
     return folder / name
 
 
-def open_text(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
-    """Yield ``(line number from 1, line without its end)`` of a UTF-8 file, plain or gzip.
+UTF8 = "utf-8"
+ENCODING_HELP = "Encoding of text files, as in cp1252 or gb18030."
+# Of the files of users; None: UTF-8, and the command has no option for another.
+_encoding: ContextVar[str | None] = ContextVar("encoding", default=None)
+# Files that this process has written to read them again, as the user's files are read.
+_own_files: set[str] = set()
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+@contextlib.contextmanager
+def reading_as(encoding: str | None) -> Iterator[None]:
+    """While the block runs, ``open_text`` reads the files of users in this encoding.
+
+    Args:
+        encoding: any text encoding that Python knows; None: that of the block around, else UTF-8.
+
+    Raises:
+        InputError: Python knows no text encoding of that name.
+    """
+    name = (_encoding.get() or UTF8) if encoding is None else known_encoding(encoding)
+    token = _encoding.set(name)
+    try:
+        yield
+    finally:
+        _encoding.reset(token)
+
+
+def reads_encoding(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """A function whose keyword ``encoding`` is that of the files which it reads."""
+
+    @functools.wraps(function)
+    def call(*about: Parameters.args, **options: Parameters.kwargs) -> Result:
+        encoding = options.get("encoding")
+        with reading_as(None if encoding is None else str(encoding)):
+            return function(*about, **options)
+
+    return call
+
+
+def known_encoding(encoding: str) -> str:
+    """The name by which Python knows a text encoding.
+
+    Raises:
+        InputError: it knows none of that name.
+    """
+    try:
+        name = codecs.lookup(encoding).name
+        "text\n".encode(name)  # bytes to bytes, as of base64, is no encoding of text
+    except (LookupError, UnicodeError, ValueError):
+        raise InputError(
+            f"encoding {encoding!r} is not known; one such as utf-8, cp1252, gb18030, shift_jis or "
+            "utf-16"
+        ) from None
+    return UTF8 if name == "utf-8-sig" else name
+
+
+def check_encoding(name: str, value: str) -> None:
+    """Check a setting; ``InputError`` unless it is a text encoding that Python knows."""
+    known_encoding(value)
+
+
+def own_text(path: str | os.PathLike[str]) -> Path:
+    """``path``, a temporary file of this process, which is UTF-8 in every ``reading_as``."""
+    _own_files.add(os.path.abspath(path))
+    return Path(path)
+
+
+def current_encoding() -> str:
+    """The encoding in which ``open_text`` reads the files of users."""
+    return _encoding.get() or UTF8
+
+
+def open_text(path: str | os.PathLike[str], *, internal: bool = False) -> Iterator[tuple[int, str]]:
+    """Yield ``(line number from 1, line without its end)`` of a text file, plain or gzip.
 
     Gzip is recognised by its first two bytes, whatever the name. Only ``\\n`` and ``\\r\\n`` end a
-    line: other separators of Unicode (U+2028, form feed, ...) belong to the text. A byte order
-    mark is dropped. Only one line is in memory at a time.
+    line: other separators of Unicode (U+2028, form feed, ...) belong to the text. ``\\r`` alone
+    does where the first megabyte holds no ``\\n``, as in files of old Macs. A byte order mark is
+    dropped. Only one line is in memory at a time.
+
+    Args:
+        path: a file in the encoding of ``reading_as``, UTF-8 by default.
+        internal: whether it is a file of a model or of a command, which is UTF-8 in any case and
+            has lines that end in ``\\n``.
 
     Raises:
         InputError: at the call, for a file that is missing, a folder or unreadable; while reading,
-            for bytes that are not UTF-8 and for damaged gzip data.
+            for bytes of another encoding and for damaged gzip data.
     """
     source = Path(path)
     refuse_unreadable(source)
-    return _lines(source)
+    internal = internal or os.path.abspath(path) in _own_files
+    return _lines(source, UTF8 if internal else current_encoding(), internal=internal)
 
 
 def _refuse_second_reading(path: Path) -> None:
@@ -384,25 +467,95 @@ def refuse_unreadable(path: Path) -> None:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def _lines(path: Path, encoding: str, *, internal: bool) -> Iterator[tuple[int, str]]:
     number, start = 0, b""
     _refuse_second_reading(path)
+    by_bytes = _has_plain_line_feeds(encoding)
     with _read_errors(path, lambda: number), open(path, "rb") as raw, _unpacked(raw) as stream:
-        lines = iter(lambda: stream.readline(_MOST_LINE), b"")
-        for number, line in enumerate(lines, start=1):
-            if len(line) == _MOST_LINE and not line.endswith(b"\n"):
+        if not by_bytes:
+            text = io.TextIOWrapper(cast(Any, stream), encoding, newline="\n")
+            try:
+                for number, line in enumerate(_split(path, text, "\n", "\r"), start=1):
+                    yield number, line.removeprefix("\ufeff") if number == 1 else line
+            except UnicodeError:
                 raise InputError(
-                    f"{path}, line {number} is longer than {_MOST_LINE >> 20} MB; give each text a "
-                    "line of its own"
-                )
+                    f"{path}, line {number + 1} or soon after it: not {encoding}; name the "
+                    "encoding of the file with --encoding"
+                ) from None
+            return
+        lines = _split(path, stream, b"\n", b"\r", returns=not internal)
+        for number, line in enumerate(lines, start=1):
             if number == 1:
                 start = line
-                line = line.removeprefix(UTF8_BOM)
-            line = line.removesuffix(b"\n").removesuffix(b"\r")
+                line = line.removeprefix(UTF8_BOM) if encoding == UTF8 else line
             try:
-                yield number, line.decode("utf-8")
+                yield number, line.decode(encoding)
             except UnicodeDecodeError as error:
-                raise InputError(_not_utf8(path, start, number, line, error)) from error
+                hint = not internal and _encoding.get() is not None
+                message = _undecodable(path, start, number, line, error, encoding, hint=hint)
+                raise InputError(message) from error
+
+
+def decoded_lines(stream: BinaryIO, encoding: str) -> Iterator[str]:
+    """The lines of a stream with their ends; ``UnicodeError`` where they are not in ``encoding``.
+
+    Each is there as soon as it has been written, where a line feed is a byte in the encoding.
+    """
+    if _has_plain_line_feeds(encoding):
+        return (line.decode(encoding) for line in stream)
+    return iter(io.TextIOWrapper(cast(Any, stream), encoding, newline="\n"))
+
+
+def _has_plain_line_feeds(encoding: str) -> bool:
+    """Whether the byte of a line feed is one in this encoding; it is not in UTF-16."""
+    return encoding == UTF8 or ("\n".encode(encoding) == b"\n" and b"\n".decode(encoding) == "\n")
+
+
+def _split(
+    path: Path, stream: Any, feed: AnyStr, turn: AnyStr, *, returns: bool = True
+) -> Iterator[AnyStr]:
+    """Lines without their ends.
+
+    Args:
+        path: for messages.
+        stream: text or bytes.
+        feed, turn: a line feed, a carriage return.
+        returns: whether a carriage return alone may end a line.
+    """
+    line: AnyStr = stream.readline(READ_BUFFER)
+    if not line.endswith(feed):
+        if returns and turn in line.rstrip(turn):
+            yield from _split_at_returns(path, line, stream, feed, turn)
+            return
+        line += stream.readline(_MOST_LINE - len(line))
+    number = 1
+    while line:
+        if len(line) >= _MOST_LINE and not line.endswith(feed):
+            _refuse_long(path, number)
+        yield line.removesuffix(feed).removesuffix(turn)
+        line, number = stream.readline(_MOST_LINE), number + 1
+
+
+def _split_at_returns(path: Path, rest: Any, stream: Any, feed: Any, turn: Any) -> Iterator[Any]:
+    number, more = 1, rest
+    while more:
+        # Line feeds that come later end lines too.
+        *lines, rest = rest.replace(turn + feed, turn).replace(feed, turn).split(turn)
+        yield from lines
+        number += len(lines)
+        if len(rest) > _MOST_LINE:
+            _refuse_long(path, number)
+        more = stream.read(READ_BUFFER)
+        rest += more
+    if rest:
+        yield rest
+
+
+def _refuse_long(path: Path, number: int) -> None:
+    raise InputError(
+        f"{path}, line {number} is longer than {_MOST_LINE >> 20} MB; give each text a line of its "
+        "own"
+    )
 
 
 @contextlib.contextmanager
@@ -492,14 +645,44 @@ def _unpacked(raw: io.BufferedReader) -> Iterator[BinaryIO]:
         yield cast(BinaryIO, stream)
 
 
-def _not_utf8(path: Path, start: bytes, number: int, line: bytes, error: UnicodeDecodeError) -> str:
+def _undecodable(
+    path: Path,
+    start: bytes,
+    number: int,
+    line: bytes,
+    error: UnicodeDecodeError,
+    encoding: str = UTF8,
+    *,
+    hint: bool = False,
+) -> str:
+    """What to tell of a text that is not in its encoding; ``hint``: there is --encoding."""
     if number == 1 and line.startswith(UTF16_BOMS):
+        if hint:
+            return f"{path} is UTF-16: give --encoding utf-16, or save it as UTF-8"
         return f"{path} is UTF-16: save it as UTF-8"
     for magic, kind in _BINARY_KINDS.items():
         if start.startswith(magic):
             return f"{path} is not text but {kind}"
-    byte = line[error.start]
-    return f"{path}, line {number}: not UTF-8 (byte 0x{byte:02x}); save the file as UTF-8"
+    byte, shown = line[error.start], "UTF-8" if encoding == UTF8 else encoding
+    if hint and encoding == UTF8:
+        return (
+            f"{path}, line {number}: not UTF-8 (byte 0x{byte:02x}); save the file as UTF-8, or "
+            f"name its encoding, as in --encoding {_likely_encoding(line)}"
+        )
+    if hint:
+        return (
+            f"{path}, line {number}: not {shown} (byte 0x{byte:02x}); name the encoding of the "
+            "file with --encoding"
+        )
+    return f"{path}, line {number}: not {shown} (byte 0x{byte:02x}); save the file as UTF-8"
+
+
+def _likely_encoding(line: bytes) -> str:
+    """GB 18030 where the bytes beyond ASCII are mostly pairs of frequent Chinese characters and
+    their punctuation (levels 0 and 1 of GB 2312), else Windows' for Western Europe."""
+    beyond = sum(byte > 0x7F for byte in line)
+    pairs = re.findall(rb"[\xa1-\xa3\xb0-\xd7][\xa1-\xfe]", line)
+    return "gb18030" if 2 * len(pairs) >= 0.8 * beyond else "cp1252"
 
 
 def flush_to_disk(path: Path) -> None:

@@ -10,6 +10,9 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ownbert.errors import InputWarning
+from ownbert.language import translated
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -70,8 +73,10 @@ def accept_any_encoding() -> None:
             reconfigure(errors="ownbert")
 
 
-def _format_warning(*about: Any, **options: Any) -> str:
-    return printable(_formatwarning(*about, **options))
+def _format_warning(message: Any, category: Any, *about: Any, **options: Any) -> str:
+    if issubclass(category, InputWarning):  # for the user, not for a programmer
+        return printable(f"{translated(f'warning: {message}')}\n")
+    return printable(_formatwarning(message, category, *about, **options))
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:

@@ -55,8 +55,33 @@ def write_parquet(path: Path) -> None:
     pq.write_table(table, path, row_group_size=13)
 
 
+def write_excel(path: Path) -> None:
+    with path.open("w", newline="") as file:
+        file.write("sep=;\n")
+        csv.writer(file, delimiter=";").writerows([["id", "text"], *enumerate(texts(50))])
+
+
+def write_escaped(path: Path) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, doublequote=False, escapechar="\\", quoting=csv.QUOTE_ALL)
+        writer.writerows([["id", "text"], *enumerate(texts(50))])
+
+
+def write_quoted_tsv(path: Path) -> None:
+    rows = [(i, t) for i, t in enumerate(texts(50)) if t != '"']
+    with path.open("w", newline="") as file:
+        csv.writer(file, delimiter="\t").writerows([["id", "text"], *rows])
+
+
+def write_returns(path: Path) -> None:
+    path.write_bytes(b"id,text\r" + b"".join(b"%d,w%d\r" % (i, i % 3) for i in range(7)))
+
+
 WRITERS = {
     "a.csv": write_csv,
+    "excel.csv": write_excel,
+    "escaped.csv": write_escaped,
+    "quoted.tsv": write_quoted_tsv,
     "single.csv": write_single_column,
     "a.tsv": write_tsv,
     "a.jsonl": write_jsonl,
@@ -116,6 +141,12 @@ def test_a_mistake_has_the_line_of_the_whole_file(
     assert place in str(caught.value)
     assert str(tmp_path / name) in str(caught.value)
     assert "scratch" not in str(caught.value)
+
+
+def test_a_file_of_an_old_mac_is_one_part(tmp_path: Path):
+    write_returns(tmp_path / "a.csv")
+    (file,) = list_input_files([tmp_path / "a.csv"])
+    assert read_parts(file, 2, tmp_path) == [[f"w{i % 3}" for i in range(7)]]
 
 
 def test_a_mistake_in_parquet_has_its_row(tmp_path: Path):

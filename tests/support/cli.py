@@ -14,6 +14,7 @@ from subprocess import CompletedProcess
 import torch
 
 from ownbert.cli import main
+from ownbert.errors import InputWarning
 
 # Those that Python hides from users; pytest shows them.
 HIDDEN = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
@@ -46,6 +47,7 @@ def run_cli(
         for category in HIDDEN:
             warnings.simplefilter("ignore", category)
         warnings.filterwarnings("error", category=UserWarning, module="ownbert")
+        warnings.filterwarnings("default", category=InputWarning)
         sys.argv, (sys.stdin, sys.stdout, sys.stderr) = command, streams
         os.environ.update({"COLUMNS": "80", **(env or {})})
         if cwd is not None:

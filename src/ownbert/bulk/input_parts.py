@@ -6,10 +6,9 @@ object, so that the columns are those of the whole file.
 """
 
 import contextlib
-import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
@@ -18,7 +17,7 @@ from typing import Any
 
 from ownbert.bulk.storage import as_address, is_local, open_file_system, read_errors
 from ownbert.data.corpus.documents import find_files
-from ownbert.data.readers.delimited import LONGEST_FIELD, NO_DELIMITER, sniff_delimiter
+from ownbert.data.readers.delimited import all_rows
 from ownbert.data.readers.memory import MemoryTable, arrow_cells
 from ownbert.data.readers.tables import ENDINGS, kind_of
 from ownbert.errors import InputError
@@ -200,65 +199,60 @@ def _text_parts(
         head += line
         if line.strip():
             break
+    if b"\n" not in head and b"\r" in head.strip():  # lines of an old Mac
+        return [InputPart(number, 0, len(head))]
+    rest = chain(bytes(head).splitlines(keepends=True), stream)
     if file.kind != "delimited":
-        ends = _line_ends(bytes(head), stream, blank=file.kind == "txt")
+        ends = _line_ends(rest, blank=file.kind == "txt")
         return _cut(number, ends, InputPart(number, 0, 0, _head_end(file, head)), rows)
-    first = head.removeprefix(UTF8_BOM).decode("latin-1").strip("\r\n")
-    mark = sniff_delimiter(first)
-    csv_name = Path(file.address).name.lower().removesuffix(".gz").endswith(".csv")
-    if mark == "\t" or (mark == NO_DELIMITER and not csv_name):
-        ends = _line_ends(bytes(head), stream, blank="\t" not in first)
-    else:
-        ends = _csv_row_ends(bytes(head), stream, mark)
-    for end, line_number, _ in ends:
-        if end >= len(head):  # the header itself, after blank lines
-            return _cut(number, ends, InputPart(number, end, end, end, line_number), rows)
-    return []
+    ends = _table_row_ends(file, rest)
+    header = next(ends, None)
+    if header is None:
+        return []
+    end, line_number, _ = header
+    return _cut(number, ends, InputPart(number, end, end, end, line_number), rows)
 
 
 def _head_end(file: InputFile, head: bytearray) -> int:
     return len(head) if file.kind == "jsonl" else 0
 
 
-def _line_ends(head: bytes, stream: io.BufferedReader, *, blank: bool) -> Iterator[_End]:
-    """The lines of a file.
-
-    Args:
-        head: what was read of it before.
-        stream: the rest.
-        blank: whether blank lines are rows.
-    """
+def _line_ends(lines: Iterable[bytes], *, blank: bool) -> Iterator[_End]:
+    """The lines of a file; ``blank``: whether blank lines are rows."""
     end = 0
-    for line, content in enumerate(chain(head.splitlines(keepends=True), stream), start=2):
+    for line, content in enumerate(lines, start=2):
         end += len(content)
         yield end, line, blank or bool(content.strip())
 
 
-def _csv_row_ends(head: bytes, stream: io.BufferedReader, mark: str) -> Iterator[_End]:
-    """The rows of a csv file, which may have line breaks between quotes."""
+def _table_row_ends(file: InputFile, lines: Iterable[bytes]) -> Iterator[_End]:
+    """The header and the rows of a csv or tsv file, which may have line breaks between quotes."""
     end, line = 0, 1
+    # Where the lines that have been read start, by their numbers.
+    starts: dict[int, int] = {}
 
-    def feed() -> Iterator[str]:
+    def numbered() -> Iterator[tuple[int, str]]:
         nonlocal end, line
-        for content in chain(head.splitlines(keepends=True), stream):
+        for content in lines:
+            starts[line] = end
+            text = content if end else content.removeprefix(UTF8_BOM)
+            yield line, text.removesuffix(b"\n").removesuffix(b"\r").decode("latin-1")
             end += len(content)
             line += 1
-            text = content.removesuffix(b"\n").removesuffix(b"\r").decode("latin-1")
-            # A blank line before the header is no row.
-            if text.strip() or end >= len(head):
-                yield f"{text}\n"
 
-    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))
+    found = False
     # Where this fails, the rest is one part, and whoever reads it says what is wrong.
-    with contextlib.suppress(csv.Error):
-        width = 0
-        for fields in csv.reader(feed(), delimiter=mark):
-            width = width or len(fields)
-            if fields or width == 1:
-                yield end, line, True
-    for content in stream:
+    with contextlib.suppress(InputError):
+        for start, _ in all_rows(Path(file.address), numbered()):
+            if found:
+                yield starts[start], start, True
+            found = True
+            for passed in [number for number in starts if number < start]:
+                del starts[passed]
+    for content in lines:
         end += len(content)
-    yield end, line, False
+    if found:
+        yield end, line, True
 
 
 def _cut(number: int, ends: Iterator[_End], first: InputPart, rows: int) -> list[InputPart]:

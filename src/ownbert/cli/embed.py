@@ -14,6 +14,7 @@ from ownbert.cli.options import (
     IdColumn,
     PartRows,
     Quiet,
+    RareEncoding,
     RayHelp,
     ResumeFile,
     Runner,
@@ -23,7 +24,7 @@ from ownbert.cli.options import (
     Threads,
     Workers,
     ray_options,
-    refuse_engine_with_ray,
+    refuse_with_ray,
 )
 from ownbert.cli.progress import counting, saying
 from ownbert.errors import InputError
@@ -47,6 +48,7 @@ def embed(
     ] = Path("-"),
     text_column: TextColumn = None,
     id_column: IdColumn = None,
+    encoding: RareEncoding = None,
     pooling: Annotated[
         str | None,
         typer.Option(help="mean, first or max.", show_default="the model's, else mean"),
@@ -119,7 +121,7 @@ def embed(
 
         if shard is not None:
             raise InputError("--shard and --runner ray are two ways to do the same; take one")
-        refuse_engine_with_ray(given.pop("engine"))
+        refuse_with_ray(given.pop("engine"), encoding)
         with counting("texts embedded", quiet=quiet) as progress:
             count = embed_with_ray(
                 folder, texts, output, resume=resume, progress=progress, **bulk, **given

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ownbert import limits
-from ownbert.cli.options import Device, FinetunedFolder
+from ownbert.cli.options import Device, Encoding, FinetunedFolder
 from ownbert.terminal import echo
 
 
@@ -27,6 +27,7 @@ def errors(
         int, typer.Option(help="Mistakes of each kind.", min=1, max=limits.VOCABULARY)
     ] = 10,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    encoding: Encoding = None,
     device: Device = "auto",
 ) -> None:
     """Show where a model is wrong, and why.

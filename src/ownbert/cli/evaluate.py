@@ -8,6 +8,7 @@ import typer
 from ownbert.cli.options import (
     Data,
     Device,
+    Encoding,
     FinetunedFolder,
     FolderPrecision,
     Network,
@@ -51,6 +52,7 @@ def evaluate(
     text_column: TaskTextColumn = None,
     second_column: TaskSecondColumn = None,
     label_column: TaskLabelColumn = None,
+    encoding: Encoding = None,
     device: Device = "auto",
     precision: FolderPrecision = None,
     network: Network = False,

@@ -8,7 +8,7 @@ import typer
 
 from ownbert import limits
 from ownbert.cli.input_texts import given_input
-from ownbert.cli.options import Data, Device, TextsOrFile
+from ownbert.cli.options import Data, Device, Encoding, TextsOrFile
 from ownbert.language import translated
 from ownbert.terminal import console, echo
 
@@ -80,6 +80,7 @@ def explain(
         typer.Option(help="Their heads, as in 0,3-5.", show_default="all"),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per answer.")] = False,
+    encoding: Encoding = None,
     device: Device = "auto",
 ) -> None:
     """Tell how much each word of a text has to do with a model's answer.

@@ -15,7 +15,7 @@ from ownbert.train.recipe import DATA, RUN
 
 _SHOWN = (
     *("dev", "test", "labels_per_class", "text_column", "second_column", "label_column"),
-    *("label_separator", "label_names", "task"),
+    *("label_separator", "label_names", "encoding", "task"),
     *("metric", "model", "size", "seeds", "minutes", "seed", "device"),
 )
 

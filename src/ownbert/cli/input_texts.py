@@ -6,6 +6,7 @@ from glob import glob
 from pathlib import Path
 
 from ownbert.errors import InputError
+from ownbert.files import UTF8, current_encoding, decoded_lines
 
 
 def given_input(
@@ -77,8 +78,11 @@ def input_texts(
 
 
 def _stdin_lines() -> Iterator[str]:
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        try:
-            yield line.decode("utf-8").rstrip("\r\n")
-        except UnicodeDecodeError:
-            raise InputError(f"standard input, line {number}: not UTF-8") from None
+    encoding, number = current_encoding(), 0
+    try:
+        for line in decoded_lines(sys.stdin.buffer, encoding):
+            number += 1
+            yield line.rstrip("\r\n")
+    except UnicodeError:
+        shown = "UTF-8" if encoding == UTF8 else encoding
+        raise InputError(f"standard input, line {number + 1}: not {shown}") from None

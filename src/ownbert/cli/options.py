@@ -9,6 +9,7 @@ import typer
 from ownbert import limits
 from ownbert.cli.recipe_options import help_all
 from ownbert.errors import InputError
+from ownbert.files import ENCODING_HELP, UTF8
 from ownbert.train.recipe import RUN
 
 Inputs = Annotated[
@@ -50,6 +51,12 @@ Data = Annotated[Path | None, typer.Option("--data", "--input", help="The file."
 IdColumn = Annotated[
     str | None,
     typer.Option(help="Column of ids, which the rows of the output have too.", show_default="none"),
+]
+# Takes effect before the command runs (``ownbert.cli._guarded``).
+Encoding = Annotated[str | None, typer.Option(help=ENCODING_HELP, show_default=UTF8)]
+# Of commands with ``RayHelp``, which shows it.
+RareEncoding = Annotated[
+    str | None, typer.Option(help=ENCODING_HELP, show_default=UTF8, hidden=True)
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 TextColumn = Annotated[
@@ -126,10 +133,13 @@ Engine = Annotated[
 ]
 
 
-def refuse_engine_with_ray(engine: str | None) -> None:
-    """Raise ``InputError`` for an engine beside --runner ray, whose parts are many texts."""
+def refuse_with_ray(engine: str | None, encoding: str | None) -> None:
+    """Raise ``InputError`` for an engine or an encoding beside --runner ray, whose parts are many
+    texts, split by their bytes."""
     if engine is not None:
         raise InputError("--runner ray computes with torch; leave --engine out")
+    if encoding is not None:
+        raise InputError("--runner ray reads UTF-8; save the files so, and leave --encoding out")
 
 
 ResumeFile = Annotated[
@@ -179,7 +189,7 @@ PartRows = Annotated[
         hidden=True,
     ),
 ]
-RayHelp = Annotated[bool, help_all(dict.fromkeys(("workers", "threads", "part_rows")))]
+RayHelp = Annotated[bool, help_all(dict.fromkeys(("encoding", "workers", "threads", "part_rows")))]
 
 
 def ray_options(

@@ -17,6 +17,7 @@ from ownbert.cli.options import (
     Network,
     PartRows,
     Quiet,
+    RareEncoding,
     RayHelp,
     ResumeFile,
     Runner,
@@ -27,7 +28,7 @@ from ownbert.cli.options import (
     Threads,
     Workers,
     ray_options,
-    refuse_engine_with_ray,
+    refuse_with_ray,
 )
 from ownbert.cli.progress import counting, saying
 from ownbert.errors import InputError
@@ -82,6 +83,7 @@ def predict(
             show_default="id, guid, uid, uuid, ..., if there is one",
         ),
     ] = None,
+    encoding: RareEncoding = None,
     device: Device = "auto",
     precision: FolderPrecision = None,
     engine: Engine = None,
@@ -126,7 +128,7 @@ def predict(
 
         if shard is not None:
             raise InputError("--shard and --runner ray are two ways to do the same; take one")
-        refuse_engine_with_ray(engine)
+        refuse_with_ray(engine, encoding)
         with counting("rows answered", quiet=quiet) as progress:
             count = predict_with_ray(
                 folder,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ownbert import limits
-from ownbert.cli.options import Inputs, Layout, Quiet, TextColumn
+from ownbert.cli.options import Encoding, Inputs, Layout, Quiet, TextColumn
 from ownbert.cli.progress import advancing
 from ownbert.language import translated
 from ownbert.terminal import echo
@@ -35,6 +35,7 @@ def prepare(
     ] = None,
     text_column: TextColumn = None,
     layout: Layout = "auto",
+    encoding: Encoding = None,
     feature_columns: Annotated[
         str | None,
         typer.Option(

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from ownbert import limits
-from ownbert.cli.options import Overwrite, Quiet
+from ownbert.cli.options import Encoding, Overwrite, Quiet
 from ownbert.language import translated
 from ownbert.terminal import echo
 
@@ -45,6 +45,7 @@ def probe(
         str | None,
         typer.Option(help="Column of the labels or numbers.", show_default="by its usual names"),
     ] = None,
+    encoding: Encoding = None,
     layers: Annotated[
         bool,
         typer.Option(

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ownbert import limits
-from ownbert.cli.options import Inputs, Layout, Quiet, TextColumn
+from ownbert.cli.options import Encoding, Inputs, Layout, Quiet, TextColumn
 from ownbert.cli.progress import counting
 from ownbert.language import translated
 from ownbert.terminal import echo
@@ -44,6 +44,7 @@ def vocab(
     ] = True,
     text_column: TextColumn = None,
     layout: Layout = "auto",
+    encoding: Encoding = None,
     quiet: Quiet = False,
 ) -> None:
     """Learn a vocabulary from text and report how well it covers it.

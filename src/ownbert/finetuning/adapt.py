@@ -9,7 +9,7 @@ from pathlib import Path
 from ownbert.checkpoint import Description
 from ownbert.data.corpus.store import prepare
 from ownbert.errors import InputError
-from ownbert.files import make_folder
+from ownbert.files import make_folder, own_text
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.pretraining.run import pretrain
 from ownbert.tasks.recipe import FinetuneRecipe
@@ -62,7 +62,7 @@ def adapt(
     if folder.resume and folder.finished:
         return folder.path
     parent = folder.path.parent
-    corpus, tokens = parent / "texts.jsonl", parent / "tokens"
+    corpus, tokens = own_text(parent / "texts.jsonl"), parent / "tokens"
     make_folder(parent)
     try:
         with corpus.open("w", encoding="utf-8") as file:

@@ -1,5 +1,6 @@
 """Fine-tuning from the user's options: one training, an ensemble, or a search."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ownbert.data.readers.columns import with_label_columns
 from ownbert.data.readers.texts_or_files import rows_by_other_names
 from ownbert.errors import InputError, in_short
+from ownbert.files import reading_as
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.labelled_splits import Sources
 from ownbert.finetuning.run import FinetuningRun
@@ -65,7 +67,7 @@ def finetune(
     train, labels = rows_by_other_names(options.get("train"), options.pop("labels", None), options)
     if train is not None:
         options["train"] = train if labels is None else (train, labels)
-    with writing(output):
+    with writing(output), contextlib.ExitStack() as reading:
         folder = FinetuneFolder(output, resume=resume, overwrite=overwrite)
         sources, options = sources_in_memory(recipe_options(task, options))
         recipe = folder.resolve_finetuning(config=config, overrides=overrides, options=options)
@@ -75,6 +77,7 @@ def finetune(
                 f"{output} is finished: nothing is left to do; start anew with --overwrite"
             )
             return load_finetuned(folder.path)[1]
+        reading.enter_context(reading_as(recipe.data.encoding))
         run = FinetuningRun(recipe, sources=sources)
         run.callbacks = callbacks or run.callbacks
         run.check_adapting()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from ownbert.files import reading_as
 from ownbert.finetuning.checks import check_rows, label_counts
 from ownbert.finetuning.finetune import (
     recipe_options,
@@ -43,8 +44,12 @@ def preview_finetuning(
     sources, options = sources_in_memory(recipe_options(task, options))
     recipe = resolve(FinetuneRecipe, config=config, overrides=overrides, options=options)
     recipe = without_files(recipe, sources)
-    run = FinetuningRun(recipe, sources=sources)
-    lines = [
+    with reading_as(recipe.data.encoding):
+        return "\n".join(_preview(FinetuningRun(recipe, sources=sources)))
+
+
+def _preview(run: FinetuningRun) -> list[str]:
+    return [
         _settings(run),
         *run.summary(),
         *_columns(run),
@@ -53,7 +58,6 @@ def preview_finetuning(
         *(f"{'warning' if f.severe else 'note'}: {f.line}" for f in check_rows(*run.splits.parts)),
         *_examples(run),
     ]
-    return "\n".join(lines)
 
 
 def _settings(run: FinetuningRun) -> str:

@@ -26,6 +26,7 @@ from ownbert.files import (
     atomic_path,
     inside,
     make_folder,
+    reads_encoding,
     refuse_same,
     uninterrupted,
     write_text,
@@ -178,6 +179,7 @@ def fit(
     )
 
 
+@reads_encoding
 def fit_folder(
     train: Any,
     *,
@@ -232,6 +234,7 @@ def fit_folder(
     return folder
 
 
+@reads_encoding
 def preview_fit(
     train: Any, *, dev: Any = None, test: Any = None, unlabelled: Any = (), **options: Any
 ) -> str:
@@ -326,6 +329,12 @@ def _clear(folder: Path) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
     for name in (STATE, BLEND, RECIPE, CONFIG, "model.safetensors"):
         (folder / name).unlink(missing_ok=True)
+
+
+def _given(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """An identity without the settings that are not given: earlier versions had fewer."""
+    settings = identity.get("settings") or {}
+    return {**identity, "settings": {k: v for k, v in settings.items() if v is not None}}
 
 
 class Made(NamedTuple):
@@ -825,7 +834,7 @@ class Fit:
         state = FitState.read(self.folder)
         if state is None:
             return
-        if state.identity != json.loads(json.dumps(self.identity)):
+        if _given(state.identity) != _given(json.loads(json.dumps(self.identity))):
             raise InputError(
                 f"{self.folder} was made with other files or settings; give the same ones, or "
                 "start anew with --overwrite"

@@ -16,7 +16,7 @@ from ownbert.checkpoint import CONFIG, describe, load, save
 from ownbert.data.corpus.documents import read_documents
 from ownbert.data.corpus.learn_vocabulary import learn_vocabulary
 from ownbert.data.corpus.store import prepare
-from ownbert.files import make_folder
+from ownbert.files import make_folder, own_text
 from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.run import FinetuningRun
@@ -109,12 +109,12 @@ def pretrain_on(
         return network
     make_folder(folder)
     with tempfile.TemporaryDirectory(prefix="ownbert-texts-") as scratch:
-        own = Path(scratch, "rows.txt")
+        own = own_text(Path(scratch, "rows.txt"))
         with open(own, "w", encoding="utf-8") as file:
             for row in rows.texts(rows.learnt):
                 file.write("".join(" ".join(text.split()) + "\n" for text in row if text.strip()))
         most = int(_CHARACTERS_PER_SECOND * seconds)
-        paths = [*corpus.files_up_to(most, Path(scratch, "unlabelled.txt")), own]
+        paths = [*corpus.files_up_to(most, own_text(Path(scratch, "unlabelled.txt"))), own]
         given: dict[str, Any] = {"text_column": corpus.text_column} if corpus.text_column else {}
         if not (network / "vocab.txt").exists():
             form, words = "blank" if kind == "ids" else "wordpiece", _most_words(seconds, device)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ownbert import limits
 from ownbert.config import SIZES
+from ownbert.files import ENCODING_HELP, UTF8, check_encoding
 from ownbert.settings import between, one_of, setting, up_to, validate
 from ownbert.tasks.recipe import TEXT_TASKS
 from ownbert.train.recipe import DATA, MODEL, RUN
@@ -65,6 +66,7 @@ class FitRecipe:
         DATA,
         shown="label_0, label_1, ...",
     )
+    encoding: str | None = setting(None, ENCODING_HELP, DATA, check=check_encoding, shown=UTF8)
     task: str | None = setting(
         None,
         f"{', '.join(TEXT_TASKS)}.",

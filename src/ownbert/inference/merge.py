@@ -261,7 +261,7 @@ def _join_texts(parts: Sequence[_Part], target: Path, ending: str, progress: Pro
 
 
 def _objects(part: _Part) -> Iterator[str]:
-    for number, line in open_text(part.path):
+    for number, line in open_text(part.path, internal=True):
         parse_object(line, f"{part.path}, line {number:,}")
         yield f"{line}\n"
 

@@ -18,9 +18,12 @@ from ownbert.data.readers.texts_or_files import text_or_file
 from ownbert.data.resumable_file import first_read, identity_of
 from ownbert.errors import InputError
 from ownbert.files import (
+    UTF8,
+    current_encoding,
     open_text,
     read_json,
     read_yaml,
+    reads_encoding,
     refuse_same,
     refuse_unreadable,
     write_json,
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 
+@reads_encoding
 def predict(
     folder: str | Path,
     input: Any,
@@ -54,6 +58,7 @@ def predict(
     text_column: str | None = None,
     second_column: str | None = None,
     id_column: str | None = None,
+    encoding: str | None = None,
     device: str = "auto",
     precision: str | None = None,
     engine: str | None = None,
@@ -80,6 +85,7 @@ def predict(
         text_column, second_column: by default as in training.
         id_column: with ``output``, the column that each row has instead of its texts, to join it
             with others; by default that of a usual name (id, guid, uuid, ...), if there is one.
+        encoding: of text files, any that Python knows; by default UTF-8.
         device, engine: as for ``NetworkPredictor``.
         precision: float32, bfloat16 or auto; by default as the folder says (``default_precision``).
         resume: continue an interrupted run.
@@ -276,7 +282,9 @@ class RowPredictions:
 
     def made_for(self, input: Path, columns: ColumnNames) -> dict[str, Any]:
         """The identity of a file of predictions: everything that its rows depend on."""
-        return {**self.depends_on(columns), "input": identity_of(input)}
+        encoding = current_encoding()
+        as_read = {} if encoding == UTF8 else {"encoding": encoding}
+        return {**self.depends_on(columns), "input": identity_of(input), **as_read}
 
     def depends_on(self, columns: ColumnNames) -> dict[str, Any]:
         """What the predictions depend on besides the rows."""
@@ -310,6 +318,7 @@ def refuse_missing(path: Path) -> None:
         refuse_unreadable(path)
 
 
+@reads_encoding
 def evaluate(
     folder: str | Path,
     data: Any,
@@ -319,6 +328,7 @@ def evaluate(
     text_column: str | None = None,
     second_column: str | None = None,
     label_column: str | None = None,
+    encoding: str | None = None,
     device: str = "auto",
     precision: str | None = None,
     network: bool = False,
@@ -338,6 +348,7 @@ def evaluate(
         labels: of the rows, if ``data`` is texts or images alone.
         output: a file to which the metrics are also written, as JSON.
         text_column, second_column, label_column: by default as in training.
+        encoding: of text files, any that Python knows; by default UTF-8.
         device: as for ``NetworkPredictor``.
         precision: as for ``predict``.
         progress: called with the number of rows so far.

@@ -16,7 +16,7 @@ from ownbert.data.readers.columns import ColumnNames, read_texts_with_ids
 from ownbert.data.readers.memory import MemoryTable, is_table, table_of
 from ownbert.data.readers.texts_or_files import are_names, table_of_texts, text_or_file
 from ownbert.errors import InputError, in_short
-from ownbert.files import atomic_path, refuse_same
+from ownbert.files import atomic_path, reads_encoding, refuse_same
 from ownbert.folders import refuse_foreign
 from ownbert.inference.default_precision import default_precision
 from ownbert.inference.embedder import Embedder, Progress, after, in_blocks
@@ -36,6 +36,7 @@ _VECTOR = "embedding"
 _NOT_OF_VECTORS = ("precision", "batch_tokens", "batch_size", "progress", "show_progress_bar")
 
 
+@reads_encoding
 def embed(
     folder: str | Path,
     inputs: Any,
@@ -43,6 +44,7 @@ def embed(
     *,
     text_column: str | None = None,
     id_column: str | None = None,
+    encoding: str | None = None,
     device: str = "auto",
     precision: str | None = None,
     max_length: int | None = None,
@@ -67,6 +69,7 @@ def embed(
         text_column: the column of tables that holds the texts.
         id_column: the column of tables that each row of ``output`` has first, to join it with
             others.
+        encoding: of text files, any that Python knows; by default UTF-8.
         shard: with ``output``, only a share of the texts, (3, 16) or "3/16": they are written
             beside ``output``, for ``ownbert.merge``.
         progress: called with the number of texts so far.

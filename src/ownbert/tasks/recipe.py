@@ -8,6 +8,7 @@ from ownbert import limits
 from ownbert.config import LAYER_GATES, WIDEST_BLUR
 from ownbert.config import POOLINGS as POOLING_NAMES
 from ownbert.errors import InputError
+from ownbert.files import ENCODING_HELP, UTF8, check_encoding
 from ownbert.settings import (
     apply_values,
     between,
@@ -260,6 +261,7 @@ class FinetuneData:
     second_column: str | None = setting(None, panel=DATA)
     label_column: str | None = setting(None, panel=DATA)
     feature_columns: str | None = setting(None, panel=DATA)
+    encoding: str | None = setting(None, ENCODING_HELP, DATA, check=check_encoding, shown=UTF8)
     labels_per_class: int | None = setting(
         None,
         "Learn from this many texts of each label, drawn by --seed.",

@@ -177,7 +177,7 @@ def surround(
 
 def read_ids(path: PathLike) -> dict[str, int]:
     """A vocab.txt as Transformers reads it: line n is id n, of duplicates the last."""
-    return {token: number - 1 for number, token in open_text(path)}
+    return {token: number - 1 for number, token in open_text(path, internal=True)}
 
 
 def read_json_ids(path: PathLike) -> dict[str, int]:
@@ -188,7 +188,7 @@ def read_json_ids(path: PathLike) -> dict[str, int]:
 def read_merges(path: PathLike) -> list[tuple[str, str]]:
     """The merges of a merges.txt: a version line, then two tokens per line, by priority."""
     merges = []
-    for number, line in open_text(path):
+    for number, line in open_text(path, internal=True):
         parts = line.split()
         if not parts or (number == 1 and line.startswith(HEADER)):
             continue

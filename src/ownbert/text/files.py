@@ -186,7 +186,7 @@ def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
         InputError: the file or a line is empty, or a token occurs twice.
     """
     lines: dict[str, int] = {}
-    for number, token in open_text(path):
+    for number, token in open_text(path, internal=True):
         if not token:
             raise InputError(f"{path}, line {number}: empty, a token is needed on every line")
         if token in lines:

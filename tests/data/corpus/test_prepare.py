@@ -317,6 +317,7 @@ def test_bytes_that_are_no_text_in_one_line(corpus: Path, tmp_path: Path):
     done = subprocess.run(run, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        f"error: {bad}, line 20001: not UTF-8 (byte 0xff); save the file as UTF-8\n"
+        f"error: {bad}, line 20001: not UTF-8 (byte 0xff); save the file as UTF-8, or name "
+        "its encoding, as in --encoding cp1252\n"
     )
     assert names(tmp_path) == []

@@ -8,6 +8,7 @@ import pytest
 
 from ownbert import InputError
 from ownbert.data.readers.conll import ConllSentence, read_conll
+from ownbert.errors import InputWarning
 
 PLAIN = "Ann B-x\nsaw O\n\n\nBob B-x\n"
 
@@ -52,6 +53,36 @@ def test_comments_documents_and_words_that_start_with_a_hash(tmp_path: Path):
     blanks = "# id 1 2\n# O\na O\n"
     assert sentences(tmp_path / "b.conll", blanks)[0].words == ("#", "a")
     assert sentences(tmp_path / "c.conll", "#a O\n#b O\n")[0].words == ("#a", "#b")
+
+
+@pytest.mark.parametrize("header", ["word\ttag", "token label", "Word POS Tag", "TOKEN\tNER"])
+@pytest.mark.parametrize("blank", ["", "\n"])
+def test_a_first_line_that_names_the_columns_is_left_out(tmp_path: Path, header: str, blank: str):
+    columns = header.split()
+    mark = "\t" if "\t" in header else " "
+    rows = [mark.join([word, *["X"] * (len(columns) - 2), tag]) for word, tag in PAIRS]
+    path = tmp_path / "a.conll"
+    text = "\n".join(["# a longer comment", f"{header}{blank}", *rows]) + "\n"
+    for tags in (True, False):
+        with pytest.warns(InputWarning, match=r"a\.conll, line 2 names the columns") as found:
+            (sentence,) = sentences(path, text, tags=tags)
+        assert len(found) == 1
+        assert sentence.words == ("Ann", "saw", "token")
+        assert sentence.tags == (("B-x", "O", "O") if tags else ())
+        assert sentence.line == 3 + bool(blank)
+
+
+PAIRS = [("Ann", "B-x"), ("saw", "O"), ("token", "O")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["word tag\nAnn O\n\nword tag\n", "word B-x\nAnn O\n", "word O\ntag tag\n", "Ann tag\nb O\n"],
+)
+def test_a_first_line_of_words_and_tags_is_a_sentence(tmp_path: Path, text: str):
+    first, *_ = sentences(tmp_path / "a.conll", text)
+    assert first.words[0] == text.split()[0]
+    assert first.line == 1
 
 
 def test_wide_blanks_are_words_and_tabs_leave_blanks_in_words(tmp_path: Path):

@@ -10,7 +10,7 @@ from ownbert import limits
 from ownbert.data.corpus.documents import Document, PathLike, find_files, read_documents
 from ownbert.data.readers.texts_or_files import corpus_files
 from ownbert.errors import InputError
-from ownbert.files import protected, refuse_same, write_json
+from ownbert.files import protected, reads_encoding, refuse_same, write_json
 from ownbert.folders import refuse_foreign, writing
 from ownbert.settings import between, up_to
 from ownbert.text.bert import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS, wordpiece_backend
@@ -54,6 +54,7 @@ ENCODE_CHARACTERS = 1_000_000
 LONGEST_PIECE = 100_000
 
 
+@reads_encoding
 def learn_vocabulary(
     paths: Any,
     output: PathLike,
@@ -63,6 +64,7 @@ def learn_vocabulary(
     min_count: int | None = None,
     text_column: str | None = None,
     layout: str = "auto",
+    encoding: str | None = None,
     lowercase: bool = True,
     progress: Progress | None = None,
 ) -> VocabularyReport:
@@ -73,6 +75,7 @@ def learn_vocabulary(
     Args:
         paths: files, folders and globs, or texts in memory (see ``corpus_files``).
         text_column, layout: of the files, see ``read_documents``.
+        encoding: of text files, any that Python knows; by default UTF-8.
         output: the folder to write.
         kind: ``blank``, for text that is already tokens, keeps the most frequent ones, without
             those of over 100 characters; ``wordpiece``, for plain text, learns pieces.
@@ -225,6 +228,9 @@ def _learn_blank(
     usable = (item for item in counts.items() if item[1] >= least and _can_be_entry(item[0]))
     kept = sorted(usable, key=lambda item: (-item[1], item[0]))[: size - len(SPECIAL_TOKENS)]
     if not kept:
+        long = sum(counts[token] for token in counts if len(token) > LONGEST_WORD)
+        if 2 * long > counts.total():
+            raise InputError(_too_long(long, counts.total()))
         raise InputError(
             f"no token occurs {least} times or more in the corpus: lower --min-count or give "
             "more text"
@@ -278,10 +284,24 @@ def _learn_wordpiece(
         size = max(SMALL_SIZE, len(alphabet) + len(continued) + learnable)
         size = min(WORDPIECE_SIZE, size)
     if not alphabet:
+        words = long = 0
+        for piece in pieces():
+            found = backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(piece))
+            words += len(found)
+            long += sum(len(word) > LONGEST_WORD for word, _ in found)
+        if 2 * long > words:
+            raise InputError(_too_long(long, words))
         raise InputError(f"no character occurs {least} times or more in the corpus: give more text")
     vocabulary = train_wordpiece(backend, pieces(), alphabet, continued, size=size, min_count=least)
     tokenizer = Tokenizer.wordpiece(vocabulary, do_lower_case=lowercase)
     return tokenizer, _wordpiece_report(tokenizer, documents(), min_count=least)
+
+
+def _too_long(long: int, words: int) -> str:
+    return (
+        f"{long:,} of {words:,} words have over {LONGEST_WORD} characters, which no tokenizer of "
+        "BERT reads as words: separate the words, ids or codes by blanks"
+    )
 
 
 def _wordpiece_report(

@@ -34,7 +34,7 @@ from ownbert.data.corpus.word_segmenter import require_segmenter
 from ownbert.data.readers.texts_or_files import corpus_files
 from ownbert.data.word_features import Features, feature_names, learn_features
 from ownbert.errors import InputError
-from ownbert.files import read_json, refuse_same
+from ownbert.files import UTF8, current_encoding, read_json, reads_encoding, refuse_same
 from ownbert.folders import is_ours
 from ownbert.schema import Check, dict_of, list_of, one_of, record, text, whole
 from ownbert.settings import between
@@ -171,6 +171,7 @@ class Store:
         return tokenizer
 
 
+@reads_encoding
 def prepare(
     paths: Any,
     output: str | Path,
@@ -178,6 +179,7 @@ def prepare(
     tokenizer: Tokenizer | str | Path,
     text_column: str | None = None,
     layout: str = "auto",
+    encoding: str | None = None,
     sentence_end: Sequence[str] | None = None,
     duplicates: str = "keep",
     segmenter: str | None = None,
@@ -192,6 +194,7 @@ def prepare(
     Args:
         paths: files, folders and globs, or texts in memory (see ``corpus_files``).
         text_column, layout: of the files, see ``read_documents``.
+        encoding: of text files, any that Python knows; by default UTF-8.
         output: the folder of the store.
         tokenizer: itself, or the folder it is in.
         sentence_end: tokens that end a sentence in text that is already tokens, by default those
@@ -250,6 +253,7 @@ def prepare(
             "segmenter": segmenter,
             "sources": fingerprint(files),
             **({"features": features} if features else {}),
+            **({"encoding": current_encoding()} if current_encoding() != UTF8 else {}),
         }
         if (store := _reusable(output, settings)) is not None:
             return store

@@ -4,7 +4,8 @@ Tabs part the columns if the first line has one, else blanks. The word is the fi
 tag the last one, or as numbered from 1. The first line is the first that does not start with "#",
 and every line has as many columns as it. A line that starts with "#" and has another number of
 columns is a comment (as in CoNLL-U), else "#" is a word. Lines that start with -DOCSTART- end a
-sentence and are left out.
+sentence and are left out. A first line that names the columns (word and tag, say) is left out with
+a warning.
 """
 
 from collections.abc import Iterator
@@ -12,10 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ownbert.data.readers.tables import PathLike
-from ownbert.errors import InputError
+from ownbert.errors import InputError, warn_of_input
 from ownbert.files import open_text
 
 DOCUMENT = "-DOCSTART-"
+# How a first line names the columns of words and of tags, in small letters.
+_WORD_HEADERS = frozenset({"word", "words", "token", "tokens", "form", "text"})
+_TAG_HEADERS = frozenset(
+    {
+        *("tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags", "ner-tag", "entity"),
+        *("iob", "bio", "pos", "pos_tag", "upos", "xpos", "chunk", "chunk_tag", "class"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +46,10 @@ class ConllSentence:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How many columns there are, as line ``first`` has them, and the indices of two of them."""
+    """How many columns there are, as line ``first`` has them, and the indices of two of them.
+
+    ``header``: the number of the line that names the columns, 0 if there is none.
+    """
 
     path: Path
     first: int
@@ -46,6 +58,7 @@ class _Layout:
     word: int
     tag: int | None
     features: tuple[int, ...] = ()
+    header: int = 0
 
     def read(self, number: int, fields: list[str]) -> tuple[str, str | None, list[str]]:
         """The word of a line, its tag if asked for, and its features."""
@@ -87,6 +100,8 @@ def read_conll(
         fields = _fields(text, layout.tabs)
         if text.startswith("#") and len(fields) != layout.width:
             continue
+        if number == layout.header:
+            continue
         if text:
             word, tag, of_word = layout.read(number, fields)
             line = line or number
@@ -98,6 +113,8 @@ def read_conll(
             line, words, kept, features = 0, [], [], []
     if words:
         yield ConllSentence(line, tuple(words), tuple(kept), tuple(zip(*features, strict=True)))
+    if layout.header:
+        warn_of_input(f"{layout.path}, line {layout.header} names the columns and is left out")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -137,7 +154,23 @@ def _layout(
     numbers = tuple(_column(path, "--feature-columns", name, width) for name in several)
     if twice := [i for i in numbers if i in (index, last) or numbers.count(i) > 1]:
         raise InputError(f"{path}: column {twice[0] + 1} cannot be both of two things")
-    return _Layout(path, first, tabs, width, index, last, numbers)
+    tag_index = width - 1 if last is None else last
+    named = _names_columns(path, first, line, tabs, index, tag_index)
+    return _Layout(path, first, tabs, width, index, last, numbers, first if named else 0)
+
+
+def _names_columns(path: Path, first: int, line: str, tabs: bool, word: int, tag: int) -> bool:
+    """Whether line ``first`` is a header: it names words and tags, and the name of the tags is the
+    tag of no other line."""
+    fields = _fields(line, tabs)
+    if word == tag or fields[word].strip().lower() not in _WORD_HEADERS:
+        return False
+    name = fields[tag].strip()
+    if name.lower() not in _TAG_HEADERS:
+        return False
+    others = (_fields(text, tabs) for number, text in _lines(path) if number > first and text)
+    tags = [fields[tag].strip() for fields in others if len(fields) > tag]
+    return bool(tags) and name not in tags
 
 
 def _column(path: Path, option: str, given: str, width: int) -> int:

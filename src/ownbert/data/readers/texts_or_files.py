@@ -13,6 +13,7 @@ from typing import Any
 from ownbert.data.readers.memory import MemoryTable, table_of
 from ownbert.data.readers.tables import is_known
 from ownbert.errors import InputError
+from ownbert.files import own_text
 
 # How the names of files begin that are no texts.
 _PATH_STARTS = ("/", "./", "../", "~/")
@@ -61,7 +62,7 @@ def corpus_files(given: Any) -> Iterator[list[str]]:
     """
     with tempfile.TemporaryDirectory(prefix="ownbert-texts-") as folder:
         if not are_names(given):
-            path = Path(folder, "texts.jsonl")
+            path = own_text(Path(folder, "texts.jsonl"))
             table_of_texts(given).write(path)
             try:
                 yield [str(path)]
