@@ -6,6 +6,7 @@ valid values of a setting are declared beside its default; the command line is g
 """
 
 import difflib
+import numbers
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -132,7 +133,9 @@ def between(low: float, high: float, ends: str = "()") -> Check:
         ends: for each end a bracket if it is included, a parenthesis if not.
     """
 
-    def valid(value: float) -> bool:
+    def valid(value: Any) -> bool:
+        if not isinstance(value, numbers.Real):  # in Python anything may be given
+            return False
         above = value >= low if ends[0] == "[" else value > low
         return above and (value <= high if ends[1] == "]" else value < high)
 
