@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -155,7 +156,8 @@ def test_rows_by_the_names_of_others(
 
 
 def test_values_of_another_kind_are_one_line(predictor: Predictor, pretrained: Path):
-    for options in ({"top_k": "x"}, {"top_k": 0}, {"top_k": -1}, {"threshold": "x"}):
+    cases: list[dict[str, Any]] = [{"top_k": "x"}, {"top_k": 0}, {"top_k": -1}, {"threshold": "x"}]
+    for options in cases:
         with pytest.raises(InputError, match="it must be in"):
             predictor("red1 9", **options)
     with pytest.raises(InputError, match="batch_tokens is 'x'"):

@@ -6,7 +6,6 @@ valid values of a setting are declared beside its default; the command line is g
 """
 
 import difflib
-import numbers
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -134,10 +133,11 @@ def between(low: float, high: float, ends: str = "()") -> Check:
     """
 
     def valid(value: Any) -> bool:
-        if not isinstance(value, numbers.Real):  # in Python anything may be given
+        try:
+            above = value >= low if ends[0] == "[" else value > low
+            return above and (value <= high if ends[1] == "]" else value < high)
+        except TypeError:  # in Python anything may be given
             return False
-        above = value >= low if ends[0] == "[" else value > low
-        return above and (value <= high if ends[1] == "]" else value < high)
 
     interval = f"in {ends[0]}{_grouped(low)}, {_grouped(high)}{ends[1]}"
     return _must_be(valid, f"between {low} and {high}" if ends == "()" else interval)
