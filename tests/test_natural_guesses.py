@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,3 +152,15 @@ def test_rows_by_the_names_of_others(
         ownbert.fit()
     with pytest.raises(InputError, match="all rows have the label"):
         ownbert.fit(texts=texts[:1], labels=labels[:1], minutes=0.1, quiet=True)
+
+
+def test_values_of_another_kind_are_one_line(predictor: Predictor, pretrained: Path):
+    cases: list[dict[str, Any]] = [{"top_k": "x"}, {"top_k": 0}, {"top_k": -1}, {"threshold": "x"}]
+    for options in cases:
+        with pytest.raises(InputError, match="it must be in"):
+            predictor("red1 9", **options)
+    with pytest.raises(InputError, match="batch_tokens is 'x'"):
+        Embedder(pretrained).encode(["a"], batch_tokens="x")  # pyright: ignore
+    for texts in (None, [3]):
+        with pytest.raises(InputError, match="a text is needed"):
+            ownbert.fill(pretrained, texts)  # pyright: ignore

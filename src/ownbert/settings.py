@@ -132,9 +132,12 @@ def between(low: float, high: float, ends: str = "()") -> Check:
         ends: for each end a bracket if it is included, a parenthesis if not.
     """
 
-    def valid(value: float) -> bool:
-        above = value >= low if ends[0] == "[" else value > low
-        return above and (value <= high if ends[1] == "]" else value < high)
+    def valid(value: Any) -> bool:
+        try:
+            above = value >= low if ends[0] == "[" else value > low
+            return above and (value <= high if ends[1] == "]" else value < high)
+        except TypeError:  # in Python anything may be given
+            return False
 
     interval = f"in {ends[0]}{_grouped(low)}, {_grouped(high)}{ends[1]}"
     return _must_be(valid, f"between {low} and {high}" if ends == "()" else interval)

@@ -122,12 +122,13 @@ def test_threads_take_turns(predictor, texts: list[str]):
 
 def test_options_of_files_are_options_in_memory(classifier, predictor, texts, tmp_path, tiny):
     """Without an output they were accepted and did nothing."""
-    for given in (
+    cases: list[dict[str, Any]] = [
         {"threshold": 0.999},
         {"probabilities": True},
         {"threshold": 0.5, "top_k": 2},
         {"probabilities": True, "top_k": None},
-    ):
+    ]
+    for given in cases:
         predict(classifier, texts, tmp_path / "out.jsonl", **given)
         rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
         rows = [{name: row[name] for name in row if name != "text"} for row in rows]

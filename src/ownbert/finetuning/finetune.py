@@ -67,7 +67,7 @@ def finetune(
     train, labels = rows_by_other_names(options.get("train"), options.pop("labels", None), options)
     if train is not None:
         options["train"] = train if labels is None else (train, labels)
-    with writing(output), contextlib.ExitStack() as reading:
+    with writing(output), contextlib.ExitStack() as stack:
         folder = FinetuneFolder(output, resume=resume, overwrite=overwrite)
         sources, options = sources_in_memory(recipe_options(task, options))
         recipe = folder.resolve_finetuning(config=config, overrides=overrides, options=options)
@@ -77,7 +77,7 @@ def finetune(
                 f"{output} is finished: nothing is left to do; start anew with --overwrite"
             )
             return load_finetuned(folder.path)[1]
-        reading.enter_context(reading_as(recipe.data.encoding))
+        stack.enter_context(reading_as(recipe.data.encoding))
         run = FinetuningRun(recipe, sources=sources)
         run.callbacks = callbacks or run.callbacks
         run.check_adapting()

@@ -176,6 +176,8 @@ class Filler:
 
     def with_masks(self, text: str) -> str:
         """The text with its masks as the tokenizer writes them."""
+        if not isinstance(text, str):
+            raise InputError(f"a text is needed, not {type(text).__name__}")
         # Text that is already tokens is split only at blanks, so a mask needs them around it.
         mask = f" {self.mask} " if self.tokenizer.kind == "blank" else self.mask
         return self.spelling.sub(lambda _: mask, text)
@@ -283,6 +285,8 @@ def fill(
         InputError: as for ``Filler``.
     """
     filler = Filler(folder, top=top, device=device, engine=engine)
+    if not isinstance(texts, str | Iterable):
+        raise InputError(f"a text is needed, not {type(texts).__name__}")
     return list(filler([texts] if isinstance(texts, str) else texts))
 
 

@@ -288,9 +288,9 @@ class Predictor:
         self, top_k: int | None, threshold: float | None, probabilities: bool
     ) -> Callable[[Any, Row], Any]:
         """What makes an answer of what is decided for a row."""
+        options = output_options(top_k, threshold, probabilities)
         if threshold is None and not probabilities:
             return lambda decided, row: self.task.answer(decided, row, top_k)
-        options = output_options(top_k, threshold, probabilities)
         self.task.refuse_output_options(options)
         return lambda decided, row: self.task.output_row(decided, row, options)
 

@@ -132,7 +132,7 @@ def test_numbers_without_end():
 @pytest.mark.parametrize("command", ["vocab", "prepare", "embed", "predict", "evaluate"])
 def test_every_command_refuses_nested_texts(command: str, classifier: Path, tmp_path: Path):
     (tmp_path / "a.jsonl").write_text('{"text": %s, "label": "red"}\n' % ("[" * 900 + "]" * 900))
-    given: dict[str, tuple[object, ...]] = {
+    given: dict[str, tuple[str | Path, ...]] = {
         "vocab": ("a.jsonl", "-o", tmp_path / "vocab"),
         "prepare": ("a.jsonl", "--tokenizer", classifier, "-o", tmp_path / "tokens"),
         "embed": (classifier, "a.jsonl", "-o", tmp_path / "a.npy"),
