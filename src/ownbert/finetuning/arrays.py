@@ -72,6 +72,8 @@ def labels_of(y: Any) -> Any:
     kind = getattr(getattr(y, "dtype", None), "numpy_dtype", None)
     if kind is not None and not y.isna().any():
         y = y.to_numpy(dtype=kind)
+    if (found := _of_one_hot(y)) is not None:
+        return found
     several = isinstance(y, list | tuple) and any(isinstance(one, list | tuple | set) for one in y)
     shape = () if isinstance(y, list | tuple) else np.shape(y)
     if several or (len(shape) == 2 and shape[1] > 1):
@@ -80,6 +82,19 @@ def labels_of(y: Any) -> Any:
             'ownbert.finetune("multilabel", model=..., train={"text": X, "labels": y}, output=...)'
         )
     return y
+
+
+def _of_one_hot(y: Any) -> np.ndarray | None:
+    """The class of each text, from rows of 0 and 1 with a single 1; None if y is something else."""
+    if hasattr(y, "columns") or not hasattr(y, "__len__") or not len(y):
+        return None
+    try:
+        bits = np.asarray(y)
+    except ValueError:  # rows of different lengths
+        return None
+    if bits.ndim != 2 or bits.shape[1] < 2 or bits.dtype.kind not in "biuf":
+        return None
+    return bits.argmax(1) if np.isin(bits, (0, 1)).all() and (bits.sum(1) == 1).all() else None
 
 
 def name_of(label: Any, where: str) -> str:

@@ -101,7 +101,8 @@ def find_task(
             kind = "multilabel" if bits else "regress"
             return task_class(kind)(_settings(kind, label_options), columns)
     label = find_columns(path, COLUMNS["classify"], columns)["label"]
-    cells = [v[0] for _, v in itertools.islice(read_values(path, label), _LOOKED_AT)]
+    # All of them: a file that is sorted by label shows some of its labels at the end alone.
+    cells = [v[0] for _, v in read_values(path, label)]
     found, note = task_of_cells(cells)
     task = task_class(found)(_settings(found, label_options), columns)
     task.label_note = note  # pyright: ignore

@@ -168,7 +168,7 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
         names, note = single_labels(cells, known=self.known_labels, names=self.vector_names)
         if first:
             refuse_ids(names, path, column)
-            self._seen, self.label_note = frozenset(names), note or self.label_note
+            self._seen, self.label_note = frozenset(names), self.label_note or note
         return [
             Row(row.line, row.texts, name, features=row.features)
             for row, name in zip(rows, names, strict=True)
@@ -182,7 +182,8 @@ def _indices(labels: tuple[str, ...]) -> Mapping[str, int]:
 
 def sort_labels(names: set[str]) -> tuple[str, ...]:
     """Labels in order, numerically if all are whole numbers."""
-    numbers = all(name.removeprefix("-").isdecimal() for name in names)
+    # Python makes no number of more than 4,300 digits.
+    numbers = all(name.removeprefix("-").isdecimal() and len(name) < 1000 for name in names)
     return tuple(sorted(names, key=(lambda n: (int(n), n)) if numbers else None))
 
 

@@ -1,5 +1,6 @@
 """Tasks with one answer per text or pair of texts: reading, pooling, long documents."""
 
+import csv
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -107,7 +108,10 @@ class SentenceTask(Task):
     def vector_names(self) -> list[str]:
         """The names of the places of vectors of 0 and 1 that the user gave."""
         given = self.settings.label_names
-        return [] if given is None else [name.strip() for name in given.split(",")]
+        if given is None:
+            return []
+        # A name that holds a comma stands in double quotes.
+        return [name.strip() for name in next(csv.reader([given], skipinitialspace=True), [])]
 
     def stream(self, path: Source) -> Iterator[Row]:
         if isinstance(path, MemoryTable) or kind_of(path) != "txt":

@@ -17,6 +17,7 @@ from ownbert.data.readers.columns import ColumnNames
 from ownbert.data.readers.labels import text_list
 from ownbert.data.readers.memory import table_of
 from ownbert.errors import InputError
+from ownbert.finetuning.arrays import labels_of
 from ownbert.finetuning.estimator import OwnBertClassifier
 from ownbert.fitting.fit import preview_fit
 from ownbert.fitting.labelled_rows import find_task
@@ -306,6 +307,71 @@ def test_rows_are_held_out_as_far_as_possible(counts: Sequence[int]):
     assert dev
     assert len(train) + len(dev) == len(rows)
     assert {row.target for row in train} == {str(label) for label in labels}
+
+
+def read_labels(labels: Sequence[Any], name: str | None = None) -> tuple[Task, list[Any]]:
+    """The task that labels are for, and the targets of their rows."""
+    data = table_of({"text": texts(len(labels)), "label": labels})
+    task = find_task(data, ColumnNames(), name)
+    return task, [row.target for row in task.read(data)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "task", "first"),
+    [
+        (["3,5", "4,0", "2,5", "4,5", "5,4"] * 30, "regress", (3.5,)),
+        ([f"{2000 + i},{i:02}" for i in range(60)], "regress", (2000.0,)),
+        (["1,2", "1", "2,3", "3", "1,3"], "multilabel", ("1", "2")),
+        (["1,2", "1", "2,3", "3", "1,3"] * 40, "multilabel", ("1", "2")),
+        (["[np.str_('a'), np.str_('b')]", "[]", "[np.str_('b')]"], "multilabel", ("a", "b")),
+        (["a"] * 5200 + ["a|b", "b"] * 300, "multilabel", ("a",)),
+    ],
+)
+def test_what_looks_like_something_else(labels: list[Any], task: str, first: Any):
+    found, targets = read_labels(labels)
+    assert (found.name, targets[0]) == (task, first)
+
+
+@pytest.mark.parametrize(
+    ("labels", "task", "message"),
+    [
+        ([[1, 1, 0], [0, 1], [0, 0, 1]], "multilabel", "row 2: the vector of labels has 2 places"),
+        ([[1, 1, 0], [0, 1], [0, 0, 1]], None, "row 2: the vector of labels has 2 places"),
+        (["[a, b]", "[a]", "[b]"], None, r"row 1: the labels start with \["),
+        ([[0.5, 0.25], [0.75, 0.5]], "multilabel", "row 1: the labels are numbers with decimals"),
+        ([f"id-{i}" for i in range(58)] + ["id-1"] * 2, None, "58 different values in 60 rows"),
+    ],
+)
+def test_what_is_half_a_label_is_refused(labels: list[Any], task: str | None, message: str):
+    with pytest.raises(InputError, match=message):
+        read_labels(labels, task)
+
+
+@pytest.mark.parametrize("name", ["classify", "multilabel"])
+@pytest.mark.parametrize(("cell", "label"), [("1.0", "1.0"), ("1", "1"), ("true", "True")])
+def test_two_known_labels_of_one_value_stay_two(name: str, cell: str, label: str):
+    task = task_class(name)(labels=("1", "1.0", "True"))
+    labels = [cell if name == "classify" else [cell]] * 2
+    rows = task.read(table_of({"text": texts(2), "label": labels}))
+    assert {str(row.target) for row in rows} == {label if name == "classify" else str((label,))}
+
+
+def test_labels_of_many_digits_are_sorted():
+    assert sort_labels({"9" * 5000, "1"}) == ("1", "9" * 5000)
+
+
+def test_names_of_places_may_have_commas():
+    data = table_of({"text": texts(2), "label": [[1, 0], [1, 1]]})
+    task = find_task(data, ColumnNames(), None, {"label_names": 'joy,"fear, mild"'})
+    assert [row.target for row in task.read(data)] == [("joy",), ("joy", "fear, mild")]
+
+
+def test_one_hot_rows_of_the_estimators_are_classes():
+    y = np.asarray([[1, 0, 0], [0, 0, 1], [0, 1, 0]])
+    for given_ in (y, y.astype(float), y.astype(bool), y.tolist()):
+        assert labels_of(given_).tolist() == [0, 2, 1]
+    with pytest.raises(InputError, match="several labels"):
+        labels_of([[1, 1, 0], [0, 0, 1]])
 
 
 SIGNS = st.characters(codec="utf-8", exclude_characters="\0\r", exclude_categories=("Cs", "Cc"))

@@ -97,3 +97,15 @@ def test_files_that_cannot_be_read(tmp_path: Path, name: str, text: str, message
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=rf"{name}.*{message}"):
         read_sentences(tmp_path / name, ColumnNames())
+
+
+@pytest.mark.parametrize("words", ['["Ann", "saw"]', "['Ann', 'saw']", "['Ann' 'saw']"])
+def test_words_to_tag_may_be_lists_that_were_written_as_text(tmp_path: Path, words: str):
+    path = tmp_path / "a.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("tokens",), (words,), ("[ 1 ] is",), ("['a', 'b",)])
+    rows = stream_sentences(path, ColumnNames())
+    assert next(rows).texts == ("Ann", "saw")
+    assert next(rows).texts == ("[", "1", "]", "is")
+    with pytest.raises(InputError, match=r"a.csv, line 4: 'tokens' looks like a list"):
+        next(rows)

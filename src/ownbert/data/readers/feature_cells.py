@@ -42,18 +42,24 @@ def read_features(
     return found
 
 
+def is_written_list(value: Any) -> bool:
+    """Whether a cell is a text that is a list, as csv has it, or half a list. Words may be in
+    brackets; what is quoted, or several numbers, is a list."""
+    if not isinstance(value, str) or value.lstrip()[:1] != "[":
+        return False
+    items = text_list(value)
+    if items is None:
+        return _HALF_A_LIST.match(value.strip()) is not None
+    return len(items) != 1 or isinstance(items[0], str)
+
+
 def split_cell(value: Any, column: str, where: str) -> tuple[str, ...]:
     """The items of a list, which csv has as text, or of a text separated by blanks."""
-    if isinstance(value, str) and value.lstrip()[:1] == "[" and value.rstrip()[-1:] == "]":
-        items = text_list(value)
-        # Words may be in brackets; what is quoted, or several numbers, is a list.
-        if items is not None and (len(items) != 1 or isinstance(items[0], str)):
-            value = items
-        elif items is None and _HALF_A_LIST.match(value.strip()):
-            raise InputError(
-                f"{where}: {column!r} looks like a list and is none; write it as "
-                '["one", "two"], with double quotes, or with blanks between the items'
-            )
+    if is_written_list(value) and (value := text_list(value)) is None:
+        raise InputError(
+            f"{where}: {column!r} looks like a list and is none; write it as "
+            '["one", "two"], with double quotes, or with blanks between the items'
+        )
     if isinstance(value, list):
         return tuple(as_text(item, column, where) for item in value)
     return tuple(as_text(value, column, where).split())

@@ -21,8 +21,8 @@ from ownbert.errors import InputError, in_short
 SEPARATORS = ("|", ";", ",")
 # Whole numbers with more different values than this are classes only where they repeat so often.
 _MOST_NUMERIC_CLASSES, _REPEATED = 50, 3
-# Rows from which a column in which no value occurs twice is no column of labels.
-_FEWEST_DIFFERENT = 20
+# Rows from which a column whose values nearly all differ (this share) is no column of labels.
+_FEWEST_DIFFERENT, _NEARLY_ALL = 20, 0.9
 # Characters of a list that is written as text.
 _LONGEST_LIST = 1 << 20
 _TRUTH = {"true": "true", "false": "false"}
@@ -33,6 +33,9 @@ _ITEM = re.compile(
     r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^\s,'"\[\](){}]+))\s*(,|(?=\s|['"]|$))""",
     re.DOTALL,
 )
+# Of NumPy, in a list of Python: np.str_('a'), np.int64(3).
+_NUMPY = re.compile(r"""\bnp\.\w+\(('(?:[^'\\]|\\.)*'|[^\s()'"]*)\)""")
+_IN_LISTS = re.compile("[,'\"]")
 _BARE = {"true": True, "false": False, "null": None, "none": None, "nan": None}
 
 
@@ -105,15 +108,14 @@ def single_labels(
     cells.refuse_missing()
     values, note = _as_lists(cells), ""
     if any(isinstance(value, list) for value in values):
-        if size := _vector_size(values):
+        if size := _vector_size(values, cells.places):
             values, note = (
                 _of_one_hot(cells, values, _vector_names(size, names)),
                 _hot("one-hot", size),
             )
         else:
             values = [_only_item(value, i, cells) for i, value in enumerate(values)]
-    found = _as_names(values, cells)
-    return [_matched(name, known) for name in found], note
+    return _as_names(values, cells, known), note
 
 
 def label_sets(
@@ -137,7 +139,7 @@ def label_sets(
         if value is None or (isinstance(value, float) and value != value):
             raise InputError(f"{place}: the labels are missing or null; [] says that none holds")
     values, note = _as_lists(cells, strict=True), ""
-    if size := _vector_size(values):
+    if size := _vector_size(values, cells.places):
         own, note = _vector_names(size, names), _hot("multi-hot", size)
         values = [[n for n, on in zip(own, v, strict=True) if _is_on(on)] for v in values]
     texts = [v for v in values if isinstance(v, str)]
@@ -156,14 +158,20 @@ def label_sets(
             parts.append([value] if separator is None else value.split(separator))
         else:
             parts.append(value if isinstance(value, list) else [value])
+    for own, place in zip(parts, cells.places, strict=True):
+        if any(isinstance(part, float) and part % 1 for part in own):
+            raise InputError(
+                f"{place}: the labels are numbers with decimals, which are no names; to learn "
+                "numbers, give each a column and take the task regress"
+            )
     flat = [part for own in parts for part in own if not is_missing(part)]
     where = [
         p for own, p in zip(parts, cells.places, strict=True) for v in own if not is_missing(v)
     ]
-    texts = iter(_as_names(flat, LabelCells(flat, where, cells.column)))
+    texts = iter(_as_names(flat, LabelCells(flat, where, cells.column), known))
     sets = []
     for own in parts:
-        found = [_matched(next(texts), known) for part in own if not is_missing(part)]
+        found = [next(texts) for part in own if not is_missing(part)]
         sets.append(tuple(dict.fromkeys(found)))
     return LabelSets(sets, separator, note)
 
@@ -199,13 +207,16 @@ def task_of_cells(values: Sequence[Any]) -> tuple[str, str]:
     cells = LabelCells(present, [""] * len(present), "")
     try:
         lists = _as_lists(cells)
-    except InputError:
+        _vector_size(lists, cells.places)
+    except InputError:  # whoever reads the rows says where
         return "multilabel", ""
     if any(isinstance(value, list) for value in lists):
         if all(isinstance(v, list) and len(v) == 1 for v in lists):
             return "classify", ""
-        one = _vector_size(lists) and all(sum(map(_is_on, v)) == 1 for v in lists)
-        return ("classify", "") if one else ("multilabel", "")
+        size = _vector_size(lists, cells.places)
+        if not size or any(sum(map(_is_on, v)) != 1 for v in lists):
+            return "multilabel", ""
+        return "classify", f"{_hot('one-hot', size)}; --task multilabel reads them as sets"
     texts = [as_text(value, "label", "").strip() for value in lists]
     if found := _numeric_task(texts):
         return found
@@ -222,7 +233,12 @@ def _numeric_task(texts: Sequence[str]) -> tuple[str, str] | None:
     distinct = len(set(numbers))
     fractions = any(number % 1 for number in numbers)
     if fractions and distinct > 2:
-        return "regress", ""
+        if not any("," in text for text in texts):
+            return "regress", ""
+        return "regress", (
+            "the labels are numbers with a comma before the decimals; --task multilabel reads them "
+            "as sets of labels"
+        )
     if distinct <= _MOST_NUMERIC_CLASSES:
         return "classify", ""
     name = "classify" if len(numbers) >= _REPEATED * distinct else "regress"
@@ -250,19 +266,35 @@ def decimal_numbers(texts: Sequence[str], *, sure: bool = False) -> list[float] 
         return None
     if all(_THOUSANDS.fullmatch(text) for text in commas):
         return None
-    # Two labels that are numbers look the same, but their pairs repeat.
-    if not sure and (len(commas) < len(texts) / 2 or len(set(texts)) < max(3, len(texts) / 2)):
+    if not sure and _are_pairs(texts):
         return None
     return [float(text.replace(",", ".")) for text in texts]
 
 
+def _are_pairs(texts: Sequence[str]) -> bool:
+    """Whether texts such as "3,12" are rather sets of numbered labels than decimals: most numbers
+    behind commas are also before one or alone, no set is written in both orders, and none has a
+    number twice or with a needless 0."""
+    pairs = {tuple(text.split(",")) for text in texts if "," in text}
+    firsts, behind = {text.partition(",")[0] for text in texts}, {two for _, two in pairs}
+    return 2 * len(behind & firsts) >= len(behind) and not any(
+        one == two or (two, one) in pairs or (len(two) > 1 and two[0] == "0") for one, two in pairs
+    )
+
+
 def refuse_ids(names: Sequence[str], source: Any, column: str) -> None:
-    """Raise ``InputError`` for a column of labels in which every value occurs once."""
-    if len(names) < _FEWEST_DIFFERENT or len(set(names)) < len(names):
+    """Raise ``InputError`` for a column of labels in which nearly every value occurs once."""
+    different = len(set(names))
+    if len(names) < _FEWEST_DIFFERENT or different < _NEARLY_ALL * len(names):
         return
     advice = "name the column of the labels with --label-column"
     if decimal_numbers(names) is not None:
         advice += ", or predict numbers: --task regress"
+    if different < len(names):
+        raise InputError(
+            f"{source}: {column!r} has {different:,} different values in {len(names):,} rows, so "
+            f"it looks like an id and not like a label; {advice}"
+        )
     raise InputError(
         f"{source}: each of the {len(names):,} values of {column!r} occurs once, so it looks like "
         f"an id and not like a label; {advice}"
@@ -282,7 +314,7 @@ def text_list(value: str) -> list[Any] | None:
         return found if isinstance(found, list) else None
     except (ValueError, RecursionError):
         pass
-    inside, at, items = text[1:-1].strip(), 0, []
+    inside, at, items = _NUMPY.sub(r"\1", text[1:-1]).strip(), 0, []
     while at < len(inside):
         match = _ITEM.match(inside, at)
         if match is None or match.end() == at:
@@ -322,7 +354,11 @@ def _as_lists(cells: LabelCells, *, strict: bool = False) -> list[Any]:
     texts = [i for i, v in enumerate(cells.values) if isinstance(v, str) and v.strip()]
     lists = sum(parsed[i] is not None for i in texts)
     bracketed = [i for i in texts if str(cells.values[i]).lstrip().startswith("[")]
-    if not (lists and 2 * lists > len(texts)) and not (strict and bracketed):
+    # A column of "[a, b]" is no column of names, and one of "[other]" is.
+    broken = 2 * len(bracketed) > len(texts) and any(
+        parsed[i] is None and _IN_LISTS.search(str(cells.values[i])) for i in bracketed
+    )
+    if not (lists and 2 * lists > len(texts)) and not (strict and bracketed) and not broken:
         return list(cells.values)
     for i in bracketed:
         if parsed[i] is None:
@@ -333,16 +369,30 @@ def _as_lists(cells: LabelCells, *, strict: bool = False) -> list[Any]:
     return [value if own is None else own for value, own in zip(cells.values, parsed, strict=True)]
 
 
-def _vector_size(values: Sequence[Any]) -> int:
+def _vector_size(values: Sequence[Any], places: Sequence[str]) -> int:
     """The length that all cells have as lists of 0 and 1; 0: they are none.
 
-    One item can be a label, and so can different numbers of items.
+    One item can be a label, and so can different numbers of items, where none occurs twice.
+
+    Raises:
+        InputError: they are such lists and differ in length.
     """
     if not values or not all(isinstance(value, list) for value in values):
         return 0
+    if not all(_bit(v) is not None for value in values for v in value):
+        return 0
     size = len(values[0])
-    alike = size > 1 and all(len(value) == size for value in values)
-    return size if alike and all(_bit(v) is not None for value in values for v in value) else 0
+    if all(len(value) == size for value in values):
+        return size if size > 1 else 0
+    # No set of labels has one of them twice.
+    twice = any(len(set(map(_bit, value))) < len(value) for value in values)
+    other = next(i for i, value in enumerate(values) if len(value) != size)
+    if twice:
+        raise InputError(
+            f"{places[other]}: the vector of labels has {len(values[other])} places, and the first "
+            f"row's has {size}"
+        )
+    return 0
 
 
 def _bit(value: Any) -> int | None:
@@ -391,10 +441,19 @@ def _only_item(value: Any, index: int, cells: LabelCells) -> Any:
     return value[0]
 
 
-def _as_names(values: Sequence[Any], cells: LabelCells) -> list[str]:
-    """Values as names of labels: truth values and whole numbers in one spelling."""
+def _as_names(values: Sequence[Any], cells: LabelCells, known: Collection[str] = ()) -> list[str]:
+    """Values as names of labels: those that are known, or truth values and whole numbers in one
+    spelling."""
     pairs = zip(values, cells.places, strict=True)
     texts = [as_text(value, cells.column, place).strip() for value, place in pairs]
+    if known and any(text not in known for text in texts):
+        spelled = _in_one_spelling(values, texts)
+        both = zip(texts, spelled, strict=True)
+        return [text if text in known else _matched(one, known) for text, one in both]
+    return texts if known else _in_one_spelling(values, texts)
+
+
+def _in_one_spelling(values: Sequence[Any], texts: list[str]) -> list[str]:
     if texts and all(text.lower() in _TRUTH for text in texts):
         return [_TRUTH[text.lower()] for text in texts]
     if any(
@@ -410,11 +469,11 @@ def _matched(name: str, known: Collection[str]) -> str:
     """The known label that is the same value in another spelling, else the name."""
     if not known or name in known:
         return name
-    return _spellings(tuple(known)).get(_value_of(name), name)
+    return _spellings(frozenset(known)).get(_value_of(name), name)
 
 
 @lru_cache(maxsize=8)
-def _spellings(known: tuple[str, ...]) -> Mapping[Any, str]:
+def _spellings(known: frozenset[str]) -> Mapping[Any, str]:
     counts = Counter(map(_value_of, known))
     return {v: name for name in known if (v := _value_of(name)) is not None and counts[v] == 1}
 

@@ -7,6 +7,8 @@ LINES = {
     "{} is what {} was trained on: these metrics say nothing of new rows": "{} 正是训练 {} 所用的文件：这些指标对新的行没有意义",
     # How labels were read.
     "labels in one cell are separated by {}; another separator is chosen by --label-separator": "同一格中的标签以 {} 分隔；用 --label-separator 可另选分隔符",
+    "the labels are numbers with a comma before the decimals; --task multilabel reads them as sets of labels": "标签是以逗号为小数点的数值；--task multilabel 把它们读作标签集合",
+    "the labels are {} vectors of {}; --label-names names their places; --task multilabel reads them as sets": "标签是 {1} 位的 {0} 向量；用 --label-names 给各位命名；--task multilabel 把它们读作标签集合",
     "the labels are {} vectors of {}; --label-names names their places": "标签是 {1} 位的 {0} 向量；用 --label-names 给各位命名",
     "the labels are {} different whole numbers in {} rows: they are read as {}; --task {} reads them otherwise": "标签是 {1} 行中的 {0} 个不同整数：按{2~}读取；用 --task {3} 可改变",
     "classes": "类别",

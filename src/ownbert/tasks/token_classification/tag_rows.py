@@ -26,7 +26,12 @@ from ownbert.data.readers.columns import (
     id_value,
 )
 from ownbert.data.readers.conll import read_conll
-from ownbert.data.readers.feature_cells import read_features, refuse_plain_text, split_cell
+from ownbert.data.readers.feature_cells import (
+    is_written_list,
+    read_features,
+    refuse_plain_text,
+    split_cell,
+)
 from ownbert.data.readers.memory import MemoryTable
 from ownbert.data.readers.tables import (
     PathLike,
@@ -177,7 +182,7 @@ def _untagged(path: Source, given: ColumnNames) -> Iterator[Row]:
     ids = id_column(path, [column, *names], given.id)
     for line, (value, *cells) in read_values(path, [column, *names, *ids]):
         where = place(path, line)
-        if isinstance(value, list):
+        if isinstance(value, list) or is_written_list(value):
             row = Row(line, split_cell(value, column, where))
         else:
             # Features are of the words that blanks separate.
