@@ -146,7 +146,8 @@ def test_commands_that_use_a_model(
             shown.append(done.stdout)
         assert shown[0] == shown[1]
     lines = (topics / "corpus.txt").read_text()
-    rows = printed_rows("predict", classifier, "--encoding", "utf-16", stdin=lines.encode("utf-16"))
+    done = run_cli("predict", classifier, "--encoding", "utf-16", stdin=lines.encode("utf-16"))
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert rows == printed_rows("predict", classifier, stdin=lines)
 
     plain = ownbert.evaluate(classifier, topics / "test.csv")

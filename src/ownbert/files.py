@@ -305,7 +305,7 @@ def inside(folder: Path, name: str, source: str | os.PathLike[str]) -> Path:
 
 
 UTF8 = "utf-8"
-ENCODING_HELP = "Encoding of the text files, such as cp1252, gb18030, shift_jis or utf-16."
+ENCODING_HELP = "Encoding of text files, as in cp1252 or gb18030."
 # Of the files of users; None: UTF-8, and the command has no option for another.
 _encoding: ContextVar[str | None] = ContextVar("encoding", default=None)
 # Files that this process has written to read them again, as the user's files are read.
@@ -336,12 +336,12 @@ def reads_encoding(function: Callable[Parameters, Result]) -> Callable[Parameter
     """A function whose keyword ``encoding`` is that of the files which it reads."""
 
     @functools.wraps(function)
-    def reading(*about: Parameters.args, **options: Parameters.kwargs) -> Result:
+    def call(*about: Parameters.args, **options: Parameters.kwargs) -> Result:
         encoding = options.get("encoding")
         with reading_as(None if encoding is None else str(encoding)):
             return function(*about, **options)
 
-    return reading
+    return call
 
 
 def known_encoding(encoding: str) -> str:
@@ -440,7 +440,7 @@ def _lines(path: Path, encoding: str, *, internal: bool) -> Iterator[tuple[int, 
                     yield number, line.removeprefix("\ufeff") if number == 1 else line
             except UnicodeError:
                 raise InputError(
-                    f"{path}, line {number + 1} or one soon after it: not {encoding}; name the "
+                    f"{path}, line {number + 1} or soon after it: not {encoding}; name the "
                     "encoding of the file with --encoding"
                 ) from None
             return
@@ -497,12 +497,11 @@ def _split(
         line, number = stream.readline(_MOST_LINE), number + 1
 
 
-def _split_at_returns(
-    path: Path, rest: AnyStr, stream: Any, feed: AnyStr, turn: AnyStr
-) -> Iterator[AnyStr]:
+def _split_at_returns(path: Path, rest: Any, stream: Any, feed: Any, turn: Any) -> Iterator[Any]:
     number, more = 1, rest
     while more:
-        *lines, rest = rest.replace(turn + feed, turn).split(turn)
+        # Line feeds that come later end lines too.
+        *lines, rest = rest.replace(turn + feed, turn).replace(feed, turn).split(turn)
         yield from lines
         number += len(lines)
         if len(rest) > _MOST_LINE:
@@ -510,7 +509,7 @@ def _split_at_returns(
         more = stream.read(READ_BUFFER)
         rest += more
     if rest:
-        yield rest.removesuffix(feed)
+        yield rest
 
 
 def _refuse_long(path: Path, number: int) -> None:
@@ -619,21 +618,24 @@ def _undecodable(
 ) -> str:
     """What to tell of a text that is not in its encoding; ``hint``: there is --encoding."""
     if number == 1 and line.startswith(UTF16_BOMS):
-        advice = "give --encoding utf-16, or save it as UTF-8" if hint else "save it as UTF-8"
-        return f"{path} is UTF-16: {advice}"
+        if hint:
+            return f"{path} is UTF-16: give --encoding utf-16, or save it as UTF-8"
+        return f"{path} is UTF-16: save it as UTF-8"
     for magic, kind in _BINARY_KINDS.items():
         if start.startswith(magic):
             return f"{path} is not text but {kind}"
-    found = f"not {'UTF-8' if encoding == UTF8 else encoding} (byte 0x{line[error.start]:02x})"
-    if not hint:
-        return f"{path}, line {number}: {found}; save the file as UTF-8"
-    if encoding != UTF8:
-        return f"{path}, line {number}: {found}; name the encoding of the file with --encoding"
-    likely = _likely_encoding(line)
-    return (
-        f"{path}, line {number}: {found}; save the file as UTF-8, or name its encoding, as in "
-        f"--encoding {likely}"
-    )
+    byte, shown = line[error.start], "UTF-8" if encoding == UTF8 else encoding
+    if hint and encoding == UTF8:
+        return (
+            f"{path}, line {number}: not UTF-8 (byte 0x{byte:02x}); save the file as UTF-8, or "
+            f"name its encoding, as in --encoding {_likely_encoding(line)}"
+        )
+    if hint:
+        return (
+            f"{path}, line {number}: not {shown} (byte 0x{byte:02x}); name the encoding of the "
+            "file with --encoding"
+        )
+    return f"{path}, line {number}: not {shown} (byte 0x{byte:02x}); save the file as UTF-8"
 
 
 def _likely_encoding(line: bytes) -> str:

@@ -201,7 +201,7 @@ def _text_parts(
             break
     if b"\n" not in head and b"\r" in head.strip():  # lines of an old Mac
         return [InputPart(number, 0, len(head))]
-    rest = chain(head.splitlines(keepends=True), stream)
+    rest = chain(bytes(head).splitlines(keepends=True), stream)
     if file.kind != "delimited":
         ends = _line_ends(rest, blank=file.kind == "txt")
         return _cut(number, ends, InputPart(number, 0, 0, _head_end(file, head)), rows)

@@ -9,12 +9,12 @@ from ownbert import limits
 from ownbert.cli.input_texts import given_inputs
 from ownbert.cli.options import (
     Device,
-    Encoding,
     Engine,
     FolderPrecision,
     IdColumn,
     PartRows,
     Quiet,
+    RareEncoding,
     RayHelp,
     ResumeFile,
     Runner,
@@ -48,7 +48,7 @@ def embed(
     ] = Path("-"),
     text_column: TextColumn = None,
     id_column: IdColumn = None,
-    encoding: Encoding = None,
+    encoding: RareEncoding = None,
     pooling: Annotated[
         str | None,
         typer.Option(help="mean, first or max.", show_default="the model's, else mean"),

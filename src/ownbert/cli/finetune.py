@@ -23,8 +23,9 @@ app = typer.Typer(
 
 # Settings of every task, before those of its own and after them; in the order of --help.
 _FIRST = ("model.folder", "train", "dev")
-_COLUMNS = ("text_column", "second_column", "label_column", "encoding")
+_COLUMNS = ("text_column", "second_column", "label_column")
 _LAST = (
+    "encoding",
     *("max_length", "batch_size", "from_scratch", "dropout", "freeze", "pretrain_steps"),
     *(
         "layer_gate",
@@ -163,7 +164,7 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
 _NOT: Mapping[str, tuple[str, ...]] = {
     "tag": ("second_column",),
     "image": (
-        *(*_COLUMNS, "max_length", "pretrain_steps", "adversarial"),
+        *(*_COLUMNS, "encoding", "max_length", "pretrain_steps", "adversarial"),
         *("layer_gate", "attention_blur"),
     ),
 }

@@ -54,6 +54,10 @@ IdColumn = Annotated[
 ]
 # Takes effect before the command runs (``ownbert.cli._guarded``).
 Encoding = Annotated[str | None, typer.Option(help=ENCODING_HELP, show_default=UTF8)]
+# Of commands with ``RayHelp``, which shows it.
+RareEncoding = Annotated[
+    str | None, typer.Option(help=ENCODING_HELP, show_default=UTF8, hidden=True)
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 TextColumn = Annotated[
     str | None, typer.Option(help="Column of the text in tables.", show_default="by its name")
@@ -185,7 +189,7 @@ PartRows = Annotated[
         hidden=True,
     ),
 ]
-RayHelp = Annotated[bool, help_all(dict.fromkeys(("workers", "threads", "part_rows")))]
+RayHelp = Annotated[bool, help_all(dict.fromkeys(("encoding", "workers", "threads", "part_rows")))]
 
 
 def ray_options(

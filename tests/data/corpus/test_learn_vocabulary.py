@@ -188,6 +188,14 @@ def test_what_cannot_be_learnt_is_refused(tmp_path: Path):
             learn_vocabulary(corpus, out, **settings)
     with pytest.raises(InputError, match="no such file"):
         learn_vocabulary(tmp_path / "b.txt", out)
+    long = write_lines(tmp_path / "long.txt", ["x" * 101, "12-" * 40 + "1", "a " + "7" * 5000] * 5)
+    message = "15 of 20 words have over 100 characters, .*: separate the words, ids or codes"
+    with pytest.raises(InputError, match=message):
+        learn_vocabulary(long, out, kind="blank", min_count=6)
+    write_lines(long, ["x" * 101, "7" * 5000] * 5)
+    for kind in ("blank", "wordpiece"):
+        with pytest.raises(InputError, match="10 of 10 words have over 100 characters"):
+            learn_vocabulary(long, out, kind=kind)
     with pytest.raises(InputError, match="is a file"):
         learn_vocabulary(corpus, corpus)
     (tmp_path / "bad.txt").write_bytes(b"fine\n" * 3 + b"\xff\n")

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from ownbert.cli import app
 from ownbert.data.readers.columns import COLUMNS, TEXT, ColumnNames, find_columns
+from ownbert.data.readers.memory import table_of
 from ownbert.errors import InputError
 from ownbert.tasks.task import TASKS, task_class
 
@@ -94,7 +95,7 @@ def test_help_shows_what_is_taken(task: str, tmp_path: Path):
         if task == "embed":
             second, given = ["z"], ColumnNames(second="z")
         for names in re.findall(r"the first of ([a-z0-9_, ]+)", spec.default):
-            assert tuple(names.strip().split(", ")) == spec.names
+            assert names.strip().split(", ") == [*filter(str.isascii, spec.names)]
             for name in spec.names:
                 assert taken(spec.role, [*others, *second, name], given) == [name]
         for prefix in spec.prefixes:
@@ -103,7 +104,7 @@ def test_help_shows_what_is_taken(task: str, tmp_path: Path):
         if spec.role == "second":
             for one, two in spec.pairs:
                 assert taken("second", [required["label"], one, two]) == [two]
-                assert f"{one}and{two}" in shown
+                assert f"{one}and{two}" in shown or not one.isascii()
 
 
 def test_every_task_that_reads_a_table_names_its_columns():
@@ -119,3 +120,74 @@ def test_it_is_light_to_import():
     )
     done = run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_chinese_names_are_known(found):
+    for text in ("文本", "内容", "正文", "句子", "标题", "评论", "摘要"):
+        for label in ("标签", "类别", "分类", "类目", "标注"):
+            assert found("classify", f"{label},编号,{text}") == {"text": text, "label": label}
+    assert found("classify", "标题,正文,类别")["text"] == "正文"
+    for one in ("文本", "句子"):
+        both = {"text": f"{one}1", "second": f"{one}2", "label": "标签"}
+        assert found("classify", f"标签,{one}2,{one}1") == both
+
+
+MAILS = [("Rechnung", "A"), ("Versand", "B"), ("Rechnung", "A"), ("Konto", "B")]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "memory"])
+def test_unknown_names_are_proposed_by_what_the_columns_hold(tmp_path: Path, name: str):
+    rows = [
+        {
+            "Nr": str(i),
+            "Datum": f"2024-01-{i:02}",
+            "Nachricht": f"Wo ist Paket {i}?",
+            "Kategorie": k,
+        }
+        for i, (k, _) in enumerate(MAILS * 3)
+    ]
+    source = _as(tmp_path, name, rows)
+    with pytest.raises(InputError) as caught:
+        find_columns(source, COLUMNS["classify"])
+    assert (
+        "cannot tell which column holds the texts; name it, as in --text-column Nachricht (the "
+        "longest texts) and --label-column Kategorie (3 different values); the columns (from the "
+        "first line) are: Nr, Datum, Nachricht, Kategorie"
+    ) in str(caught.value)
+    # What is named is not proposed.
+    with pytest.raises(InputError, match=r"labels; name it, as in --label-column Kategorie \(3"):
+        find_columns(source, COLUMNS["classify"], ColumnNames(text="Nachricht"))
+    with pytest.raises(InputError, match=r"--text-column Nachricht \(the longest texts\); the"):
+        find_columns(source, [TEXT])
+
+
+def test_proposals_are_what_a_shell_takes(tmp_path: Path):
+    rows = [
+        {"der Text": f"Wo bleibt mein Paket {i}?", "Art": kind, "Team": team, "Note": str(i / 2)}
+        for i, (kind, team) in enumerate(MAILS * 3)
+    ]
+    source = _as(tmp_path, "a.csv", rows)
+    with pytest.raises(
+        InputError, match=r"--text-column 'der Text' .* --label-column Art or Team; the"
+    ):
+        find_columns(source, COLUMNS["classify"])
+    with pytest.raises(InputError, match=r"--label-column Note \(12 different values\); the"):
+        find_columns(source, COLUMNS["regress"])
+
+
+def test_rows_that_are_wrong_propose_nothing(tmp_path: Path):
+    path = tmp_path / "a.csv"
+    path.write_text("Nachricht,Kategorie,x\na long text of words,b\n")
+    with pytest.raises(InputError, match="texts; name it with --text-column; the columns"):
+        find_columns(path, COLUMNS["classify"])
+
+
+def _as(folder: Path, name: str, rows: list[dict[str, str]]):
+    if name == "memory":
+        return table_of(rows, name="the rows", positional=lambda width: ())
+    path = folder / name
+    if name.endswith(".csv"):
+        path.write_text("\n".join([",".join(rows[0]), *(",".join(row.values()) for row in rows)]))
+    else:
+        path.write_text("\n".join(map(json.dumps, rows)))
+    return path

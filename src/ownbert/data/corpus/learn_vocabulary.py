@@ -225,6 +225,9 @@ def _learn_blank(
     usable = (item for item in counts.items() if item[1] >= least and _can_be_entry(item[0]))
     kept = sorted(usable, key=lambda item: (-item[1], item[0]))[: size - len(SPECIAL_TOKENS)]
     if not kept:
+        long = sum(counts[token] for token in counts if len(token) > LONGEST_WORD)
+        if 2 * long > counts.total():
+            raise InputError(_too_long(long, counts.total()))
         raise InputError(
             f"no token occurs {least} times or more in the corpus: lower --min-count or give "
             "more text"
@@ -278,10 +281,24 @@ def _learn_wordpiece(
         size = max(SMALL_SIZE, len(alphabet) + len(continued) + learnable)
         size = min(WORDPIECE_SIZE, size)
     if not alphabet:
+        words = long = 0
+        for piece in pieces():
+            found = backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(piece))
+            words += len(found)
+            long += sum(len(word) > LONGEST_WORD for word, _ in found)
+        if 2 * long > words:
+            raise InputError(_too_long(long, words))
         raise InputError(f"no character occurs {least} times or more in the corpus: give more text")
     vocabulary = train_wordpiece(backend, pieces(), alphabet, continued, size=size, min_count=least)
     tokenizer = Tokenizer.wordpiece(vocabulary, do_lower_case=lowercase)
     return tokenizer, _wordpiece_report(tokenizer, documents(), min_count=least)
+
+
+def _too_long(long: int, words: int) -> str:
+    return (
+        f"{long:,} of {words:,} words have over {LONGEST_WORD} characters, which no tokenizer of "
+        "BERT reads as words: separate the words, ids or codes by blanks"
+    )
 
 
 def _wordpiece_report(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+from ownbert.data.readers.column_proposals import as_option, propose_labels, propose_text
 from ownbert.data.readers.memory import MemoryTable
 from ownbert.data.readers.tables import (
     Source,
@@ -30,11 +31,13 @@ from ownbert.files import open_text
 TEXT_NAMES = (
     *("text", "texts", "content", "contents", "document", "doc", "sentence", "sentences"),
     *("body", "review", "comment", "message", "abstract", "description", "utterance"),
-    *("query", "question", "headline", "title", "tokens", "words", "ids"),
+    *("文本", "正文", "内容", "句子", "评论"),
+    *("query", "question", "headline", "title", "摘要", "标题", "tokens", "words", "ids"),
 )
 LABEL_NAMES = (
     *("label", "labels", "class", "category", "target", "topic", "intent", "sentiment"),
     *("tag", "y", "label_id", "class_name", "coarse_label"),
+    *("标签", "类别", "分类", "类目", "标注"),
 )
 # Two texts that belong together.
 PAIRS = (
@@ -42,6 +45,7 @@ PAIRS = (
     *(("text1", "text2"), ("text_1", "text_2"), ("text_a", "text_b"), ("s1", "s2")),
     *(("question1", "question2"), ("premise", "hypothesis"), ("query", "passage")),
     *(("query", "document"), ("anchor", "positive"), ("text", "text_pair")),
+    *(("文本1", "文本2"), ("句子1", "句子2")),
 )
 WORD_NAMES, TAG_NAMES = ("tokens", "words"), ("tags", "labels", "ner_tags")
 # Columns that number the rows: neither texts nor labels.
@@ -128,12 +132,13 @@ class ColumnSpec:
 
     @property
     def default(self) -> str:
-        """What is taken where the column is not named, for --help."""
+        """What is taken where the column is not named, for --help; Chinese names are in the docs
+        alone, for lines with wide characters are broken wrongly."""
         if not self.names and not self.pairs:
             return "none"
-        names = ", ".join(self.names)
+        names = ", ".join(filter(str.isascii, self.names))
         if self.role == "second" and self.pairs:
-            pairs = ", ".join(f"{one} and {two}" for one, two in self.pairs)
+            pairs = ", ".join(f"{one} and {two}" for one, two in self.pairs if one.isascii())
             if self.required:
                 return f"the second of a pair: {pairs}"
             return f"none, but where no column of texts is named and the file has a pair: {pairs}"
@@ -221,7 +226,7 @@ def find_columns(
     for spec in wanted:
         needed = bool(pair) if pair is not None and spec.role == "second" else spec.required
         if spec.role not in found and needed:
-            raise InputError(_missing(path, names, spec))
+            raise InputError(_missing(path, names, spec, _proposals(path, names, wanted, found)))
     every = [name for several in found.values() for name in several]
     if twice := [name for name in every if every.count(name) > 1]:
         raise InputError(f"{path}: the column {twice[0]!r} cannot be both of two things")
@@ -366,7 +371,31 @@ def _series(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _missing(path: Source, names: Sequence[str], spec: ColumnSpec) -> str:
+def _proposals(
+    path: Source, names: Sequence[str], wanted: Sequence[ColumnSpec], found: Mapping[str, Any]
+) -> list[str]:
+    """Options for the texts and labels that were not found, with columns that may hold them."""
+    taken = {name for several in found.values() for name in several}
+    left = [name for name in names if name.lower() not in COUNTERS and name not in taken]
+    proposals = []
+    missing = {s.role: s for s in wanted if s.set_aside is not None and s.role not in found}
+    if "text" in missing and (text := propose_text(path, left)) is not None:
+        proposals.append(f"{as_option(missing['text'].option, [text])} (the longest texts)")
+        taken.add(text)
+    if "label" in missing:
+        spec = missing["label"]
+        labels = propose_labels(path, left, taken, numbers=spec.several)
+        if len(labels) == 1:
+            (count,) = labels.values()
+            proposals.append(f"{as_option(spec.option, [*labels])} ({count:,} different values)")
+        elif labels:
+            proposals.append(as_option(spec.option, [*labels]))
+    return proposals
+
+
+def _missing(
+    path: Source, names: Sequence[str], spec: ColumnSpec, proposals: Sequence[str] = ()
+) -> str:
     """What to tell of a file without a column that is needed."""
     shown = shown_columns(names)
     if spec.prefixes:
@@ -383,6 +412,11 @@ def _missing(path: Source, names: Sequence[str], spec: ColumnSpec) -> str:
     start = f"no column {spec.what}"
     if spec.set_aside is not None:
         start = f"cannot tell which column holds the {spec.what}"
+    if spec.set_aside is not None and proposals:
+        return (
+            f"{path}: {start}; name it, as in {' and '.join(proposals)}; the columns (from the "
+            f"first line) are: {shown}"
+        )
     return (
         f"{path}: {start}; name it with {spec.option}; the columns (from the first line) are: "
         f"{shown}"

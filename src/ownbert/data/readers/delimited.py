@@ -233,8 +233,9 @@ class _QuotedRows:
                 if found is not None:
                     fields, error = found, None
                     reader = self._reader()
-            if error is not None or fields is None:
-                raise error or InputError(f"{self.path} cannot be read")
+            if error is not None:
+                raise error
+            assert fields is not None
             if self.backslashes:
                 fields = [field.replace(_ESCAPED_QUOTE, '"') for field in fields]
             width = width or len(fields)

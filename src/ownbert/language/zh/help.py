@@ -48,6 +48,7 @@ HELP = {
     "At most this many tokens.": "最多这么多个词元。",
     "Leave out what is rarer.": "舍去出现次数更少的。",
     "Lower case and no accents (wordpiece only).": "转成小写并去掉重音符号（只用于 wordpiece）。",
+    "Encoding of text files, as in cp1252 or gb18030.": "文本文件的编码，例如 cp1252 或 gb18030。",
     "Column of the text in tables.": "表格中文本所在的列。",
     "Plain text: line is one document per line; blank is one sentence per line, with blank lines between documents; conll is one word per line in columns, with blank lines between sentences.": "纯文本：line 为一行一篇文档；blank 为一行一句，文档之间空一行；conll 为一行一个词、分成几列，句子之间空一行。",
     "Columns of tags, one for each word of the text, which the model reads beside it; commas between them. In plain text numbers of CoNLL columns.": "给文本的每个词一个标签的列，模型除文本外还读取它们；列名之间用逗号。纯文本则为 CoNLL 列的编号。",
@@ -420,6 +421,7 @@ HELP = {
 
 # What a help text says of a default that is more than a value.
 DEFAULTS = {
+    "utf-8": "UTF-8 编码",
     "that of pretraining with these columns, else 10": "预训练这些列时的维数，否则为 10",
     "as exported": "按导出时的格式",
     "by its card": "依模型卡",

@@ -1,0 +1,77 @@
+"""Which columns of a table may be meant where no name is usual: proposals by what they hold."""
+
+import shlex
+from collections.abc import Collection, Sequence
+from itertools import islice
+from typing import Any
+
+from ownbert.data.readers.tables import Source, read_values
+from ownbert.errors import InputError
+
+_ROWS = 1_000
+# Shorter values on average are no texts.
+_SHORTEST_TEXT = 8
+# Labels have fewer characters on average.
+_LONGEST_LABEL = 60
+# At most so many columns are proposed for the labels.
+_LABEL_COLUMNS = 3
+
+
+def propose_text(path: Source, names: Sequence[str]) -> str | None:
+    """The column whose values are the longest in the first 1,000 rows; None where none is long."""
+    lengths = {name: _length(values) for name, values in _values(path, names).items()}
+    longest = max(lengths, key=lambda name: lengths[name], default=None)
+    return longest if longest is not None and lengths[longest] >= _SHORTEST_TEXT else None
+
+
+def propose_labels(
+    path: Source, names: Sequence[str], apart: Collection[str], *, numbers: bool
+) -> dict[str, int]:
+    """The columns that may hold labels, with the number of their values in the first 1,000 rows.
+
+    Args:
+        path: a table.
+        names: of its columns.
+        apart: columns that hold something else.
+        numbers: whether they hold numbers instead of classes.
+    """
+    found: dict[str, int] = {}
+    for name, values in _values(path, [name for name in names if name not in apart]).items():
+        different = len({str(value) for value in values})
+        classes = 2 <= different <= len(values) // 2 and _length(values) <= _LONGEST_LABEL
+        if (different > 1 and all(map(_is_number, values))) if numbers else classes:
+            found[name] = different
+    return dict(islice(found.items(), _LABEL_COLUMNS))
+
+
+def as_option(option: str, names: Sequence[str]) -> str:
+    """An option with its value, as a shell takes it."""
+    return f"{option} {' or '.join(map(shlex.quote, names))}"
+
+
+def _values(path: Source, names: Sequence[str]) -> dict[str, list[Any]]:
+    """The values of the first rows by column, without what is missing; none where rows are wrong
+    or can be read only once."""
+    names = [name for name in names if list(names).count(name) == 1]
+    try:
+        rows = [values for _, values in islice(read_values(path, names), _ROWS)]
+    except InputError:
+        return {}
+    columns = zip(*rows, strict=True) if rows else ()
+    return {
+        name: [value for value in values if value not in (None, "")]
+        for name, values in zip(names, columns, strict=False)
+    }
+
+
+def _length(values: Sequence[Any]) -> float:
+    """Characters of a value on average."""
+    return sum(len(str(value)) for value in values) / max(1, len(values))
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
