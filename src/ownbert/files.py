@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, AnyStr, BinaryIO, ParamSpec, TypeVar, cast
 
-from ownbert.errors import InputError
+from ownbert.errors import InputError, in_short
 from ownbert.schema import Check
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -355,8 +355,8 @@ def known_encoding(encoding: str) -> str:
         "text\n".encode(name)  # bytes to bytes, as of base64, is no encoding of text
     except (LookupError, UnicodeError, ValueError):
         raise InputError(
-            f"encoding {encoding!r} is not known; one such as utf-8, cp1252, gb18030, shift_jis or "
-            "utf-16"
+            f"encoding {in_short(encoding)} is not known; one such as utf-8, cp1252, gb18030, "
+            "shift_jis or utf-16"
         ) from None
     return UTF8 if name == "utf-8-sig" else name
 
