@@ -54,6 +54,13 @@ def test_every_encoding_of_python(tmp_path: Path, encoding: str, text: str, end:
         assert [number for number, _ in open_text(path)] == [*range(1, len(lines) + 1)]
 
 
+def test_a_mark_of_utf8_says_what_a_file_is(tmp_path: Path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(f"{CHINESE}\n{GERMAN}\n".encode("utf-8-sig"))
+    with reading_as("cp1252"):
+        assert [line for _, line in open_text(path)] == [CHINESE, GERMAN]
+
+
 def test_every_reader_reads_them(tmp_path: Path):
     for name, content in {
         "a.csv": f'text,label\n"{CHINESE}\n2",好\n',
@@ -180,7 +187,7 @@ def test_commands_that_train(topics: Path, wide: Path, pretrained: Path, tmp_pat
         train = ("--train", files / "train.csv", "--dev", files / "dev.csv", "--model", pretrained)
         done = run_cli(
             *("finetune", "classify", *train, "-o", f"{folder}-clf", "--max-steps", 2),
-            *(*own, "--quiet"),
+            *(*own, "--pretrain-steps", 2, "--quiet"),
             cwd=tmp_path,
         )
         assert (done.returncode, done.stderr) == (0, "")
@@ -189,6 +196,8 @@ def test_commands_that_train(topics: Path, wide: Path, pretrained: Path, tmp_pat
         assert one.read_bytes() == other.read_bytes()
     stores = [Store.open(tmp_path / f"{folder}-tokens") for folder in ("utf8", "utf16")]
     assert np.array_equal(stores[0].tokens, stores[1].tokens)
+    given = {"train": wide / "train.csv", "dev": wide / "dev.csv", "max_steps": 1, "quiet": True}
+    ownbert.finetune(model=pretrained, output=tmp_path / "python", encoding="utf-16", **given)
     # A recipe knows the encoding, so that it is the whole run.
     recipe = ("--config", tmp_path / "utf16-clf" / "recipe.yaml", "--dry-run")
     done = run_cli("finetune", "classify", *recipe)

@@ -386,7 +386,8 @@ def open_text(path: str | os.PathLike[str], *, internal: bool = False) -> Iterat
     dropped. Only one line is in memory at a time.
 
     Args:
-        path: a file in the encoding of ``reading_as``, UTF-8 by default.
+        path: a file in the encoding of ``reading_as``, UTF-8 by default and where a byte order mark
+            says so.
         internal: whether it is a file of a model or of a command, which is UTF-8 in any case and
             has lines that end in ``\\n``.
 
@@ -448,7 +449,8 @@ def _lines(path: Path, encoding: str, *, internal: bool) -> Iterator[tuple[int, 
         for number, line in enumerate(lines, start=1):
             if number == 1:
                 start = line
-                line = line.removeprefix(UTF8_BOM) if encoding == UTF8 else line
+                if line.startswith(UTF8_BOM):  # whatever other files are
+                    line, encoding = line.removeprefix(UTF8_BOM), UTF8
             try:
                 yield number, line.decode(encoding)
             except UnicodeDecodeError as error:
