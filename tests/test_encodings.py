@@ -16,7 +16,8 @@ from ownbert.data.corpus.documents import read_documents
 from ownbert.data.corpus.store import Store
 from ownbert.data.readers.conll import read_conll
 from ownbert.data.readers.tables import columns, read_records
-from ownbert.files import open_text, reading_as
+from ownbert.encodings import reading_as
+from ownbert.files import open_text
 from support.cli import printed_rows, refusal, run_cli
 
 GERMAN = "Größe, Straße: ägyptisch – „Ölförderung“ 5 €"

@@ -23,8 +23,9 @@ from typer.core import TyperGroup
 
 from ownbert import __version__
 from ownbert.cli.other_names import meant, respelled
+from ownbert.encodings import reading_as
 from ownbert.errors import InputError, in_short
-from ownbert.files import protected, reading_as, refuse_same
+from ownbert.files import protected, refuse_same
 from ownbert.language import translate_command, translate_frames, translated, translated_message
 from ownbert.terminal import accept_any_encoding, echo, escape_warnings, printable
 from ownbert.threads import share_the_machine

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ownbert.encodings import reading_as
 from ownbert.errors import InputError, in_short
-from ownbert.files import reading_as
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.labelled_splits import Sources
 from ownbert.finetuning.run import FinetuningRun

@@ -16,16 +16,9 @@ from ownbert.data.readers.tables import columns as columns_of
 from ownbert.data.readers.tables import is_known, kind_of, read_values
 from ownbert.data.readers.texts_or_files import text_or_file
 from ownbert.data.resumable_file import first_read, identity_of
+from ownbert.encodings import UTF8, current_encoding, reads_encoding
 from ownbert.errors import InputError
-from ownbert.files import (
-    UTF8,
-    current_encoding,
-    open_text,
-    reads_encoding,
-    refuse_same,
-    refuse_unreadable,
-    write_json,
-)
+from ownbert.files import open_text, refuse_same, refuse_unreadable, write_json
 from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.default_precision import default_precision
 from ownbert.inference.engines import TORCH
