@@ -13,9 +13,11 @@ import pytest
 import ownbert
 from ownbert import InputError
 from ownbert.data.corpus.documents import read_documents
+from ownbert.data.corpus.store import Store
 from ownbert.data.readers.conll import read_conll
 from ownbert.data.readers.tables import columns, read_records
-from ownbert.files import open_text, reading_as
+from ownbert.encodings import reading_as
+from ownbert.files import open_text
 from support.cli import printed_rows, refusal, run_cli
 
 GERMAN = "Größe, Straße: ägyptisch – „Ölförderung“ 5 €"
@@ -51,6 +53,13 @@ def test_every_encoding_of_python(tmp_path: Path, encoding: str, text: str, end:
     with reading_as(encoding):
         assert [line for _, line in open_text(path)] == lines
         assert [number for number, _ in open_text(path)] == [*range(1, len(lines) + 1)]
+
+
+def test_a_mark_of_utf8_says_what_a_file_is(tmp_path: Path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(f"{CHINESE}\n{GERMAN}\n".encode("utf-8-sig"))
+    with reading_as("cp1252"):
+        assert [line for _, line in open_text(path)] == [CHINESE, GERMAN]
 
 
 def test_every_reader_reads_them(tmp_path: Path):
@@ -170,6 +179,7 @@ def test_commands_that_train(topics: Path, wide: Path, pretrained: Path, tmp_pat
     for files, own, folder in ((topics, (), "utf8"), (wide, option, "utf16")):
         for command in (
             ("vocab", files / "corpus.txt", "--kind", "blank", "-o", folder),
+            ("vocab", files / "corpus.txt", "-o", f"{folder}-pieces"),
             ("prepare", files / "corpus.txt", "-t", folder, "-o", f"{folder}-tokens"),
             ("probe", pretrained, "--train", files / "train.csv", "-o", f"{folder}-probe"),
         ):
@@ -178,15 +188,17 @@ def test_commands_that_train(topics: Path, wide: Path, pretrained: Path, tmp_pat
         train = ("--train", files / "train.csv", "--dev", files / "dev.csv", "--model", pretrained)
         done = run_cli(
             *("finetune", "classify", *train, "-o", f"{folder}-clf", "--max-steps", 2),
-            *(*own, "--quiet"),
+            *(*own, "--pretrain-steps", 2, "--quiet"),
             cwd=tmp_path,
         )
         assert (done.returncode, done.stderr) == (0, "")
-    for name in ("{}/vocab.txt", "{}-tokens/tokens.bin", "{}-clf/model.safetensors"):
+    for name in ("{}/vocab.txt", "{}-pieces/vocab.txt", "{}-clf/model.safetensors"):
         one, other = (tmp_path / name.format(folder) for folder in ("utf8", "utf16"))
-        assert one.exists() == other.exists()
-        if one.exists():
-            assert one.read_bytes() == other.read_bytes()
+        assert one.read_bytes() == other.read_bytes()
+    stores = [Store.open(tmp_path / f"{folder}-tokens") for folder in ("utf8", "utf16")]
+    assert np.array_equal(stores[0].tokens, stores[1].tokens)
+    given = {"train": wide / "train.csv", "dev": wide / "dev.csv", "max_steps": 1, "quiet": True}
+    ownbert.finetune(model=pretrained, output=tmp_path / "python", encoding="utf-16", **given)
     # A recipe knows the encoding, so that it is the whole run.
     recipe = ("--config", tmp_path / "utf16-clf" / "recipe.yaml", "--dry-run")
     done = run_cli("finetune", "classify", *recipe)

@@ -13,6 +13,7 @@ import ownbert
 SOURCE = Path(ownbert.__file__).parent
 # What each part may import of the others; the parts below all of them are for everyone.
 EVERYONE = {
+    "encodings",
     "errors",
     "files",
     "folders",
@@ -27,6 +28,7 @@ EVERYONE = {
     "time_limit",
 }
 ALLOWED = {
+    "encodings": set(),
     "errors": set(),
     "files": set(),
     "folders": set(),

@@ -1,14 +1,11 @@
 """Reading text files, JSON and YAML with clear errors, and writing files atomically."""
 
-import codecs
 import contextlib
 import errno
-import functools
 import gzip
 import io
 import json
 import os
-import re
 import secrets
 import signal
 import stat
@@ -17,8 +14,15 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, AnyStr, BinaryIO, ParamSpec, TypeVar, cast
+from typing import Any, AnyStr, BinaryIO, cast
 
+from ownbert.encodings import (
+    UTF8,
+    current_encoding,
+    has_option,
+    has_plain_line_feeds,
+    likely_encoding,
+)
 from ownbert.errors import InputError
 from ownbert.schema import Check
 
@@ -343,77 +347,14 @@ def inside(folder: Path, name: str, source: str | os.PathLike[str]) -> Path:
     return folder / name
 
 
-UTF8 = "utf-8"
-ENCODING_HELP = "Encoding of text files, as in cp1252 or gb18030."
-# Of the files of users; None: UTF-8, and the command has no option for another.
-_encoding: ContextVar[str | None] = ContextVar("encoding", default=None)
 # Files that this process has written to read them again, as the user's files are read.
 _own_files: set[str] = set()
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
-
-
-@contextlib.contextmanager
-def reading_as(encoding: str | None) -> Iterator[None]:
-    """While the block runs, ``open_text`` reads the files of users in this encoding.
-
-    Args:
-        encoding: any text encoding that Python knows; None: that of the block around, else UTF-8.
-
-    Raises:
-        InputError: Python knows no text encoding of that name.
-    """
-    name = (_encoding.get() or UTF8) if encoding is None else known_encoding(encoding)
-    token = _encoding.set(name)
-    try:
-        yield
-    finally:
-        _encoding.reset(token)
-
-
-def reads_encoding(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """A function whose keyword ``encoding`` is that of the files which it reads."""
-
-    @functools.wraps(function)
-    def call(*about: Parameters.args, **options: Parameters.kwargs) -> Result:
-        encoding = options.get("encoding")
-        with reading_as(None if encoding is None else str(encoding)):
-            return function(*about, **options)
-
-    return call
-
-
-def known_encoding(encoding: str) -> str:
-    """The name by which Python knows a text encoding.
-
-    Raises:
-        InputError: it knows none of that name.
-    """
-    try:
-        name = codecs.lookup(encoding).name
-        "text\n".encode(name)  # bytes to bytes, as of base64, is no encoding of text
-    except (LookupError, UnicodeError, ValueError):
-        raise InputError(
-            f"encoding {encoding!r} is not known; one such as utf-8, cp1252, gb18030, shift_jis or "
-            "utf-16"
-        ) from None
-    return UTF8 if name == "utf-8-sig" else name
-
-
-def check_encoding(name: str, value: str) -> None:
-    """Check a setting; ``InputError`` unless it is a text encoding that Python knows."""
-    known_encoding(value)
 
 
 def own_text(path: str | os.PathLike[str]) -> Path:
     """``path``, a temporary file of this process, which is UTF-8 in every ``reading_as``."""
     _own_files.add(os.path.abspath(path))
     return Path(path)
-
-
-def current_encoding() -> str:
-    """The encoding in which ``open_text`` reads the files of users."""
-    return _encoding.get() or UTF8
 
 
 def open_text(path: str | os.PathLike[str], *, internal: bool = False) -> Iterator[tuple[int, str]]:
@@ -425,7 +366,8 @@ def open_text(path: str | os.PathLike[str], *, internal: bool = False) -> Iterat
     dropped. Only one line is in memory at a time.
 
     Args:
-        path: a file in the encoding of ``reading_as``, UTF-8 by default.
+        path: a file in the encoding of ``reading_as``, UTF-8 by default and where a byte order mark
+            says so.
         internal: whether it is a file of a model or of a command, which is UTF-8 in any case and
             has lines that end in ``\\n``.
 
@@ -470,7 +412,7 @@ def refuse_unreadable(path: Path) -> None:
 def _lines(path: Path, encoding: str, *, internal: bool) -> Iterator[tuple[int, str]]:
     number, start = 0, b""
     _refuse_second_reading(path)
-    by_bytes = _has_plain_line_feeds(encoding)
+    by_bytes = has_plain_line_feeds(encoding)
     with _read_errors(path, lambda: number), open(path, "rb") as raw, _unpacked(raw) as stream:
         if not by_bytes:
             text = io.TextIOWrapper(cast(Any, stream), encoding, newline="\n")
@@ -487,28 +429,14 @@ def _lines(path: Path, encoding: str, *, internal: bool) -> Iterator[tuple[int, 
         for number, line in enumerate(lines, start=1):
             if number == 1:
                 start = line
-                line = line.removeprefix(UTF8_BOM) if encoding == UTF8 else line
+                if line.startswith(UTF8_BOM):  # whatever other files are
+                    line, encoding = line.removeprefix(UTF8_BOM), UTF8
             try:
                 yield number, line.decode(encoding)
             except UnicodeDecodeError as error:
-                hint = not internal and _encoding.get() is not None
+                hint = not internal and has_option()
                 message = _undecodable(path, start, number, line, error, encoding, hint=hint)
                 raise InputError(message) from error
-
-
-def decoded_lines(stream: BinaryIO, encoding: str) -> Iterator[str]:
-    """The lines of a stream with their ends; ``UnicodeError`` where they are not in ``encoding``.
-
-    Each is there as soon as it has been written, where a line feed is a byte in the encoding.
-    """
-    if _has_plain_line_feeds(encoding):
-        return (line.decode(encoding) for line in stream)
-    return iter(io.TextIOWrapper(cast(Any, stream), encoding, newline="\n"))
-
-
-def _has_plain_line_feeds(encoding: str) -> bool:
-    """Whether the byte of a line feed is one in this encoding; it is not in UTF-16."""
-    return encoding == UTF8 or ("\n".encode(encoding) == b"\n" and b"\n".decode(encoding) == "\n")
 
 
 def _split(
@@ -667,7 +595,7 @@ def _undecodable(
     if hint and encoding == UTF8:
         return (
             f"{path}, line {number}: not UTF-8 (byte 0x{byte:02x}); save the file as UTF-8, or "
-            f"name its encoding, as in --encoding {_likely_encoding(line)}"
+            f"name its encoding, as in --encoding {likely_encoding(line)}"
         )
     if hint:
         return (
@@ -675,14 +603,6 @@ def _undecodable(
             "file with --encoding"
         )
     return f"{path}, line {number}: not {shown} (byte 0x{byte:02x}); save the file as UTF-8"
-
-
-def _likely_encoding(line: bytes) -> str:
-    """GB 18030 where the bytes beyond ASCII are mostly pairs of frequent Chinese characters and
-    their punctuation (levels 0 and 1 of GB 2312), else Windows' for Western Europe."""
-    beyond = sum(byte > 0x7F for byte in line)
-    pairs = re.findall(rb"[\xa1-\xa3\xb0-\xd7][\xa1-\xfe]", line)
-    return "gb18030" if 2 * len(pairs) >= 0.8 * beyond else "cp1252"
 
 
 def flush_to_disk(path: Path) -> None:

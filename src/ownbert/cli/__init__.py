@@ -14,7 +14,6 @@ import re
 import shlex
 import signal
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -25,8 +24,9 @@ from typer.core import TyperGroup
 
 from ownbert import __version__
 from ownbert.cli.other_names import meant, respelled
-from ownbert.errors import InputError, InputWarning, in_short
-from ownbert.files import protected, reading_as, refuse_same
+from ownbert.encodings import reading_as
+from ownbert.errors import InputError, in_short
+from ownbert.files import protected, refuse_same
 from ownbert.language import translate_command, translate_frames, translated, translated_message
 from ownbert.terminal import accept_any_encoding, echo, escape_warnings, printable
 from ownbert.threads import share_the_machine
@@ -201,7 +201,9 @@ def _guarded(command: Any) -> Any:
             for output in outputs:
                 refuse_same(inputs, output)
             try:
-                with protected(inputs), _as_options_say(given):
+                with protected(inputs), contextlib.ExitStack() as stack:
+                    if "encoding" in given:
+                        stack.enter_context(reading_as(given["encoding"]))
                     return run(**given)
             except (MemoryError, RuntimeError) as error:
                 if not _is_allocation(error):
@@ -210,18 +212,6 @@ def _guarded(command: Any) -> Any:
 
         command.callback = guarded
     return command
-
-
-@contextlib.contextmanager
-def _as_options_say(given: Mapping[str, Any]) -> Iterator[None]:
-    """Files are read in the encoding of --encoding, and --quiet hides warnings of inputs."""
-    with contextlib.ExitStack() as stack:
-        if "encoding" in given:
-            stack.enter_context(reading_as(given["encoding"]))
-        if given.get("quiet"):
-            stack.enter_context(warnings.catch_warnings())
-            warnings.simplefilter("ignore", InputWarning)
-        yield
 
 
 def _is_allocation(error: Exception) -> bool:

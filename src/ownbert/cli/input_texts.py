@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from glob import glob
 from pathlib import Path
 
+from ownbert.encodings import UTF8, current_encoding, decoded_lines
 from ownbert.errors import InputError
-from ownbert.files import UTF8, current_encoding, decoded_lines
 
 
 def given_input(

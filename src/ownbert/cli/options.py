@@ -8,8 +8,8 @@ import typer
 
 from ownbert import limits
 from ownbert.cli.recipe_options import help_all
+from ownbert.encodings import ENCODING_HELP, UTF8
 from ownbert.errors import InputError
-from ownbert.files import ENCODING_HELP, UTF8
 from ownbert.train.recipe import RUN
 
 Inputs = Annotated[

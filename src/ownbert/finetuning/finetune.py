@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ownbert.data.readers.columns import with_label_columns
 from ownbert.data.readers.texts_or_files import rows_by_other_names
+from ownbert.encodings import reading_as
 from ownbert.errors import InputError, in_short
-from ownbert.files import reading_as
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.labelled_splits import Sources
 from ownbert.finetuning.run import FinetuningRun

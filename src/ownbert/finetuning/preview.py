@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from ownbert.files import reading_as
+from ownbert.encodings import reading_as
 from ownbert.finetuning.checks import check_rows, label_counts
 from ownbert.finetuning.finetune import (
     recipe_options,

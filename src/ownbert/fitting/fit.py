@@ -21,16 +21,9 @@ from ownbert.data.readers.columns import ColumnNames, with_label_columns
 from ownbert.data.readers.memory import table_of
 from ownbert.data.readers.tables import Source, columns, kind_of
 from ownbert.data.readers.texts_or_files import are_names, corpus_files, rows_by_other_names
+from ownbert.encodings import reads_encoding
 from ownbert.errors import InputError
-from ownbert.files import (
-    atomic_path,
-    inside,
-    make_folder,
-    reads_encoding,
-    refuse_same,
-    uninterrupted,
-    write_text,
-)
+from ownbert.files import atomic_path, inside, make_folder, refuse_same, uninterrupted, write_text
 from ownbert.finetuning.preview import label_shares
 from ownbert.fitting.attempts import Attempts
 from ownbert.fitting.budget import Budget

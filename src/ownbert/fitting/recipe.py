@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ownbert import limits
 from ownbert.config import SIZES
-from ownbert.files import ENCODING_HELP, UTF8, check_encoding
+from ownbert.encodings import ENCODING_HELP, UTF8, check_encoding
 from ownbert.settings import between, one_of, setting, up_to, validate
 from ownbert.tasks.recipe import TEXT_TASKS
 from ownbert.train.recipe import DATA, MODEL, RUN

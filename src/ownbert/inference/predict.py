@@ -16,14 +16,12 @@ from ownbert.data.readers.tables import columns as columns_of
 from ownbert.data.readers.tables import is_known, kind_of, read_values
 from ownbert.data.readers.texts_or_files import text_or_file
 from ownbert.data.resumable_file import first_read, identity_of
+from ownbert.encodings import UTF8, current_encoding, reads_encoding
 from ownbert.errors import InputError
 from ownbert.files import (
-    UTF8,
-    current_encoding,
     open_text,
     read_json,
     read_yaml,
-    reads_encoding,
     refuse_same,
     refuse_unreadable,
     write_json,

@@ -15,8 +15,9 @@ from ownbert.data.corpus.documents import find_files
 from ownbert.data.readers.columns import ColumnNames, read_texts_with_ids
 from ownbert.data.readers.memory import MemoryTable, is_table, table_of
 from ownbert.data.readers.texts_or_files import are_names, table_of_texts, text_or_file
+from ownbert.encodings import reads_encoding
 from ownbert.errors import InputError, in_short
-from ownbert.files import atomic_path, reads_encoding, refuse_same
+from ownbert.files import atomic_path, refuse_same
 from ownbert.folders import refuse_foreign
 from ownbert.inference.default_precision import default_precision
 from ownbert.inference.embedder import Embedder, Progress, after, in_blocks

@@ -7,8 +7,8 @@ from typing import Any
 from ownbert import limits
 from ownbert.config import LAYER_GATES, WIDEST_BLUR
 from ownbert.config import POOLINGS as POOLING_NAMES
+from ownbert.encodings import ENCODING_HELP, UTF8, check_encoding
 from ownbert.errors import InputError
-from ownbert.files import ENCODING_HELP, UTF8, check_encoding
 from ownbert.settings import (
     apply_values,
     between,

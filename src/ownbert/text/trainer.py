@@ -5,6 +5,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import copy_context
 from typing import TYPE_CHECKING
 
 from ownbert.text.bert import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS
@@ -66,6 +67,13 @@ def _interruptibly(work: Callable[[], None]) -> None:
         raise failures[0]
 
 
+def _in_context(texts: Iterator[str]) -> Iterator[str]:
+    """``texts`` for another thread, which knows nothing of this one's context: the encoding of
+    the files."""
+    context = copy_context()
+    return iter(lambda: context.run(next, texts, None), None)  # type: ignore[arg-type]
+
+
 def choose_alphabet(
     characters: Counter[str], backend: "tokenizers.Tokenizer", *, room: int, min_count: int
 ) -> tuple[list[str], list[str]]:
@@ -122,7 +130,8 @@ def train_wordpiece(
         show_progress=False,
     )
     short = without_long_words(texts, backend)
-    _interruptibly(lambda: backend.train_from_iterator(short, trainer))
+    texts = _in_context(short)
+    _interruptibly(lambda: backend.train_from_iterator(texts, trainer))
     ids = backend.get_vocab(with_added_tokens=True)
     return sorted(ids, key=ids.__getitem__)
 
@@ -155,7 +164,8 @@ def train_bpe(
     )
     # Words of a language without spaces may be long, and byte-level BPE has no longest word.
     short = (_LONG_RUN.sub(r"\g<0> ", text) for text in texts)
-    _interruptibly(lambda: learner.train_from_iterator(short, trainer))
+    texts = _in_context(short)
+    _interruptibly(lambda: learner.train_from_iterator(texts, trainer))
     learnt = json.loads(learner.to_str())["model"]
     pairs = (m.split(" ") if isinstance(m, str) else m for m in learnt["merges"])
     merges = [(first, second) for first, second in pairs]

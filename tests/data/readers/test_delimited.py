@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ownbert import InputError
 from ownbert.data.readers.tables import columns, read_records
 from ownbert.errors import InputWarning
+from support.cli import run_cli
 
 
 def saved(folder: Path, name: str, content: str) -> Path:
@@ -174,3 +175,22 @@ def test_a_header_inside_the_rows_is_left_out_with_a_warning(tmp_path: Path, nam
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert rows(saved(tmp_path, "b.csv", "text\na\ntext\n"))[1] == (3, ("text",))
+
+
+@pytest.mark.parametrize("quiet", [(), ("--quiet",)])
+def test_commands_warn_once_of_what_is_left_out(tmp_path: Path, pretrained: Path, quiet):
+    (tmp_path / "a.csv").write_text("text,label\n" + "a 1,x\nb 2,y\n" * 9 + "text,label\nc,x\n")
+    (tmp_path / "a.conll").write_text("word\ttag\n" + "Ann\tB-x\nsaw\tO\n\n" * 9)
+    model = ("--model", pretrained)
+    commands = {
+        ("fit", "a.csv", "--dry-run", *quiet): "a.csv, line 20 repeats the header",
+        ("finetune", "classify", *model, "--train", "a.csv", "--dry-run", *quiet): "a.csv, line 20",
+        ("finetune", "tag", *model, "--train", "a.conll", "--dry-run", *quiet): "a.conll, line 1 n",
+        ("embed", pretrained, "a.csv", "-o", "v.npy", *quiet): "a.csv, line 20 repeats",
+    }
+    for command, wanted in commands.items():
+        done = run_cli(*command, cwd=tmp_path)
+        assert done.returncode == 0
+        said = [line for line in done.stderr.splitlines() if line.startswith("warning: a.c")]
+        assert len(said) == 1, done.stderr
+        assert wanted in said[0]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ownbert import limits
 from ownbert.data.corpus.documents import Document, PathLike, find_files, read_documents
 from ownbert.data.readers.texts_or_files import corpus_files
+from ownbert.encodings import reads_encoding
 from ownbert.errors import InputError
-from ownbert.files import protected, reads_encoding, refuse_same, write_json
+from ownbert.files import protected, refuse_same, write_json
 from ownbert.folders import refuse_foreign, writing
 from ownbert.settings import between, up_to
 from ownbert.text.bert import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS, wordpiece_backend

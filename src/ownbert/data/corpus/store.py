@@ -33,8 +33,9 @@ from ownbert.data.corpus.store_writer import INDEX, checksum, remove_work
 from ownbert.data.corpus.word_segmenter import require_segmenter
 from ownbert.data.readers.texts_or_files import corpus_files
 from ownbert.data.word_features import Features, feature_names, learn_features
+from ownbert.encodings import UTF8, current_encoding, reads_encoding
 from ownbert.errors import InputError
-from ownbert.files import UTF8, current_encoding, read_json, reads_encoding, refuse_same
+from ownbert.files import read_json, refuse_same
 from ownbert.folders import is_ours
 from ownbert.schema import Check, dict_of, list_of, one_of, record, text, whole
 from ownbert.settings import between

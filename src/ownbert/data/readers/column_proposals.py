@@ -9,8 +9,6 @@ from ownbert.data.readers.tables import Source, read_values
 from ownbert.errors import InputError
 
 _ROWS = 1_000
-# Shorter values on average are no texts.
-_SHORTEST_TEXT = 8
 # Labels have fewer characters on average.
 _LONGEST_LABEL = 60
 # At most so many columns are proposed for the labels.
@@ -18,10 +16,14 @@ _LABEL_COLUMNS = 3
 
 
 def propose_text(path: Source, names: Sequence[str]) -> str | None:
-    """The column whose values are the longest in the first 1,000 rows; None where none is long."""
-    lengths = {name: _length(values) for name, values in _values(path, names).items()}
-    longest = max(lengths, key=lambda name: lengths[name], default=None)
-    return longest if longest is not None and lengths[longest] >= _SHORTEST_TEXT else None
+    """The column whose values are the longest in the first 1,000 rows; None where all are numbers
+    or cannot be read."""
+    lengths = {
+        name: _length(values)
+        for name, values in _values(path, names).items()
+        if not all(map(_is_number, values))
+    }
+    return max(lengths, key=lambda name: lengths[name], default=None)
 
 
 def propose_labels(

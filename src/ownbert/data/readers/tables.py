@@ -3,11 +3,14 @@
 The kind of a file is told by the end of its name (.txt .csv .tsv .jsonl .ndjson .json .parquet,
 each also with .gz); any other ending is plain text. What separates the columns of a csv or tsv is
 told by its first line, whatever the ending: a tab if there is one, else a comma, else a semicolon,
-else the file has a single column. Commas and semicolons follow the csv rules (a quoted field may
-hold separators and line breaks). With tabs a row is a line and quotes are ordinary characters,
-except in a field that is quoted as a whole: it starts and ends with a quote and every quote inside
-is doubled. A .json file holds one object per line, as .jsonl does. Rows in memory (``MemoryTable``)
-are read in the same way.
+else a vertical bar, else the file has a single column; or by Excel's line "sep=;" before it. Others
+than tabs follow the csv rules (a quoted field may hold separators and line breaks; a quote in it is
+doubled, or escaped by a backslash where the file cannot be read otherwise). With tabs a row is a
+line and quotes are ordinary characters, except in a field that is quoted as a whole: it starts and
+ends with a quote and every quote inside is doubled. A row whose number of fields is wrong by these
+rules and right by the csv rules is read by the latter. Rows that repeat the header are left out
+with a warning. A .json file holds one object per line, as .jsonl does. Rows in memory
+(``MemoryTable``) are read in the same way.
 """
 
 import json
