@@ -311,6 +311,20 @@ def test_the_best_member_answers_where_the_blend_is_no_better(topics: Path, tmp_
     assert predicted.tolist() == ["red", "blue"]
 
 
+@pytest.mark.parametrize(
+    ("task", "metric"),
+    [("classify", "macro_f1"), ("classify", "accuracy"), ("multilabel", "micro_f1")]
+    + [("regress", name) for name in ("mae", "r2", "pearson")],
+)
+def test_the_score_on_test_rows_is_that_of_evaluate(task: str, metric: str, tmp_path: Path):
+    train, test = table(task, 60), table(task, 30)
+    out = tmp_path / "best"
+    predictor = ownbert.fit(train, test=test, metric=metric, minutes=0.1, output=out, quiet=True)
+    report = json.loads((out / "report.json").read_text())
+    said = next(r["test_score"] for r in report["leaderboard"] if r["name"] == report["best"])
+    assert predictor.evaluate(test).values[metric] == pytest.approx(said, abs=1e-5)
+
+
 @pytest.mark.slow
 def test_a_busy_machine_gets_a_network_in_time(tmp_path: Path):
     """Two minutes on examples/anonymised beside four busy processes, in a process of its own."""

@@ -55,11 +55,24 @@ def test_the_estimate_is_not_of_rows_that_chose_the_weights(task: str):
 def test_the_slope_is_that_of_the_loss(task: str):
     targets, members = rows(task, 7)
     scores = members[0]
-    slope = loss_and_slope(targets, scores)[1]
-    numeric = approx_fprime(
-        scores.ravel(), lambda x: loss_and_slope(targets, x.reshape(scores.shape))[0], 1e-6
-    )
-    np.testing.assert_allclose(slope.ravel(), numeric, atol=1e-5)
+    for smoothing in (0.0, 0.1):
+
+        def value(x: np.ndarray, smoothing: float = smoothing) -> float:
+            return loss_and_slope(targets, x.reshape(scores.shape), smoothing=smoothing)[0]
+
+        slope = loss_and_slope(targets, scores, smoothing=smoothing)[1]
+        numeric = approx_fprime(scores.ravel(), value, 1e-6)
+        np.testing.assert_allclose(slope.ravel(), numeric, atol=1e-5)
+
+
+@pytest.mark.parametrize("task", ["classify", "multilabel"])
+def test_models_that_are_always_right_are_not_made_certain(task: str):
+    targets, _ = rows(task, 60)
+    truth = targets.values if task == "multilabel" else np.eye(targets.size)[targets.values]
+    right = 10 * truth - 5.0
+    weights = fit_weights([right], targets)
+    found = from_scores(task, blend([right], weights))
+    assert 0.9 < found[truth > 0].mean() < 0.995
 
 
 def test_equal_members_get_equal_weights():

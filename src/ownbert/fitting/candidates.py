@@ -15,8 +15,10 @@ from ownbert.fitting.labelled_rows import LabelledRows, targets_of
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.frozen_probe import FrozenProbe, embed_rows
 from ownbert.tasks.metrics import Scores
+from ownbert.tasks.multilabel import MultiLabelTask
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
+from ownbert.tasks.text_input import EncodedRows
 from ownbert.time_limit import check_time, seconds_left
 from ownbert.train.metric_names import LOWER
 from ownbert.views.blending import (
@@ -277,6 +279,8 @@ class Comparison:
         self.targets = rows.targets[rows.held_out]
         self.counts = _counts(rows) if self.metric in _BALANCED else None
         self._adjusted: dict[str, np.ndarray] = {}
+        # Of scores, by the array's id: they are kept, so that no other array can get it.
+        self._thresholds: dict[int, tuple[np.ndarray, float]] = {}
         self.weights, self.offsets = fit_blend(scores, self.targets, self.counts)
         self.blended = cross_fitted(scores, self.targets, self.counts)
 
@@ -308,9 +312,8 @@ class Comparison:
         best = self.alone
         if best is None:
             return self.members, self.offsets, self.blended
-        assert best.scores is not None
-        weights, offsets = fit_blend([best.scores], self.targets, self.counts)
-        return [(best, max(float(weights[0]), _LEAST_WEIGHT))], offsets, self.adjusted(best)
+        weight, offsets = self.by_itself(best)
+        return [(best, weight)], offsets, self.adjusted(best)
 
     def share_of(self, scores: np.ndarray) -> float:
         """The part of the blend that a model should have whose teachers were the others.
@@ -324,24 +327,19 @@ class Comparison:
         return float(weights[1] / weights.sum())
 
     def adjusted(self, model: ComparedModel) -> np.ndarray:
-        """The scores (N, C) of a candidate, or those (n, C) of the first fold, with offsets as the
-        blend has: each row with those that were chosen on others."""
-        scores = model.partial if model.scores is None else model.scores
-        assert scores is not None
-        if self.counts is None:
-            return scores
+        """The scores (N, C) of a candidate, or those (n, C) of the first fold, as a blend of it
+        alone has them: each row with a weight and offsets that were chosen on others."""
+        scores = _known(model)
         if model.name not in self._adjusted:
             targets = self.targets[: len(scores)]
             self._adjusted[model.name] = cross_fitted([scores], targets, self.counts)
         return self._adjusted[model.name]
 
-    def offsets_of(self, model: ComparedModel) -> np.ndarray:
-        """(C) that are added to the scores of a candidate used alone."""
-        scores = model.partial if model.scores is None else model.scores
-        if scores is None or self.counts is None:
-            return self.offsets
+    def by_itself(self, model: ComparedModel) -> tuple[float, np.ndarray]:
+        """What the scores of a candidate used alone are multiplied by, and what (C) is added."""
+        scores = _known(model)
         weights, offsets = fit_blend([scores], self.targets[: len(scores)], self.counts)
-        return offsets / max(float(weights[0]), _LEAST_WEIGHT)
+        return max(float(weights[0]), _LEAST_WEIGHT), offsets
 
     def worth(self, model: ComparedModel | None) -> float:
         """How good a candidate is, or the blend (None): the metric, negative where less is
@@ -359,6 +357,7 @@ class Comparison:
         """The metrics of scores (N, C), or of those (n, C) of the first fold. chosen: indices of
         held-out rows, by default all."""
         held = self.rows.held_out[: len(scores)]
+        self.tune(scores)
         if chosen is not None:
             scores, held = scores[chosen], held[chosen]
         return self._decided(scores, [self.rows.rows[i] for i in held], self.rows.targets[held])
@@ -367,8 +366,21 @@ class Comparison:
         """The metric of scores, as of ``metrics``."""
         return self.metrics(scores, chosen).values[self.metric]
 
-    def value_of(self, rows: Sequence[Row], scores: np.ndarray) -> float:
-        """The metric of the scores (rows, C) of other rows."""
+    def tune(self, scores: np.ndarray) -> None:
+        """Give the task the threshold with the best metric for scores as of ``metrics``."""
+        task = self.rows.task
+        if not isinstance(task, MultiLabelTask):
+            return
+        if id(scores) not in self._thresholds:
+            held = [self.rows.rows[i] for i in self.rows.held_out[: len(scores)]]
+            task.tune(list(from_scores(task.name, scores)), EncodedRows([]), held)
+            self._thresholds[id(scores)] = scores, task.threshold
+        task.threshold = self._thresholds[id(scores)][1]
+
+    def value_of(self, rows: Sequence[Row], scores: np.ndarray, like: np.ndarray) -> float:
+        """The metric of the scores (rows, C) of other rows, of the model whose scores of the
+        held-out rows are ``like``."""
+        self.tune(like)
         targets = targets_of(self.rows.task, rows)
         return self._decided(scores, rows, targets).values[self.metric]
 
@@ -381,6 +393,13 @@ class Comparison:
         if task.name == "regress":
             return found
         return replace(found, values={**found.values, LOG_LOSS: loss(targets, scores)})
+
+
+def _known(model: ComparedModel) -> np.ndarray:
+    """The scores (N, C), or those (n, C) of the first fold."""
+    scores = model.partial if model.scores is None else model.scores
+    assert scores is not None
+    return scores
 
 
 def check_metric(metric: str, task: Task) -> None:

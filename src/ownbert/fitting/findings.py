@@ -173,7 +173,7 @@ def _blend_row(
     members, test_score = compared.members, None
     if test and all(model.name in tested for model, _ in members):
         scores = add_up([tested[c.name] for c, _ in members], np.asarray([w for _, w in members]))
-        test_score = compared.value_of(test, scores + compared.offsets)
+        test_score = compared.value_of(test, scores + compared.offsets, compared.blended)
     own = {model.title for model, _ in members}
     speeds = [row.texts_per_second for row in board if row.name in own]
     known = all(speeds)
@@ -204,7 +204,8 @@ def _row(
     weights = {own.name: weight for own, weight in members}
     test_score = None
     if tested is not None:
-        test_score = compared.value_of(test, tested + compared.offsets_of(model))
+        weight, offsets = compared.by_itself(model)
+        test_score = compared.value_of(test, weight * tested + offsets, scores)
     return LeaderboardRow(
         model.title,
         "network" if kind == "frozen" else kind,

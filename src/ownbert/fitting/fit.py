@@ -70,9 +70,7 @@ from ownbert.run.file_names import BLEND, RECIPE
 from ownbert.settings import dump, resolve
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
-from ownbert.tasks.text_input import EncodedRows
 from ownbert.train.distributed import under_torchrun
-from ownbert.views.blending import from_scores
 from ownbert.views.features import VIEWS, Texts
 from ownbert.views.tokens import text_kind
 
@@ -744,9 +742,7 @@ class Fit:
         compared = Comparison(self.rows, self.candidates, self.metric)
         chosen, offsets, scores = compared.used
         task = self.rows.task
-        if task.name == "multilabel":
-            held = [self.rows.rows[i] for i in self.rows.held_out]
-            task.tune(list(from_scores(task.name, scores)), EncodedRows([]), held)
+        compared.tune(scores)
         members = tuple(BlendMember(c.name, c.kind, c.folders, w) for c, w in chosen)
         about = (tuple(task.labels), task.values(), tuple(map(float, offsets)))
         work = make_folder(self.folder / WORK)
@@ -769,7 +765,8 @@ class Fit:
         best = best_network(compared)
         if best is not None:
             copy_network(self.folder / best.folders[0], self.folder)
-            add_offsets(self.folder, compared.offsets_of(best))
+            weight, offsets = compared.by_itself(best)
+            add_offsets(self.folder, offsets / weight)
 
     def _report(self) -> None:
         """Write the report, and show its leaderboard."""

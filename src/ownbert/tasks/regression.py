@@ -31,8 +31,10 @@ class RegressionTask(SentenceTask):
     """One linear output per column, trained on standardised numbers and saved in the user's units.
 
     Attributes:
-        mean, std: (C), to undo the standardisation of the model's outputs; 0 and 1 once the model
-            itself has the user's units.
+        learnt: the mean and the standard deviation (C) of the numbers of the training rows; 0 and
+            1 of a finished model.
+        mean, std: (C), to undo the standardisation of the outputs of a model in training; 0 and 1
+            where scores are in the user's units: of a finished model, and of linear models.
     """
 
     name = "regress"
@@ -46,7 +48,6 @@ class RegressionTask(SentenceTask):
     metrics = ("spearman", "pearson", "mae", "r2")
     uses = COMMON | {"loss"}
     mean, std = np.zeros(1), np.ones(1)
-    # Those of the training rows; of a finished model there is nothing to undo.
     learnt = np.zeros(1), np.ones(1)
 
     def read(self, path: Source) -> list[Row]:
@@ -82,16 +83,16 @@ class RegressionTask(SentenceTask):
                     "differ are needed"
                 )
         self.learnt = numbers.mean(0), numbers.std(0)
-        self.mean, self.std = self.learnt
 
     def target(self, row: Row) -> np.ndarray:
         """(C), standardised."""
-        return ((np.asarray(row.target) - self.mean) / self.std).astype(np.float32)
+        mean, std = self.learnt
+        return ((np.asarray(row.target) - mean) / std).astype(np.float32)
 
     def objective(self, model: "Model") -> "RegressionObjective":
         from ownbert.tasks.row_objectives import RegressionObjective
 
-        # ``finish`` of another member may have set them to 0 and 1.
+        # A new model starts with standardised outputs, until ``finish``.
         self.mean, self.std = self.learnt
         return RegressionObjective(loss=self.settings.loss)
 

@@ -58,7 +58,9 @@ def loss(targets: Targets, scores: np.ndarray) -> float:
 def fit_weights(members: Sequence[np.ndarray], targets: Targets) -> np.ndarray:
     """The weights that give held-out rows the least loss, drawn towards equal weights.
 
-    Members with hardly any weight get none. For numbers the weights add up to 1.
+    Members with hardly any weight get none. For numbers the weights add up to 1. For labels, one
+    row more than there are is taken to be answered wrongly: models that are right on every held-out
+    row would otherwise be made as certain as the weights allow (Platt 1999).
 
     Args:
         members: of each model (N, C) scores of rows that it was not trained on.
@@ -137,6 +139,7 @@ def _minimise(
         frequency = np.bincount(targets.values, minlength=targets.size)
         each_row = frequency[targets.values] ** -_BALANCE
 
+    smoothing = 1 / (len(targets) + 2)
     strength = np.full(len(parts), _PRIOR_ROWS / max(1, len(targets)))
     strength[count:] = _PRIOR_ROWS_OF_FREQUENCIES / max(1, len(targets))
 
@@ -148,7 +151,7 @@ def _minimise(
             gradient = (each - (each * found).sum() / total) / total
             own, gradient = own / scale, gradient / scale
         else:
-            own, slope = loss_and_slope(targets, blend(parts, found), each_row)
+            own, slope = loss_and_slope(targets, blend(parts, found), each_row, smoothing=smoothing)
             gradient = np.asarray([(m * slope).sum() for m in parts])
         apart = found - 1.0
         apart[:count] = found[:count] - found[:count].mean()

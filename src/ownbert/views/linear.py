@@ -172,24 +172,35 @@ def log_softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def loss_and_slope(
-    targets: Targets, scores: np.ndarray, each_row: np.ndarray | None = None
+    targets: Targets,
+    scores: np.ndarray,
+    each_row: np.ndarray | None = None,
+    *,
+    smoothing: float = 0.0,
 ) -> tuple[float, np.ndarray]:
     """The mean loss, and its derivative by the scores (N, C).
 
-    Cross entropy (of each label for multilabel), or half the squared error of numbers. each_row:
-    (N) how much a row counts, where rows have one label.
+    Cross entropy (of each label for multilabel), or half the squared error of numbers.
+
+    Args:
+        targets: of the rows.
+        scores: (N, C).
+        each_row: (N) how much a row counts, where rows have one label.
+        smoothing: the probability that a label is taken to be wrong.
     """
     rows = np.arange(len(scores))
     if targets.task == "classify":
         counts = np.ones(len(scores)) if each_row is None else each_row
         counts = counts / counts.sum()
         logs = log_softmax(scores)
-        slope = np.exp(logs)
-        slope[rows, targets.values] -= 1
-        return float(-logs[rows, targets.values] @ counts), slope * counts[:, None]
+        truth = np.full(scores.shape, smoothing / max(1, targets.size - 1))
+        truth[rows, targets.values] = 1 - smoothing
+        own = -np.where(truth > 0, truth * logs, 0.0).sum(1)
+        return float(own @ counts), (np.exp(logs) - truth) * counts[:, None]
     if targets.task == "multilabel":
-        each = np.logaddexp(0, scores) - targets.values * scores
-        slope = 1 / (1 + np.exp(-np.clip(scores, _SMALLEST, -_SMALLEST))) - targets.values
+        truth = smoothing + (1 - 2 * smoothing) * targets.values
+        each = np.logaddexp(0, scores) - truth * scores
+        slope = 1 / (1 + np.exp(-np.clip(scores, _SMALLEST, -_SMALLEST))) - truth
         return float(each.mean()), slope / scores.size
     apart = scores - targets.values
     return float((apart**2).mean() / 2), apart / scores.size
