@@ -15,6 +15,7 @@ import torch
 from ownbert import InputError, finetune, learn_vocabulary, predict
 from ownbert.checkpoint import load_tokenizer, save
 from ownbert.config import EncoderConfig
+from ownbert.data.readers.delimited import read_rows
 from ownbert.finetuning.ensemble import Ensemble
 from ownbert.inference.prediction_writer import PredictionWriter
 from ownbert.inference.predictor import NetworkPredictor
@@ -91,10 +92,22 @@ def test_values_of_any_kind_stand_in_a_table(tmp_path: Path, name: str):
         rows = list(csv.DictReader(opened, delimiter="," if name == "a.csv" else "\t"))
     assert len(rows) == 2
     assert rows[0]["text"] == ODD["text"]
-    lines = rows[1]["lines"]
-    assert (lines if name == "a.csv" else json.loads(lines)) == ODD["lines"]
+    assert rows[1]["lines"] == ODD["lines"]
     assert json.loads(rows[0]["list"]) == ODD["list"]
     assert (rows[0]["none"], rows[0]["in.x"], rows[0]["in.y.z"]) == ("", "true", "0.5")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_a_table_is_read_as_it_was_written(tmp_path: Path, name: str):
+    texts = ["a\tb", 'a "b"\tc', "two\nlines", 'a \\" b', '"all"', "\\t", " x "]
+    file = PredictionWriter(tmp_path / name, {}, resume=False)
+    file.write([{"text": text, "label": "x"} for text in texts])
+    file.finish()
+    assert [cells[0] for _, cells in read_rows(tmp_path / name, [0])] == texts
+    frame = pytest.importorskip("pandas").read_csv(
+        tmp_path / name, sep="," if name == "a.csv" else "\t"
+    )
+    assert frame.text.tolist() == texts
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])

@@ -90,8 +90,6 @@ class PredictionWriter(ResumableFile):
 
 def joined(cells: Sequence[str], separator: str) -> str:
     """A row of a table as its line."""
-    if separator == "\t":  # in TSV a row is one line, even within quotes
-        cells = [json.dumps(c, ensure_ascii=False) if {*c} & {*"\t\r\n"} else c for c in cells]
     out = _Line()
     # Python before 3.13 quotes the characters of the line end alone: a bare \r would end a row.
     csv.writer(out, delimiter=separator, lineterminator="\r\n").writerow(cells)
