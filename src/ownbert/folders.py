@@ -46,6 +46,12 @@ _MOST_BYTES = 1 << 26
 _descriptors: set[int] = set()
 
 
+def refuse_both(*, resume: bool, overwrite: bool) -> None:
+    """Raise ``InputError`` where an earlier run shall be continued and replaced at once."""
+    if resume and overwrite:
+        raise InputError("--resume continues, --overwrite starts anew; give one of the two")
+
+
 @contextlib.contextmanager
 def writing(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Lock a folder for this process while the block writes into it.

@@ -258,7 +258,7 @@ def test_what_a_file_leaves_to_others_is_said(tmp_path: Path):
     model = made(tmp_path, "classification")
     assert not list(notes_of(tmp_path, model))
     (tmp_path / "blend.json").write_text("{}")
-    assert "its network alone is exported" in next(iter(notes_of(tmp_path, model)))
+    assert "than its network alone, which is exported" in next(iter(notes_of(tmp_path, model)))
     for name, said in (("tokens", "decoded together"), ("segments", "in segments")):
         model = made(tmp_path / name, HEADS[name])
         (note,) = notes_of(tmp_path / name, model)

@@ -109,7 +109,7 @@ def test_messages_about_rows_in_memory_name_no_temporary_file():
     rows = [{"text": "a", "label": "x"}, {"text": "b", "label": None}]
     with pytest.raises(InputError) as error:
         ownbert.fit(rows, minutes=0.01)
-    assert str(error.value).startswith("the train rows, row 2: 'label' is missing")
+    assert str(error.value).startswith("the train data, row 2: 'label' is missing")
 
 
 def test_predict_and_evaluate_use_the_blend_unless_told(fitted: Path, topics: Path, tmp_path: Path):
@@ -196,8 +196,13 @@ def test_resume_goes_on_with_what_there_is(
     again = json.loads((folder / "fit.json").read_text())
     assert [c["name"] for c in again["candidates"]][-1] == removed
     assert (folder / "members" / "lsa" / "linear.safetensors").stat().st_mtime_ns == before
-    with pytest.raises(InputError, match="made with other files or settings"):
-        ownbert.fit(topics / "dev.csv", output=folder, minutes=MINUTES, resume=True, quiet=True)
+    given |= {"minutes": MINUTES, "resume": True, "quiet": True, "output": folder}
+    for changed, reason in (
+        ({"test": topics / "dev.csv"}, "other files"),
+        ({"seeds": 2}, "--seeds 1"),
+    ):
+        with pytest.raises(InputError, match=f"made with {reason}; give the same"):
+            ownbert.fit(topics / "train.csv", **{**given, **changed})
 
 
 @pytest.mark.slow
@@ -338,6 +343,8 @@ def test_a_dry_run_says_what_would_be_fitted_and_writes_nothing(topics: Path, tm
         (["--model", "missing"], "missing"),
         (["--dev", "missing.csv"], "missing.csv"),
         (["--label-column", "nothing"], "nothing"),
+        (["--device", "cuda"], "--device cuda: this machine has no GPU"),
+        (["--resume", "--overwrite"], "--resume continues, --overwrite starts anew"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(
@@ -349,6 +356,24 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     assert len(done.stderr.splitlines()) == 1
     assert message in done.stderr
     assert not output.exists()
+
+
+def test_settings_are_read_before_the_folder_is_looked_at(fitted: Path, topics: Path):
+    with pytest.raises(InputError, match="did you mean minutes"):
+        ownbert.fit(topics / "train.csv", output=fitted, minute=1)
+
+
+def test_what_is_no_table_is_said(tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a.xlsx").write_bytes(b"PK\x03\x04\x14\x00\xff\xfe")
+    (tmp_path / "a.json").write_text('{"text": {"0": "a b"}, "label": {"0": "x"}}')
+    for name, reason in (
+        ("folder", "folder is a folder, a file is needed"),
+        ("a.xlsx", "save its content as text or csv"),
+        ("a.json", "a.json, line 1: 'text' is a dict, not a text"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            ownbert.fit(tmp_path / name, output=tmp_path / "out")
 
 
 def test_rows_in_memory_can_be_resumed(topics: Path, tmp_path: Path):

@@ -175,8 +175,8 @@ def notes_of(source: Path, model: Model) -> Iterator[str]:
     """What the file leaves to the program that runs it."""
     if (source / BLEND).is_file():
         yield (
-            f"{source.name} is a blend of several models; its network alone is exported, "
-            "which answers differently"
+            f"predict uses other models in {source.name} than its network alone, which is exported "
+            "and answers differently"
         )
     for head in model.heads.values():
         if isinstance(head, TokenHead) and head.crf is not None:

@@ -22,7 +22,7 @@ from ownbert.data.readers.memory import table_of
 from ownbert.data.readers.tables import Source, columns, kind_of
 from ownbert.data.readers.texts_or_files import are_names, corpus_files, rows_by_other_names
 from ownbert.encodings import reads_encoding
-from ownbert.errors import InputError
+from ownbert.errors import InputError, in_short
 from ownbert.files import atomic_path, inside, make_folder, refuse_same, uninterrupted, write_text
 from ownbert.finetuning.preview import label_shares
 from ownbert.fitting.attempts import Attempts
@@ -53,7 +53,7 @@ from ownbert.fitting.recipe import FitRecipe
 from ownbert.fitting.report.report import write_report
 from ownbert.fitting.self_training import self_train
 from ownbert.fitting.student import teach
-from ownbert.folders import refuse_foreign, writing
+from ownbert.folders import refuse_both, refuse_foreign, writing
 from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.blend_predictor import network_scores, score_all
@@ -70,6 +70,7 @@ from ownbert.run.file_names import BLEND, RECIPE
 from ownbert.settings import dump, resolve
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
+from ownbert.train.device import pick_device
 from ownbert.train.distributed import under_torchrun
 from ownbert.views.features import VIEWS, Texts
 from ownbert.views.tokens import text_kind
@@ -190,11 +191,13 @@ def fit_folder(
     started: when the minutes began, by ``time.monotonic``; by default now.
     """
     started = time.monotonic() if started is None else started
+    refuse_both(resume=resume, overwrite=overwrite)
     if under_torchrun():
         raise InputError("fit runs in one process; start it without torchrun")
     folder = Path(tempfile.mkdtemp(prefix="ownbert-fit-") if output is None else output)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; -o must name a folder")
+    resolve(FitRecipe, options=with_label_columns(options))  # a mistake in it comes first
     taken = any((folder / name).exists() for name in (STATE, BLEND, CONFIG))
     if taken and not (resume or overwrite):
         raise InputError(
@@ -207,7 +210,7 @@ def fit_folder(
         writing(folder),
         _checked(*given, quiet=quiet, debug=debug, started=started) as run,
     ):
-        if overwrite and not resume:
+        if overwrite:
             model = run.recipe.model
             if model and folder.resolve() in Path(model).resolve().parents:
                 raise InputError(f"{model} is in {folder}, which would be overwritten")
@@ -288,7 +291,7 @@ class _LabelledSource(NamedTuple):
         if isinstance(data, str | os.PathLike):
             path = Path(data)
             return cls(path, path)
-        path, table = scratch / f"{name}.jsonl", table_of(data, name=f"the {name} rows")
+        path, table = scratch / f"{name}.jsonl", table_of(data, name=f"the {name} data")
         table.write(path)
         return cls(table, path)
 
@@ -326,6 +329,16 @@ def _given(identity: Mapping[str, Any]) -> dict[str, Any]:
     """An identity without the settings that are not given: earlier versions had fewer."""
     settings = identity.get("settings") or {}
     return {**identity, "settings": {k: v for k, v in settings.items() if v is not None}}
+
+
+def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What tells two identities apart, as an earlier run had it."""
+    old, new = before["settings"], now["settings"]
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            option = f"--{name.replace('_', '-')}"
+            return f"{option} {in_short(old[name])}" if name in old else f"no {option}"
+    return "other files"
 
 
 class Made(NamedTuple):
@@ -366,6 +379,7 @@ class Fit:
         started: float | None = None,
     ) -> None:
         self.recipe, self.folder = recipe, folder
+        pick_device(recipe.device)
         self.budget = Budget(recipe.minutes, time.monotonic() if started is None else started)
         named = ColumnNames(recipe.text_column, recipe.second_column, recipe.label_column)
         sources = {name: own.rows for name, own in given.items()}
@@ -824,9 +838,10 @@ class Fit:
         state = FitState.read(self.folder)
         if state is None:
             return
-        if _given(state.identity) != _given(json.loads(json.dumps(self.identity))):
+        before, now = _given(state.identity), _given(json.loads(json.dumps(self.identity)))
+        if before != now:
             raise InputError(
-                f"{self.folder} was made with other files or settings; give the same ones, or "
+                f"{self.folder} was made with {_difference(before, now)}; give the same, or "
                 "start anew with --overwrite"
             )
         self.budget.used, self.points = state.seconds, state.points

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -12,6 +13,7 @@ from ownbert.data.readers.columns import COLUMNS, ColumnNames, find_columns
 from ownbert.data.readers.labels import are_bits, task_of_cells
 from ownbert.data.readers.tables import Source, kind_of, read_values
 from ownbert.errors import InputError
+from ownbert.files import open_text
 from ownbert.finetuning.ensemble import fold_of
 from ownbert.finetuning.labelled_splits import labels_per_class
 from ownbert.tasks.recipe import TEXT_TASKS, TaskSettings
@@ -88,6 +90,7 @@ def find_task(
             )
         return found(_settings(found.name, label_options), columns)
     if kind_of(path) == "txt":
+        next(open_text(Path(str(path))), None)  # a folder and a workbook are refused with their own reason
         raise InputError(
             f"{path} is plain text; fit needs a table of texts and labels (csv, tsv, jsonl, "
             "parquet); for words with tags: ownbert finetune tag"
@@ -156,7 +159,7 @@ def read_labelled(
         # What is in both files is learnt from neither.
         own = [i for i, row in enumerate(rows) if not texts & set(task.fold_keys(row))]
         if len({str(rows[i].target) for i in own}) < 2:
-            raise InputError(f"{train}: hardly any row is not in {dev} too; give other dev rows")
+            raise InputError(f"nearly all rows of {train} are in {dev} too; give other dev rows")
         held = np.arange(len(rows), len(rows) + len(more))
         folds = [(np.asarray(own), held)]
         rows += more

@@ -11,7 +11,7 @@ from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.errors import InputError
 from ownbert.files import make_folder, refuse_same
-from ownbert.folders import refuse_foreign
+from ownbert.folders import refuse_both, refuse_foreign
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve, settings_of
 from ownbert.text.files import TOKENIZER_FILES, has_tokenizer
@@ -55,6 +55,7 @@ class RunFolder:
     ) -> None:
         self.path, self.overwrite = Path(path), overwrite
         self.resume = resume or resume_step is not None
+        refuse_both(resume=self.resume, overwrite=overwrite)
         self._reserved = False
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{path} is a file; -o must name a folder")

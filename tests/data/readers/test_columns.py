@@ -175,6 +175,30 @@ def test_proposals_are_what_a_shell_takes(tmp_path: Path):
         find_columns(source, COLUMNS["regress"])
 
 
+def test_a_column_for_each_label_is_proposed(tmp_path: Path):
+    rows = [
+        {"text": f"Wo bleibt mein Paket {i}?", **{k: str(int(k == kind)) for k in ("pos", "neg")}}
+        for i, (kind, _) in enumerate([("pos", ""), ("neg", "")] * 3)
+    ]
+    with pytest.raises(InputError, match=r"--label-column pos,neg \(a column of 0 and 1 for each"):
+        find_columns(_as(tmp_path, "a.csv", rows), COLUMNS["classify"])
+
+
+def test_a_column_of_numbers_is_no_text(tmp_path: Path):
+    rows = [{"label": "ab"[i % 2], "pos": str(i % 2)} for i in range(6)]
+    with pytest.raises(InputError, match="cannot tell which column holds the texts"):
+        find_columns(_as(tmp_path, "a.csv", rows), COLUMNS["classify"])
+
+
+@pytest.mark.parametrize("first", ["wo bleibt mein Paket denn,late", "1 5 17,late"])
+def test_a_file_without_a_header_is_said(tmp_path: Path, first: str):
+    path = tmp_path / "a.csv"
+    lines = [first, *(f"Paket ist da {i},{k}" for i, k in enumerate(["late", "broken"] * 3))]
+    path.write_text("\n".join(lines))
+    with pytest.raises(InputError, match=r"the first line .* seems to be a row; put a line"):
+        find_columns(path, COLUMNS["classify"])
+
+
 def test_rows_that_are_wrong_propose_nothing(tmp_path: Path):
     path = tmp_path / "a.csv"
     path.write_text("Nachricht,Kategorie,x\na long text of words,b\n")

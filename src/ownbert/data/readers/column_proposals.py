@@ -11,6 +11,10 @@ from ownbert.errors import InputError
 _ROWS = 1_000
 # Labels have fewer characters on average.
 _LONGEST_LABEL = 60
+# A name of a column has fewer words, or as many.
+_LONGEST_NAME = 4
+# What columns hold that are a label each.
+_BITS = ({"0", "1"}, {"0.0", "1.0"}, {"true", "false"})
 # At most so many columns are proposed for the labels.
 _LABEL_COLUMNS = 3
 
@@ -24,6 +28,27 @@ def propose_text(path: Source, names: Sequence[str]) -> str | None:
         if not all(map(_is_number, values))
     }
     return max(lengths, key=lambda name: lengths[name], default=None)
+
+
+def are_numbers(path: Source, name: str) -> bool:
+    """Whether every value of a column in the first 1,000 rows is a number; not where the rows
+    cannot be read now."""
+    values = _values(path, [name]).get(name)
+    return bool(values) and all(map(_is_number, values))
+
+
+def bit_columns(path: Source, names: Sequence[str]) -> list[str]:
+    """The columns with 0 and 1 alone in the first 1,000 rows, and both of them."""
+    values = _values(path, names)
+    return [name for name, own in values.items() if {str(v).lower() for v in own} in _BITS]
+
+
+def is_headless(path: Source, text: str, labels: Sequence[str]) -> bool:
+    """Whether the names of the columns seem to be a row: that of the texts is a sentence, or one of
+    the labels occurs among the values."""
+    if len(text.split()) > _LONGEST_NAME:
+        return True
+    return any(name in map(str, values) for name, values in _values(path, labels).items())
 
 
 def propose_labels(

@@ -11,7 +11,14 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from ownbert.data.readers.column_proposals import as_option, propose_labels, propose_text
+from ownbert.data.readers.column_proposals import (
+    are_numbers,
+    as_option,
+    bit_columns,
+    is_headless,
+    propose_labels,
+    propose_text,
+)
 from ownbert.data.readers.memory import MemoryTable
 from ownbert.data.readers.tables import (
     Source,
@@ -24,7 +31,7 @@ from ownbert.data.readers.tables import (
     require_column,
     shown_columns,
 )
-from ownbert.errors import InputError
+from ownbert.errors import InputError, in_short
 from ownbert.files import open_text
 
 # Usual names in small letters, in the order of preference.
@@ -230,7 +237,8 @@ def find_columns(
             apart = {*COUNTERS, *spec.set_aside}
             taken = {name for several in found.values() for name in several}
             left = [name for name in names if name.lower() not in apart and name not in taken]
-            if len(left) == 1:
+            numbers = labelled and spec.role == "text" and len(left) == 1
+            if len(left) == 1 and not (numbers and are_numbers(path, left[0])):
                 found[spec.role] = (left[0],)
     for spec in wanted:
         needed = bool(pair) if pair is not None and spec.role == "second" else spec.required
@@ -388,13 +396,23 @@ def _proposals(
     left = [name for name in names if name.lower() not in COUNTERS and name not in taken]
     proposals = []
     missing = {s.role: s for s in wanted if s.set_aside is not None and s.role not in found}
-    if "text" in missing and (text := propose_text(path, left)) is not None:
+    text = propose_text(path, left) if "text" in missing else None
+    if text is not None:
         proposals.append(f"{as_option(missing['text'].option, [text])} (the longest texts)")
         taken.add(text)
     if "label" in missing:
         spec = missing["label"]
         labels = propose_labels(path, left, taken, numbers=spec.several)
-        if len(labels) == 1:
+        bits = bit_columns(path, [name for name in left if name not in taken])
+        if text is not None and kind_of(path) == "delimited" and is_headless(path, text, [*labels]):
+            raise InputError(
+                f"{path}: the first line ({in_short(shown_columns(names))}) seems to be a row; "
+                "put a line with the names of the columns before it, such as text and label"
+            )
+        if len(bits) > 1:
+            option = as_option(spec.option, [",".join(bits)])
+            proposals.append(f"{option} (a column of 0 and 1 for each label)")
+        elif len(labels) == 1:
             (count,) = labels.values()
             proposals.append(f"{as_option(spec.option, [*labels])} ({count:,} different values)")
         elif labels:

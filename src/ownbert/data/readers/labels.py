@@ -208,6 +208,7 @@ def task_of_cells(values: Sequence[Any]) -> tuple[str, str]:
     try:
         lists = _as_lists(cells)
         _vector_size(lists, cells.places)
+        texts = [as_text(v, "", "").strip() for v in lists if not isinstance(v, list)]
     except InputError:  # whoever reads the rows says where
         return "multilabel", ""
     if any(isinstance(value, list) for value in lists):
@@ -217,7 +218,6 @@ def task_of_cells(values: Sequence[Any]) -> tuple[str, str]:
         if not size or any(sum(map(_is_on, v)) != 1 for v in lists):
             return "multilabel", ""
         return "classify", f"{_hot('one-hot', size)}; --task multilabel reads them as sets"
-    texts = [as_text(value, "label", "").strip() for value in lists]
     if found := _numeric_task(texts):
         return found
     if _has_separators(texts):

@@ -1,5 +1,6 @@
 """The errors of a trained model on labelled rows. N rows, D size of a vector."""
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -283,14 +284,16 @@ def _clusters(vectors: _Vectors, rows: Sequence[Row]) -> dict[str, np.ndarray]:
     count = min(_CLUSTERS, len(rows) // _ROWS_OF_CLUSTER)
     if count < 2:
         return {}
-    # Versions of scipy differ in what they call the seed; they all take this one.
-    cluster = kmeans2(vectors(rows), count, minit="++", seed=0)[1]  # pyright: ignore[reportCallIssue]
+    with warnings.catch_warnings():  # of clusters without rows, where rows are equal
+        warnings.simplefilter("ignore")
+        # Versions of scipy differ in what they call the seed; they all take this one.
+        cluster = kmeans2(vectors(rows), count, minit="++", seed=0)[1]  # pyright: ignore[reportCallIssue]
     words = [set(" ".join(row.texts).lower().split()) for row in rows]
     everywhere = Counter(word for own in words for word in own)
     found: dict[str, np.ndarray] = {}
     for number in range(count):
         own = cluster == number
-        size = int(own.sum())
+        size = max(1, int(own.sum()))
         inside = Counter(word for i in np.flatnonzero(own) for word in words[i])
         # How much more of these rows than of all have the word.
         excess = {w: n / size - everywhere[w] / len(rows) for w, n in inside.items()}
