@@ -175,7 +175,7 @@ def notes_of(source: Path, model: Model) -> Iterator[str]:
     """What the file leaves to the program that runs it."""
     if (source / BLEND).is_file():
         yield (
-            f"predict uses other models in {source.name} than its network alone, which is exported "
+            f"{source.name} answers with other models than its network alone, which is exported "
             "and answers differently"
         )
     for head in model.heads.values():

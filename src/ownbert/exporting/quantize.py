@@ -92,8 +92,8 @@ def quantize(
         model = load(source, heads=heads, description=description)
         if say is not None and (source / BLEND).is_file():
             say(
-                f"note: predict uses other models in {source.name} than its network alone, which "
-                "is quantized and answers differently"
+                f"note: {source.name} answers with other models than its network alone, which is "
+                "quantized and answers differently"
             )
         given = sequences_of(source, model, data=data, text_column=text_column)
         measured, compared = halves(given, choices="choice" in model.heads)

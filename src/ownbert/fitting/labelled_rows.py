@@ -90,7 +90,8 @@ def find_task(
             )
         return found(_settings(found.name, label_options), columns)
     if kind_of(path) == "txt":
-        next(open_text(Path(str(path))), None)  # a folder and a workbook are refused with their own reason
+        # A folder and a workbook are refused with their own reason.
+        next(open_text(Path(str(path))), None)
         raise InputError(
             f"{path} is plain text; fit needs a table of texts and labels (csv, tsv, jsonl, "
             "parquet); for words with tags: ownbert finetune tag"
