@@ -104,6 +104,7 @@ _NGRAMS_FROM, _NGRAMS = 3000, 1 << 18
 _SHORTEST_PRETRAINING = 10.0
 # Texts of each kind that are compared, and the share of unknown words that is said.
 _COMPARED, _OTHER_TEXTS = 5_000, 0.5
+_OWN_NETWORK = "the network that Transformers loads"
 # Seconds with which no further step is begun.
 _SHORTEST = 5.0
 # Unlabelled texts and characters that views learn from and a network is taught on, at most; and
@@ -766,7 +767,7 @@ class Fit:
             with atomic_path(work / f"{candidate.name}.npy") as path, open(path, "wb") as file:
                 np.save(file, of_rows)
         with uninterrupted():  # together, so that the folder is always one of a piece
-            self._save_network(compared)
+            self.attempt(_OWN_NETWORK, partial(self._save_network, compared))
             Blend(members, *about).write(self.folder)
             FitState(
                 self.identity, self.budget.spent, self.points, [c.about() for c in self.candidates]
