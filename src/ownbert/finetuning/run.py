@@ -23,6 +23,12 @@ from ownbert.finetuning.finetune_folder import PRETRAINED, FinetuneFolder
 from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.init_weights import knows_labels, make_model
 from ownbert.finetuning.labelled_splits import LabelledSplits, Rows, Sources, texts_of
+from ownbert.finetuning.linear_baseline import (
+    LinearBaseline,
+    can_be_compared,
+    score_baseline,
+    seconds_for_baseline,
+)
 from ownbert.inference.precision_check import MOST_ROWS, PrecisionCheck, check_answers
 from ownbert.nn.model import Model
 from ownbert.nn.ngrams import RATE_OF_FEW, NgramTable
@@ -114,6 +120,10 @@ class FinetuningRun(TrainingRun):
         self.name: str | None = None  # in the model card, by default that of the folder
         # Of the saved weights on all dev rows, in the end.
         self.metrics: Mapping[str, float] = {}
+        # By metric, for all runs with these rows; a text says why there is none.
+        self.baselines: dict[str, LinearBaseline | str] = {}
+        if like is not None and _same_rows(self.splits.rows, like.splits.rows):
+            self.baselines = like.baselines
         self.identity = {"training data": self.splits.train_data.identity()}
 
     def _monitor(self, recipe: FinetuneRecipe) -> Monitor:
@@ -311,6 +321,7 @@ class FinetuningRun(TrainingRun):
 
     def _describe(self, scores: Scores, checked: PrecisionCheck | None, output: Path) -> list[str]:
         """Write the model card and the plot of the confusion matrix; returns warnings."""
+        baseline = self.baseline()
         warnings = (
             draw_confusion(output / CONFUSION, scores),  # first: the card shows it
             write_card(
@@ -320,10 +331,32 @@ class FinetuningRun(TrainingRun):
                 metrics={name: [value] for name, value in scores.values.items()},
                 labels=scores.labels,
                 precision="" if checked is None else checked.sentences(),
+                baseline=baseline.sentence if isinstance(baseline, LinearBaseline) else "",
                 name=self.name,
             ),
         )
         return [line for line in warnings if line]
+
+    def baseline(self) -> LinearBaseline | str | None:
+        """The score of a linear model on the same rows, or why there is none; None if it is not
+        wanted."""
+        train, dev = self.splits.train_rows, self.splits.dev_rows
+        if (
+            not self.recipe.run.baseline
+            or dev is None
+            or not can_be_compared(self.task, train, dev)
+        ):
+            return None
+        metric = self.task.metrics[0] if self.monitor.metric == "loss" else self.monitor.metric
+        if metric not in self.baselines:
+            seconds = seconds_for_baseline(self.recipe.run.max_minutes)
+            self.baselines[metric] = score_baseline(self.task, train, dev, metric, seconds=seconds)
+        return self.baselines[metric]
+
+    def closing_lines(self) -> list[str]:
+        if not self.with_card or (found := self.baseline()) is None:
+            return []
+        return [found] if isinstance(found, str) else found.lines(self.metrics[found.metric])
 
     def _duration(self) -> str:
         steps, epochs = self.given.run.max_steps, self.recipe.run.epochs
@@ -483,3 +516,7 @@ def _max_length(length: int | None, config: EncoderConfig) -> int:
     if length is not None and not 8 <= length <= longest:
         raise InputError(f"max_length {length} must be from 8 to {longest}, the model's positions")
     return length or longest
+
+
+def _same_rows(one: Rows, other: Rows) -> bool:
+    return all(a is b for a, b in zip(one, other, strict=True))

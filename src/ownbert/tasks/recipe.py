@@ -454,6 +454,13 @@ class FinetuneRun(Run):
         check=between(2, limits.MODELS, "[]"),
         resumable=True,
     )
+    baseline: bool = setting(
+        True,
+        "Compare with a linear model on TF-IDF at the end, where there are dev rows.",
+        RUN,
+        option="--baseline/--no-baseline",
+        resumable=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -169,6 +169,7 @@ HELP = {
     "Stop after this many epochs without a better --measure on dev rows.": "验证集上的 --measure 连续这么多轮没有提升就停止。",
     "What is watched on dev rows: one of the task's metrics, or loss.": "在验证集上监控什么：任务的某个指标，或 loss。",
     "Train this many models, each leaving out a different part of the rows; their answers are averaged.": "训练这么多个模型，各自不用其中一折；预测取平均。",
+    "Compare with a linear model on TF-IDF at the end, where there are dev rows.": "有验证集时，最后与 TF-IDF 线性模型比较。",
     "Train with this many seeds, from --seed on: mean and spread; their answers are averaged.": "从 --seed 开始用这么多个种子训练：给出均值和离散程度；预测取平均。",
     "Try learning rates, epochs and batch sizes, and keep the best (what to try: search.learning_rate=1e-5,5e-5 and so on).": "尝试不同的学习率、轮数和 batch 大小，保留最好的（要试哪些：search.learning_rate=1e-5,5e-5 等）。",
     "Any number of labels per text or pair of texts: keywords, subjects, kinds of abuse.": "每条文本或文本对任意多个标签：关键词、主题、违规类型。",
