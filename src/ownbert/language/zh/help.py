@@ -438,7 +438,7 @@ DEFAULTS = {
     "0.001 for a new model, else by size": "新模型 0.001，否则按规模",
     "100,000 blank, 30,000 else": "blank 为 100,000，否则 30,000",
     "3 blank, 2 else": "blank 为 3，否则 2",
-    "12, or 4 from 3,000 rows": "12；3,000 行以上时 4",
+    "12, or as many as make 200 steps, up to 50; 4 from 3,000 rows": "12，或够 200 步的轮数，至多 50；3,000 行以上时 4",
     "16, or 32 from 3,000 rows": "16；3,000 行以上时 32",
     "128; where the documents have a median above 200 tokens, 512 in the last 20% of the run": "128；文档长度的中位数超过 200 个词元时，最后 20% 的训练用 512",
     "1: all of it": "1：全部",

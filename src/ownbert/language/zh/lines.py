@@ -206,6 +206,8 @@ LINES = {
     "no --dev: no rows to evaluate the members on": "没有 --dev：没有可以评估各成员的行",
     "best dev {} {} at step {}": "验证集最好的{0~} {1}，在第 {2} 步",
     "best dev {} {} at step {} on the sample, {} on all rows": "验证集抽样上最好的{0~} {1}，在第 {2} 步；全部行上为 {3}",
+    "the dev score still rose: --epochs {} would go on": "验证集分数仍在上升：可用 --epochs {} 继续",
+    "the dev score still fell: --epochs {} would go on": "验证集分数仍在下降（越低越好）：可用 --epochs {} 继续",
     "TF-IDF with a linear model: {} {} on the same rows": "TF-IDF 线性模型：同样的行上{0~} {1}",
     "TF-IDF with a linear model: {} {} on the same rows, learnt from {} of the training rows": "TF-IDF 线性模型：同样的行上{0~} {1}，用训练集中的 {2} 行训练",
     "the network is worse ({}): try more --epochs, another --learning-rate, or ownbert fit, which combines both": "网络更差（{}）：请增大 --epochs、换一个 --learning-rate，或使用 ownbert fit，它融合两者",
