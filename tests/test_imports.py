@@ -57,7 +57,7 @@ ALLOWED = {
     "pretraining": {"config", "text", "data", "nn", "objectives", "checkpoint", "train", "run"}
     | {"inference"},
     "finetuning": {"config", "text", "data", "nn", "objectives", "checkpoint", "train", "run"}
-    | {"tasks", "inference", "pretraining"},
+    | {"tasks", "inference", "pretraining", "views"},
     "fitting": {"config", "data", "checkpoint", "train", "run", "tasks", "views", "inference"}
     | {"pretraining", "finetuning"},
     "vit": {"config", "data", "families", "nn", "checkpoint"},

@@ -12,6 +12,7 @@ from ownbert import InputError, evaluate, finetune
 from ownbert.checkpoint import load as load_folder
 from ownbert.checkpoint import load_tokenizer, save
 from ownbert.config import EncoderConfig
+from ownbert.finetuning.default_settings import DefaultSettings
 from ownbert.finetuning.ensemble import Ensemble
 from ownbert.finetuning.labelled_splits import texts_of
 from ownbert.finetuning.run import FinetuningRun
@@ -86,7 +87,7 @@ def test_all_weights_are_taken_over(pretrained: Path, topics: Path, tmp_path: Pa
     all."""
     given = {"pretrain_steps": 1, "learning_rate": 1e-12}
     rates = pytest.MonkeyPatch()
-    rates.setattr(FinetuningRun, "default_rate", 1e-12)
+    rates.setattr(DefaultSettings, "learning_rate", 1e-12)
     try:
         tune(topics, pretrained, tmp_path / "it", max_steps=1, **given)
     finally:

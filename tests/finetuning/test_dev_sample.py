@@ -10,7 +10,7 @@ from ownbert import evaluate, finetune
 from ownbert.checkpoint import describe
 from ownbert.finetuning.labelled_splits import stratified_sample
 from ownbert.finetuning.run import FinetuningRun
-from ownbert.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe
+from ownbert.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe, FinetuneRun
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import KEY
 from ownbert.train.log import read_log
@@ -56,7 +56,9 @@ def test_the_sample_is_proportional_to_the_rows_of_an_evaluation(
     pretrained: Path, topics: Path, many: Path
 ):
     data = FinetuneData(train=str(topics / "train.csv"), dev=str(many))
-    recipe = FinetuneRecipe(model=FinetuneModel(folder=str(pretrained)), data=data)
+    recipe = FinetuneRecipe(
+        model=FinetuneModel(folder=str(pretrained)), data=data, run=FinetuneRun(epochs=12)
+    )
     run = FinetuningRun(recipe)
     assert run.splits.sample_rows is not None
     assert run.splits.sample_data is not None

@@ -31,7 +31,7 @@ def test_it_sees_the_order_of_neighbours(
     pretrained: Path, orders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Which is what the encoder has not learnt yet by then."""
-    monkeypatch.setattr("ownbert.finetuning.run._FEW", 100)  # the rate of many examples
+    monkeypatch.setattr("ownbert.finetuning.default_settings.FEW", 100)  # the rate of many examples
     scores = {}
     for ngrams in (None, 4096):
         output = tmp_path / str(ngrams)

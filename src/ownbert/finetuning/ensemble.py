@@ -14,6 +14,7 @@ from ownbert.errors import InputError
 from ownbert.files import read_json, write_json, write_text
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuned_card import write_card
+from ownbert.finetuning.linear_baseline import LinearBaseline
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.folders import refuse_foreign
 from ownbert.inference.precision_check import EACH_AGREES
@@ -112,6 +113,7 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
         metrics={name: [each[name] for each in results.each] for name in ensemble.mean},
         several=f"{len(members)} {kind}",
         model=ensemble.members[0],
+        baseline=_baseline(run),
         precision=EACH_AGREES if all(map(agrees, ensemble.members)) else "",
     )
     if warning:
@@ -120,6 +122,12 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
         _show(display, members, results.each, ensemble)
     display.say(f"saved {output}")
     return ensemble
+
+
+def _baseline(run: FinetuningRun) -> str:
+    """How well a linear model does on the dev rows; empty for folds, which have other rows each."""
+    found = None if run.given.run.folds else run.baseline()
+    return found.sentence if isinstance(found, LinearBaseline) else ""
 
 
 def _train(run: FinetuningRun, member: _Member, folder: FinetuneFolder, *, quiet: bool) -> None:

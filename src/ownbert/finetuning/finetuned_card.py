@@ -47,6 +47,7 @@ def write_card(
     several: str = "",
     model: str | Path | None = None,
     precision: str = "",
+    baseline: str = "",
     name: str | None = None,
 ) -> str | None:
     """Write README.md into a model folder, unless the user has written one there.
@@ -61,6 +62,7 @@ def write_card(
         several: what these models are ("3 seeds").
         model: the folder of one of them, if ``folder`` is an ensemble.
         precision: what is known of bfloat16.
+        baseline: how well a linear model does on the same rows.
         name: of the folder, if the card is written before it is moved.
 
     Returns:
@@ -77,7 +79,7 @@ def write_card(
         table(("setting", "value"), in_words(_settings(recipe))),
         "## Metrics",
         *_metrics(metrics, labels, several),
-        *([precision] if precision else []),
+        *(line for line in (baseline, precision) if line),
         *pictures(folder, _PICTURES),
         "## Use",
         *_usage(task, name, parts),

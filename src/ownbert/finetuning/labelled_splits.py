@@ -190,6 +190,11 @@ class LabelledSplits:
         return rows, None if dev is None else self.task.read(dev)
 
     @property
+    def rows(self) -> Rows:
+        """The training rows, and the dev rows or None."""
+        return self.train_rows, self.dev_rows
+
+    @property
     def parts(self) -> list[LabelledSplit]:
         """The rows with the files that they come from."""
         data, task, sets = self.recipe.data, self.task, self.task.label_sets

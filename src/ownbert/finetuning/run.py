@@ -19,10 +19,21 @@ from ownbert.data.word_features import describe_features
 from ownbert.errors import InputError
 from ownbert.finetuning.checks import check_rows
 from ownbert.finetuning.confusion import CONFUSION, draw_confusion
+from ownbert.finetuning.default_settings import (
+    DefaultSettings,
+    epochs_per_evaluation,
+    is_small_and_own,
+)
 from ownbert.finetuning.finetune_folder import PRETRAINED, FinetuneFolder
 from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.init_weights import knows_labels, make_model
 from ownbert.finetuning.labelled_splits import LabelledSplits, Rows, Sources, texts_of
+from ownbert.finetuning.linear_baseline import (
+    LinearBaseline,
+    can_be_compared,
+    score_baseline,
+    seconds_for_baseline,
+)
 from ownbert.inference.precision_check import MOST_ROWS, PrecisionCheck, check_answers
 from ownbert.nn.model import Model
 from ownbert.nn.ngrams import RATE_OF_FEW, NgramTable
@@ -37,25 +48,17 @@ from ownbert.tasks.text_input import EncodedRows
 from ownbert.train.device import pick_precision
 from ownbert.train.distributed import World
 from ownbert.train.job import Job, Monitor, Phase
+from ownbert.train.log import read_log
 from ownbert.train.metric_names import LOWER, shown_name
 from ownbert.train.state_files import remove_states
 
-# Peak learning rates by hidden size for few examples; half of them for many. That of 128 was
-# measured (with 280 and 7,000 examples); those of larger models are BERT's usual range.
-_RATES = ((128, 1e-3), (256, 5e-4), (512, 2e-4), (768, 5e-5))
-_LARGE_RATE = 2e-5
-
-# With fewer examples there are more epochs and smaller batches.
-_FEW = 3000
+# What the dev score has gained in the last epoch (as a share of it, where lower is better) if it is
+# said to rise.
+_STILL_RISES = 0.005
 # From this number of tokens in an example, activations are recomputed (gradient checkpointing).
 _LONG = 4096
 # Tokens of a micro-batch: larger batches are split, with the same gradient.
 MICRO_TOKENS = 16_384
-
-
-def peak_rate(hidden_size: int) -> float:
-    """The default peak learning rate by the size of the model, for few examples."""
-    return next((rate for size, rate in _RATES if hidden_size <= size), _LARGE_RATE)
 
 
 class FinetuningRun(TrainingRun):
@@ -106,7 +109,8 @@ class FinetuningRun(TrainingRun):
         self.task.max_length = self.max_length = self.builder.max_length
         self.splits.encode(self.builder)
         self.monitor = self._monitor(recipe)
-        self.given, self.recipe = recipe, self._completed(recipe)
+        self.given = recipe
+        self.recipe = self._completed(recipe)
         self.splits.draw_sample(self._trained_per_evaluation)
         self.adapted: Path | None = None if like is None else like.adapted
         if like is not None:
@@ -114,6 +118,10 @@ class FinetuningRun(TrainingRun):
         self.name: str | None = None  # in the model card, by default that of the folder
         # Of the saved weights on all dev rows, in the end.
         self.metrics: Mapping[str, float] = {}
+        # By metric, for all runs with these rows; a text says why there is none.
+        self.baselines: dict[str, LinearBaseline | str] = {}
+        if like is not None and _same_rows(self.splits.rows, like.splits.rows):
+            self.baselines = like.baselines
         self.identity = {"training data": self.splits.train_data.identity()}
 
     def _monitor(self, recipe: FinetuneRecipe) -> Monitor:
@@ -126,25 +134,26 @@ class FinetuningRun(TrainingRun):
     def _completed(self, recipe: FinetuneRecipe) -> FinetuneRecipe:
         """The recipe with the defaults that depend on the machine, the model and the data."""
         recipe = self.task.complete_recipe(recipe, self.builder)
-        few = len(self.splits.train_data) < _FEW
-        batch_size = recipe.data.batch_size or (16 if few else 32)
+        defaults = self.defaults
+        batch_size = recipe.data.batch_size or defaults.batch_size
         if batch_size < self.task.min_batch_size:
             raise InputError(
                 f"data.batch_size is {batch_size}; {self.task.name} compares the rows of a batch, "
                 f"so it must be {self.task.min_batch_size} or more"
             )
-        epochs = recipe.run.epochs or (12 if few else 4)
         batches = -(-len(self.splits.train_data) // batch_size)
         steps = max(1, batches // recipe.run.accumulate)
+        epochs = recipe.run.epochs or defaults.epochs(steps)
+        between = 1 if recipe.run.epochs else epochs_per_evaluation(epochs)
         run = replace(
             recipe.run,
             device=self.device.type,
             precision=pick_precision(recipe.run.precision, self.device),
             epochs=epochs,
             max_steps=recipe.run.max_steps or epochs * steps,
-            eval_every=recipe.run.eval_every or steps,
+            eval_every=recipe.run.eval_every or between * steps,
         )
-        rate = recipe.optim.learning_rate or self.default_rate
+        rate = recipe.optim.learning_rate or defaults.learning_rate
         return replace(
             recipe,
             data=replace(recipe.data, batch_size=batch_size),
@@ -163,10 +172,11 @@ class FinetuningRun(TrainingRun):
         return recipe.run.eval_every * recipe.run.accumulate * passes * count / batches
 
     @property
-    def default_rate(self) -> float:
-        """The default peak learning rate, by the size of the model and the number of examples."""
-        peak = peak_rate(self.config.hidden_size)
-        return peak if len(self.splits.train_data) < _FEW else peak / 2
+    def defaults(self) -> DefaultSettings:
+        """The settings that follow from the rows and the model."""
+        model, size = self.given.model, self.config.hidden_size
+        own = not model.new and is_small_and_own(model.folder, size)
+        return DefaultSettings(len(self.splits.train_data), size, own)
 
     def check_adapting(self) -> None:
         """Check that pretraining on the texts of the task is possible.
@@ -200,7 +210,7 @@ class FinetuningRun(TrainingRun):
                     resume=folder.resume,
                     overwrite=not folder.resume,
                 ),
-                learning_rate=self.default_rate,
+                learning_rate=self.defaults.learning_rate,
                 max_length=self.max_length,
                 quiet=quiet,
             )
@@ -215,7 +225,7 @@ class FinetuningRun(TrainingRun):
         model = model.to(self.device)
         for stack in filter(None, (model.encoder, model.decoder)):
             stack.gradient_checkpointing = bool(data.sizes.max() > _LONG)
-        if len(data) < _FEW:
+        if self.defaults.few:
             for table in _ngram_tables(model):
                 table.rate = RATE_OF_FEW
         learns_words = self.config.image is None and not recipe.model.freeze
@@ -277,6 +287,8 @@ class FinetuningRun(TrainingRun):
             if self.splits.sample_rows is not None:
                 line += f" on the sample, {self.metrics[self.monitor.metric]:.3f} on all rows"
             job.display.say(line)
+        if line := self._still_rising(job, output):
+            job.display.say(line)
         for line in () if scores is None else scores.warnings:
             job.display.say(f"warning: {line}")
         checked = self._check_precision(model)
@@ -287,6 +299,24 @@ class FinetuningRun(TrainingRun):
             checked.record(output)
         remove_states(output)
         return model, scores, checked
+
+    def _still_rising(self, job: Job, output: Path) -> str:
+        """A line if the last evaluation of a run of all its epochs was clearly the best."""
+        best, epochs = job.state.best, self.recipe.run.epochs or 0
+        name = self.monitor.metric
+        found = [row[name] for row in read_log(output) if row.get("evaluation") and name in row]
+        over = job.run.max_steps is not None and job.state.step >= job.run.max_steps
+        if best is None or best["step"] < job.state.step or len(found) < 2:
+            return ""
+        if not over or self.given.run.max_steps is not None:
+            return ""
+        gain = found[-1] - found[-2]
+        if self.monitor.lower:
+            gain = -gain / (abs(found[-2]) or 1)
+        if gain < _STILL_RISES:
+            return ""
+        moved = "fell" if self.monitor.lower else "rose"
+        return f"the dev score still {moved}: --epochs {2 * epochs} would go on"
 
     def _check_precision(self, model: Model) -> PrecisionCheck | None:
         """Compare bfloat16 with float32 on dev rows, where the processor has it: on those that are
@@ -311,6 +341,7 @@ class FinetuningRun(TrainingRun):
 
     def _describe(self, scores: Scores, checked: PrecisionCheck | None, output: Path) -> list[str]:
         """Write the model card and the plot of the confusion matrix; returns warnings."""
+        baseline = self.baseline()
         warnings = (
             draw_confusion(output / CONFUSION, scores),  # first: the card shows it
             write_card(
@@ -320,10 +351,32 @@ class FinetuningRun(TrainingRun):
                 metrics={name: [value] for name, value in scores.values.items()},
                 labels=scores.labels,
                 precision="" if checked is None else checked.sentences(),
+                baseline=baseline.sentence if isinstance(baseline, LinearBaseline) else "",
                 name=self.name,
             ),
         )
         return [line for line in warnings if line]
+
+    def baseline(self) -> LinearBaseline | str | None:
+        """The score of a linear model on the same rows, or why there is none; None if it is not
+        wanted."""
+        train, dev = self.splits.train_rows, self.splits.dev_rows
+        if (
+            not self.recipe.run.baseline
+            or dev is None
+            or not can_be_compared(self.task, train, dev)
+        ):
+            return None
+        metric = self.task.metrics[0] if self.monitor.metric == "loss" else self.monitor.metric
+        if metric not in self.baselines:
+            seconds = seconds_for_baseline(self.recipe.run.max_minutes)
+            self.baselines[metric] = score_baseline(self.task, train, dev, metric, seconds=seconds)
+        return self.baselines[metric]
+
+    def closing_lines(self) -> list[str]:
+        if not self.with_card or (found := self.baseline()) is None:
+            return []
+        return [found] if isinstance(found, str) else found.lines(self.metrics[found.metric])
 
     def _duration(self) -> str:
         steps, epochs = self.given.run.max_steps, self.recipe.run.epochs
@@ -483,3 +536,7 @@ def _max_length(length: int | None, config: EncoderConfig) -> int:
     if length is not None and not 8 <= length <= longest:
         raise InputError(f"max_length {length} must be from 8 to {longest}, the model's positions")
     return length or longest
+
+
+def _same_rows(one: Rows, other: Rows) -> bool:
+    return all(a is b for a, b in zip(one, other, strict=True))

@@ -100,7 +100,7 @@ def combinations(run: FinetuningRun) -> Iterator[dict[str, Any]]:
         "epochs": grid.epochs,
         "batch_size": grid.batch_size,
     }
-    rate = run.recipe.optim.learning_rate or run.default_rate
+    rate = run.recipe.optim.learning_rate or run.defaults.learning_rate
     if grid.usual:
         usual = {"learning_rate": tuple(rate * factor for factor in USUAL_FACTORS), **USUAL}
         chosen = {name: values or usual[name] for name, values in chosen.items()}

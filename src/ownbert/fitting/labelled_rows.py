@@ -16,6 +16,7 @@ from ownbert.errors import InputError
 from ownbert.files import open_text
 from ownbert.finetuning.ensemble import fold_of
 from ownbert.finetuning.labelled_splits import labels_per_class
+from ownbert.finetuning.linear_baseline import targets_of
 from ownbert.tasks.recipe import TEXT_TASKS, TaskSettings
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_class
@@ -193,19 +194,3 @@ def _make_folds(
     if once:
         return found[:1], f"{len(found[0][1]):,} training rows that were held out"
     return found, f"{len(found)} folds of the {len(rows):,} training rows"
-
-
-def targets_of(task: Task, rows: Sequence[Row]) -> Targets:
-    """The targets of rows, for linear models and blends."""
-    size = len(task.labels)
-    if task.name == "classify":
-        index = {label: i for i, label in enumerate(task.labels)}
-        return Targets("classify", np.asarray([index[row.target] for row in rows]), size)
-    if task.name == "multilabel":
-        values = np.zeros((len(rows), size), dtype=np.float32)
-        index = {label: i for i, label in enumerate(task.labels)}
-        for i, row in enumerate(rows):
-            values[i, [index[label] for label in row.target]] = 1
-        return Targets("multilabel", values, size)
-    values = np.asarray([row.target for row in rows], dtype=np.float64).reshape(len(rows), -1)
-    return Targets("regress", values, values.shape[1])

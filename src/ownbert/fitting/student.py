@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.checkpoint import describe
-from ownbert.finetuning.run import peak_rate
+from ownbert.finetuning.default_settings import peak_rate
 from ownbert.fitting.candidates import Comparison
 from ownbert.fitting.labelled_rows import LabelledRows
 from ownbert.fitting.networks import (

@@ -119,6 +119,8 @@ class TrainingRun(ABC):
         train(job, resume_from=folder.saved)
         model = self.finish(job, folder)
         display.say(f"saved {folder.path}")
+        for line in self.closing_lines():
+            display.say(line)
         return model.eval()
 
     @abstractmethod
@@ -148,6 +150,10 @@ class TrainingRun(ABC):
     def finish(self, job: Job, folder: RunFolder) -> Model:
         """What follows the last step: final weights, their metrics, the model card."""
         return job.state.learner.model
+
+    def closing_lines(self) -> Iterable[str]:
+        """Lines for the user after all others."""
+        return ()
 
     def peak_flops(self, world: World) -> float:
         """Measured matmul peak of all processes in FLOP/s, for the MFU; 0: not measured."""

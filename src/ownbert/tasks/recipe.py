@@ -423,7 +423,7 @@ class FinetuneRun(Run):
         "Times through the data.",
         RUN,
         check=up_to(limits.EPOCHS),
-        shown="12, or 4 from 3,000 rows",
+        shown="12, or as many as make 200 steps, up to 50; 4 from 3,000 rows",
         resumable=True,
         commands={"image": {"shown": "60 for a new model, or 20 from 3,000 images; else 12, or 4"}},
     )
@@ -452,6 +452,13 @@ class FinetuneRun(Run):
         "Train with this many seeds, from --seed on: mean and spread; their answers are averaged.",
         RUN,
         check=between(2, limits.MODELS, "[]"),
+        resumable=True,
+    )
+    baseline: bool = setting(
+        True,
+        "Compare with a linear model on TF-IDF at the end, where there are dev rows.",
+        RUN,
+        option="--baseline/--no-baseline",
         resumable=True,
     )
 

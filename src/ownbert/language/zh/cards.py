@@ -99,6 +99,8 @@ CARDS = {
     "{} seeds": "{} 个种子",
     "{} folds": "{} 折",
     "On the dev rows.": "取自验证集。",
+    "TF-IDF with a linear model has {} {} on the same rows.": "TF-IDF 线性模型在同样的行上{~}为 {}。",
+    "TF-IDF with a linear model has {} {} on the same rows ({} training rows).": "TF-IDF 线性模型在同样的行上{~}为 {}（训练用 {} 行）。",
     "In bfloat16 {} of {} dev rows get the same answer, {} {} instead of {}.": "用 bfloat16 时，{1} 行验证行中有 {0} 行预测相同，{2~}为 {3}，float32 为 {4}。",
     "In bfloat16 {} dev rows have {} {} instead of {}.": "用 bfloat16 时，{} 行验证行的{~}为 {}，float32 为 {}。",
     "In bfloat16 the vectors of {} texts have cosines of at least {} with those in float32.": "用 bfloat16 时，{} 条文本的向量与 float32 的向量余弦不低于 {}。",
