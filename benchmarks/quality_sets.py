@@ -33,7 +33,7 @@ from baselines import Labelled, read_csv, read_lines
 DATA = Path("../shared/data")
 SAMPLE = Path(__file__).resolve().parents[1] / "examples" / "anonymised"
 HELD_OUT = 1000  # dev rows of a set that has none
-SKEWED_ROWS, FEWEST_SKEWED = 300, 4
+SKEWED_ROWS, LARGEST_SKEWED, FEWEST_SKEWED = 300, 103, 4
 SEED = 14  # of every split and permutation made here
 
 
@@ -169,18 +169,32 @@ def _movies(name: str, data: Path) -> TextSet:
 
 def _movies_ids(name: str, data: Path) -> TextSet:
     """The same rows with integer ids for words, as examples/anonymise.py makes them."""
-    clear = _movies(name, data)
+    return _as_ids(_movies(name, data), words_of)
+
+
+def _few_movies_ids(name: str, data: Path) -> TextSet:
+    """As many of these training rows as the name says, half of them of each class."""
+    whole, rng = _movies_ids(name, data), random.Random(SEED)
+    of = _by_label(zip(whole.train[0], range(len(whole.train[0])), strict=True))
+    each = int(name.rpartition("-")[2]) // len(of)
+    chosen = sorted(row for label in sorted(of) for row in rng.sample(of[label], each))
+    return TextSet(name, _take(whole.train, chosen), whole.dev, whole.test, tokens="spaces")
+
+
+def _as_ids(clear: TextSet, tokens_of: Callable[[str], Sequence[str]]) -> TextSet:
+    """A set whose tokens are integers, by a permutation that nobody keeps."""
     parts = {"train": clear.train, "dev": clear.dev, "test": clear.test}
+    parts["unlabelled"] = [""] * len(clear.unlabelled), clear.unlabelled
     files = {
-        part: [(label, words_of(text)) for label, text in zip(*rows, strict=True)]
+        part: [(label, list(tokens_of(text))) for label, text in zip(*rows, strict=True)]
         for part, rows in parts.items()
     }
     ids = permuted_ids(files, SEED)
-    made = [
+    train, dev, test, (_, unlabelled) = [
         ([label for label, _ in rows], [" ".join(ids[t] for t in tokens) for _, tokens in rows])
         for rows in files.values()
     ]
-    return TextSet(name, *made, tokens="spaces")
+    return TextSet(clear.name, train, dev, test, unlabelled, "spaces")
 
 
 def documents(path: Path) -> list[list[str]]:
@@ -268,6 +282,30 @@ def _articles(name: str, data: Path) -> TextSet:
     unlabelled = ["".join(article) for i, article in enumerate(articles) if i not in used]
     parts = (_take(rest_rows, train), _take(rest_rows, dev), _take(labelled, test))
     return TextSet(name, *parts, unlabelled, "characters")
+
+
+def _long_articles_skewed(name: str, data: Path) -> TextSet:
+    """Few long documents of ids: the articles of at least 600 characters, whose characters are ids.
+    The k-th class by size has 103 * .74^k training rows, but at least four; a third of its others
+    are dev rows, the rest is for the test. All other articles
+    are the unlabelled text."""
+    articles = documents(data / "zhwiki-sample" / "corpus.txt.gz")
+    of: dict[str, list[int]] = {}
+    for i, article in enumerate(articles):
+        label = article_class(article[0])
+        if label and sum(map(len, article[1:])) >= LONG_TEXT:
+            of.setdefault(label, []).append(i)
+    rng, parts = random.Random(SEED), ([], [], [])
+    for k, label in enumerate(sorted(of, key=lambda label: (-len(of[label]), label))):
+        rows = [(label, "".join(articles[i][1:])) for i in rng.sample(of[label], len(of[label]))]
+        count = max(FEWEST_SKEWED, round(LARGEST_SKEWED * 0.74**k))
+        until = count + (len(rows) - count) // 3
+        for part, own in zip(parts, (rows[:count], rows[count:until], rows[until:]), strict=True):
+            part += own
+    used = {i for rows in of.values() for i in rows}
+    unlabelled = ["".join(article) for i, article in enumerate(articles) if i not in used]
+    train, dev, test = map(_columns, parts)
+    return _as_ids(TextSet(name, train, dev, test, unlabelled), lambda text: "".join(text.split()))
 
 
 def _zh_sentences(name: str, data: Path) -> TextSet:
@@ -373,8 +411,10 @@ SETS: dict[str, Callable[[str, Path], TextSet]] = {
     "sentence-polarity": _polarity,
     "movie-reviews": _movies,
     "movie-reviews-ids": _movies_ids,
+    "movie-reviews-ids-200": _few_movies_ids,
     "zhwiki": _articles,
     "zhwiki-long": _articles,
+    "zhwiki-long-skewed": _long_articles_skewed,
     "zhwiki-sentences": _zh_sentences,
     "enwiki-150": _article_sentences,
     "enwiki-150-skewed": _article_sentences,

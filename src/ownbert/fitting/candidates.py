@@ -30,7 +30,7 @@ from ownbert.views.blending import (
     loss,
 )
 from ownbert.views.features import VIEWS, Texts
-from ownbert.views.linear import STRENGTHS, LinearModel, Targets, fit_linear
+from ownbert.views.linear import HINGE_STRENGTHS, STRENGTHS, LinearModel, Targets, fit_linear
 from ownbert.views.linear_view import LinearView
 
 # Weights of naive Bayes are for few labels; with many they took minutes and were no better.
@@ -40,6 +40,9 @@ LOG_LOSS = "log_loss"
 _BALANCED = frozenset({"macro_f1", "mcc"})
 # The temperature that offsets are divided by, at least.
 _LEAST_WEIGHT = 1e-3
+# Models with a squared hinge loss are for rows of which some label has so many times as many as
+# another: where labels are equally frequent, logistic regressions were as good.
+_UNEQUAL = 2.0
 # Characters of all labelled texts, above which their n-grams would take too long.
 _MOST_CHARACTERS = 20_000_000
 
@@ -200,39 +203,60 @@ def fit_on_folds(
 ) -> FittedOnFolds:
     """Linear models of features (all rows, F).
 
-    The strength of the penalty is that with the least loss on the held-out rows, at its best
-    temperature, of those that there is time for.
+    The loss that is minimised and the strength of the penalty are those with the least log loss on
+    the held-out rows, at the best temperature, of those that there is time for.
 
     Args:
-        seconds: within which several strengths are tried, and after which a dense regression
-            stops; the first strength is fitted however long it takes, unless there is a time limit.
+        seconds: within which several settings are tried, and after which a dense regression
+            stops; the first one is fitted however long it takes, unless there is a time limit.
 
     Raises:
         OutOfTime: the time limit has passed.
     """
     held, began = rows.targets[rows.held_out], time.monotonic()
     seconds = min(seconds, seconds_left())
-    settings = {"naive_bayes": naive_bayes, "seconds": seconds / (len(rows.folds) + 1)}
-    best: tuple[float, float, LinearModel, np.ndarray] | None = None
-    for number, strength in enumerate(STRENGTHS):
-        # For this strength and the final model.
+    each = seconds / (len(rows.folds) + 1)
+    choices = [{"strength": strength, "naive_bayes": naive_bayes} for strength in STRENGTHS]
+    if not naive_bayes and not isinstance(features, np.ndarray) and _hinge_helps(rows):
+        choices[1:1] = [{"strength": strength, "hinge": True} for strength in HINGE_STRENGTHS]
+    best: tuple[float, dict[str, Any], float, FittedOnFolds] | None = None
+    for number, chosen in enumerate(choices):
+        # For these settings and the final model.
         if number and (time.monotonic() - began) * (number + 2) / number > seconds:
             break
         models = [
-            fit_linear(features[learn], rows.targets[learn], strength, **settings)
+            fit_linear(features[learn], rows.targets[learn], **chosen, seconds=each)
             for learn, _ in rows.folds
         ]
-        pairs = zip(models, rows.folds, strict=True)
-        scores = np.concatenate([model.scores(features[own]) for model, (_, own) in pairs])
-        found = _best_loss(scores, held)
+        scores = _held_out_scores(models, features, rows)
+        found, scale = _best_loss(scores, held)
         if best is None or found < best[0]:
-            best = (found, strength, models[0], scores)
+            if chosen.get("hinge"):  # margins have no scale of their own
+                models = [model.scaled(scale) for model in models]
+                scores = _held_out_scores(models, features, rows)
+            best = found, chosen, scale, FittedOnFolds(models[0], models[0], scores)
     assert best is not None
-    _, strength, first, scores = best
-    model, learnt = first, rows.learnt
-    if rows.refit:
-        model = fit_linear(features[learnt], rows.targets[learnt], strength, **settings)
-    return FittedOnFolds(model, first, scores)
+    _, chosen, scale, fitted = best
+    if not rows.refit:
+        return fitted
+    model = fit_linear(features[rows.learnt], rows.targets[rows.learnt], **chosen, seconds=each)
+    return fitted._replace(model=model.scaled(scale) if chosen.get("hinge") else model)
+
+
+def _hinge_helps(rows: LabelledRows) -> bool:
+    """Whether rows have any number of labels, or one of labels that are not equally frequent."""
+    if rows.targets.task == "multilabel":
+        return True
+    counts = _counts(rows)
+    return counts is not None and counts.max() > _UNEQUAL * counts.min()
+
+
+def _held_out_scores(
+    models: Sequence[LinearModel], features: Any, rows: LabelledRows
+) -> np.ndarray:
+    """(N, C) of the held-out rows, by the model of each fold."""
+    pairs = zip(models, rows.folds, strict=True)
+    return np.concatenate([model.scores(features[own]) for model, (_, own) in pairs])
 
 
 def _counts(rows: LabelledRows) -> np.ndarray | None:
@@ -244,9 +268,10 @@ def _counts(rows: LabelledRows) -> np.ndarray | None:
     return None if counts.max() == counts.min() else counts
 
 
-def _best_loss(scores: np.ndarray, targets: Targets) -> float:
-    """The loss with the temperature that makes it least."""
-    return loss(targets, scores * fit_weights([scores], targets)[0])
+def _best_loss(scores: np.ndarray, targets: Targets) -> tuple[float, float]:
+    """The least loss of scores times a factor, and this factor."""
+    factor = float(fit_weights([scores], targets)[0])
+    return loss(targets, scores * factor), factor
 
 
 class Comparison:
