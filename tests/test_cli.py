@@ -116,7 +116,7 @@ def test_dry_runs_show_recipe_counts_and_examples_and_write_nothing(topics: Path
         *("--dev", topics / "dev.csv", "-o", output, "--dry-run"),
     )
     assert done.returncode == 0, done.stderr
-    for part in ("epochs: 12", "red 33.3%", "60 training and 30 dev", "[CLS]"):
+    for part in ("epochs: 50", "red 33.3%", "60 training and 30 dev", "[CLS]"):
         assert part in done.stdout
     assert not output.exists()
 

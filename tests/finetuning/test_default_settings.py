@@ -63,6 +63,7 @@ def test_a_score_that_still_rises_is_told(
         output=out,
         epochs=2,
         measure="loss",
+        head_init="random",
     )
     rows = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     first, last = (row["loss"] for row in rows if row.get("evaluation"))

@@ -24,7 +24,7 @@ def finetuned(pretrained: Path, topics: Path, output: Path, *more: object) -> Pa
 
 @pytest.mark.parametrize("kind", ["last", "sum"])
 def test_from_a_folder_without_either(kind: str, pretrained: Path, topics: Path, tmp_path: Path):
-    options = ("--layer-gate", kind, "--attention-blur", 0.3)
+    options = ("--layer-gate", kind, "--attention-blur", 0.3, "--head-init", "random")
     folder = finetuned(pretrained, topics, tmp_path / "out", *options)
     values = json.loads((folder / "config.json").read_text())
     assert values["model_type"] == "ownbert-bert"

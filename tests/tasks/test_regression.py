@@ -158,10 +158,12 @@ def test_a_text_gets_the_same_number_in_any_company(single: Path, data: Path, tm
 
 def test_dev_measures_in_training_are_those_of_the_saved_folder(single: Path, data: Path):
     logged = [json.loads(line) for line in (single / "log.jsonl").open()]
-    best = max((r for r in logged if r.get("evaluation")), key=lambda r: r["spearman"])
+    held_out = [row for row in logged if row.get("evaluation")]
+    # Of several with the same correlation of ranks it is one.
+    best = max(row["spearman"] for row in held_out)
     scores = evaluate(single, data / "dev.csv")
-    assert scores.mae == pytest.approx(best["mae"], rel=1e-4)
-    assert scores.r2 == pytest.approx(best["r2"], abs=1e-4)
+    same = [(row["mae"], row["r2"]) for row in held_out if row["spearman"] == best]
+    assert (pytest.approx(scores.mae, rel=1e-4), pytest.approx(scores.r2, abs=1e-4)) in same
 
 
 @pytest.mark.parametrize("name", [KEY, "problem_type"])
@@ -205,8 +207,8 @@ def test_long_documents(data: Path, pretrained: Path, tmp_path: Path, long: str)
 def test_a_model_that_knows_the_mean_alone_is_warned_of(
     data: Path, pretrained: Path, tmp_path: Path, capfd
 ):
-    options = {"overrides": ["optim.learning_rate=1e-9"], "quiet": False}
-    tune(data, pretrained, tmp_path / "out", **options)
+    options = {"overrides": ["optim.learning_rate=1e-9", "model.head_init=random"]}
+    tune(data, pretrained, tmp_path / "out", quiet=False, **options)
     said = capfd.readouterr().out
     assert "warning: 'score': the model predicts nearly the same for every row" in said
     assert "--learning-rate" in said

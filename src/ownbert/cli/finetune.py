@@ -60,7 +60,7 @@ _COMMON = frozenset(
 # Those of a task that reads single sentences or pairs.
 _SENTENCE = (
     *("feature_columns", "feature_size", "pooling", "ngrams", "long", "stride", "rdrop"),
-    *("mask_rate", "baseline"),
+    *("mask_rate", "head_init", "baseline"),
 )
 # Two names of one task.
 _EMBED = (

@@ -22,6 +22,8 @@ _FEWEST_STEPS, _MOST_EPOCHS = 200, 50
 # measured (with 280 and 7,000 examples); those of larger models are BERT's usual range.
 _RATES = ((128, 1e-3), (256, 5e-4), (512, 2e-4), (768, 5e-5))
 _LARGE_RATE = 2e-5
+# The share of the rate where the head begins as a linear model.
+_RATE_OF_LINEAR = 0.3
 # The largest hidden size of a model that a few minutes of pretraining suffice for.
 _SMALL = 256
 
@@ -34,11 +36,13 @@ class DefaultSettings:
         rows: to learn from.
         hidden_size: of the model.
         own: whether it is a small model of the user's, as ``is_small_and_own`` tells.
+        linear: whether the head begins as a linear model.
     """
 
     rows: int
     hidden_size: int
     own: bool = False
+    linear: bool = False
 
     @property
     def few(self) -> bool:
@@ -57,7 +61,7 @@ class DefaultSettings:
     @property
     def learning_rate(self) -> float:
         """The peak."""
-        peak = peak_rate(self.hidden_size)
+        peak = peak_rate(self.hidden_size) * (_RATE_OF_LINEAR if self.linear else 1)
         return peak if self.few or self.own else peak / 2
 
 

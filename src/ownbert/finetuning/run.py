@@ -4,6 +4,7 @@ import contextlib
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from ownbert.errors import InputError
 from ownbert.finetuning.checks import check_rows
 from ownbert.finetuning.confusion import CONFUSION, draw_confusion
 from ownbert.finetuning.default_settings import (
+    FEW,
     DefaultSettings,
     epochs_per_evaluation,
     is_small_and_own,
@@ -34,6 +36,7 @@ from ownbert.finetuning.linear_baseline import (
     score_baseline,
     seconds_for_baseline,
 )
+from ownbert.finetuning.linear_start import start_at_linear
 from ownbert.inference.precision_check import MOST_ROWS, PrecisionCheck, check_answers
 from ownbert.nn.model import Model
 from ownbert.nn.ngrams import RATE_OF_FEW, NgramTable
@@ -41,8 +44,9 @@ from ownbert.objectives import Learner
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.recipe import FinetuneRecipe
+from ownbert.tasks.recipe import TEXT_TASKS, FinetuneRecipe
 from ownbert.tasks.row_objectives import RDrop
+from ownbert.tasks.soft_targets import is_soft
 from ownbert.tasks.task import Task, task_class
 from ownbert.tasks.text_input import EncodedRows
 from ownbert.train.device import pick_precision
@@ -176,7 +180,21 @@ class FinetuningRun(TrainingRun):
         """The settings that follow from the rows and the model."""
         model, size = self.given.model, self.config.hidden_size
         own = not model.new and is_small_and_own(model.folder, size)
-        return DefaultSettings(len(self.splits.train_data), size, own)
+        return DefaultSettings(len(self.splits.train_data), size, own, self.starts_linear)
+
+    @property
+    def starts_linear(self) -> bool:
+        """Whether the head begins as a linear model on the frozen network."""
+        given, rows = self.given.model, self.splits.train_rows
+        kinds = {spec.kind for spec in self.description.specs}
+        has_head = self.task.head in kinds and knows_labels(self.description, self.task)
+        fits = self.task.name in TEXT_TASKS and self.given.task.ngrams is None
+        if not fits or given.head_init == "random" or (has_head and not given.new):
+            return False
+        if given.head_init is None and (given.new or len(rows) >= FEW):
+            return False
+        soft = self.task.takes_soft_targets and any(is_soft(row.target) for row in rows)
+        return not soft and all(row.weight == 1 for row in rows)
 
     def check_adapting(self) -> None:
         """Check that pretraining on the texts of the task is possible.
@@ -232,6 +250,11 @@ class FinetuningRun(TrainingRun):
         self.words = WordsInUse(model, data) if learns_words else None
         # The dev rows are evaluated with it, without the second pass of R-Drop.
         self.objective = self.task.objective(model)
+        if fresh and self.starts_linear:
+            with self.words.all() if self.words else contextlib.nullcontext():
+                rows, examples = self.splits.train_rows, data.examples
+                precision = recipe.run.precision
+                start_at_linear(model, self.task, rows, examples, precision=precision)
         rdrop = recipe.task.rdrop
         return Learner(model, [RDrop(self.objective, rdrop) if rdrop else self.objective])
 
@@ -246,7 +269,9 @@ class FinetuningRun(TrainingRun):
             device=self.device.type,
             precision=recipe.run.precision,
         )
-        return [Phase(loader, learner.objectives, lambda: self._evaluate(learner))]
+        first = self.starts_linear
+        evaluate = partial(self._evaluate, learner)
+        return [Phase(loader, learner.objectives, evaluate, evaluate_first=first)]
 
     def _evaluate(self, learner: Learner) -> Mapping[str, float]:
         """Metrics on the dev rows, if any, with the full word table."""

@@ -324,11 +324,24 @@ class Comparison:
 
     @cached_property
     def alone(self) -> ComparedModel | None:
-        """The candidate that is used alone because the blend is no better; None: the blend is."""
+        """The candidate that is used alone because the blend is no better; None: the blend is.
+
+        The best of several owes something to luck, so one of them has to be better than the blend
+        by more than chance. The network that the blend has taught is one alone, and need not.
+        """
         best = max(self.measured, key=self.worth)
-        if len(self.members) > 1 and self.worth(None) > self.worth(best):
-            return None
-        return best
+        if len(self.members) == 1:
+            return best
+        blended, chance = self.worth(None), 0.0 if self.lower else self.chance
+        if self.worth(best) == blended or self.worth(best) > blended + chance:
+            return best
+        student = next((c for c in self.measured if c.name == "student"), None)
+        return None if student is None or self.worth(student) < blended else student
+
+    @property
+    def chance(self) -> float:
+        """One standard error of a share of the held-out rows, at most."""
+        return 0.5 / math.sqrt(len(self.rows.held_out))
 
     @property
     def used(self) -> tuple[list[tuple[ComparedModel, float]], np.ndarray, np.ndarray]:

@@ -391,6 +391,14 @@ class FinetuneModel:
         LEARNING,
         check=between(0, limits.LAYERS, "[]"),
     )
+    head_init: str | None = setting(
+        None,
+        "Initial weights of a new head: linear (those of a linear model on the frozen network) "
+        "or random.",
+        LEARNING,
+        check=one_of("linear", "random"),
+        shown="linear with fewer than 3,000 rows",
+    )
     pretrain_steps: int | None = setting(
         None,
         "First learn masked words from the texts of the task, for this many steps.",

@@ -41,12 +41,14 @@ class Phase:
     Args:
         evaluate: returns the metrics of held-out data, empty if there are none.
         until: share of the run, in (0, 1], at which the phase ends.
+        evaluate_first: also before the first step, whose weights may be the best.
     """
 
     loader: Loader
     objectives: Sequence[Objective]
     evaluate: Callable[[], Mapping[str, float]]
     until: float = 1.0
+    evaluate_first: bool = False
 
 
 @dataclass

@@ -88,6 +88,9 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
             # The data start anew, and losses of different objectives cannot be compared.
             state.phase, state.position, state.best = number, Position(), None
         phase = job.phases[number]
+        if phase.evaluate_first and not state.step and (metrics := phase.evaluate()):
+            _log_evaluation(job, log, metrics)
+            _keep_best(job, metrics)
         module = data_parallel(learner, phase.objectives, world)
         with contextlib.closing(phase.loader.batches(state.position)) as batches:
             while job.progress < phase.until and not _out_of_patience(job, log.rows):

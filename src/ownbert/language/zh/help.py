@@ -169,6 +169,8 @@ HELP = {
     "Stop after this many epochs without a better --measure on dev rows.": "验证集上的 --measure 连续这么多轮没有提升就停止。",
     "What is watched on dev rows: one of the task's metrics, or loss.": "在验证集上监控什么：任务的某个指标，或 loss。",
     "Train this many models, each leaving out a different part of the rows; their answers are averaged.": "训练这么多个模型，各自不用其中一折；预测取平均。",
+    "Initial weights of a new head: linear (those of a linear model on the frozen network) or random.": "新的头的初始权重：linear（冻结网络上线性模型的权重）或 random（随机）。",
+    "linear with fewer than 3,000 rows": "少于 3,000 行时为 linear",
     "Compare with a linear model on TF-IDF at the end, where there are dev rows.": "有验证集时，最后与 TF-IDF 线性模型比较。",
     "Train with this many seeds, from --seed on: mean and spread; their answers are averaged.": "从 --seed 开始用这么多个种子训练：给出均值和离散程度；预测取平均。",
     "Try learning rates, epochs and batch sizes, and keep the best (what to try: search.learning_rate=1e-5,5e-5 and so on).": "尝试不同的学习率、轮数和 batch 大小，保留最好的（要试哪些：search.learning_rate=1e-5,5e-5 等）。",

@@ -1,0 +1,69 @@
+"""A head that starts as a linear model on the frozen network."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ownbert import evaluate, finetune
+from ownbert.errors import InputError
+
+TOPICS = ("red", "green", "blue")
+
+
+def rows(task: str, words: int) -> tuple[list[str], list[Any]]:
+    rng = random.Random(words)
+    topics = [TOPICS[i % 3] for i in range(60)]
+    texts = [
+        " ".join(
+            rng.choice((f"{t}{rng.randint(0, 11)}", f"w{rng.randint(0, 30)}")) for _ in range(words)
+        )
+        for t in topics
+    ]
+    if task == "multilabel":
+        return texts, [[t, "all"] for t in topics]
+    if task == "regress":
+        return texts, [10.0 + 100 * TOPICS.index(t) for t in topics]
+    return texts, topics
+
+
+def evaluations(folder: Path) -> list[dict[str, Any]]:
+    logged = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [row for row in logged if row.get("evaluation")]
+
+
+@pytest.mark.parametrize("words", [12, 150])  # longer than the model's 64 tokens: in windows
+@pytest.mark.parametrize(
+    ("task", "metric"), [("classify", "macro_f1"), ("multilabel", "micro_f1"), ("regress", "r2")]
+)
+def test_the_first_evaluation_is_that_of_the_linear_model(
+    task: str, metric: str, words: int, pretrained: Path, tmp_path: Path
+):
+    train = rows(task, words)
+    given: dict[str, Any] = {"model": pretrained, "train": train, "dev": train, "quiet": True}
+    given |= {"max_steps": 1, "learning_rate": 1e-9, "baseline": False, "output": tmp_path / "out"}
+    finetune(task, **given)
+    first, last = evaluations(tmp_path / "out")
+    assert first["step"] == 0
+    assert first[metric] > 0.9
+    assert last[metric] == pytest.approx(first[metric], abs=1e-3)
+    finetune(task, head_init="random", overwrite=True, **given)
+    (only,) = evaluations(tmp_path / "out")
+    assert only["loss"] > 1.5 * first["loss"]
+
+
+def test_the_network_is_not_below_its_start(pretrained: Path, tmp_path: Path):
+    train = rows("classify", 12)
+    out = tmp_path / "out"
+    given: dict[str, Any] = {"model": pretrained, "train": train, "dev": train, "quiet": True}
+    finetune("classify", output=out, learning_rate=1.0, epochs=1, **given)  # ruins it
+    first, *_, last = evaluations(out)
+    assert last["macro_f1"] < first["macro_f1"]
+    assert evaluate(out, train).values["macro_f1"] == pytest.approx(first["macro_f1"], abs=0.02)
+
+
+def test_another_start_is_refused(pretrained: Path, tmp_path: Path):
+    with pytest.raises(InputError, match="head_init"):
+        finetune(model=pretrained, train=rows("classify", 9), output=tmp_path, head_init="zero")
