@@ -24,14 +24,14 @@ def tune(topics: Path, model: Path, output: Path, **options) -> Model:
     return found
 
 
-GRID = ("search.learning_rate=1e-6,2e-3", "search.epochs=[1, 3]")
+GRID = ("search.learning_rate=1e-6,2e-3", "search.epochs=[1, 3]", "model.head_init=random")
 
 
 @pytest.fixture(scope="module")
 def searched(topics: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("searched") / "it"
     with matplotlib_installed():
-        tune(topics, pretrained, folder, overrides=[*GRID, "model.head_init=random"])
+        tune(topics, pretrained, folder, overrides=GRID)
     return folder
 
 
