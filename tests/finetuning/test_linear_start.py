@@ -9,6 +9,7 @@ import pytest
 
 from ownbert import evaluate, finetune
 from ownbert.errors import InputError
+from ownbert.finetuning import run
 
 TOPICS = ("red", "green", "blue")
 
@@ -67,3 +68,14 @@ def test_the_network_is_not_below_its_start(pretrained: Path, tmp_path: Path):
 def test_another_start_is_refused(pretrained: Path, tmp_path: Path):
     with pytest.raises(InputError, match="head_init"):
         finetune(model=pretrained, train=rows("classify", 9), output=tmp_path, head_init="zero")
+
+
+def test_documents_that_would_take_too_long_have_a_random_head_and_its_rate(
+    pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(run, "MOST_TOKENS", 100)
+    train = rows("classify", 12)
+    given: dict[str, Any] = {"model": pretrained, "train": train, "dev": train, "quiet": True}
+    finetune("classify", output=tmp_path / "out", epochs=1, **given)
+    assert evaluations(tmp_path / "out")[0]["step"] > 0
+    assert "learning_rate: 0.001" in (tmp_path / "out" / "recipe.yaml").read_text()

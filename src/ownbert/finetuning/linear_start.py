@@ -9,7 +9,7 @@ of the head's last layer, C labels or numbers.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -25,35 +25,28 @@ from ownbert.tasks.rows import Row
 from ownbert.tasks.scores import mean_per_row
 from ownbert.tasks.task import Task
 from ownbert.time_limit import check_time
-from ownbert.views.linear import Targets, fit_linear
+from ownbert.views.linear import Targets, centre_and_scale, fit_linear
 
 # Inverse weight of the penalty. Of .1, .3, 1, 10 and 100 it was the best (docs/benchmarks.md).
 _STRENGTH = 1.0
-# With more tokens than these, of all windows together, the vectors would take too long.
-_MOST_TOKENS = 4_000_000
+# With more tokens of all rows together, the vectors would take too long.
+MOST_TOKENS = 4_000_000
 
 
 def start_at_linear(
     model: Model, task: Task, rows: Sequence[Row], examples: Sequence[Example], *, precision: str
-) -> bool:
+) -> None:
     """Set the last layer of the task's head to the solution on the network's vectors.
 
     Args:
-        model: with the head, whose other layers are left as they are.
+        model: with the head, which has no n-grams and whose other layers are left as they are.
         task: classify, multilabel or regress.
         rows: N, with labels or numbers.
         examples: of these rows.
         precision: float32 or bfloat16.
-
-    Returns:
-        Whether it was set: not where documents are too long or the head is of another kind.
     """
-    head = model.heads[task.head]
+    head = cast(ClassificationHead, model.heads[task.head])
     sizes = [len(example.token_ids) for example in examples]
-    if not isinstance(head, ClassificationHead) or head.ngrams is not None:
-        return False
-    if sum(sizes) > _MOST_TOKENS:
-        return False
     last, training = head.dense, model.training
     head.dense = nn.Identity()  # pyright: ignore[reportAttributeAccessIssue]
     try:
@@ -61,14 +54,12 @@ def start_at_linear(
     finally:
         head.dense = last
         model.train(training)
-    mean, scale = features.mean(0), features.std(0) + 1e-6
-    scale *= np.sqrt(features.shape[1])  # so that vectors have a length of about 1
+    mean, scale = centre_and_scale(features)
     found = fit_linear((features - mean) / scale, _targets(task, rows), _STRENGTH)
     weights = found.weights.T / scale  # (C, F)
     with torch.no_grad():
         last.weight.copy_(torch.from_numpy(weights))
         last.bias.copy_(torch.from_numpy(found.bias - weights @ mean))
-    return True
 
 
 def _vectors(

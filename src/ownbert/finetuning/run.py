@@ -4,7 +4,7 @@ import contextlib
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +36,7 @@ from ownbert.finetuning.linear_baseline import (
     score_baseline,
     seconds_for_baseline,
 )
-from ownbert.finetuning.linear_start import start_at_linear
+from ownbert.finetuning.linear_start import MOST_TOKENS, start_at_linear
 from ownbert.inference.precision_check import MOST_ROWS, PrecisionCheck, check_answers
 from ownbert.nn.model import Model
 from ownbert.nn.ngrams import RATE_OF_FEW, NgramTable
@@ -175,17 +175,19 @@ class FinetuningRun(TrainingRun):
         passes = 2 if recipe.task.rdrop else 1
         return recipe.run.eval_every * recipe.run.accumulate * passes * count / batches
 
-    @property
+    @cached_property
     def defaults(self) -> DefaultSettings:
         """The settings that follow from the rows and the model."""
         model, size = self.given.model, self.config.hidden_size
         own = not model.new and is_small_and_own(model.folder, size)
         return DefaultSettings(len(self.splits.train_data), size, own, self.starts_linear)
 
-    @property
+    @cached_property
     def starts_linear(self) -> bool:
         """Whether the head begins as a linear model on the frozen network."""
         given, rows = self.given.model, self.splits.train_rows
+        if self.splits.train_data.sizes.sum() > MOST_TOKENS:
+            return False
         kinds = {spec.kind for spec in self.description.specs}
         has_head = self.task.head in kinds and knows_labels(self.description, self.task)
         fits = self.task.name in TEXT_TASKS and self.given.task.ngrams is None

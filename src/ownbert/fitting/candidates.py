@@ -30,7 +30,14 @@ from ownbert.views.blending import (
     loss,
 )
 from ownbert.views.features import VIEWS, Texts
-from ownbert.views.linear import HINGE_STRENGTHS, STRENGTHS, LinearModel, Targets, fit_linear
+from ownbert.views.linear import (
+    HINGE_STRENGTHS,
+    STRENGTHS,
+    LinearModel,
+    Targets,
+    centre_and_scale,
+    fit_linear,
+)
 from ownbert.views.linear_view import LinearView
 
 # Weights of naive Bayes are for few labels; with many they took minutes and were no better.
@@ -186,10 +193,7 @@ def standardised(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Vectors (N, F) of all rows, less a mean and over a scale (F) of those that are learnt from;
     and both."""
-    learnt = vectors[rows.learnt]
-    mean = learnt.mean(0)
-    # So that vectors have a length of about 1, as those of the views.
-    scale = np.maximum(learnt.std(0), 1e-6) * np.sqrt(vectors.shape[1])
+    mean, scale = centre_and_scale(vectors[rows.learnt])
     features = ((vectors - mean) / scale).astype(np.float32)
     return features, mean, scale.astype(np.float32)
 

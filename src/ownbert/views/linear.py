@@ -162,6 +162,12 @@ def fit_linear(
     return LinearModel(weights, bias, link)
 
 
+def centre_and_scale(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What (F) is subtracted from vectors (N, F), and what (F) they are divided by then, so that
+    each feature varies alike and vectors have a length of about 1, as those of the views."""
+    return vectors.mean(0), np.maximum(vectors.std(0), 1e-6) * np.sqrt(vectors.shape[1])
+
+
 def _separate(
     features: Any, own: np.ndarray, fitted: Any, naive_bayes: bool
 ) -> tuple[np.ndarray, float]:

@@ -4,7 +4,7 @@ Plain text comes in two layouts: ``line``, one document per line (blank lines ar
 ``blank``, one sentence per line with blank lines between documents (the input of
 google-research/bert ``create_pretraining_data.py``); or it is ``conll``, one word per line in
 columns, where each sentence is a document. Tables give one document per row. Every file is in the
-encoding of ``ownbert.files.reading_as``, by default UTF-8, plain or gzip.
+encoding of ``ownbert.encodings.reading_as``, by default UTF-8, plain or gzip.
 """
 
 import glob
