@@ -28,6 +28,10 @@ _SMALLEST = -30.0  # log-probability
 # Iterations of a regression on dense features: the most, and those that are made even if the time
 # is over, since weights that have not converged are better than none.
 _FEWEST_ITERATIONS, _MOST_ITERATIONS = 10, 200
+# Standard deviations of dense features, at least, as a share of their root mean square: those of a
+# network that has learnt something are .1 to 1, those of an untrained one .01, and bfloat16 rounds
+# by up to .004.
+_LEAST_DEVIATION = 0.05
 
 
 @dataclass(frozen=True)
@@ -164,8 +168,10 @@ def fit_linear(
 
 def centre_and_scale(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """What (F) is subtracted from vectors (N, F), and what (F) they are divided by then, so that
-    each feature varies alike and vectors have a length of about 1, as those of the views."""
-    return vectors.mean(0), np.maximum(vectors.std(0), 1e-6) * np.sqrt(vectors.shape[1])
+    each feature varies alike and vectors have a length of about 1, as those of the views. Features
+    that hardly vary, as those of an untrained network, would be rounding errors then."""
+    least = max(_LEAST_DEVIATION * float(np.sqrt(np.mean(np.square(vectors)))), 1e-6)
+    return vectors.mean(0), np.maximum(vectors.std(0), least) * np.sqrt(vectors.shape[1])
 
 
 def _separate(
