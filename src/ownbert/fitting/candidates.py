@@ -25,7 +25,6 @@ from ownbert.views.blending import (
     blend,
     cross_fitted,
     fit_blend,
-    fit_weights,
     from_scores,
     loss,
 )
@@ -52,6 +51,8 @@ _LEAST_WEIGHT = 1e-3
 _UNEQUAL = 2.0
 # Characters of all labelled texts, above which their n-grams would take too long.
 _MOST_CHARACTERS = 20_000_000
+# A factor of scores, and what (C) is added to them.
+_Calibration = tuple[float, np.ndarray]
 
 
 @dataclass
@@ -88,6 +89,9 @@ class ComparedModel:
 def view_names(rows: LabelledRows, kind: str) -> list[str]:
     """The views that suit these rows. kind: of the text."""
     names = list(VIEWS)
+    # Three words in a row gain a point of micro-F1 where rows have several labels, and lose up to
+    # one of macro-F1 where they have one (docs/benchmarks.md).
+    names.remove("tfidf" if rows.targets.task == "multilabel" else "trigrams")
     characters = sum(len(text) for row in rows.rows for text in row.texts)
     if kind == "ids" or characters > _MOST_CHARACTERS:
         names.remove("characters")
@@ -222,8 +226,9 @@ def fit_on_folds(
     each = seconds / (len(rows.folds) + 1)
     choices = [{"strength": strength, "naive_bayes": naive_bayes} for strength in STRENGTHS]
     if not naive_bayes and not isinstance(features, np.ndarray) and _hinge_helps(rows):
-        choices[1:1] = [{"strength": strength, "hinge": True} for strength in HINGE_STRENGTHS]
-    best: tuple[float, dict[str, Any], float, FittedOnFolds] | None = None
+        strengths = HINGE_STRENGTHS[rows.targets.task]
+        choices[1:1] = [{"strength": strength, "hinge": True} for strength in strengths]
+    best: tuple[float, dict[str, Any], _Calibration, FittedOnFolds] | None = None
     for number, chosen in enumerate(choices):
         # For these settings and the final model.
         if number and (time.monotonic() - began) * (number + 2) / number > seconds:
@@ -233,18 +238,18 @@ def fit_on_folds(
             for learn, _ in rows.folds
         ]
         scores = _held_out_scores(models, features, rows)
-        found, scale = _best_loss(scores, held)
+        found, calibration = _best_loss(scores, held)
         if best is None or found < best[0]:
             if chosen.get("hinge"):  # margins have no scale of their own
-                models = [model.scaled(scale) for model in models]
+                models = [model.scaled(*calibration) for model in models]
                 scores = _held_out_scores(models, features, rows)
-            best = found, chosen, scale, FittedOnFolds(models[0], models[0], scores)
+            best = found, chosen, calibration, FittedOnFolds(models[0], models[0], scores)
     assert best is not None
-    _, chosen, scale, fitted = best
+    _, chosen, calibration, fitted = best
     if not rows.refit:
         return fitted
     model = fit_linear(features[rows.learnt], rows.targets[rows.learnt], **chosen, seconds=each)
-    return fitted._replace(model=model.scaled(scale) if chosen.get("hinge") else model)
+    return fitted._replace(model=model.scaled(*calibration) if chosen.get("hinge") else model)
 
 
 def _hinge_helps(rows: LabelledRows) -> bool:
@@ -272,10 +277,10 @@ def _counts(rows: LabelledRows) -> np.ndarray | None:
     return None if counts.max() == counts.min() else counts
 
 
-def _best_loss(scores: np.ndarray, targets: Targets) -> tuple[float, float]:
-    """The least loss of scores times a factor, and this factor."""
-    factor = float(fit_weights([scores], targets)[0])
-    return loss(targets, scores * factor), factor
+def _best_loss(scores: np.ndarray, targets: Targets) -> tuple[float, _Calibration]:
+    """The least loss of scores times a factor plus offsets, and these."""
+    weights, offsets = fit_blend([scores], targets)
+    return loss(targets, scores * weights[0] + offsets), (float(weights[0]), offsets)
 
 
 class Comparison:

@@ -43,7 +43,7 @@ from ownbert.fitting.labelled_rows import find_task, read_labelled
 from ownbert.fitting.minutes_curve import Checkpoints, Points
 from ownbert.fitting.networks import (
     Corpus,
-    add_offsets,
+    calibrate_network,
     copy_network,
     finetune_on,
     pretrain_on,
@@ -780,8 +780,8 @@ class Fit:
         best = best_network(compared)
         if best is not None:
             copy_network(self.folder / best.folders[0], self.folder)
-            weight, offsets = compared.by_itself(best)
-            add_offsets(self.folder, offsets / weight)
+            compared.tune(compared.adjusted(best))
+            calibrate_network(self.folder, self.rows.task, *compared.by_itself(best))
 
     def _report(self) -> None:
         """Write the report, and show its leaderboard."""

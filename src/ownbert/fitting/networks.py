@@ -25,8 +25,10 @@ from ownbert.inference.finished_files import copy_files, network_files
 from ownbert.pretraining.run import pretrain
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
+from ownbert.tasks.multilabel import MultiLabelTask
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
+from ownbert.tasks.task import KEY, Task
 from ownbert.time_limit import time_limit
 from ownbert.train.callbacks import Callbacks
 from ownbert.train.device import pick_device
@@ -236,14 +238,18 @@ def copy_network(source: Path, target: Path) -> None:
     copy_files(source, target, network_files(source))
 
 
-def add_offsets(folder: Path, offsets: np.ndarray) -> None:
-    """Add (C) to the outputs of the folder's network, so that its argmax is what it would be with
-    them."""
-    if not offsets.any():
+def calibrate_network(folder: Path, task: Task, factor: float, offsets: np.ndarray) -> None:
+    """Multiply the outputs of the folder's network by a factor, add offsets (C) to them, and write
+    the threshold of the task, so that the network alone has the probabilities and answers that the
+    blend of it alone has."""
+    if task.name == "regress":
         return
     description = describe(folder)
-    model = load(folder, description=description)
-    bias = cast(Any, model.heads["classification"]).dense.bias
+    model, values = load(folder, description=description), dict(description.values)
+    last = cast(Any, model.heads["classification"]).dense
     with torch.no_grad():
-        bias += torch.as_tensor(offsets, dtype=bias.dtype)
-    save(model, folder, architecture=description.architecture, values=description.values)
+        last.weight *= factor
+        last.bias.copy_(last.bias * factor + torch.as_tensor(offsets, dtype=last.bias.dtype))
+    if isinstance(task, MultiLabelTask):
+        values[KEY] = {**values[KEY], "threshold": task.threshold}
+    save(model, folder, architecture=description.architecture, values=values)

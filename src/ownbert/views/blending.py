@@ -72,12 +72,16 @@ def fit_weights(members: Sequence[np.ndarray], targets: Targets) -> np.ndarray:
 def fit_blend(
     members: Sequence[np.ndarray], targets: Targets, counts: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """As ``fit_weights``, and what is added to the blend's scores for a good macro-F1.
+    """As ``fit_weights``, and what is added to the blend's scores.
 
-    A model of log-probabilities gives frequent labels more than macro-F1 does, which counts every
-    label the same. A multiple of the logarithms of their frequencies is subtracted (logit
-    adjustment, Menon et al. 2021). It is fitted together with the weights, as one more member that
-    is drawn towards 1, and the rows of a label count the less the more of them there are.
+    Where rows have several labels, each label has an offset of its own, drawn towards 0, with which
+    its probabilities are right on average (Platt 1999).
+
+    Where they have one, the offsets are for a good macro-F1. A model of log-probabilities gives
+    frequent labels more than macro-F1 does, which counts every label the same. A multiple of the
+    logarithms of their frequencies is subtracted (logit adjustment, Menon et al. 2021). It is
+    fitted together with the weights, as one more member that is drawn towards 1, and the rows of a
+    label count the less the more of them there are.
 
     Args:
         members, targets: as of ``fit_weights``.
@@ -85,7 +89,8 @@ def fit_blend(
             tasks.
 
     Returns:
-        The weights, and offsets (C): zeros where all labels are equally frequent.
+        The weights, and offsets (C): zeros for numbers, and where all labels of rows with one
+        label are equally frequent.
     """
     if not members:
         raise ValueError("nothing to blend")
@@ -93,13 +98,13 @@ def fit_blend(
     if counts is not None and counts.min() < counts.max():
         logs = np.log(counts + 0.5)
         logs -= logs.mean()
-    weights, share = _minimise(members, targets, logs)
+    weights, offsets = _minimise(members, targets, logs)
     keep = weights >= _SMALLEST_SHARE * weights.sum()
     if not keep.all():
         kept = [m for m, own in zip(members, keep, strict=True) if own]
         weights[:] = 0
-        weights[keep], share = _minimise(kept, targets, logs)
-    return weights, -share * logs
+        weights[keep], offsets = _minimise(kept, targets, logs)
+    return weights, offsets
 
 
 def cross_fitted(
@@ -128,44 +133,51 @@ def cross_fitted(
 
 def _minimise(
     members: Sequence[np.ndarray], targets: Targets, logs: np.ndarray
-) -> tuple[np.ndarray, float]:
-    """Weights, and what (C) ``logs`` of frequencies are multiplied by before they are subtracted;
-    1 where these are all 0."""
-    count, numbers, adjusts = len(members), targets.task == "regress", bool(logs.any())
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weights and offsets (C). logs: (C) of frequencies, a multiple of which is subtracted where
+    they are not all 0."""
+    count, numbers = len(members), targets.task == "regress"
     scale = _spread(targets) if numbers else 1.0
     parts, each_row = list(members), None
-    if adjusts:
-        parts.append(np.broadcast_to(-logs, members[0].shape))
+    free = np.zeros((0, targets.size))  # what is added to the scores, times numbers to be found
+    if logs.any():
+        free = -logs[None, :]
         frequency = np.bincount(targets.values, minlength=targets.size)
         each_row = frequency[targets.values] ** -_BALANCE
-
+    elif targets.task == "multilabel":
+        free = np.eye(targets.size)
+    middle = np.full(len(free), 1.0 if logs.any() else 0.0)
     smoothing = 1 / (len(targets) + 2)
-    strength = np.full(len(parts), _PRIOR_ROWS / max(1, len(targets)))
-    strength[count:] = _PRIOR_ROWS_OF_FREQUENCIES / max(1, len(targets))
+    strength = _PRIOR_ROWS / max(1, len(targets))
+    # The loss of rows with several labels is the mean over these.
+    strength_of_free = _PRIOR_ROWS_OF_FREQUENCIES / max(1, len(targets)) / max(1, len(free))
 
     def objective(found: np.ndarray) -> tuple[float, np.ndarray]:
+        weights, shares = found[:count], found[count:]
         if numbers:  # the weights add up to 1: what is free is their proportion
-            total = found.sum()
-            own, slope = loss_and_slope(targets, blend(members, found / total))
-            each = np.asarray([(m * slope).sum() for m in members])
-            gradient = (each - (each * found).sum() / total) / total
-            own, gradient = own / scale, gradient / scale
+            total = weights.sum()
+            own, slope = loss_and_slope(targets, blend(parts, weights / total))
+            each = np.asarray([(m * slope).sum() for m in parts])
+            own, gradient = own / scale, (each - (each * weights).sum() / total) / total / scale
         else:
-            own, slope = loss_and_slope(targets, blend(parts, found), each_row, smoothing=smoothing)
+            scores = blend(parts, weights) + shares @ free
+            own, slope = loss_and_slope(targets, scores, each_row, smoothing=smoothing)
             gradient = np.asarray([(m * slope).sum() for m in parts])
-        apart = found - 1.0
-        apart[:count] = found[:count] - found[:count].mean()
-        return own + float(strength @ apart**2), gradient + 2 * strength * apart
+            gradient = np.concatenate([gradient, free @ slope.sum(0)])
+        apart = np.concatenate([weights - weights.mean(), shares - middle])
+        strengths = np.repeat([strength, strength_of_free], [count, len(free)])
+        return own + float(strengths @ apart**2), gradient + 2 * strengths * apart
 
-    start = np.full(len(parts), 1.0 / count)
-    start[count:] = 1.0
+    start = np.concatenate([np.full(count, 1.0 / count), middle])
     low = 1e-6 if numbers else 0.0
-    bounds = [(low, _LARGEST_WEIGHT)] * len(parts)
-    found = np.maximum(minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds).x, 0)
-    weights, share = found[:count], float(found[-1]) if adjusts else 1.0
+    bounds = [(low, _LARGEST_WEIGHT)] * count + (
+        [(0.0, _LARGEST_WEIGHT)] if logs.any() else [(-_MOST, _MOST)] * len(free)
+    )
+    found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds).x
+    weights, shares = np.maximum(found[:count], 0), found[count:]
     if weights.sum() <= 0:
         weights = start[:count]
-    return weights / weights.sum() if numbers else weights, share
+    return weights / weights.sum() if numbers else weights, shares @ free
 
 
 def _spread(targets: Targets) -> float:

@@ -120,6 +120,13 @@ class NgramView(View):
         return cls(*_ngrams_and_idf(arrays))
 
 
+class TrigramView(NgramView):
+    """As ``NgramView``, and three words in a row."""
+
+    name, title = "trigrams", "TF-IDF of 1 to 3 words"
+    order = 3
+
+
 class PresenceView(NgramView):
     """Whether a text has a word, or up to three words in a row: for weights of naive Bayes."""
 
@@ -215,7 +222,8 @@ class WordVectorView(LsaView):
 
 
 VIEWS: Mapping[str, type[View]] = {
-    view.name: view for view in (NgramView, PresenceView, CharacterView, LsaView, WordVectorView)
+    view.name: view
+    for view in (NgramView, TrigramView, PresenceView, CharacterView, LsaView, WordVectorView)
 }
 
 

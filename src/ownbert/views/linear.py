@@ -20,9 +20,9 @@ from ownbert.views.ngrams import Matrix
 
 LINKS = ("softmax", "one-vs-rest", "logits", "numbers")
 # Inverse weights of the penalty that are tried, in this order: of logistic regressions, and of
-# models with a squared hinge loss.
+# models with a squared hinge loss, by task.
 STRENGTHS = (10.0, 1.0, 100.0)
-HINGE_STRENGTHS = (10.0, 1.0)
+HINGE_STRENGTHS = {"classify": (10.0, 1.0), "multilabel": (1.0, 0.3)}
 _DUAL_UP_TO = 10.0
 _SMALLEST = -30.0  # log-probability
 # Iterations of a regression on dense features: the most, and those that are made even if the time
@@ -87,10 +87,10 @@ class LinearModel:
             raise ValueError(f"the link is {link!r}, not one of {', '.join(LINKS)}")
         return cls(weights, bias, link)
 
-    def scaled(self, factor: float) -> "LinearModel":
-        """The model whose outputs are those of this one, multiplied by a factor."""
+    def scaled(self, factor: float, offsets: np.ndarray) -> "LinearModel":
+        """The model whose outputs are those of this one times a factor, plus offsets (C)."""
         weights, bias = self.weights * np.float32(factor), self.bias * np.float32(factor)
-        return LinearModel(weights, bias, self.link)
+        return LinearModel(weights, (bias + offsets).astype(np.float32), self.link)
 
     def scores(self, features: Matrix | np.ndarray) -> np.ndarray:
         """(N, C): log-probabilities, logits, or numbers."""

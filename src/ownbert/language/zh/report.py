@@ -14,6 +14,7 @@ REPORT = {
     "distilled": "蒸馏",
     "blend of all": "全部模型的融合",
     "TF-IDF of 1 to 2 words": "1 至 2 个词的 TF-IDF",
+    "TF-IDF of 1 to 3 words": "1 至 3 个词的 TF-IDF",
     "naive Bayes weights of 1 to 3 words": "1 至 3 个词的朴素贝叶斯权重",
     "TF-IDF of 2 to 5 characters": "2 至 5 个字符的 TF-IDF",
     "LSA": "LSA",
