@@ -19,7 +19,13 @@ def test_few_rows_are_learnt_in_enough_steps(rows: int, steps: int, epochs: int)
 def test_many_rows_as_before_but_for_a_small_model_of_ones_own():
     public, own = DefaultSettings(8000, 128), DefaultSettings(8000, 128, own=True)
     assert (public.epochs(250), public.learning_rate, public.batch_size) == (4, 5e-4, 32)
-    assert (own.epochs(250), own.learning_rate) == (4, 1e-3)
+    assert (own.epochs(250), own.learning_rate) == (12, 1e-3)
+    assert DefaultSettings(50_000, 128, own=True).epochs(1563) == 4
+
+
+@pytest.mark.parametrize(("seen", "epochs"), [(1.0, 12), (0.5, 24), (0.1, 50)])
+def test_long_documents_of_which_an_epoch_reads_a_part_have_more_of_them(seen: float, epochs: int):
+    assert DefaultSettings(280, 128).epochs(18, seen) == epochs
 
 
 def test_the_recipe_tells_who_made_a_model(tmp_path: Path):

@@ -12,7 +12,7 @@ import pytest
 import ownbert
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
-from ownbert.fitting.candidates import ComparedModel, Comparison
+from ownbert.fitting.candidates import ComparedModel, Comparison, best_network
 from ownbert.fitting.labelled_rows import find_task, read_labelled
 from ownbert.fitting.networks import finetune_on
 from ownbert.fitting.student import taught_texts
@@ -607,3 +607,23 @@ def test_a_taught_network_counts_by_what_it_is_worth(tmp_path: Path):
     count = len(rows.folds[0][1])
     assert compared.share_of(scores(0.9)[:count]) > 0.5
     assert compared.share_of(scores(0.34)[:count]) < 0.25
+
+    def network_of(tuned: np.ndarray, taught: np.ndarray) -> str:
+        models = [
+            ComparedModel("network", "", "network", (), 0.0, scores=tuned),
+            ComparedModel("student", "", "network", (), 0.0, partial=taught[:count]),
+        ]
+        best = best_network(Comparison(rows, models))
+        assert best is not None
+        return best.name
+
+    good, fair = scores(0.9), scores(0.8)
+    assert network_of(fair, good) == "student"
+    assert network_of(good, fair) == "network"
+    assert network_of(good, good) == "student"
+    # As often right, but surer of its mistakes: better by the metric alone.
+    unsure = np.where(fair == fair.max(1, keepdims=True), fair, fair - 2.0)
+    unsure[fair.argmax(1) == truth] = fair[fair.argmax(1) == truth]
+    almost = fair.copy()
+    almost[: count // 50] = np.log(np.where(np.arange(3) == truth[: count // 50, None], 0.8, 0.1))
+    assert network_of(np.where(almost == fair, unsure, almost), fair) == "student"

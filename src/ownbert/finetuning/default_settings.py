@@ -15,6 +15,10 @@ from ownbert.run.file_names import RECIPE
 FEW = 3000
 _BATCH_OF_FEW, _BATCH = 16, 32
 _EPOCHS_OF_FEW, _EPOCHS = 12, 4
+# Rows of all epochs together for a small model of the user's, which learns longer: 12 instead of 4
+# epochs gained a point of macro-F1 with 7,000 rows and two of micro-F1 with 8,000 of several labels
+# (docs/benchmarks.md).
+_ROWS_OF_OWN = 100_000
 # Updates of few rows, at least: with fewer a new head has hardly left its random start. Epochs for
 # them, at most.
 _FEWEST_STEPS, _MOST_EPOCHS = 200, 50
@@ -52,11 +56,18 @@ class DefaultSettings:
     def batch_size(self) -> int:
         return _BATCH_OF_FEW if self.few else _BATCH
 
-    def epochs(self, steps: int) -> int:
-        """Times through the rows. steps: updates of an epoch."""
+    def epochs(self, steps: int, seen: float = 1.0) -> int:
+        """Times through the rows.
+
+        Args:
+            steps: updates of an epoch.
+            seen: share of the tokens that is read in an epoch: of a long document some windows.
+        """
         if not self.few:
-            return _EPOCHS
-        return max(_EPOCHS_OF_FEW, min(_MOST_EPOCHS, math.ceil(_FEWEST_STEPS / steps)))
+            longer = _ROWS_OF_OWN // self.rows if self.own else 0
+            return max(_EPOCHS, min(_EPOCHS_OF_FEW, longer))
+        epochs = max(_EPOCHS_OF_FEW, math.ceil(_FEWEST_STEPS / steps)) / seen
+        return min(_MOST_EPOCHS, math.ceil(epochs))
 
     @property
     def learning_rate(self) -> float:

@@ -44,7 +44,7 @@ from ownbert.objectives import Learner
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.recipe import TEXT_TASKS, FinetuneRecipe
+from ownbert.tasks.recipe import TEXT_TASKS, FinetuneRecipe, TaskSettings
 from ownbert.tasks.row_objectives import RDrop
 from ownbert.tasks.soft_targets import is_soft
 from ownbert.tasks.task import Task, task_class
@@ -135,6 +135,13 @@ class FinetuningRun(TrainingRun):
             raise InputError(f"run.measure is {metric!r}; {self.task.name} has {', '.join(known)}")
         return Monitor(metric, lower=metric in LOWER, patience=recipe.run.patience)
 
+    def _seen(self, settings: TaskSettings) -> float:
+        """The share of the tokens that an epoch reads: of a long document some windows."""
+        data = self.splits.train_data
+        if settings.train_windows is None:
+            return 1.0
+        return data.sizes.sum() / max(1, sum(len(own.token_ids) for own in data.examples))
+
     def _completed(self, recipe: FinetuneRecipe) -> FinetuneRecipe:
         """The recipe with the defaults that depend on the machine, the model and the data."""
         recipe = self.task.complete_recipe(recipe, self.builder)
@@ -147,7 +154,7 @@ class FinetuningRun(TrainingRun):
             )
         batches = -(-len(self.splits.train_data) // batch_size)
         steps = max(1, batches // recipe.run.accumulate)
-        epochs = recipe.run.epochs or defaults.epochs(steps)
+        epochs = recipe.run.epochs or defaults.epochs(steps, self._seen(recipe.task))
         between = 1 if recipe.run.epochs else epochs_per_evaluation(epochs)
         run = replace(
             recipe.run,

@@ -400,6 +400,11 @@ class Comparison:
         value = self.value(self.adjusted(model)[:first])
         return -value if self.lower else value
 
+    def loss_of(self, model: ComparedModel) -> float:
+        """The loss on the held-out rows of the first fold."""
+        targets = self.targets[: len(self.rows.folds[0][1])]
+        return loss(targets, self.adjusted(model)[: len(targets)])
+
     def metrics(self, scores: np.ndarray, chosen: np.ndarray | None = None) -> Scores:
         """The metrics of scores (N, C), or of those (n, C) of the first fold. chosen: indices of
         held-out rows, by default all."""
@@ -459,18 +464,16 @@ def check_metric(metric: str, task: Task) -> None:
 def best_network(compared: Comparison) -> ComparedModel | None:
     """The network that Transformers can load with the best score; None if there is none.
 
-    The taught one is preferred where it is not worse than by chance: it has learnt from more texts
-    than the rows can show.
+    The taught one has learnt from more texts, and few held-out rows tell little. So another one has
+    to be better than it by the log loss too.
     """
     # Transformers knows no n-grams.
     networks = [c for c in compared.candidates if c.kind == "network" and c.name != "ngrams"]
-    rows = len(
-        compared.rows.folds[0][1]
-        if any(c.scores is None for c in networks)
-        else compared.rows.held_out
-    )
-    chance = 0.5 / np.sqrt(rows)  # one standard error, at most
-    worth = compared.worth_on_first_fold if rows < len(compared.rows.held_out) else compared.worth
-    return max(
-        networks, key=lambda own: worth(own) + chance * (own.name == "student"), default=None
-    )
+    worth = compared.worth
+    if any(c.scores is None for c in networks):
+        worth = compared.worth_on_first_fold
+    best = max(networks, key=worth, default=None)
+    taught = next((c for c in networks if c.name == "student"), None)
+    if best is None or taught is None or worth(best) == worth(taught):
+        return taught or best
+    return best if compared.loss_of(best) < compared.loss_of(taught) else taught

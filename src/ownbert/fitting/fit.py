@@ -94,6 +94,8 @@ _NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled")
 _PRETRAINING, _PRETRAINING_FOR_MANY = 0.45, 0.3
 # Shares of the minutes; what is left then is for the network that the blend teaches.
 _FINETUNING, _NGRAM_SHARE, _FINETUNING_GIVEN, _PROBING = 0.2, 0.15, 0.45, 0.1
+# A network of a further fold is trained if there is time for it divided by this, at least.
+_SHORTENED = 1.5
 # Share that is kept for the taught network, at least, before n-grams get theirs.
 _TAUGHT = 0.15
 # Linear models are self-trained where there are so many times as many texts without labels.
@@ -674,19 +676,20 @@ class Fit:
     def _finetune(self, base: Path, seconds: float, path: Path, **settings: Any) -> Made:
         """One network for each fold, and the same with other seeds while there is time.
 
-        Where it does not suffice for all folds there is the network of the first one.
+        Where it does not suffice for all folds there is the network of the first one, which has
+        all epochs: five networks of too few are worth less than one.
         """
         rows, recipe, began = self.rows, self.recipe, time.monotonic()
         folders: list[Path] = []
         scores: list[np.ndarray] = []
         for seed in range(recipe.seeds):
-            taken = time.monotonic() - began
-            if seed and taken * (seed + 1) / seed > seconds:
-                break
             own: list[np.ndarray] = []
             of_seed: list[Path] = []
             for number, (learn, held) in enumerate(rows.folds, start=1):
-                if number > 1 and time.monotonic() - began > seconds:
+                done, taken = len(folders) + len(own), time.monotonic() - began
+                to_make = (seed + 1) * len(rows.folds) - done
+                left = max(0.0, seconds - taken) / to_make if done else seconds
+                if done and taken / done > _SHORTENED * left:
                     break
                 folder = path / f"seed-{seed}" / f"fold-{number}"
                 finetune_on(
@@ -694,7 +697,7 @@ class Fit:
                     [rows.rows[i] for i in learn],
                     base,
                     folder,
-                    seconds=seconds / len(rows.folds),
+                    seconds=left,
                     device=recipe.device,
                     seed=recipe.seed + seed,
                     settings=settings,

@@ -31,6 +31,8 @@ from ownbert.views.features import Texts
 _STUDENT_PASSES = 2.4
 # The share of the time in which the teacher answers, at most, and texts that it answers together.
 _TEACHING, _TOGETHER = 0.35, 256
+# Networks with a smaller part of the blend do not teach: they take most of that time.
+_LEAST_PART = 0.1
 # Share of the tokens that it does not see of texts without labels, where it was pretrained on such
 # texts: a student that has it harder than its teacher becomes better than it (Xie et al. 2020). A
 # sentence model lost by it, and so did mixed texts (docs/benchmarks.md).
@@ -122,6 +124,9 @@ def _answers(
     """The scores (n, C) that the blend gives the first n texts, as many as there is time for."""
     began, found = time.monotonic(), []
     members = [(c, w) for c, w in compared.members if c.first]
+    total = sum(w for _, w in members)
+    if any(c.kind == "linear" for c, _ in members):
+        members = [(c, w) for c, w in members if c.kind == "linear" or w >= _LEAST_PART * total]
     scorers = [MemberScorer(folder, c.kind, c.first, device) for c, _ in members]
     weights = np.asarray([w for _, w in members])
     for start in range(0, len(texts), _TOGETHER):
