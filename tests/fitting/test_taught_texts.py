@@ -40,14 +40,18 @@ def test_mixed_texts_are_as_long_as_texts_and_made_of_their_spans():
     pairs = [pair for own in split for pair in pairwise(own)]
     kept = sum(pair in neighbours for pair in pairs) / len(pairs)
     assert 0.5 < kept < 0.8  # spans of 1 to 5 tokens: two of three pairs are within one
+    assert sum("a" in text and "b" in text for text in mixed) > 150
 
 
-def test_mixed_texts_are_made_of_up_to_three_texts():
-    """Long ones of any number would all be alike."""
+def test_long_mixed_texts_are_made_of_up_to_three_texts():
+    """Those of any number would all be alike."""
     texts = [" ".join([name] * 200) for name in "abcdefgh"]
     mixed = [set(text.split()) for text in mixed_texts(texts, "words", 300, seed=0)]
     assert {len(sources) for sources in mixed} == {1, 2, 3}
     assert set.union(*mixed) == set("abcdefgh")
+    short = [" ".join([name] * 30) for name in "abcdefgh"]
+    mixed = [set(text.split()) for text in mixed_texts(short, "words", 300, seed=0)]
+    assert max(map(len, mixed)) > 3
 
 
 def test_mixed_texts_keep_words_whole_and_letters_as_they_are():

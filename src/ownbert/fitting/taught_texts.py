@@ -10,9 +10,9 @@ _SHORTEST_PIECE = 40
 # Tokens of a span of a mixed text, at most. With spans of up to 2, 10 and 20 the taught network was
 # worse (docs/benchmarks.md).
 _LONGEST_SPAN = 5
-# Texts that a mixed one is made of, at most. Long texts made of any number of them are all alike,
-# and no teacher tells them apart (docs/benchmarks.md).
-_MOST_SOURCES = 3
+# Texts that a mixed one of more than so many tokens is made of, at most. Long texts made of any
+# number of them are all alike, and no teacher tells them apart (docs/benchmarks.md).
+_LONG, _MOST_SOURCES = 40, 3
 
 
 def pieces_of(texts: Sequence[str], longest: int) -> list[str]:
@@ -34,7 +34,8 @@ def pieces_of(texts: Sequence[str], longest: int) -> list[str]:
 
 
 def mixed_texts(texts: Sequence[str], kind: str, count: int, seed: int) -> list[str]:
-    """Texts each of which is made of short spans of up to three texts, and as long as one of them.
+    """Texts each of which is made of short spans of several texts, long ones of up to three, and as
+    long as one of them.
 
     What a teacher says of the texts that it has learnt from is little more than their labels. These
     have the same words and neighbours, and are new to it. (Tang et al. 2019, "Distilling
@@ -54,8 +55,9 @@ def mixed_texts(texts: Sequence[str], kind: str, count: int, seed: int) -> list[
     between = "" if kind == "chinese" else " "
     mixed = []
     for _ in range(count):
-        sources = drawn.sample(tokens, min(len(tokens), drawn.randint(1, _MOST_SOURCES)))
-        length = len(drawn.choice(tokens))
+        length, sources = len(drawn.choice(tokens)), tokens
+        if length > _LONG:
+            sources = drawn.sample(tokens, min(len(tokens), drawn.randint(1, _MOST_SOURCES)))
         spans: list[str] = []
         while length > 0:
             source = drawn.choice(sources)
