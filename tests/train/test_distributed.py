@@ -5,11 +5,20 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
 
 from ownbert import pretrain
+from ownbert.config import EncoderConfig
+from ownbert.nn.model import Model
+from ownbert.objectives import Learner
+from ownbert.train.distributed import World, gather_full_model, shard
 from ownbert.train.state_files import list_states, newest_state, step_of
 from support.training_runs import finish, learnt, run_here, run_ranks, start, wait_for_step
 
@@ -70,6 +79,43 @@ def test_two_processes_with_weights_cut_over_them_equal_one(
     assert_close(folder, alone)
     two(topics, folder, "--resume-step", "4", "run.shard=false")
     assert_close(folder, alone)
+
+
+@pytest.fixture
+def group() -> Iterator[World]:
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield World()
+    dist.destroy_process_group()
+
+
+def test_full_weights_of_a_sharded_model_with_a_decoder(group: World):
+    """Structure and weights; a copy that left out the decoder could not be loaded."""
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
+    config = EncoderConfig(vocab_size=12, num_hidden_layers=1, **sizes)
+    decoder = replace(config, is_decoder=True, add_cross_attention=True)
+    model = Model(config, ["generator"], decoder=decoder, share_embeddings=True)
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    shard(Learner(model, []), group)
+    complete = gather_full_model(model)
+    assert complete is not model
+    assert complete.state_dict().keys() == weights.keys()
+    assert all(torch.equal(weights[n], tensor) for n, tensor in complete.state_dict().items())
+    assert complete.share_embeddings
+    assert complete.decoder is not None
+    assert complete.decoder.embeddings.word.weight is complete.encoder.embeddings.word.weight
+
+
+@pytest.mark.slow
+def test_sharded_processes_save_the_decoder(topics: Path, tmp_path: Path):
+    """The model of span corruption has one, which the copy with full weights must have too."""
+    options = (*OPTIONS, "--objectives", "span_corruption", "--max-steps", "2")
+    run_here(topics / "tokens", tmp_path / "one", *options)
+    run_ranks(topics / "tokens", tmp_path / "two", *options, "run.shard=true")
+    one, two = (load_file(tmp_path / run / "model.safetensors") for run in ("one", "two"))
+    assert one.keys() == two.keys()
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 @pytest.mark.slow
