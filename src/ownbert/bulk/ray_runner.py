@@ -218,8 +218,8 @@ class Crew:
 def crew_of(workers: int | None, threads: int, device: str) -> Iterator[Crew]:
     """Ray, started on this machine unless it is already connected or RAY_ADDRESS names a cluster.
 
-    Yields the workers. Unless they are to use the CPU they share the cluster's GPUs, since Ray hides
-    those that it was not asked for; by default there is a worker for each.
+    Yields the workers. Unless the device is cpu they share the GPUs of the cluster: Ray hides those
+    that it was not asked for. By default there is a worker for each.
 
     Raises:
         InputError: the cluster cannot be reached, or has too few cores.

@@ -921,6 +921,7 @@ MESSAGES = {
     "run.tensorboard needs a package that is missing: pip install 'ownbert[tensorboard]'": "run.tensorboard 需要的包没有安装：pip install 'ownbert[tensorboard]'",
     "optim.name {} cannot be used with sharded parameters (run.shard); take adamw or lamb": "optim.name {} 不能与分片参数（run.shard）同用；请用 adamw 或 lamb",
     "run.shard is for pretrain; {} does not shard weights": "run.shard 用于 pretrain；{} 不对权重分片",
+    "a batch would never be full; give batch_tokens or batch_size": "批次永远不会满；请给出 batch_tokens 或 batch_size",
     "--device cuda: Ray has no GPU; take cpu": "--device cuda：Ray 没有 GPU；请用 cpu",
     "optim.name is {}; with PyTorch {} one of {}": "optim.name 为 {}；PyTorch {} 可用的有 {}",
     "optim.layer_decay is not possible with optim.name muon, nor is a CRF; take adamw": "optim.name 为 muon 时不能用 optim.layer_decay，也不能用 CRF；请用 adamw",
