@@ -121,10 +121,11 @@ class Service:
         return job.answers
 
     async def decide(
-        self, request: Request, model: ServedModel, data: Sequence[Any]
+        self, request: Request, model: ServedModel, data: Sequence[Any], truncate: bool = True
     ) -> list[tuple[Any, Any]]:
-        """What the model's task decides for each row, and the row."""
-        items = await self.prepared(data, model.rows, data)
+        """What the model's task decides for each row, and the row; ``truncate`` as of
+        ``ServedModel.rows``."""
+        items = await self.prepared(data, model.rows, data, truncate)
         decided = await self.compute(request, model, "decide", model.decide, items)
         return list(zip(decided, items.items, strict=True))
 
@@ -201,30 +202,47 @@ class Service:
         return vectors
 
     async def similarities(
-        self, request: Request, model: ServedModel, source: str, texts: Sequence[str]
+        self,
+        request: Request,
+        model: ServedModel,
+        source: str,
+        texts: Sequence[str],
+        **reading: Any,
     ) -> list[float]:
-        """The cosine of a text with each of several."""
-        vectors = await self.embed(request, model, [source, *texts], normalize=True)
+        """The cosine of a text with each of several; ``reading`` as of ``embed``."""
+        vectors = await self.embed(request, model, [source, *texts], normalize=True, **reading)
         return (vectors[1:] @ vectors[0]).tolist()
 
     async def rank(
-        self, request: Request, model: ServedModel, query: str, texts: Sequence[str]
+        self,
+        request: Request,
+        model: ServedModel,
+        query: str,
+        texts: Sequence[str],
+        truncate: bool = True,
     ) -> list[tuple[int, float]]:
         """The indices of texts, the one that goes best with a query first, and how well each does:
-        the number or the probability that a model of pairs gives, else the cosine of vectors."""
-        scores = await self._rank_scores(request, model, query, texts)
+        the number or the probability that a model of pairs gives, else the cosine of vectors.
+
+        ``truncate`` as of ``ServedModel.rows``.
+        """
+        scores = await self._rank_scores(request, model, query, texts, truncate)
         return sorted(enumerate(scores), key=lambda each: -each[1])
 
     async def _rank_scores(
-        self, request: Request, model: ServedModel, query: str, texts: Sequence[str]
+        self,
+        request: Request,
+        model: ServedModel,
+        query: str,
+        texts: Sequence[str],
+        truncate: bool,
     ) -> list[float]:
         if model.embedder is not None:
-            return await self.similarities(request, model, query, texts)
+            return await self.similarities(request, model, query, texts, truncate=truncate)
         if model.predictor is None or model.task not in ("classify", "regress"):
             model.require("embed")
-        decided = await self.decide(
-            request, model, [{"text": query, "text_pair": text} for text in texts]
-        )
+        pairs = [{"text": query, "text_pair": text} for text in texts]
+        decided = await self.decide(request, model, pairs, truncate)
         # Of two labels the last one is that of texts that belong together.
         return [float(np.ravel(each)[-1]) for each, _ in decided]
 

@@ -61,10 +61,18 @@ class SimilarityInputs(BaseModel):
     sentences: list[str]
 
 
+class SimilarityParameters(BaseModel):
+    """How its texts are read."""
+
+    prompt_name: str | None = None
+    truncate: bool = True
+
+
 class SimilarityRequest(BaseModel):
     """The body of ``/similarity``."""
 
     inputs: SimilarityInputs
+    parameters: SimilarityParameters | None = None
 
 
 def router(service: Service) -> APIRouter:
@@ -102,7 +110,15 @@ def router(service: Service) -> APIRouter:
     ) -> Any:
         served, given = service.models.get(model), body.inputs
         served.require("embed")
-        return await service.similarities(request, served, given.source_sentence, given.sentences)
+        how = body.parameters or SimilarityParameters()
+        return await service.similarities(
+            request,
+            served,
+            given.source_sentence,
+            given.sentences,
+            prompt=served.prompt(how.prompt_name),
+            truncate=how.truncate,
+        )
 
     @routes.post("/predict")
     async def predict(body: PredictRequest, request: Request, model: str | None = None) -> Any:
@@ -114,14 +130,14 @@ def router(service: Service) -> APIRouter:
         rows = [_row([given] if isinstance(given, str) else given)] if single else []
         if not single:
             rows = [_row(each) for each in given]
-        decided = await service.decide(request, served, rows)
+        decided = await service.decide(request, served, rows, body.truncate)
         found = [served.answer(*each, top_k=None) for each in decided]
         return found[0] if single else found
 
     @routes.post("/rerank")
     async def rerank(body: RerankRequest, request: Request, model: str | None = None) -> Any:
         served = service.models.get(model)
-        ranked = await service.rank(request, served, body.query, body.texts)
+        ranked = await service.rank(request, served, body.query, body.texts, body.truncate)
         found: list[dict[str, Any]] = [{"index": i, "score": score} for i, score in ranked]
         if body.return_text:
             for each in found:
