@@ -24,7 +24,10 @@ LONG = "a b c d " * 62_500
 BODIES: dict[str, tuple[str, Any]] = {
     "half a megabyte of tokens": ("/tokenize?model=vectors", {"inputs": LONG}),
     "many tokens": ("/tokenize?model=vectors", {"inputs": "a b c d " * 16_000}),
-    "a text of eight megabytes": ("/v1/classify", {"inputs": "a b c d " * 980_000, "model": "topics"}),
+    "a text of eight megabytes": (
+        "/v1/classify",
+        {"inputs": "a b c d " * 980_000, "model": "topics"},
+    ),
     "a long row": ("/v1/classify", {"inputs": LONG, "model": "topics"}),
     "many texts": ("/embed?model=vectors", {"inputs": ["a b c d"] * 150_000}),
     "numbers for texts": ("/rerank?model=vectors", {"query": "a", "texts": [1] * 200_000}),

@@ -205,10 +205,10 @@ class Service:
         model: ServedModel,
         source: str,
         texts: Sequence[str],
-        **reading: Any,
+        **options: Any,
     ) -> list[float]:
-        """The cosine of a text with each of several; ``reading`` as of ``embed``."""
-        vectors = await self.embed(request, model, [source, *texts], normalize=True, **reading)
+        """The cosine of a text with each of several; ``options`` as of ``embed``."""
+        vectors = await self.embed(request, model, [source, *texts], normalize=True, **options)
         return (vectors[1:] @ vectors[0]).tolist()
 
     async def rank(
