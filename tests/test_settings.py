@@ -10,6 +10,7 @@ from ownbert.settings import dump, resolve
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.train.recipe import Optim
 from ownbert.train.schedule import factor
+from ownbert.translate.recipe import TranslateRecipe
 
 
 def test_options_come_after_overrides_and_these_after_the_file(tmp_path: Path):
@@ -63,6 +64,14 @@ def test_what_cannot_be_is_said_in_one_line(overrides, options, message):
     with pytest.raises(InputError, match=message) as caught:
         resolve(PretrainRecipe, overrides=overrides, options=options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [FinetuneRecipe, TranslateRecipe])
+def test_shard_is_refused_where_nothing_is_sharded(kind):
+    with pytest.raises(InputError, match=r"run\.shard is for pretrain"):
+        resolve(kind, overrides=["run.shard=true"], options={})
+    assert resolve(kind, overrides=["run.shard=false"], options={}).run.shard is False
+    assert resolve(PretrainRecipe, overrides=["run.shard=true"], options={}).run.shard
 
 
 def test_a_bad_recipe_file_is_named(tmp_path: Path):

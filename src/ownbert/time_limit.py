@@ -1,16 +1,21 @@
-"""A limit of the wall clock for a step, at which its loops stop.
+"""A limit of the wall clock for a step, at which its loops stop, and work that nobody waits for.
 
-The limit is a context, so that it reaches loops far below without passing through every function.
-It is looked at between parts of a computation (``check_time``), where stopping is safe.
+Both are contexts, so that they reach loops far below without passing through every function. They
+are looked at between parts of a computation (``check_time``, ``check_wanted``), where stopping is
+safe.
 """
 
 import contextlib
 import math
+import threading
 import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 
 _end: ContextVar[float] = ContextVar("end", default=math.inf)
+
+
+_given_up: ContextVar[threading.Event | None] = ContextVar("given_up", default=None)
 
 
 class OutOfTime(Exception):
@@ -36,3 +41,24 @@ def check_time() -> None:
     """Raise ``OutOfTime`` if the limit has passed."""
     if seconds_left() <= 0:
         raise OutOfTime
+
+
+class Abandoned(Exception):
+    """Nobody waits for the result any longer."""
+
+
+@contextlib.contextmanager
+def wanted_until(given_up: threading.Event) -> Iterator[None]:
+    """Stop the work of a block once an event of another thread is set."""
+    token = _given_up.set(given_up)
+    try:
+        yield
+    finally:
+        _given_up.reset(token)
+
+
+def check_wanted() -> None:
+    """Raise ``Abandoned`` if nobody waits for the result."""
+    event = _given_up.get()
+    if event is not None and event.is_set():
+        raise Abandoned

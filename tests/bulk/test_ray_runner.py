@@ -68,7 +68,8 @@ def local_ray() -> Iterator[None]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, address="local")
+    # Ray only counts the GPU: workers of the device auto find none, and compute on the CPU.
+    ray.init(num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False, address="local")
     yield
     ray.shutdown()
 
@@ -147,6 +148,29 @@ def test_vectors_and_mistakes_on_ray(
     with pytest.raises(InputError, match="need 50 cores, and Ray has 2"):
         ray_runner.predict_with_ray(classifier, lines, tmp_path / "q", workers=50)
     assert not (tmp_path / "q").exists()
+
+
+@pytest.mark.slow
+def test_workers_share_the_gpus_of_a_cluster(
+    classifier: Path, lines: Path, tmp_path: Path, local_ray: None
+):
+    import ray
+
+    free = []
+
+    def watch(rows: int) -> None:
+        free.append(ray.available_resources().get("GPU", 0))
+
+    given = {"device": "auto", "part_rows": 20, "progress": watch}
+    assert ray_runner.predict_with_ray(classifier, lines, tmp_path / "out", **given) == 1500
+    assert min(free) == 0
+    for device, asked, crew in (
+        ("auto", None, ray_runner.Crew(1, 1, 1)),
+        ("cuda", 2, ray_runner.Crew(2, 1, 0.5)),
+        ("cpu", None, ray_runner.Crew(2, 1, 0)),
+    ):
+        with ray_runner.crew_of(asked, 1, device) as found:
+            assert found == crew
 
 
 @pytest.mark.slow

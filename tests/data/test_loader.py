@@ -122,6 +122,11 @@ def test_an_error_in_the_data_reaches_the_caller():
         next(batches)
 
 
+def test_a_batch_without_a_size_is_refused():
+    with pytest.raises(ValueError, match="give batch_tokens or batch_size"):
+        Loader(Numbers(20), seed=0)
+
+
 @pytest.mark.parametrize("by", BY, ids=IDS)
 def test_no_examples_are_an_error_not_a_wait(by: dict[str, int]):
     with pytest.raises(ValueError, match="no examples"):

@@ -14,7 +14,11 @@ from safetensors.numpy import load_file, save_file
 
 import ownbert
 from ownbert.errors import InputError
+from ownbert.files import read_json
 from ownbert.inference.any_predictor import open_predictor
+from ownbert.inference.blend import Blend, BlendMember
+from ownbert.tasks.task import KEY
+from ownbert.text.tokenizer import Tokenizer
 from support.shared import made_once
 
 LINEAR = "members/tfidf/linear.json"
@@ -36,6 +40,22 @@ def linear_blend(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copied(linear_blend: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(linear_blend, tmp_path / "moved"))
+
+
+def test_a_blend_with_a_network_has_its_tokenizer(classifier: Path, tmp_path: Path):
+    """In ``serve``, where tokens are counted with it."""
+    pytest.importorskip("fastapi")
+    from ownbert.serve.served_model import ServedModel
+
+    shutil.copytree(classifier, tmp_path / "blend" / "network")
+    task = ownbert.Predictor(classifier).task
+    values = read_json(classifier / "config.json")
+    member = BlendMember("network", "network", ("network",), 1.0)
+    blend = Blend((member,), tuple(task.labels), {KEY: values[KEY]}, (0.0,) * len(task.labels))
+    blend.write(tmp_path / "blend")
+    served = ServedModel("m", tmp_path / "blend")
+    assert served.tokenizer.vocabulary() == Tokenizer.load(classifier).vocabulary()
+    assert served.rows(["red1 green2"]).tokens == [4]
 
 
 def test_a_blend_answers_in_memory_as_a_network_does(linear_blend: Path, tmp_path: Path):

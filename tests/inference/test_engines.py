@@ -19,7 +19,7 @@ from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.engines import KINDS, PARITY
-from ownbert.inference.exported_network import FEW_TOKENS, groups_by_length
+from ownbert.inference.exported_network import FEW_TOKENS, PLACES, groups_by_length
 from ownbert.inference.fill_mask import Filled, Filler, fill
 from ownbert.inference.pipeline import Predictor
 from ownbert.nn.model import Model
@@ -293,6 +293,23 @@ def test_what_needs_another_output_leaves_the_file_aside(masked: Path, tmp_path:
     same(candidates(served.fill(["a [MASK]"], top=2)), candidates(expected))
     with pytest.raises(Refusal, match="shows no attention"):
         served.attention_query("a", [0], None)
+
+
+def test_metrics_count_the_padding_of_engines(exported: Path):
+    pytest.importorskip("prometheus_client")
+    from ownbert.serve.metrics import Metrics
+
+    def share() -> float:
+        return Metrics(lambda: 0, lambda: 0).registry.get_sample_value("ownbert_padding_share")
+
+    tokens, padding = PLACES["tokens"], PLACES["padding"]
+    texts = ["a", "a b c"]
+    Predictor(exported / "classifier")(texts)
+    assert (PLACES["tokens"], PLACES["padding"]) == (tokens, padding)
+    Predictor(exported / "onnx")(texts)
+    assert PLACES["tokens"] - tokens == 3 + 5
+    assert PLACES["padding"] - padding == 2
+    assert share() == PLACES["padding"] / PLACES.total() > 0
 
 
 def test_groups_have_little_padding_and_every_sequence_once():

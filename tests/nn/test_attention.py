@@ -217,11 +217,11 @@ def test_the_module(heads: int):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
-def test_the_kernel_for_packed_sequences(lengths: list[int], causal: bool):
+@pytest.mark.parametrize("view", [{}, {"causal": True}, {"window": 3}, {"window": 64}], ids=str)
+@pytest.mark.parametrize("lengths", [*LENGTHS.values(), [600, 5]], ids=str)
+def test_the_kernel_for_packed_sequences(lengths: list[int], view: dict[str, int]):
     values = [x.cuda() for x in rows(lengths, torch.bfloat16)]
-    layout = replace(make_layout(lengths, "cuda"), causal=causal)
+    layout = replace(make_layout(lengths, "cuda"), **view)
     if reason := unsupported(values[0], layout):
         pytest.skip(f"the kernel {reason}")
     found = []

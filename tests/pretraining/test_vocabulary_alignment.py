@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -27,10 +28,12 @@ from ownbert.pretraining.vocabulary_alignment import (
     AlignmentReport,
     copy_checkpoint,
     init_config,
+    match_vocabulary,
 )
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.optim.optimizers import make_optimizer
 from support.tiny import SPECIAL, change_config, change_weights, parameters
+from support.tokenizer_folders import t5_folder
 
 OLD = [
     *("[UNK]", "the", "[PAD]", "of", "cat", "[MASK]", "[CLS]", "run", "[SEP]", "##s", "##ing"),
@@ -111,6 +114,25 @@ def test_rows_are_those_of_the_old_vocabulary(tmp_path: Path, checkpoint: Path):
     assert "2 by name (60.0% of the corpus), 1 as the mean of pieces (20.0% of the corpus)" in text
     assert "by rank" not in text
     assert not report.hint
+
+
+def test_a_vocabulary_with_fewer_special_tokens(tmp_path: Path):
+    """T5's has neither [CLS] nor [MASK], and ends texts with what is [SEP] elsewhere."""
+    pytest.importorskip("sentencepiece")
+    other = Tokenizer.load(t5_folder(tmp_path / "t5"))
+    made(tmp_path / "old", tokenizer=other, vocab_size=other.vocab_size, pad_token_id=0)
+    tokenizer = Tokenizer.blank([*SPECIAL, "the", "qx"])
+    learner, report = started(tmp_path / "old", store_of(tmp_path, tokenizer, ["the qx the"]))
+    old = load(tmp_path / "old").encoder.embeddings.word.weight
+    rows = dict(zip(tokenizer.vocabulary(), parameters(learner.model)[WORD], strict=True))
+    for ours, theirs in (("[PAD]", "<pad>"), ("[UNK]", "<unk>"), ("[SEP]", "</s>")):
+        assert torch.equal(rows[ours], old[other.id_of(theirs)])
+    assert report.tokens["special"] == 3
+    assert report.tokens["new"] >= 2
+    # And the other way round.
+    matched = match_vocabulary(other, tokenizer, np.zeros(other.vocab_size))
+    assert matched.ids[other.sep_id] == (tokenizer.sep_id,)
+    assert matched.kinds.count("special") == 3
 
 
 def test_new_words_are_like_those_copied(tmp_path: Path):

@@ -237,6 +237,27 @@ def test_text_embeddings_inference(server: Served, folders: dict[str, Path]):
     assert server.post("/similarity?model=vectors", {"inputs": inputs})[1] == [pytest.approx(1)]
 
 
+def test_long_texts_are_refused_without_truncate(server: Served):
+    long = "a b c d e f a b"
+    for path, body in (
+        ("/rerank?model=vectors", {"query": "a", "texts": ["b", long]}),
+        ("/rerank?model=pairs", {"query": "a", "texts": ["b", long]}),
+        ("/predict?model=pairs", {"inputs": ["a", long]}),
+        ("/predict?model=pairs", {"inputs": [["a", "b"], [long, "c"]]}),
+    ):
+        assert server.post(path, body)[0] == 200
+        assert server.post(path, body | {"truncate": True})[0] == 200
+        status, error, _ = server.post(path, body | {"truncate": False})
+        assert (status, "6 tokens, and truncate is false" in error["error"]) == (413, True), path
+    short = {"query": "a", "texts": ["b"], "truncate": False}
+    for model in ("vectors", "pairs"):
+        assert server.post(f"/rerank?model={model}", short)[0] == 200
+    body = {"inputs": {"source_sentence": "a", "sentences": [long]}}
+    for path in ("/similarity?model=vectors", "/models/vectors"):
+        assert server.post(path, body)[0] == 200
+        assert server.post(path, body | {"parameters": {"truncate": False}})[0] == 413
+
+
 def test_what_is_predicted_is_one_pair_or_a_batch(server: Served, folders: dict[str, Path]):
     one = server.post("/predict?model=pairs", {"inputs": ["a", "b"]})[1]
     assert {*one[0]} == {"label", "score"}

@@ -1,6 +1,8 @@
 """Which documents are cut and which are read in windows, and what an epoch learns from."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from ownbert.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe, Ta
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import task_class
 from ownbert.tasks.text_input import EncodedRows
+from support.tiny import made
 
 
 def documents(path: Path, *words: int) -> Path:
@@ -149,3 +152,30 @@ def test_windows_are_drawn_anew_in_each_epoch():
         found.add(tuple(t for t in example.token_ids.tolist() if t > 3))
         assert data.example(epoch, 1) is short
     assert found == {(10, 11, 12), (10, 13), (11, 12, 13)}
+
+
+PEAK = """
+import resource, sys
+from ownbert import predict
+predict(*sys.argv[1:3], output=sys.argv[3])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("head", "size"), [("classification", 10_000_000), ("tokens", 200_000)])
+def test_memory_of_a_long_text(head: str, size: int, tmp_path: Path):
+    """A text of 10 MB had taken a gigabyte more than a short one to be cut to a few tokens, and
+    all windows of a text were one batch."""
+    sizes = {"hidden_size": 64, "intermediate_size": 256, "max_position_embeddings": 64}
+    made(tmp_path / "model", head, **sizes)
+    peaks = []
+    for text in ("a", "a b c d " * (size // 8)):
+        (tmp_path / "rows.jsonl").write_text(json.dumps({"text": text}) + "\n")
+        names = (tmp_path / "model", tmp_path / "rows.jsonl", tmp_path / "out.jsonl")
+        # ru_maxrss is inherited by a fork: a small process starts them.
+        command = ["sh", "-c", '"$0" -c "$1" "$2" "$3" "$4"', sys.executable, PEAK]
+        done = subprocess.run([*command, *map(str, names)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        peaks.append(int(done.stdout.split()[-1]) / 1024)
+    assert peaks[1] - peaks[0] < 350

@@ -5,11 +5,28 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
 
 from ownbert import pretrain
+from ownbert.config import EncoderConfig
+from ownbert.nn.model import Model
+from ownbert.objectives import Learner
+from ownbert.train.display import Display
+from ownbert.train.distributed import World, gather_full_model, shard
+from ownbert.train.job import Job, Monitor
+from ownbert.train.log import RunLog
+from ownbert.train.loop import open_log, out_of_patience
+from ownbert.train.optim.optimizers import make_optimizer
+from ownbert.train.recipe import Optim, Run
+from ownbert.train.state import TrainState
 from ownbert.train.state_files import list_states, newest_state, step_of
 from support.training_runs import finish, learnt, run_here, run_ranks, start, wait_for_step
 
@@ -70,6 +87,71 @@ def test_two_processes_with_weights_cut_over_them_equal_one(
     assert_close(folder, alone)
     two(topics, folder, "--resume-step", "4", "run.shard=false")
     assert_close(folder, alone)
+
+
+def tiny() -> Model:
+    """A model with a decoder."""
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
+    config = EncoderConfig(vocab_size=12, num_hidden_layers=1, **sizes)
+    decoder = replace(config, is_decoder=True, add_cross_attention=True)
+    return Model(config, ["generator"], decoder=decoder, share_embeddings=True)
+
+
+@pytest.fixture
+def group() -> Iterator[World]:
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield World()
+    dist.destroy_process_group()
+
+
+def test_all_processes_agree_on_patience_after_a_resume(tmp_path: Path):
+    """The best evaluation is of step 1, and two more are in the log of what is resumed."""
+    log = RunLog(tmp_path)
+    for step in (1, 2, 3, 4):
+        log.write({"step": step, "evaluation": True, "loss": float(step)})
+    log.close()
+    learner = Learner(tiny(), [])
+    job = Job(
+        state=TrainState(learner, make_optimizer(learner, Optim(learning_rate=1e-3))),
+        phases=[],
+        optim=Optim(),
+        run=Run(max_steps=9),
+        folder=tmp_path,
+        display=Display("test", quiet=True),
+        monitor=Monitor("loss", lower=True, patience=2),
+    )
+    job.state.best = {"step": 1, "value": 1.0, "since": 1}
+    for step, ends in ((3, True), (2, False)):
+        for world in (World(1, 2), World(0, 2)):  # the first drops the rows after the step
+            with closing(open_log(replace(job, world=world), step)) as log:
+                assert out_of_patience(job, log.rows) is ends
+
+
+def test_full_weights_of_a_sharded_model_with_a_decoder(group: World):
+    """Structure and weights; a copy that left out the decoder could not be loaded."""
+    model = tiny()
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    shard(Learner(model, []), group)
+    complete = gather_full_model(model)
+    assert complete is not model
+    assert complete.state_dict().keys() == weights.keys()
+    assert all(torch.equal(weights[n], tensor) for n, tensor in complete.state_dict().items())
+    assert complete.share_embeddings
+    assert complete.decoder is not None
+    assert complete.decoder.embeddings.word.weight is complete.encoder.embeddings.word.weight
+
+
+@pytest.mark.slow
+def test_sharded_processes_save_the_decoder(topics: Path, tmp_path: Path):
+    """The model of span corruption has one, which the copy with full weights must have too."""
+    options = (*OPTIONS, "--objectives", "span_corruption", "--max-steps", "2")
+    run_here(topics / "tokens", tmp_path / "one", *options)
+    run_ranks(topics / "tokens", tmp_path / "two", *options, "run.shard=true")
+    one, two = (load_file(tmp_path / run / "model.safetensors") for run in ("one", "two"))
+    assert one.keys() == two.keys()
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ def predict_with_ray(
             system that pyarrow reads, as s3://bucket/folder.
         output: a folder, or an address of one.
         top_k: so many labels in each row.
-        workers: processes with a model each; by default one for ``threads`` cores.
+        workers: processes with a model each; by default one for ``threads`` cores, or for each GPU.
         threads: of each worker.
         part_rows: the most rows of a part.
         resume: keep the parts that a stopped run has finished.
@@ -158,12 +158,12 @@ def _run(
     with PartsFolder(output, made_for, resume=resume) as parts:
         if parts.complete is not None:
             return parts.complete
-        with parts.kept(), _cluster(workers, threads) as count:
+        with parts.kept(), crew_of(workers, threads, job.device) as crew:
             if parts.plan is None:
                 parts.begin(_split(files, part_rows))
             show = progress or (lambda rows: None)
             show(parts.rows)
-            for found in _answered(job, files, parts, count, threads):
+            for found in _answered(job, files, parts, crew):
                 if "error" in found:
                     raise InputError(found["error"])
                 parts.add(found["record"])
@@ -199,11 +199,27 @@ def _made_for(job: BulkJob, files: list[InputFile], part_rows: int) -> dict[str,
     }
 
 
+@dataclass(frozen=True)
+class Crew:
+    """The workers of a job.
+
+    Args:
+        count: of workers.
+        threads: of each.
+        gpus: of each; several may share one.
+    """
+
+    count: int
+    threads: int
+    gpus: float
+
+
 @contextlib.contextmanager
-def _cluster(workers: int | None, threads: int) -> Iterator[int]:
+def crew_of(workers: int | None, threads: int, device: str) -> Iterator[Crew]:
     """Ray, started on this machine unless it is already connected or RAY_ADDRESS names a cluster.
 
-    Yields the number of workers.
+    Yields the workers. Unless the device is cpu they share the GPUs of the cluster: Ray hides those
+    that it was not asked for. By default there is a worker for each.
 
     Raises:
         InputError: the cluster cannot be reached, or has too few cores.
@@ -216,14 +232,19 @@ def _cluster(workers: int | None, threads: int) -> Iterator[int]:
     if ours:
         _start()
     try:
-        known = int(ray.cluster_resources().get("CPU", 0))
-        count = workers or max(1, known // threads)
+        resources = ray.cluster_resources()
+        known = int(resources.get("CPU", 0))
+        gpus = 0 if device == "cpu" else int(resources.get("GPU", 0))
+        if not gpus and device.startswith("cuda"):
+            raise InputError("--device cuda: Ray has no GPU; take cpu")
+        count = workers or max(1, min(known // threads, gpus or known))
         if count * threads > known:
             raise InputError(
                 f"{count:,} workers of {threads:,} threads need {count * threads:,} cores, and Ray "
                 f"has {known:,}; lower --workers or --threads"
             )
-        yield count
+        # Ray gives a worker a whole share of one GPU, never parts of two.
+        yield Crew(count, threads, 1 / -(-count // gpus) if gpus else 0)
     finally:
         if ours:
             ray.shutdown()
@@ -279,7 +300,7 @@ def _split(files: list[InputFile], rows: int) -> list[InputPart]:
 
 
 def _answered(
-    job: BulkJob, files: list[InputFile], parts: PartsFolder, workers: int, threads: int
+    job: BulkJob, files: list[InputFile], parts: PartsFolder, crew: Crew
 ) -> Iterator[dict[str, Any]]:
     """What became of each part that waits, as it comes."""
     import ray.data
@@ -295,12 +316,12 @@ def _answered(
     with tempfile.TemporaryDirectory(prefix="ownbert-parts-") as scratch:
         answered = planned.map_batches(
             PartWorker,
-            fn_constructor_args=(job, files, parts.folder.address, threads, scratch),
+            fn_constructor_args=(job, files, parts.folder.address, crew.threads, scratch),
             batch_size=1,
             batch_format="pyarrow",
-            compute=ray.data.ActorPoolStrategy(size=min(workers, len(waiting))),
-            num_cpus=threads,
-            num_gpus=1 if job.device.startswith("cuda") else 0,
+            compute=ray.data.ActorPoolStrategy(size=min(crew.count, len(waiting))),
+            num_cpus=crew.threads,
+            num_gpus=crew.gpus,
         )
         for row in answered.iter_rows():
             yield json.loads(row["json"])

@@ -60,6 +60,9 @@ class Loader:
         device: the type of the device that batches go to; for a CPU the loader also groups their
             sequences, for another one that is done there, and often not needed.
         precision: that they are computed in, on which their groups depend.
+
+    Raises:
+        ValueError: neither ``batch_tokens`` nor ``batch_size`` is given.
     """
 
     data: Dataset
@@ -72,6 +75,10 @@ class Loader:
     most_tokens: int = 0
     device: str = "cpu"
     precision: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.batch_tokens < 1 and self.batch_size < 1:
+            raise ValueError("a batch would never be full; give batch_tokens or batch_size")
 
     def batches(self, position: Position) -> Generator[tuple[Batch, Position], None, None]:
         """Batches from a position on, prefetched by a thread.

@@ -16,6 +16,7 @@ from ownbert.inference.predictor import NetworkPredictor, characters
 from ownbert.run.file_names import BLEND
 from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.rows import Row
+from ownbert.text.tokenizer import Tokenizer
 from ownbert.time_limit import check_time
 from ownbert.train.device import pick_device, pick_precision
 from ownbert.views.blending import blend, from_scores, to_scores
@@ -160,10 +161,23 @@ class BlendPredictor:
         return blend(members, np.asarray([member.weight for member in self.blend.members]))
 
     @property
+    def networks(self) -> list[NetworkPredictor]:
+        """The members that are networks."""
+        return [network for scorer in self.scorers for network in scorer.networks]
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """That of its first network, fine-tuned or frozen; None: there is none."""
+        networks = [
+            *self.networks,
+            *(m.embedder for s in self.scorers for m in s.linear if isinstance(m, FrozenProbe)),
+        ]
+        return networks[0].tokenizer if networks else None
+
+    @property
     def engines(self) -> list[Choice]:
         """What computes its networks."""
-        networks = [network for scorer in self.scorers for network in scorer.networks]
-        return [choice for network in networks for choice in network.engines]
+        return [choice for network in self.networks for choice in network.engines]
 
     def notes(self) -> Iterator[str]:
         """As of a ``NetworkPredictor``."""
@@ -171,7 +185,5 @@ class BlendPredictor:
 
     def warnings(self) -> Iterator[str]:
         """Warnings of the first network; the others read the rows in the same way."""
-        for scorer in self.scorers:
-            if scorer.networks:
-                yield from scorer.networks[0].warnings()
-                return
+        for network in self.networks[:1]:
+            yield from network.warnings()

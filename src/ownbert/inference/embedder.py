@@ -205,7 +205,8 @@ class Embedder:
         prompt: prepended to every text; by default as in the folder.
         """
         prompt = self.embedding_config.prompt if prompt is None else prompt
-        ids = self.builder.ids([prompt + text for text in texts])
+        most = self.builder.room + 1
+        ids = self.builder.ids([prompt + text for text in texts], most)
         self.seen += len(ids)
         self.cut += sum(len(one) > self.builder.room for one in ids)
         return [self.builder.one(one) for one in ids]

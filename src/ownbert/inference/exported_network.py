@@ -3,6 +3,7 @@
 T tokens, B sequences, S longest sequence of a group, D hidden.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import SimpleNamespace
@@ -37,6 +38,8 @@ _MOST_PLACES = 4096
 # Tokens up to which an engine is faster on several texts than packed batches of torch; on one text
 # it always is (docs/deployment.md).
 FEW_TOKENS = 48
+# What engines have computed in this process: the numbers of tokens and of places that are padding.
+PLACES = Counter(tokens=0, padding=0)
 _CRF = record(dict.fromkeys(("transitions", "start_transitions", "end_transitions"), anything))
 
 
@@ -180,6 +183,9 @@ class ExportedNetwork:
     ) -> np.ndarray:
         """(*shape, ...) numbers of the file; several outputs are columns."""
         path = self.exported.path
+        mask = inputs["attention_mask"]
+        tokens = int(mask.sum())
+        PLACES.update(tokens=tokens, padding=mask.size - tokens)
         try:
             found = self._run(inputs)
         except Exception as error:

@@ -124,13 +124,13 @@ def attend(
 
 
 def _fastest(q: Tensor, layout: Layout, options: AttentionOptions, training: bool) -> str:
+    alone = not (options.dropout or options.weights or options.bias)
+    if q.device.type != "cpu" and alone and unsupported(q, layout) is None:
+        return "varlen"  # it has windows, too
     if windowed.pays(layout) and not (options.weights or options.bias):
         return "windowed"
     if q.device.type != "cpu":
-        if options.weights:
-            return "matmul"
-        alone = not (options.dropout or options.bias)
-        return "varlen" if alone and unsupported(q, layout) is None else "sdpa"
+        return "matmul" if options.weights else "sdpa"
     if options.weights or (options.bias and (options.dropout or training)):
         return "matmul"
     long = layout.max_seqlen > _LONG

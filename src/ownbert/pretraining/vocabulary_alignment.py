@@ -82,9 +82,10 @@ def match_vocabulary(
 ) -> TokenMatch:
     """Match each token of ``tokenizer`` with tokens of the vocabulary of ``old``.
 
-    Special tokens are matched by their role, others by name: with the same token, or with what the
-    old tokenizer makes of the text (one token or several pieces). Anonymised tokens are matched by
-    rank: the n-th most frequent by ``counts`` with the n-th most frequent of ``ranking``.
+    Special tokens are matched by their role, and are new if the old vocabulary lacks it. Others are
+    matched by name: with the same token, or with what the old tokenizer makes of the text (one
+    token or several pieces). Anonymised tokens are matched by rank: the n-th most frequent by
+    ``counts`` with the n-th most frequent of ``ranking``.
 
     Tokens are anonymised if most tokens of blank text are integers (unless those of the old
     vocabulary are, too: then they are names); with a ranking all tokens of other vocabularies are.
@@ -97,9 +98,10 @@ def match_vocabulary(
     size = tokenizer.vocab_size
     kinds = ["new"] * size
     ids: list[Ids] = [()] * size
-    for ours, theirs in zip(tokenizer.special_ids, old.special_ids, strict=True):
-        kinds[ours], ids[ours] = "special", (theirs,)
-    ordinary = [index for index in range(size) if kinds[index] == "new"]
+    special, theirs = _by_role(tokenizer), _by_role(old)
+    for role in special.keys() & theirs.keys():
+        kinds[special[role]], ids[special[role]] = "special", (theirs[role],)
+    ordinary = [index for index in range(size) if index not in special.values()]
     anonymous = _anonymous(tokenizer, old, ordinary, ranked=ranking is not None)
     named = [index for index in ordinary if index not in anonymous]
     for index, found in _by_name(tokenizer, old, named).items():
@@ -113,6 +115,14 @@ def match_vocabulary(
             if found:
                 kinds[index], ids[index] = "rank", found
     return TokenMatch(kinds, ids, bool(anonymous) and ranking is None)
+
+
+def _by_role(tokenizer: Tokenizer) -> dict[str, int]:
+    """The ids of special tokens by name; T5 has fewer, and its end of a text is what others call a
+    separator."""
+    style = tokenizer.style
+    names = ("sep_token" if name == style.end else name for name in style.needed)
+    return dict(zip(names, tokenizer.special_ids, strict=True))
 
 
 def read_counts(path: str | Path) -> dict[str, int]:

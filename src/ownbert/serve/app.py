@@ -69,7 +69,7 @@ def make_app(service: Service, log: Any = sys.stderr) -> Gate:
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Refusal)
     again = None if error.retry_after is None else {"retry-after": str(error.retry_after)}
-    return JSONResponse(error_body(error, request.url.path), error.status, again)
+    return JSONResponse(error_body(error, request.scope["path"]), error.status, again)
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
@@ -89,7 +89,9 @@ def _first_of(errors: Sequence[Mapping[str, Any]]) -> Refusal:
 async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     code = {400: "invalid_json", 404: "not_found", 405: "wrong_method"}.get(error.status_code, "")
-    refusal = Refusal(error.status_code, f"{request.url.path}: {error.detail}", code or "refused")
+    refusal = Refusal(
+        error.status_code, f"{request.scope['path']}: {error.detail}", code or "refused"
+    )
     return await _refused(request, refusal)
 
 

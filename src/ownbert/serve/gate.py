@@ -25,10 +25,16 @@ _OPEN = ("/livez", "/readyz", "/health", "/")
 _ALWAYS = ("/livez", "/readyz", "/health", "/metrics")
 # How many times the bytes that a request may have are read of one that is refused.
 _DISCARDED = 8
+# Bytes of a body that are examined at once in the thread of all requests.
+_EXAMINED = 100_000
+# What stands between values of JSON; a key costs more to read than a number.
+_BETWEEN = {b",": 1, b"[": 1, b"{": 1, b":": 4}
 # Characters of a request id of the client.
 _LONGEST_ID = 128
 # In JSON the escapes of characters beyond 16 bits are pairs: the first half without the second, or
 # the second without the first.
+_JSON = re.compile(rb"\s*[\[{]")
+_PERHAPS_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 _HALF = re.compile(
     rb"\\u[dD][89abAB][\da-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|(?<!\\u[dD][89abAB][\da-fA-F]{2})\\u[dD][c-fC-F]"
@@ -55,6 +61,7 @@ class Gate:
     def __init__(self, app: Asgi, service: Service, log: Any = sys.stderr) -> None:
         self.app, self.service, self.log = app, service, log
         self.running = 0  # requests
+        self.bytes = 0  # of their bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -82,21 +89,22 @@ class Gate:
             await send(message)
 
         self.running += 1
+        held: list[int] = []
         try:
             try:
                 self._require(request)
-                whole = await self._body(request, receive)
+                whole = await self._body(request, receive, held)
             except Refusal as refusal:
                 await self._discard(receive, refusal)
                 await send_error(refusal, scope["path"], sending)
                 return
-            if half := half_of_character(whole):
-                refusal = bad_field(f"a text has {half}, which is half of a character")
+            if refusal := await self._examined(whole):
                 await send_error(refusal, scope["path"], sending)
                 return
             await self.app(scope, replaying(whole, receive), sending)
         finally:
             self.running -= 1
+            self.bytes -= sum(held)
             seconds = time.monotonic() - began
             route = getattr(scope.get("route"), "path", "other")
             self.service.metrics.requests.labels(route, status).inc()
@@ -104,7 +112,7 @@ class Gate:
 
     def _require(self, request: Request) -> None:
         """Check what can be seen in the head of a request."""
-        path = request.url.path
+        path = request.scope["path"]  # the path of a URL is also made of the Host header
         reads = request.method in ("GET", "HEAD")
         key = self.service.settings.key
         if key is not None and not (reads and path in _OPEN) and not _has_key(request, key):
@@ -118,8 +126,31 @@ class Gate:
         if not length.isdigit() or int(length[:18]) > self.service.settings.body_bytes:
             raise too_large(f"at most {self.service.settings.body_bytes:,} bytes in a request")
 
-    async def _body(self, request: Request, receive: Receive) -> bytes:
-        """The whole body, within its size and its time."""
+    async def _examined(self, body: bytes) -> Refusal | None:
+        """Why a body is not read as JSON: it would hold up other requests, or has half a
+        character."""
+        most = self.service.settings.values
+        if _JSON.match(body) is None:
+            return None
+        if sum(weight * body.count(sign) for sign, weight in _BETWEEN.items()) > most:
+            return too_large(f"at most {most:,} values in a request")
+        if len(body) <= _EXAMINED:
+            half = half_of_character(body)
+        else:
+            half = await asyncio.to_thread(half_of_character, body)
+        return bad_field(f"a text has {half}, which is half of a character") if half else None
+
+    def _hold(self, count: int, held: list[int]) -> None:
+        """Count bytes of a body that is kept until its request is answered."""
+        most = self.service.settings.bodies_bytes
+        if self.bytes + count > most and self.bytes > sum(held):
+            message = f"bodies of {self.bytes:,} bytes are being read; come back later"
+            raise Refusal(429, message, "too_many_bytes", retry_after=1)
+        self.bytes += count
+        held.append(count)
+
+    async def _body(self, request: Request, receive: Receive, held: list[int]) -> bytes:
+        """The whole body, within its size and its time; ``held`` gets the numbers of its bytes."""
         most, parts, size = self.service.settings.body_bytes, [], 0
 
         async def read() -> None:
@@ -132,6 +163,7 @@ class Gate:
                 size += len(parts[-1])
                 if size > most:
                     raise too_large(f"at most {most:,} bytes in a request")
+                self._hold(len(parts[-1]), held)
                 if not message.get("more_body"):
                     return
 
@@ -167,7 +199,7 @@ class Gate:
             "id": number,
             "client": request.client.host if request.client else None,
             "method": request.method,
-            "path": request.url.path[:200],
+            "path": request.scope["path"][:200],
             "status": status,
             "milliseconds": round(1000 * seconds, 2),
             "tokens": usage.tokens,
@@ -177,7 +209,7 @@ class Gate:
 
 def half_of_character(body: bytes) -> str | None:
     """The escape of half of a character in JSON, which no tokenizer takes; None: there is none."""
-    if _HALF.search(body) is None:
+    if _PERHAPS_HALF.search(body) is None or _HALF.search(body) is None:
         return None
     try:
         # An escaped backslash before the u is none of this.

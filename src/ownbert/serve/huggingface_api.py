@@ -191,15 +191,18 @@ async def _features(
     normalize = parameters.get("normalize")
     if normalize is not None and not isinstance(normalize, bool):
         raise bad_field("normalize must be true or false", "normalize")
+    texts = texts_of(inputs)
+    how = _reading(model, parameters)
+    vectors = await service.embed(request, model, texts, normalize=normalize, **how)
+    return await json_answer(vectors, vectors.size)
+
+
+def _reading(model: ServedModel, parameters: Any) -> dict[str, Any]:
+    """How an embedder reads texts."""
     if str(parameters.get("truncation_direction") or "right").lower() != "right":
         raise bad_field("truncation_direction: long texts lose their ends", "truncation_direction")
-    texts = texts_of(inputs)
     prompt = model.prompt(parameters.get("prompt_name"))
-    truncate = parameters.get("truncate") is not False
-    vectors = await service.embed(
-        request, model, texts, normalize=normalize, prompt=prompt, truncate=truncate
-    )
-    return await json_answer(vectors, vectors.size)
+    return {"prompt": prompt, "truncate": parameters.get("truncate") is not False}
 
 
 async def _similar(
@@ -209,7 +212,8 @@ async def _similar(
         raise bad_field('inputs must be {"source_sentence": ..., "sentences": [...]}', "inputs")
     others = texts_of(inputs.get("sentences"), "sentences")
     model.require("embed")
-    return await service.similarities(request, model, inputs["source_sentence"], others)
+    how = _reading(model, parameters)
+    return await service.similarities(request, model, inputs["source_sentence"], others, **how)
 
 
 async def _translate(

@@ -11,6 +11,8 @@ from prometheus_client import (
     generate_latest,
 )
 
+from ownbert.inference.exported_network import PLACES
+
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _TOKENS = (16, 64, 256, 1024, 4096, 8192, 16384, 65536)
 
@@ -43,8 +45,12 @@ class Metrics:
         self.waiting.set_function(waiting)
         self.connections = Gauge("ownbert_connections", "Connections that are open now.", **about)
         self.connections.set_function(connections)
-        # Sequences are packed one behind the other: a batch holds nothing but their tokens.
-        Gauge("ownbert_padding_share", "Share of padding in batches.", **about).set(0)
+        self.padding = Gauge(
+            "ownbert_padding_share",
+            "Share of padding in what engines computed; packed batches have none.",
+            **about,
+        )
+        self.padding.set_function(lambda: PLACES["padding"] / max(1, PLACES.total()))
 
     def on_batch(self, tokens: int, seconds: float) -> None:
         """Count a batch."""

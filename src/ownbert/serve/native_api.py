@@ -13,6 +13,7 @@ from ownbert.serve.answers import json_answer
 from ownbert.serve.huggingface_api import opened
 from ownbert.serve.refusals import bad_field
 from ownbert.serve.service import Service, texts_of, usage_of
+from ownbert.serve.several import Several
 
 _EXAMPLES: dict[str, Any] = {
     "classify": ["a text", {"text": "a text", "text_pair": "its pair"}],
@@ -37,7 +38,7 @@ class TaskRequest(BaseModel):
     inputs: Any = Field(description="One input or several in a list.")
     model: str | None = Field(None, description="The name of the model, if there are several.")
     top_k: int | None = Field(None, ge=1, description="So many answers to an input.")
-    targets: list[str] | None = Field(None, description="fill: the only candidates.")
+    targets: Several[str] | None = Field(None, description="fill: the only candidates.")
     normalize: bool | None = Field(None, description="embed: vectors of length one.")
     prompt_name: str | None = Field(None, description="embed: a prompt of the folder.")
     dimensions: int | None = Field(None, ge=1, description="embed: the first so many numbers.")
@@ -51,7 +52,7 @@ class RankRequest(BaseModel):
     )
 
     query: str
-    texts: list[str]
+    texts: Several[str]
     model: str | None = None
 
 
@@ -76,10 +77,10 @@ class AttentionRequest(BaseModel):
     )
 
     inputs: Any = Field(description="One input of the model's task.")
-    layers: list[int] = Field(
+    layers: Several[int] = Field(
         min_length=1, description="Layers from 0; negative ones count from the last, -1."
     )
-    heads: list[int] | None = Field(
+    heads: Several[int] | None = Field(
         None, min_length=1, description="Heads of these layers, from 0; by default all."
     )
     model: str | None = None
@@ -125,7 +126,7 @@ def router(service: Service) -> APIRouter:
         """
         served = service.models.get(body.model)
         given = (body.inputs, body.layers, body.heads)
-        query = await service.prepared([body.inputs], served.attention_query, *given)
+        query = await service.prepared(request, [body.inputs], served.attention_query, *given)
         found = await service.attention(request, served, query)
         return await _reply(request, served.name, found, query.numbers)
 

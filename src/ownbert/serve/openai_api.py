@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ownbert.serve.answers import json_answer
 from ownbert.serve.refusals import Refusal
 from ownbert.serve.service import Service, usage_of
+from ownbert.serve.several import Several
 
 # Texts in one request.
 _MOST_INPUTS = 2048
@@ -26,7 +27,7 @@ class EmbeddingsRequest(BaseModel):
         extra="ignore", json_schema_extra={"examples": [{"model": "NAME", "input": ["a text"]}]}
     )
 
-    input: str | list[str] | list[int] | list[list[int]]
+    input: str | Several[str] | Several[int] | Several[Several[int]]
     model: str
     encoding_format: str = Field("float", pattern="^(float|base64)$")
     dimensions: int | None = Field(None, ge=1)
@@ -59,7 +60,7 @@ def router(service: Service) -> APIRouter:
                 400, f"{len(given):,} inputs; at most {_MOST_INPUTS:,}", "invalid_value", "input"
             )
         prepare = served.embed_items if isinstance(given[0], str) else served.embed_ids
-        items = await service.prepared(given, prepare, given)
+        items = await service.prepared(request, given, prepare, given)
         vectors = await service.vectors(request, served, items, dimensions=body.dimensions)
         tokens = usage_of(request).tokens
         answer = {

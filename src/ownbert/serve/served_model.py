@@ -15,6 +15,7 @@ from ownbert.inference.embedder import Embedder
 from ownbert.inference.engines import AUTO, TORCH, MissingOutput
 from ownbert.inference.fill_mask import Filled, Filler
 from ownbert.inference.pipeline import Predictor
+from ownbert.inference.predictor import NetworkPredictor
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.methods import METHODS
 from ownbert.inspect.internals.attention_maps import ChosenHeads, chosen_heads
@@ -205,7 +206,7 @@ class ServedModel:
 
     @property
     def tokenizer(self) -> Any:
-        """The tokenizer; None of a blend without a network."""
+        """The tokenizer; None for a blend without a network."""
         if self.embedder is not None:
             return self.embedder.tokenizer
         if self.filler is not None:
@@ -260,11 +261,15 @@ class ServedModel:
 
     # Requests as items.
 
-    def rows(self, data: Sequence[Any]) -> Items:
+    def rows(self, data: Sequence[Any], truncate: bool = True) -> Items:
         """Rows of the folder's task: texts, or mappings with the columns of the task.
 
+        Args:
+            data: the rows.
+            truncate: whether long ones lose their ends; else they are refused.
+
         Raises:
-            Refusal: they are of another kind.
+            Refusal: they are of another kind, or too long.
         """
         if self.predictor is None:
             raise bad_field(f"the model {self.name} has no task head")
@@ -277,7 +282,19 @@ class ServedModel:
             raise bad_field(str(error).removeprefix("data: "), "inputs") from None
         if self.task == "image":
             return Items(rows, [_IMAGE_TOKENS] * len(rows))
+        if not truncate:
+            self._refuse_cut(rows)
         return Items(rows, [self.count(row.texts) for row in rows])
+
+    def _refuse_cut(self, rows: Sequence[Row]) -> None:
+        """Refuse rows that a network would truncate."""
+        predictors = [self._rows_predictor, *getattr(self._rows_predictor, "networks", ())]
+        for own in predictors:
+            if not isinstance(own, NetworkPredictor):
+                continue  # what a blend consists of, or an ensemble
+            if own.task.encode(rows, own.builder, training=False).truncated:
+                limit = own.task.length_limit(own.max_length)
+                raise too_large(f"a text is longer than {limit}, and truncate is false")
 
     def _require_row(self, row: Any) -> None:
         """Refuse what no row can be: tables are less strict about what a text is."""

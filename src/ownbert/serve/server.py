@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import stat
@@ -180,6 +181,8 @@ def serve(
         with _listening(server, service, listening):
             for model in models:
                 model.warm_up()
+            # What is there stays, and searching it for garbage would hold up all requests.
+            gc.freeze()
             service.ready = True
             for model in models:
                 if model.note:

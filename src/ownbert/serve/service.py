@@ -1,7 +1,9 @@
 """What all APIs share: the models, the queue, the limits, and the usage of a request."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -17,11 +19,14 @@ from ownbert.serve.refusals import Refusal, bad_field, too_large
 from ownbert.serve.scheduler import QueuedRequest, Scheduler
 from ownbert.serve.served_model import MOST_CANDIDATES, Items, ServedModel
 from ownbert.serve.settings import ServeSettings
+from ownbert.time_limit import check_wanted, wanted_until
 
 T = TypeVar("T")
 
 # Texts of more characters are tokenised in a thread, so that other requests do not wait.
-_IN_THREAD = 20_000
+_IN_THREAD = 4_000
+# Requests that are tokenised at the same time: each takes the memory of a part of its texts.
+_TOKENISED = 2
 # What a candidate for a mask takes, in numbers of an answer.
 _PER_CANDIDATE = 20
 
@@ -73,6 +78,7 @@ class Service:
             on_batch=self.metrics.on_batch,
         )
         self.ready = False
+        self._threads = ThreadPoolExecutor(_TOKENISED, "tokens")
 
     async def compute(
         self,
@@ -106,25 +112,18 @@ class Service:
                 (id(model), what), compute, items.items, items.total, limits.timeout
             )
         )
-        gone = asyncio.ensure_future(_gone(request))
-        try:
-            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                raise Refusal(499, "the client has left", "client_left")
-            job = await answer
-        finally:
-            gone.cancel()
-            answer.cancel()
+        job = await _unless_gone(request, answer)
         self.metrics.queue.observe(job.waited)
         usage_of(request).add(job)
         assert job.answers is not None
         return job.answers
 
     async def decide(
-        self, request: Request, model: ServedModel, data: Sequence[Any]
+        self, request: Request, model: ServedModel, data: Sequence[Any], truncate: bool = True
     ) -> list[tuple[Any, Any]]:
-        """What the model's task decides for each row, and the row."""
-        items = await self.prepared(data, model.rows, data)
+        """What the model's task decides for each row, and the row; ``truncate`` as of
+        ``ServedModel.rows``."""
+        items = await self.prepared(request, data, model.rows, data, truncate)
         decided = await self.compute(request, model, "decide", model.decide, items)
         return list(zip(decided, items.items, strict=True))
 
@@ -132,7 +131,7 @@ class Service:
         self, request: Request, model: ServedModel, data: Sequence[Any], method: str
     ) -> Sequence[Any]:
         """How much the words of each input have to do with the answer."""
-        items = await self.prepared(data, model.explain_items, data, method)
+        items = await self.prepared(request, data, model.explain_items, data, method)
         work = partial(model.explain, method=method)
         return await self.compute(request, model, ("explain", method), work, items)
 
@@ -172,7 +171,7 @@ class Service:
         truncate: bool = True,
     ) -> np.ndarray:
         """Vectors (N, D) of texts; arguments as in ``Embedder.encode`` and ``embed_items``."""
-        items = await self.prepared(texts, model.embed_items, texts, prompt, truncate)
+        items = await self.prepared(request, texts, model.embed_items, texts, prompt, truncate)
         return await self.vectors(request, model, items, normalize=normalize, dimensions=dimensions)
 
     async def vectors(
@@ -201,30 +200,47 @@ class Service:
         return vectors
 
     async def similarities(
-        self, request: Request, model: ServedModel, source: str, texts: Sequence[str]
+        self,
+        request: Request,
+        model: ServedModel,
+        source: str,
+        texts: Sequence[str],
+        **options: Any,
     ) -> list[float]:
-        """The cosine of a text with each of several."""
-        vectors = await self.embed(request, model, [source, *texts], normalize=True)
+        """The cosine of a text with each of several; ``options`` as of ``embed``."""
+        vectors = await self.embed(request, model, [source, *texts], normalize=True, **options)
         return (vectors[1:] @ vectors[0]).tolist()
 
     async def rank(
-        self, request: Request, model: ServedModel, query: str, texts: Sequence[str]
+        self,
+        request: Request,
+        model: ServedModel,
+        query: str,
+        texts: Sequence[str],
+        truncate: bool = True,
     ) -> list[tuple[int, float]]:
         """The indices of texts, the one that goes best with a query first, and how well each does:
-        the number or the probability that a model of pairs gives, else the cosine of vectors."""
-        scores = await self._rank_scores(request, model, query, texts)
+        the number or the probability that a model of pairs gives, else the cosine of vectors.
+
+        ``truncate`` as of ``ServedModel.rows``.
+        """
+        scores = await self._rank_scores(request, model, query, texts, truncate)
         return sorted(enumerate(scores), key=lambda each: -each[1])
 
     async def _rank_scores(
-        self, request: Request, model: ServedModel, query: str, texts: Sequence[str]
+        self,
+        request: Request,
+        model: ServedModel,
+        query: str,
+        texts: Sequence[str],
+        truncate: bool,
     ) -> list[float]:
         if model.embedder is not None:
-            return await self.similarities(request, model, query, texts)
+            return await self.similarities(request, model, query, texts, truncate=truncate)
         if model.predictor is None or model.task not in ("classify", "regress"):
             model.require("embed")
-        decided = await self.decide(
-            request, model, [{"text": query, "text_pair": text} for text in texts]
-        )
+        pairs = [{"text": query, "text_pair": text} for text in texts]
+        decided = await self.decide(request, model, pairs, truncate)
         # Of two labels the last one is that of texts that belong together.
         return [float(np.ravel(each)[-1]) for each, _ in decided]
 
@@ -239,11 +255,12 @@ class Service:
         """Candidates for the masks of texts, so many of each, or as many as there are targets."""
         model.require("fill")
         assert model.filler is not None
+        self.require_size(texts)
         ids = None if targets is None else tuple(_target_ids(model, targets))
         top = min(top, MOST_CANDIDATES)
         masks = sum(len(model.filler.spelling.findall(text)) for text in texts)
         self.require_room(masks * top, "candidates", _PER_CANDIDATE)
-        items = await self.prepared(texts, model.texts, texts)
+        items = await self.prepared(request, texts, model.texts, texts)
         work = partial(model.fill, targets=ids, top=top)
         return await self.compute(request, model, ("fill", ids, top), work, items)
 
@@ -252,16 +269,77 @@ class Service:
     ) -> Sequence[str]:
         """Translations."""
         model.require("translate")
-        items = await self.prepared(texts, model.texts, texts)
+        items = await self.prepared(request, texts, model.texts, texts)
         return await self.compute(request, model, "translate", model.translate, items)
 
-    async def prepared(self, data: Sequence[Any], work: Callable[..., T], *given: Any) -> T:
-        """Items of a request, made in a thread where there is much text."""
+    def require_size(self, data: Sequence[Any]) -> int:
+        """Refuse more items or characters than a request may have; returns the characters."""
         if len(data) > self.settings.items:
             raise too_large(f"{len(data):,} texts; at most {self.settings.items:,} in a request")
-        if sum(len(str(each)) for each in data) < _IN_THREAD:
+        count = sum(map(_characters, data))
+        if count > self.settings.characters:
+            raise too_large(
+                f"{count:,} characters; at most {self.settings.characters:,} in a request"
+            )
+        return count
+
+    async def prepared(
+        self, request: Request, data: Sequence[Any], work: Callable[..., T], *given: Any
+    ) -> T:
+        """Items of a request, made in a thread where there is much text.
+
+        Raises:
+            Refusal: there is too much of it, or the client has left.
+        """
+        if self.require_size(data) < _IN_THREAD:
             return work(*given)
-        return await asyncio.to_thread(work, *given)
+        return await self.in_thread(request, work, *given)
+
+    async def in_thread(self, request: Request, work: Callable[..., T], *given: Any) -> T:
+        """What ``work`` returns; it stops when nobody waits for it any longer (``check_wanted``).
+
+        Raises:
+            Refusal: the client has left, or the time is over.
+        """
+        given_up = threading.Event()
+
+        def run() -> T:
+            with wanted_until(given_up):
+                check_wanted()
+                return work(*given)
+
+        seconds = self.settings.timeout
+        future = asyncio.get_running_loop().run_in_executor(self._threads, run)
+        try:
+            return await asyncio.wait_for(_unless_gone(request, future), seconds)
+        except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
+            raise Refusal(504, f"no answer within {seconds:g} seconds", "deadline") from None
+        finally:
+            given_up.set()
+
+
+async def _unless_gone(request: Request, work: "asyncio.Future[T]") -> T:
+    """The result of some work, which is cancelled if the client leaves."""
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise Refusal(499, "the client has left", "client_left")
+        return await work
+    finally:
+        gone.cancel()
+        work.cancel()
+
+
+def _characters(value: Any) -> int:
+    """Those of a text, or of all texts in lists and objects."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_characters, [*value, *value.values()]))
+    if isinstance(value, list):
+        return sum(map(_characters, value))
+    return 1
 
 
 async def _gone(request: Request) -> None:

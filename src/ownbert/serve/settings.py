@@ -41,11 +41,20 @@ class ServeSettings:
     )
     # Of one request.
     body_bytes: int = setting(8_000_000, check=between(1, 1 << 30, "[]"))
+    # Of all requests that are being answered.
+    bodies_bytes: int = setting(64_000_000, check=between(1, 1 << 40, "[]"))
+    # Of all texts together, before they are tokens.
+    characters: int = setting(1_000_000, check=between(1, 1 << 30, "[]"))
     items: int = setting(2048, check=between(1, 1_000_000, "[]"))
     # Of one answer: vectors of tokens and attention weights may be far more than the tokens.
     answer_numbers: int = setting(1 << 22, check=between(1, 1 << 32, "[]"))
     # What clients must send.
     key: str | None = None
+
+    @property
+    def values(self) -> int:
+        """The most values of a body: reading JSON holds up all other requests."""
+        return self.request_tokens + 131_072
 
     def __post_init__(self) -> None:
         validate(self)

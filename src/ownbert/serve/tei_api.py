@@ -1,15 +1,21 @@
 """The API of Hugging Face's text-embeddings-inference."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
+from fastapi.responses import Response
 from pydantic import BaseModel, Field
+from pydantic_core import to_json
 
 from ownbert import __version__
 from ownbert.serve.answers import json_answer
-from ownbert.serve.refusals import bad_field
+from ownbert.serve.refusals import bad_field, too_large
 from ownbert.serve.served_model import ServedModel
 from ownbert.serve.service import Service, texts_of
+from ownbert.serve.several import Several
+from ownbert.text.tokenizer import Tokenizer
 
 
 class EmbedRequest(BaseModel):
@@ -25,7 +31,7 @@ class EmbedRequest(BaseModel):
 class PredictRequest(BaseModel):
     """The body of ``/predict``: a text, a pair, or a list of lists with one or two texts."""
 
-    inputs: str | list[str] | list[list[str]]
+    inputs: str | Several[str] | Several[Several[str]]
     raw_scores: bool = False
     truncate: bool = True
 
@@ -34,7 +40,7 @@ class RerankRequest(BaseModel):
     """The body of ``/rerank``."""
 
     query: str
-    texts: list[str]
+    texts: Several[str]
     raw_scores: bool = False
     return_text: bool = False
     truncate: bool = True
@@ -50,7 +56,7 @@ class TokenizeRequest(BaseModel):
 class DecodeRequest(BaseModel):
     """The body of ``/decode``."""
 
-    ids: list[int] | list[list[int]]
+    ids: Several[int] | Several[Several[int]]
     skip_special_tokens: bool = True
 
 
@@ -58,13 +64,21 @@ class SimilarityInputs(BaseModel):
     """A text, and those it is compared with."""
 
     source_sentence: str
-    sentences: list[str]
+    sentences: Several[str]
+
+
+class SimilarityParameters(BaseModel):
+    """How its texts are read."""
+
+    prompt_name: str | None = None
+    truncate: bool = True
 
 
 class SimilarityRequest(BaseModel):
     """The body of ``/similarity``."""
 
     inputs: SimilarityInputs
+    parameters: SimilarityParameters | None = None
 
 
 def router(service: Service) -> APIRouter:
@@ -89,7 +103,9 @@ def router(service: Service) -> APIRouter:
     async def embed_all(body: EmbedRequest, request: Request, model: str | None = None) -> Any:
         served, texts = _texts(service, model, body.inputs)
         prompt = served.prompt(body.prompt_name)
-        items = await service.prepared(texts, served.embed_items, texts, prompt, body.truncate)
+        items = await service.prepared(
+            request, texts, served.embed_items, texts, prompt, body.truncate
+        )
         assert served.embedder is not None
         numbers = items.total * served.embedder.size
         service.require_room(numbers)
@@ -102,7 +118,15 @@ def router(service: Service) -> APIRouter:
     ) -> Any:
         served, given = service.models.get(model), body.inputs
         served.require("embed")
-        return await service.similarities(request, served, given.source_sentence, given.sentences)
+        how = body.parameters or SimilarityParameters()
+        return await service.similarities(
+            request,
+            served,
+            given.source_sentence,
+            given.sentences,
+            prompt=served.prompt(how.prompt_name),
+            truncate=how.truncate,
+        )
 
     @routes.post("/predict")
     async def predict(body: PredictRequest, request: Request, model: str | None = None) -> Any:
@@ -114,14 +138,14 @@ def router(service: Service) -> APIRouter:
         rows = [_row([given] if isinstance(given, str) else given)] if single else []
         if not single:
             rows = [_row(each) for each in given]
-        decided = await service.decide(request, served, rows)
+        decided = await service.decide(request, served, rows, body.truncate)
         found = [served.answer(*each, top_k=None) for each in decided]
         return found[0] if single else found
 
     @routes.post("/rerank")
     async def rerank(body: RerankRequest, request: Request, model: str | None = None) -> Any:
         served = service.models.get(model)
-        ranked = await service.rank(request, served, body.query, body.texts)
+        ranked = await service.rank(request, served, body.query, body.texts, body.truncate)
         found: list[dict[str, Any]] = [{"index": i, "score": score} for i, score in ranked]
         if body.return_text:
             for each in found:
@@ -129,40 +153,29 @@ def router(service: Service) -> APIRouter:
         return found
 
     @routes.post("/tokenize")
-    async def tokenize(body: TokenizeRequest, model: str | None = None) -> Any:
+    async def tokenize(
+        body: TokenizeRequest, request: Request, model: str | None = None
+    ) -> Response:
         served, texts = _texts(service, model, body.inputs)
-        tokenizer = _tokenizer(served)
-        encodings = tokenizer.backend.encode_batch(
-            texts, add_special_tokens=body.add_special_tokens
-        )
-        return [
-            [
-                {
-                    "id": i,
-                    "text": text[start:stop] if stop > start else token,
-                    "special": bool(special),
-                    "start": None if special else start,
-                    "stop": None if special else stop,
-                }
-                for i, token, special, (start, stop) in zip(
-                    found.ids,
-                    found.tokens,
-                    found.special_tokens_mask,
-                    found.offsets,
-                    strict=True,
-                )
-            ]
-            for found, text in zip(encodings, texts, strict=True)
-        ]
+        most = service.settings.request_tokens
+        work = partial(_tokens, _tokenizer(served), texts, body.add_special_tokens, most)
+        content = await service.prepared(request, texts, work)
+        return Response(content, media_type="application/json")
 
     @routes.post("/decode")
-    async def decode(body: DecodeRequest, model: str | None = None) -> Any:
+    async def decode(body: DecodeRequest, request: Request, model: str | None = None) -> Any:
         tokenizer = _tokenizer(service.models.get(model))
         several: Any = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
+        service.require_size(several)
+        count, most = sum(map(len, several)), service.settings.request_tokens
+        if count > most:
+            raise too_large(f"{count:,} ids; at most {most:,} in a request")
         if any(not 0 <= i < tokenizer.vocab_size for ids in several for i in ids):
             raise bad_field(f"ids must be from 0 to {tokenizer.vocab_size - 1:,}", "ids")
         skip = body.skip_special_tokens
-        return [tokenizer.decode(ids, skip_special_tokens=skip) for ids in several]
+        return await service.in_thread(
+            request, lambda: [tokenizer.decode(ids, skip_special_tokens=skip) for ids in several]
+        )
 
     @routes.get("/info")
     async def info(model: str | None = None) -> dict[str, Any]:
@@ -201,6 +214,37 @@ def _texts(service: Service, model: str | None, inputs: Any) -> tuple[ServedMode
     if not texts or not all(texts):
         raise bad_field("inputs is empty, or has an empty text", "inputs")
     return service.models.get(model), texts
+
+
+def _tokens(tokenizer: Tokenizer, texts: list[str], special: bool, most: int) -> bytes:
+    """The tokens of texts as JSON, some at a time: all as Python's objects take ten times as much.
+
+    Raises:
+        Refusal: they are more than ``most``.
+    """
+    marks = tokenizer.backend.encode("a", add_special_tokens=special).special_tokens_mask
+    before, behind = marks.index(0) if 0 in marks else 0, marks[::-1].index(0) if 0 in marks else 0
+    around = tokenizer.backend.encode("a", add_special_tokens=special).ids
+    first, last = around[:before], around[len(around) - behind :]
+
+    def mark(ids: Sequence[int]) -> list[dict[str, Any]]:
+        names = zip(ids, tokenizer.tokens(ids), strict=True)
+        about = {"special": True, "start": None, "stop": None}
+        return [{"id": i, "text": token, **about} for i, token in names]
+
+    count, found = 0, []
+    for text, (ids, offsets) in zip(texts, tokenizer.with_offsets(texts), strict=True):
+        count += len(ids) + before + behind
+        if count > most:
+            raise too_large(f"more than {most:,} tokens; at most so many in a request")
+        own = [to_json(each) for each in mark(first)]
+        for index, (start, stop) in zip(ids.tolist(), offsets.tolist(), strict=True):
+            token = text[start:stop] if stop > start else tokenizer.tokens([index])[0]
+            about = {"id": index, "text": token, "special": False, "start": start, "stop": stop}
+            own.append(to_json(about))
+        own += [to_json(each) for each in mark(last)]
+        found.append(b"[" + b",".join(own) + b"]")
+    return b"[" + b",".join(found) + b"]"
 
 
 def _row(texts: Any) -> Any:

@@ -1,6 +1,7 @@
 """Forward passes over many rows, in batches of similar length."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +15,8 @@ T = TypeVar("T")
 
 # Tokens in one forward pass.
 BATCH_TOKENS = 8192
+# Heads with a row of logits for each token, which those of other windows do not change.
+_PER_TOKEN = ("tokens", "span")
 # Rows, and characters, that are read, encoded and sorted by length together.
 ROWS, CHARACTERS = 2048, 4_000_000
 
@@ -29,10 +32,31 @@ def forward_rows(network: RowNetwork, task: Task, examples: Sequence[Example]) -
     raws: list[Any] = [None] * len(examples)
     for chosen in batches_by_tokens(np.argsort(sizes, kind="stable"), sizes.tolist()):
         batch = [examples[i] for i in chosen]
-        logits = network.logits(batch, task.head)
+        logits = _logits(network, batch, task.head)
         for index, raw in zip(chosen, task.raw(logits, batch, network), strict=True):
             raws[index] = raw
     return raws
+
+
+def _logits(network: RowNetwork, batch: Sequence[Example], head: str) -> np.ndarray:
+    """The logits of a batch; those of a long text window after window, in batches of their own."""
+    (first, *others) = batch
+    several = len(first.parts or ()) > 1 and first.words is None
+    if others or head not in _PER_TOKEN or not several:
+        return network.logits(batch, head)
+    lengths = np.asarray(first.parts)
+    stops = np.cumsum(lengths)
+    found = []
+    for chosen in batches_by_tokens(np.arange(len(lengths)), lengths.tolist()):
+        own = slice(int(stops[chosen[0]] - lengths[chosen[0]]), int(stops[chosen[-1]]))
+        part = {
+            name: array[own]
+            for name in ("token_ids", "type_ids", "tags")
+            if (array := getattr(first, name)) is not None
+        }
+        parts = tuple(lengths[chosen].tolist())
+        found.append(network.logits([replace(first, parts=parts, **part)], head))
+    return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 def batches_by_tokens(

@@ -19,7 +19,7 @@ from ownbert.settings import (
     up_to,
     validate,
 )
-from ownbert.train.recipe import DATA, LEARNING, MODEL, RUN, Optim, Run
+from ownbert.train.recipe import DATA, LEARNING, MODEL, RUN, Optim, Run, refuse_shard
 
 # A panel of --help, beside those of every training.
 ANSWERS = "Answers"
@@ -469,6 +469,10 @@ class FinetuneRun(Run):
         option="--baseline/--no-baseline",
         resumable=True,
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_shard(self, "finetune")
 
 
 @dataclass(frozen=True, kw_only=True)

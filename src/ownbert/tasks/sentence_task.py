@@ -198,7 +198,8 @@ class SentenceTask(Task):
         if self.features:
             ids_by_row, tables = self._ids_of_words(rows, builder)
         else:
-            ids_by_row = list(builder.ids_by_row(rows))
+            most = None if training else self._most_ids(builder)
+            ids_by_row = list(builder.ids_by_row(rows, most))
         if training and self.settings.long == "auto":
             self._choose_long(ids_by_row, builder)
         settings, examples, truncated = self.settings, [], 0
@@ -233,6 +234,15 @@ class SentenceTask(Task):
         windows = settings.train_windows if training else None
         notes = [None] * len(examples)
         return EncodedRows(examples, truncated, notes, windows, seed=self.seed)
+
+    def _most_ids(self, builder: Any) -> int | None:
+        """How many ids of a text are read, and one more, by which it is known to be longer."""
+        if self.pair:
+            return None  # the longer text of two is cut, so the lengths of both count
+        if not self.reads_windows:
+            return builder.room + 1
+        room = builder.room - (builder.max_length - self._window(builder.max_length))
+        return self.settings.max_windows * (room - self.settings.stride) + self.settings.stride + 1
 
     def _ids_of_words(
         self, rows: Sequence[Row], builder: Any

@@ -14,6 +14,7 @@ from ownbert.config import EncoderConfig
 from ownbert.data.example import Example
 from ownbert.data.masking import Masking
 from ownbert.tasks.rows import Row, shortened
+from ownbert.text.parts import PART
 from ownbert.text.tokenizer import Tokenizer
 
 # Shares of unknown tokens: up to the first nothing is wrong, above the second the vocabulary does
@@ -156,13 +157,13 @@ class TextInputBuilder:
         texts = readable(example, self.tokenizer)
         return texts if len(texts) <= _TEXTS else [*texts[:_TEXTS], "..."]
 
-    def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, without special tokens."""
-        return self.tokenizer.encode_batch(texts)
+    def ids(self, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
+        """The ids of each text, without special tokens; ``most`` as of ``encode_batch``."""
+        return self.tokenizer.encode_batch(texts, most=most)
 
-    def ids_by_row(self, rows: Sequence[Row]) -> Iterator[list[list[int]]]:
+    def ids_by_row(self, rows: Sequence[Row], most: int | None = None) -> Iterator[list[list[int]]]:
         """As ``ids``, for the texts of each row."""
-        ids = iter(self.ids([text for row in rows for text in row.texts]))
+        ids = iter(self.ids([text for row in rows for text in row.texts], most))
         return ([next(ids) for _ in row.texts] for row in rows)
 
     def one(self, ids: Sequence[int]) -> np.ndarray:
@@ -253,7 +254,7 @@ class UnknownWords:
             self.total += len(example.token_ids) - int(np.isin(example.token_ids, special).sum())
             self.unknown += int((example.token_ids == tokenizer.unk_id).sum())
         if len(self.texts) < _EXAMINED:
-            self.texts |= dict.fromkeys(islice(texts, _EXAMINED))
+            self.texts |= dict.fromkeys(text[:PART] for text in islice(texts, _EXAMINED))
 
     @property
     def share(self) -> float:

@@ -3,9 +3,11 @@
 import hashlib
 import json
 import os
+import re
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
@@ -14,10 +16,13 @@ from ownbert.text.blank import blank_backend
 from ownbert.text.build import register, special_tokens, surround
 from ownbert.text.files import guess_style, kind_of, never_split_of, read_folder, vocabulary_of
 from ownbert.text.input_format import InputFormat
+from ownbert.text.parts import PART, parts_of, places_to_cut, together
 from ownbert.text.styles import ROBERTA
 from ownbert.text.writing import write_folder
+from ownbert.time_limit import check_wanted
 
 if TYPE_CHECKING:
+    import numpy as np
     import tokenizers
 
 # Transformers writes 1e30 for "no limit".
@@ -204,15 +209,43 @@ class Tokenizer:
         start = None if self.style.start is None else self._special_id(self.style.start)
         return InputFormat(start, self.sep_id, self.style.double_sep, self.style.cls_last)
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_batch(self, texts: Sequence[str], *, most: int | None = None) -> list[list[int]]:
         """The ids of each text, without special tokens around it; uses all cores.
+
+        Args:
+            texts: of any length; long ones are encoded part by part.
+            most: ids that are needed of a text; of one that has more, those behind may be missing.
 
         Raises:
             InputError: a text holds half a surrogate pair.
+            Abandoned: nobody waits for them (``wanted_until``).
         """
         # The fast call leaves out the offsets, which are not needed; older versions lack it.
         encode = getattr(self.encoder, "encode_batch_fast", self.encoder.encode_batch)
-        return [encoding.ids for encoding in _encoded(encode, texts)]
+        if sum(map(len, texts)) <= PART:
+            return [encoding.ids for encoding in _encoded(encode, texts)]
+        ids: list[list[int]] = [[] for _ in texts]
+        parts = [parts_of(text, self._places_to_cut) for text in texts]
+        left = list(range(len(texts)))
+        while left:
+            going_on = []
+            chosen = ((n, part) for n in left for part in islice(parts[n], most and 1))
+            for group in together(chosen):
+                check_wanted()
+                try:
+                    encodings = encode([part for _, part in group], add_special_tokens=False)
+                except TypeError:
+                    _refuse_surrogates(texts)
+                    raise
+                for (number, _), encoding in zip(group, encodings, strict=True):
+                    ids[number] += encoding.ids
+                    going_on.append(number)
+            left = [n for n in going_on if len(ids[n]) < most] if most else []
+        return ids
+
+    @cached_property
+    def _places_to_cut(self) -> "re.Pattern[str] | None":
+        return places_to_cut(self.encoder)
 
     def encode(self, text: str) -> list[int]:
         """As ``encode_batch``, for one text."""
@@ -226,17 +259,35 @@ class Tokenizer:
         """
         return _encoded(self.encoder.encode_batch, texts)
 
+    def with_offsets(self, texts: Sequence[str]) -> "Iterator[tuple[np.ndarray, np.ndarray]]":
+        """As ``encode_batch``: the ids (tokens) of each text and their characters (tokens, 2), ends
+        exclusive."""
+        import numpy as np
+
+        ids, offsets, last, start = [], [], 0, 0
+        parts = (
+            (n, p) for n, text in enumerate(texts) for p in parts_of(text, self._places_to_cut)
+        )
+        for group in together(parts):
+            check_wanted()
+            for (number, part), encoding in zip(
+                group, self.encodings([part for _, part in group]), strict=True
+            ):
+                if number > last:
+                    yield np.concatenate(ids), np.concatenate(offsets)
+                    ids, offsets, last, start = [], [], number, 0
+                ids.append(np.asarray(encoding.ids, dtype=np.int32))
+                own = np.asarray(encoding.offsets, dtype=np.int32).reshape(-1, 2)
+                offsets.append(own + start)
+                start += len(part)
+        if ids:
+            yield np.concatenate(ids), np.concatenate(offsets)
+
     def unknown_words(self, texts: Sequence[str]) -> list[list[str]]:
         """What becomes the unknown token in each text, as it stands there."""
-        encodings = self.encodings(texts)
-        unknown = self.unk_id
         return [
-            [
-                text[start:end]
-                for index, (start, end) in zip(e.ids, e.offsets, strict=True)
-                if index == unknown
-            ]
-            for text, e in zip(texts, encodings, strict=True)
+            [text[start:end] for start, end in offsets[ids == self.unk_id].tolist()]
+            for text, (ids, offsets) in zip(texts, self.with_offsets(texts), strict=True)
         ]
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
@@ -292,12 +343,17 @@ def _encoded(encode: Callable[..., Any], texts: Sequence[str]) -> list[Any]:
     try:
         return encode(texts, add_special_tokens=False)
     except TypeError:
-        for number, text in enumerate(texts):
-            # What stands for half a character in Python's strings has no UTF-8.
-            if isinstance(text, str) and any("\ud800" <= letter <= "\udfff" for letter in text):
-                which = "the text" if len(texts) == 1 else f"texts[{number}]"
-                raise InputError(f"{which} holds half a surrogate pair, not a character") from None
+        _refuse_surrogates(texts)
         raise
+
+
+def _refuse_surrogates(texts: Sequence[str]) -> None:
+    """Raise ``InputError`` for what stands for half a character in Python's strings: it has no
+    UTF-8."""
+    for number, text in enumerate(texts):
+        if isinstance(text, str) and any("\ud800" <= letter <= "\udfff" for letter in text):
+            which = "the text" if len(texts) == 1 else f"texts[{number}]"
+            raise InputError(f"{which} holds half a surrogate pair, not a character") from None
 
 
 def _single(number: float) -> float:

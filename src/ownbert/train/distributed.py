@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
+from ownbert.nn.undrawn import Undrawn
 from ownbert.objectives import Learner, Objective
 
 # How long processes wait for each other: saving a large model takes minutes.
@@ -129,8 +130,9 @@ def shard(learner: Learner, world: World) -> None:
 
     mesh = init_device_mesh(learner.model.device.type, (world.size,))
     for model in filter(None, (learner.model, learner.generator)):
-        for block in model.encoder.blocks:
-            fully_shard(block, mesh=mesh)
+        for stack in filter(None, (model.encoder, model.decoder)):
+            for block in stack.blocks:
+                fully_shard(block, mesh=mesh)
     fully_shard(learner, mesh=mesh)
 
 
@@ -215,12 +217,16 @@ def gather_full_model(model: Model) -> Model:
     if not is_sharded(model):
         return model
     weights = {name: full_tensor(tensor).cpu() for name, tensor in model.state_dict().items()}
-    complete = Model(
-        model.config,
-        list(model.specs.values()),
-        pooler=model.pooler is not None,
-        labels=model.labels,
-        model_type=model.model_type,
-    )
+    with Undrawn():
+        complete = Model(
+            model.config,
+            list(model.specs.values()),
+            pooler=model.pooler is not None,
+            labels=model.labels,
+            model_type=model.model_type,
+            decoder=None if model.decoder is None else model.decoder.config,
+            second_reading=model.second_reading,
+            share_embeddings=model.share_embeddings,
+        )
     complete.load_state_dict(weights)
     return complete

@@ -34,7 +34,7 @@ class RunLog:
         if tensorboard:
             need_tensorboard()
         self.path = folder / LOG
-        self.rows = [] if step is None else [r for r in read_log(folder) if r["step"] <= step]
+        self.rows = rows_until(folder, step)
         write_text(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
         self._board = _Board(folder / BOARD, self.rows, step) if tensorboard else None
         self._file = self.path.open("a", encoding="utf-8")
@@ -86,6 +86,11 @@ def read_log(folder: Path) -> Iterator[dict[str, Any]]:
         if not isinstance(row, dict) or not isinstance(row.get("step"), int):
             raise InputError(f"{path}, line {number}: not a row of a log")
         yield row
+
+
+def rows_until(folder: Path, step: int | None) -> list[dict[str, Any]]:
+    """The rows of the log in ``folder`` up to a step; None: none of them."""
+    return [] if step is None else [row for row in read_log(folder) if row["step"] <= step]
 
 
 def need_tensorboard() -> None:

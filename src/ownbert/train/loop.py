@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from ownbert.data.batch import Batch
@@ -21,7 +22,7 @@ from ownbert.train.curves import draw_curves
 from ownbert.train.distributed import World, data_parallel, is_lost
 from ownbert.train.evaluation_budget import EvaluationClock
 from ownbert.train.job import Interrupted, Job
-from ownbert.train.log import RunLog
+from ownbert.train.log import RunLog, rows_until
 from ownbert.train.meter import step_flops
 from ownbert.train.schedule import factor
 from ownbert.train.stagnation import diagnose_stagnation
@@ -51,7 +52,7 @@ def train(job: Job, *, resume_from: SavedState | None = None) -> None:
     if job.world.first:
         remove_states_after(job.folder, job.state.step if resume_from else -1)
     job.world.wait()
-    log = _open_log(job, job.state.step if resume_from else None)
+    log = open_log(job, job.state.step if resume_from else None)
     with contextlib.closing(log), _signals(job.world) as stop_signals, job.display:
         try:
             _train_phases(job, log, stop_signals)
@@ -93,7 +94,7 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
             _keep_best(job, metrics)
         module = data_parallel(learner, phase.objectives, world)
         with contextlib.closing(phase.loader.batches(state.position)) as batches:
-            while job.progress < phase.until and not _out_of_patience(job, log.rows):
+            while job.progress < phase.until and not out_of_patience(job, log.rows):
                 micro_batches, position = _next_micro_batches(batches, run.accumulate)
 
                 # Whether to stop, the clock and the counts, over all processes.
@@ -235,7 +236,7 @@ def _keep_best(job: Job, metrics: Mapping[str, float]) -> bool:
     return False
 
 
-def _out_of_patience(job: Job, rows: list[dict[str, Any]]) -> bool:
+def out_of_patience(job: Job, rows: list[dict[str, Any]]) -> bool:
     """Whether ``patience`` evaluations have passed since the best value was first reached."""
     if job.monitor.patience is None or job.state.best is None:
         return False
@@ -245,10 +246,15 @@ def _out_of_patience(job: Job, rows: list[dict[str, Any]]) -> bool:
 
 
 class _NoLog:
-    """The log of a process other than the first: only rows in memory."""
+    """The log of a process other than the first: only rows in memory, by which it decides what the
+    first does.
 
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
+    Args:
+        folder, step: as of ``RunLog``.
+    """
+
+    def __init__(self, folder: Path, *, step: int | None) -> None:
+        self.rows = rows_until(folder, step)
 
     def write(self, row: Mapping[str, Any]) -> None:
         self.rows.append(dict(row))
@@ -257,9 +263,10 @@ class _NoLog:
         pass
 
 
-def _open_log(job: Job, step: int | None) -> RunLog | _NoLog:
+def open_log(job: Job, step: int | None) -> RunLog | _NoLog:
+    """The log of this process; ``step`` as of ``RunLog``."""
     if not job.world.first:
-        return _NoLog()
+        return _NoLog(job.folder, step=step)
     return RunLog(job.folder, step=step, tensorboard=job.run.tensorboard)
 
 

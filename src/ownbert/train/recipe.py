@@ -151,3 +151,9 @@ class Run:
 
     def __post_init__(self) -> None:
         validate(self, "run")
+
+
+def refuse_shard(run: Run, command: str) -> None:
+    """Raise ``InputError`` for ``run.shard`` in a command that does not shard."""
+    if run.shard:
+        raise InputError(f"run.shard is for pretrain; {command} does not shard weights")

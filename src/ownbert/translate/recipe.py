@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ownbert import limits
 from ownbert.errors import InputError
 from ownbert.settings import between, one_of, section, setting, up_to, validate
-from ownbert.train.recipe import DATA, LEARNING, RUN, Optim, Run
+from ownbert.train.recipe import DATA, LEARNING, RUN, Optim, Run, refuse_shard
 
 # Panels of --help, beside those of every training.
 VOCABULARY, NETWORK = "Vocabulary", "Network"
@@ -165,6 +165,10 @@ class TranslateRun(Run):
         shown=str(DEFAULT_EPOCHS),
         resumable=True,
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_shard(self, "translate")
 
 
 @dataclass(frozen=True, kw_only=True)

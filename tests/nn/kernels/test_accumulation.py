@@ -1,5 +1,6 @@
 """Several batches before one update: converted once, rows added in place, the same results."""
 
+import threading
 from contextlib import nullcontext
 
 import numpy as np
@@ -13,7 +14,7 @@ from ownbert.data.batch import Example, pack
 from ownbert.data.sampled_softmax import Candidates, CandidateSampler
 from ownbert.nn.kernels import accumulation
 from ownbert.nn.kernels import linear as kernel
-from ownbert.nn.kernels.accumulation import candidate_rows, one_update
+from ownbert.nn.kernels.accumulation import candidate_rows, converted, one_update
 from ownbert.nn.kernels.linear import Linear, onednn_has_linear
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, MaskedLM
@@ -45,7 +46,7 @@ def test_weights_converted_once_are_the_same():
     found = two_batches_then_a_change()
     once = False
     assert all(map(torch.equal, found, two_batches_then_a_change()))
-    assert accumulation._update is None
+    assert accumulation._update.get() is None
 
 
 def test_a_weight_is_converted_once(monkeypatch: pytest.MonkeyPatch):
@@ -63,6 +64,28 @@ def test_a_weight_is_converted_once(monkeypatch: pytest.MonkeyPatch):
         kept = [layer(torch.randn(20, 32)) for _ in range(3)]
     assert len(kept) == 3
     assert len(places) == 1
+
+
+def test_updates_of_two_threads_are_apart():
+    """The second begins within the first and ends after it: what it leaves must not be seen."""
+    weight, change = nn.Parameter(torch.zeros(4, 4)), torch.ones(4, 4)
+    inside, left = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with one_update():
+            inside.set()
+            assert left.wait(60)
+
+    with one_update():
+        assert torch.equal(converted(weight, torch.bfloat16), torch.zeros(4, 4).bfloat16())
+        thread = threading.Thread(target=other)
+        thread.start()
+        assert inside.wait(60)
+    left.set()
+    thread.join()
+    with torch.no_grad():
+        weight += change
+    assert torch.equal(converted(weight, torch.bfloat16), change.bfloat16())
 
 
 def test_rows_of_a_table_are_selected_once():

@@ -1,5 +1,6 @@
 """A packed copy computes what the model computes, for every kind of block."""
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from ownbert import EncoderConfig, Model
 from ownbert.config import HeadSpec
 from ownbert.data.batch import Batch, Example, pack
 from ownbert.nn.kernels import prepack as module
+from ownbert.nn.kernels.int8 import quantizable, quantize_linears
 from ownbert.nn.kernels.prepack import PackedLinear, prepack, prepack_for_heads
 
 SMALL = {
@@ -55,6 +57,18 @@ def batch() -> Batch:
 
 def packed_layers(model: nn.Module) -> list[PackedLinear]:
     return [m for m in model.modules() if isinstance(m, PackedLinear)]
+
+
+def test_the_global_generator_stays_as_it_was():
+    model = make()
+    quantized = copy.deepcopy(model)
+    widths = {name: layer.in_features for name, layer, _ in quantizable(quantized.encoder)}
+    quantize_linears(quantized.encoder, {name: torch.ones(n) for name, n in widths.items()})
+    before = torch.get_rng_state()
+    module._works.cache_clear()
+    for each in (model, quantized):
+        prepack(each)
+        assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())

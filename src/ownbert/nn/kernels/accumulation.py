@@ -9,6 +9,7 @@ V vocabulary, E embedding size, C candidates.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import torch
@@ -26,7 +27,8 @@ class _Update:
     kept: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
 
-_update: _Update | None = None
+# Of each thread: two that train must not take each other's weights.
+_update: ContextVar[_Update | None] = ContextVar("update", default=None)
 
 
 @contextmanager
@@ -37,19 +39,19 @@ def one_update(*, adds: bool = True) -> Iterator[None]:
         adds: whether gradients may be added to ``.grad`` without telling autograd; not where it is
             asked for them (``torch.autograd.grad``), or something waits for them (hooks).
     """
-    global _update
-    before, _update = _update, _Update(adds)
+    token = _update.set(_Update(adds))
     try:
         yield
     finally:
-        _update = before
+        _update.reset(token)
 
 
 def converted(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """(I, D) in another type."""
-    if _update is None or dtype == weight.dtype or not weight.is_leaf:
+    update = _update.get()
+    if update is None or dtype == weight.dtype or not weight.is_leaf:
         return weight.to(dtype)
-    return _Converted.apply(weight, dtype, _update.kept)  # pyright: ignore[reportReturnType]
+    return _Converted.apply(weight, dtype, update.kept)  # pyright: ignore[reportReturnType]
 
 
 def candidate_rows(table: Tensor, candidates: Candidates) -> Tensor:
@@ -60,7 +62,8 @@ def candidate_rows(table: Tensor, candidates: Candidates) -> Tensor:
     """
     rows, ids = candidates.rows, candidates.ids
     if id(table) not in rows:
-        adds = _update is not None and _update.adds and table.is_leaf
+        update = _update.get()
+        adds = update is not None and update.adds and table.is_leaf
         rows[id(table)] = _Rows.apply(table, ids) if adds else table.index_select(0, ids)  # pyright: ignore
     return rows[id(table)]
 

@@ -76,9 +76,11 @@ def prepack(model: AnyModule, precision: str = "float32") -> AnyModule:
         for name, buffer in buffers.items():
             if buffer is not None and buffer.is_floating_point():
                 buffers[name] = buffer.to(dtype)
-    _replace_quantized(packed, dtype)
-    if _can_pack(packed, dtype):
-        _replace(packed)
+    # The probes of what the processor can do, and new layers, draw from the global generator.
+    with torch.random.fork_rng(devices=[]):
+        _replace_quantized(packed, dtype)
+        if _can_pack(packed, dtype):
+            _replace(packed)
     return packed
 
 

@@ -14,8 +14,6 @@ from ownbert.tasks.text_input import TextInputBuilder
 LONGEST_QUESTION = 64
 # Tags of the tokens that an answer starts and ends with.
 START, END = 1, 2
-# Texts that are encoded together: the tokenizer's results take much more memory than the ids.
-_TEXTS = 256
 
 
 class EncodedContext(NamedTuple):
@@ -32,16 +30,13 @@ class EncodedContext(NamedTuple):
 
 def encode_contexts(texts: Sequence[str], builder: TextInputBuilder) -> dict[str, EncodedContext]:
     """The tokens of each text, each text encoded once."""
-    unique, found = list(dict.fromkeys(texts)), {}
-    for start in range(0, len(unique), _TEXTS):
-        block = unique[start : start + _TEXTS]
-        encodings = builder.tokenizer.encodings(block)
-        for text, encoding in zip(block, encodings, strict=True):
-            offsets = np.asarray(encoding.offsets, dtype=np.int32).reshape(-1, 2)
-            # An empty piece (the blank before a word) would break the order for binary search.
-            offsets = np.maximum.accumulate(offsets, axis=0)
-            found[text] = EncodedContext(np.asarray(encoding.ids, dtype=np.int32), offsets)
-    return found
+    unique = list(dict.fromkeys(texts))
+    encoded = builder.tokenizer.with_offsets(unique)
+    # An empty piece (the blank before a word) would break the order for binary search.
+    return {
+        text: EncodedContext(ids, np.maximum.accumulate(offsets, axis=0))
+        for text, (ids, offsets) in zip(unique, encoded, strict=True)
+    }
 
 
 def token_span(context: EncodedContext, start: int, end: int) -> tuple[int, int] | None:

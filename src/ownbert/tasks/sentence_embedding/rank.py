@@ -153,7 +153,7 @@ class EmbeddingTask(Task):
             rows = [
                 replace(row, texts=tuple(self.prompt + text for text in row.texts)) for row in rows
             ]
-        for row, ids in zip(rows, builder.ids_by_row(rows), strict=True):
+        for row, ids in zip(rows, builder.ids_by_row(rows, builder.room + 1), strict=True):
             texts = [builder.example([own]) for own in ids]
             examples.append(join([text for text, _ in texts], **self._label(row, numbers)))
             truncated += any(was_truncated for _, was_truncated in texts)

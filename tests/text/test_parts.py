@@ -1,0 +1,81 @@
+"""Long texts are encoded part by part, with the tokens of the whole text."""
+
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ownbert.errors import InputError
+from ownbert.text.parts import PART, TOGETHER, parts_of, places_to_cut
+from ownbert.text.tokenizer import Tokenizer
+from ownbert.time_limit import Abandoned, wanted_until
+from support import tokenizer_folders
+from support.tokenizer_folders import SNIPPETS
+
+FAMILIES = ("bert", "roberta", "xlm_roberta", "camembert", "albert", "deberta", "t5", "xlnet")
+
+
+def load(family: str, folder: Path) -> Tokenizer:
+    if family != "bert":
+        pytest.importorskip("sentencepiece")
+    make: Callable[[Path], Path] = getattr(tokenizer_folders, f"{family}_folder")
+    return Tokenizer.load(make(folder / family))
+
+
+def long_text(seed: int, size: int, gap: str = " ") -> str:
+    rng, found, length = random.Random(seed), [], 0
+    while length < size:
+        found.append(rng.choice(SNIPPETS))
+        length += len(found[-1]) + 1
+    return gap.join(found)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_tokens_are_those_of_the_whole_text(family: str, tmp_path: Path):
+    tokenizer = load(family, tmp_path)
+    texts = [long_text(0, 3 * PART), "a b", "", long_text(1, 2 * PART, "\n"), "北京" * PART]
+    whole = [tokenizer.encoder.encode(text, add_special_tokens=False).ids for text in texts]
+    assert tokenizer.encode_batch(texts) == whole
+    for most in (1, 7, 5000):
+        for found, ids in zip(tokenizer.encode_batch(texts, most=most), whole, strict=True):
+            assert found == ids[: len(found)]
+            assert len(found) >= min(most, len(ids))
+    for text, (ids, offsets) in zip(texts, tokenizer.with_offsets(texts), strict=True):
+        encoding = tokenizer.encoder.encode(text, add_special_tokens=False)
+        assert ids.tolist() == encoding.ids
+        if family != "deberta":  # its rules strip the blank before a part, and its offset
+            assert [*map(tuple, offsets.tolist())] == encoding.offsets
+    first = tokenizer.encode_batch(texts[:1], most=1)[0]
+    assert len(first) < len(whole[0]) / 2
+
+
+def test_where_texts_are_cut(tmp_path: Path):
+    bert = Tokenizer.wordpiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
+    places = places_to_cut(bert.encoder)
+    for text in ("ab " * PART, "北京" * PART, long_text(2, 3 * PART)):
+        parts = list(parts_of(text, places))
+        assert "".join(parts) == text
+        assert len(parts) > 1
+        assert max(map(len, parts)) < PART + 100
+    assert list(parts_of("a" * (3 * PART), places)) == ["a" * (3 * PART)]
+    assert list(parts_of("", places)) == [""]
+
+
+def test_half_a_character_is_named_by_its_text():
+    tokenizer = Tokenizer.blank(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
+    with pytest.raises(InputError, match=r"texts\[1\] holds half a surrogate pair"):
+        tokenizer.encode_batch(["a " * PART, "a " * PART + "\ud800"])
+
+
+def test_work_that_is_given_up_stops():
+    tokenizer = Tokenizer.blank(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
+    given_up = threading.Event()
+
+    with wanted_until(given_up):
+        assert len(tokenizer.encode("a " * TOGETHER)) == TOGETHER
+        given_up.set()
+        with pytest.raises(Abandoned):
+            tokenizer.encode("a " * TOGETHER)
+    assert tokenizer.encode("a")
