@@ -9,7 +9,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 
-.PHONY: demo test test-slow test-isa check fix clean
+.PHONY: demo test test-slow check fix clean
 
 demo: .venv/demo.stamp
 	$(BIN)/python examples/demo.py
@@ -43,8 +43,10 @@ NEEDS_avx2 := avx2
 NEEDS_avx512 := avx512bw
 NEEDS_all := flags
 
+.PHONY: test-isa $(ISAS:%=test-isa-%)
 test-isa: $(ISAS:%=test-isa-%)
 
+$(ISAS:%=test-isa-%): export PYTHONDONTWRITEBYTECODE =
 $(ISAS:%=test-isa-%): test-isa-%: .venv/full.stamp
 	@if grep -qw '$(NEEDS_$*)' /proc/cpuinfo; then set -x; \
 	env $(LIMITS_$*) $(BIN)/python -m pytest -n auto --dist worksteal $(ISA_TESTS); \
