@@ -1,6 +1,7 @@
 # Every target installs what it needs in .venv: Python 3.10 or newer and pip are enough.
 #   make demo        the main job on the sample included in the repository
 #   make test        the quick tests         make test-slow   those that take minutes
+#   make test-isa    the numerical tests as on older processors (test-isa-avx2: on one kind alone)
 #   make check       lint, format and types  make fix         fix what can be fixed automatically
 # Another Python: make PYTHON=python3.12 demo. pip's own settings (index, proxy) are honoured.
 
@@ -22,6 +23,34 @@ test: .venv/full.stamp
 
 test-slow: .venv/full.stamp
 	$(BIN)/python -m pytest -m slow
+
+# Libraries are limited to older instructions, as a stand-in for processors that are not at hand:
+# oneDNN, PyTorch's own loops, MKL, numpy's and scipy's OpenBLAS, and numba. OpenVINO and onnxruntime
+# are not limited. The limit of AVX-512 is without VNNI and bfloat16.
+ISA_TESTS := tests/nn tests/parity tests/exporting tests/inference tests/tasks tests/data/examples
+ISAS := sse41 avx2 avx512 all
+LIMITS_sse41 := ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 \
+	OPENBLAS_CORETYPE=Nehalem NUMBA_CPU_NAME=nehalem NUMBA_CPU_FEATURES=+sse4.2
+LIMITS_avx2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
+	OPENBLAS_CORETYPE=Haswell NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx2,+fma
+LIMITS_avx512 := ONEDNN_MAX_CPU_ISA=AVX512_CORE ATEN_CPU_CAPABILITY=avx512 \
+	MKL_ENABLE_INSTRUCTIONS=AVX512 OPENBLAS_CORETYPE=SkylakeX NUMBA_CPU_NAME=skylake-avx512 \
+	NUMBA_CPU_FEATURES=+avx512f,+avx512bw,+avx512dq,+avx512vl
+LIMITS_all :=
+# PyTorch and OpenBLAS believe in instructions that the processor lacks.
+NEEDS_sse41 := sse4_2
+NEEDS_avx2 := avx2
+NEEDS_avx512 := avx512bw
+NEEDS_all := flags
+
+.PHONY: test-isa $(ISAS:%=test-isa-%)
+test-isa: $(ISAS:%=test-isa-%)
+
+$(ISAS:%=test-isa-%): export PYTHONDONTWRITEBYTECODE =
+$(ISAS:%=test-isa-%): test-isa-%: .venv/full.stamp
+	@if grep -qw '$(NEEDS_$*)' /proc/cpuinfo; then set -x; \
+	env $(LIMITS_$*) $(BIN)/python -m pytest -n auto --dist worksteal $(ISA_TESTS); \
+	else echo 'test-isa-$*: this processor has no $(NEEDS_$*); skipped'; fi
 
 check: .venv/full.stamp
 	$(BIN)/ruff check .

@@ -38,7 +38,7 @@ KEY = "ownbert_precision"
 
 
 def processor(monkeypatch: pytest.MonkeyPatch, *, native: bool) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: native)
+    monkeypatch.setattr("ownbert.train.device.cpu_multiplies_bfloat16", lambda: native)
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ from support.tiny import LABELS, TOKENIZER, change_weights
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 pytest.importorskip("openvino")
+pytestmark = pytest.mark.usefixtures("whole_processor")
 
 CONFIG = EncoderConfig(
     vocab_size=11,

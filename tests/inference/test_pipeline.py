@@ -284,7 +284,8 @@ def test_sentence_models_are_evaluated_without_finetuning(tmp_path: Path):
     one, two = (embedder.encode([row[i] for row in rows], normalize=True) for i in (0, 1))
     cosines = embedder.similarity(one, two).diagonal().numpy()
     expected = np.corrcoef(cosines, [row[2] for row in rows])[0, 1]
-    assert found["pearson"] == pytest.approx(expected, abs=1e-5)
+    # The cosines differ by .003, and a correlation divides their rounding (1e-7) by that.
+    assert found["pearson"] == pytest.approx(expected, abs=1e-3)
     assert {*found} == {"pearson", "spearman"}
     assert evaluate(tmp_path / "model", rows).values == found
     with pytest.raises(InputError, match="has no task head"):

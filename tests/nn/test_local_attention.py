@@ -184,9 +184,14 @@ def test_impossible_values(changes: dict, message: str):
 def test_a_quantized_copy_keeps_the_gate():
     one = model(num_hidden_layers=2)
     given = batch([2, 3, 4, 5, 6, 7, 8])
+    with torch.no_grad():
+        expected = one(given).hidden
     names = [name for name, *_ in quantizable(one.encoder)]
     widths = {name: one.encoder.get_submodule(name).in_features for name in names}
     quantize_linears(one.encoder, {name: torch.ones(int(n)) for name, n in widths.items()})  # pyright: ignore
     assert any("feed_forward" in name for name in names)
+    # Copies round inputs to 8 bits, to 7 or not at all, depending on the processor: an error of up
+    # to .02 of the norm. Without the gate it would be .96.
     with torch.no_grad():
-        assert_close(prepack(one)(given).hidden, one(given).hidden)
+        for copy in (one, prepack(one)):
+            assert (copy(given).hidden - expected).norm() < 0.1 * expected.norm()

@@ -26,7 +26,7 @@ from ownbert.files import write_json
 from ownbert.folders import refuse_foreign, writing
 from ownbert.hub import model_folder
 from ownbert.inference.finished_files import MODULES, network_files
-from ownbert.nn.kernels.int8 import quantizable, smoothing
+from ownbert.nn.kernels.int8 import activation_bits, quantizable, smoothing
 from ownbert.nn.kernels.prepack import prepack
 from ownbert.nn.model import Model
 from ownbert.run.file_names import BLEND
@@ -90,12 +90,17 @@ def quantize(
         sentences = (source / MODULES).is_file()
         heads = () if sentences else None
         model = load(source, heads=heads, description=description)
+        given = sequences_of(source, model, data=data, text_column=text_column)
+        if say is not None and not activation_bits():
+            say(
+                f"note: {target} will be smaller but no faster on this processor, which does not "
+                "multiply 8-bit numbers faster than floats"
+            )
         if say is not None and (source / BLEND).is_file():
             say(
                 f"note: {source.name} answers with other models than its network alone, which is "
                 "quantized and answers differently"
             )
-        given = sequences_of(source, model, data=data, text_column=text_column)
         measured, compared = halves(given, choices="choice" in model.heads)
         smooth = _smooth(model, measured)
         tensors, _ = read_weights(source)
@@ -111,6 +116,7 @@ def quantize(
                 pooling=_pooling(source),
                 problem=description.values.get("problem_type"),
             )
+            found.bits = activation_bits()
             found.bytes_before = sum(tensor.nbytes for tensor in tensors.values())
             found.bytes_after = (new / QUANTIZED).stat().st_size
             write_json(new / REPORT, asdict(found))

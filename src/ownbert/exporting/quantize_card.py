@@ -30,11 +30,13 @@ def write_quantize_card(
         "(`ownbert quantize`).",
         *([f"Labels: {labels_in_short(description.labels)}."] if labelled else []),
         "The matrices of the blocks are int8, with a scale for each output channel; activations "
-        "are rounded to 8 bits for each token. Embeddings, norms and heads are as they were. It "
-        "cannot be trained, and only ownbert reads it.",
+        "are rounded to 8 bits for each token, to 7 on processors with AVX2 and without VNNI. "
+        "Embeddings, norms and heads are as they were. It cannot be trained, and only ownbert "
+        "reads it.",
         "## Parity",
         f"Compared with the float model on {found.texts:,} texts of {found.tokens:,} tokens "
         f"together ({cell(found.source)}).",
+        *_processor(found),
         table(("", "float", "int8"), _rows(found)),
         *_answers(found),
         "## Use",
@@ -51,6 +53,16 @@ def _rows(found: QuantizedParity) -> Iterator[tuple[str, ...]]:
     yield translated("weights"), before, after
     yield translated("least cosine"), "1", f"{found.least_cosine:.4f}"
     yield translated("mean cosine"), "1", f"{found.mean_cosine:.4f}"
+
+
+def _processor(found: QuantizedParity) -> Iterator[str]:
+    if found.bits == 7:
+        yield "The processor of this comparison has no VNNI: activations had 7 bits."
+    elif not found.bits:
+        yield (
+            "The processor of this comparison does not multiply 8-bit numbers faster than floats: "
+            "the model computes in floats there, no faster than the float model."
+        )
 
 
 def _answers(found: QuantizedParity) -> Iterator[str]:

@@ -41,6 +41,7 @@ class QuantizedParity:
         least_cosine, mean_cosine: of the two vectors of a text.
         heads: by their names.
         bytes_before, bytes_after: of the weights.
+        bits: of activations on the processor of the comparison; 0 where it computed in floats.
     """
 
     texts: int = 0
@@ -51,6 +52,7 @@ class QuantizedParity:
     heads: dict[str, AnswerParity] = field(default_factory=dict)
     bytes_before: int = 0
     bytes_after: int = 0
+    bits: int = 8
 
 
 @torch.inference_mode()

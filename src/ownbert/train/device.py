@@ -51,7 +51,17 @@ def pick_precision(name: str, device: "torch.device | str") -> str:
     if target.type == "cuda":
         native = torch.cuda.is_bf16_supported(including_emulation=False)
         return "bfloat16" if native else "float32"
-    return "bfloat16" if torch.cpu._is_avx512_bf16_supported() else "float32"
+    return "bfloat16" if cpu_multiplies_bfloat16() else "float32"
+
+
+def cpu_multiplies_bfloat16() -> bool:
+    """Whether the processor has products of bfloat16, and oneDNN may use them: where the variable
+    ONEDNN_MAX_CPU_ISA limits it to AVX2, they would take many times as long as those of float32."""
+    import torch
+
+    from ownbert.nn.kernels.linear import onednn_has_linear
+
+    return torch.cpu._is_avx512_bf16_supported() and onednn_has_linear(torch.bfloat16)
 
 
 def keep_memory() -> None:

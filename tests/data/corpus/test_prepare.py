@@ -1,7 +1,5 @@
 """Preparing in several processes, stopped and resumed: always the same bytes."""
 
-import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -32,14 +30,24 @@ main()
 """
 
 
-def command(size: int, corpus: Path, output: Path, *options: str) -> list[str]:
-    """ownbert prepare with chunks of ``size`` characters."""
+# Says that the first part is saved, and waits to be interrupted.
+WAIT = """
+import time
+from ownbert.data.corpus.store_writer import StoreWriter
+add = StoreWriter.add
+def wait(writer, chunk):
+    add(writer, chunk)
+    if writer.saved:
+        print("saved", flush=True)
+        time.sleep(600)
+StoreWriter.add = wait
+"""
+
+
+def command(size: int, corpus: Path, output: Path, *options: str, before: str = "") -> list[str]:
+    """ownbert prepare with chunks of ``size`` characters, after the lines ``before``."""
     arguments = ["prepare", str(corpus), "-t", str(corpus.parent / "vocab"), "-o", str(output)]
-    return [sys.executable, "-c", RUN, str(size), *arguments, *options]
-
-
-def parts_in(state: Path) -> int:
-    return json.loads(state.read_text())["parts"]
+    return [sys.executable, "-c", before + RUN, str(size), *arguments, *options]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -130,17 +138,11 @@ def test_killed_at_any_moment_and_started_again(
 def test_an_interrupt_is_one_line_and_nothing_is_lost(
     corpus: Path, whole: dict, tmp_path: Path, number: signal.Signals
 ):
-    output, state = tmp_path / "store", tmp_path / ".store.part" / "state.json"
-    run = command(2_000, corpus, output, "--processes", "2")
-    for _ in range(5):
-        process = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        # The first part may be on disk a moment before the process counts it as done.
-        while process.poll() is None and not (state.exists() and parts_in(state) > 1):
-            time.sleep(0.002)
-        if process.poll() is None:
-            break
-        process.communicate()
-        shutil.rmtree(output)  # it was through before it could be interrupted
+    output = tmp_path / "store"
+    run = command(2_000, corpus, output, "--processes", "2", before=WAIT)
+    process = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "saved\n"
     process.send_signal(number)
     out, err = process.communicate()
     assert process.returncode == 2, (out, err)

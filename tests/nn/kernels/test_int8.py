@@ -23,7 +23,12 @@ from ownbert.nn.kernels.int8 import (
 from ownbert.nn.kernels.prepack import prepack
 from support.floats import assert_close
 
-needs_int8 = pytest.mark.skipif(not int8.works(), reason="no products of 8-bit numbers here")
+WIDTHS = [
+    pytest.param(
+        n, marks=pytest.mark.skipif(not int8._is_exact(n), reason="requires int8 products")
+    )
+    for n in (7, 8)
+]
 
 
 def linear(inputs: int = 24, outputs: int = 12) -> nn.Linear:
@@ -52,12 +57,13 @@ def test_a_second_time_changes_nothing():
     assert_close(scale_again, scale)
 
 
-def test_each_token_has_its_own_scale():
+@pytest.mark.parametrize(("bits", "values"), [(8, 255), (7, 127.5)])
+def test_each_token_has_its_own_scale(bits: int, values: float):
     x = tokens(40)
-    errors = (round_rows(x) - x).abs().amax(1)
-    steps = (x.amax(1) - x.amin(1)) / 255
+    errors = (round_rows(x, bits) - x).abs().amax(1)
+    steps = (x.amax(1) - x.amin(1)) / values
     assert (errors <= 0.51 * steps).all()
-    assert torch.equal(round_rows(torch.full((2, 8), 3.0)), torch.full((2, 8), 3.0))
+    assert torch.equal(round_rows(torch.full((2, 8), 3.0), bits), torch.full((2, 8), 3.0))
 
 
 def test_smoothing_moves_a_large_channel_into_the_weight():
@@ -84,25 +90,43 @@ def test_gradients_pass_rounding():
     assert torch.cosine_similarity(found, expected, dim=1).min() > 0.99
 
 
-@needs_int8
+@pytest.mark.parametrize("bits", WIDTHS)
 @pytest.mark.parametrize("rows", [1, 7, 500])
 @pytest.mark.parametrize("act", ["linear", "gelu", "relu"])
-def test_packed_products_are_those_of_floats(rows: int, act: str):
+def test_packed_products_are_those_of_floats(bits: int, rows: int, act: str):
     layer = QuantizedLinear(linear(), torch.linspace(0.5, 2, 24))
     x = tokens(rows)
-    expected = int8.ACTIVATION[act](layer(x))
-    found = PackedInt8Linear(layer, act)(x)
+    expected = int8.ACTIVATION[act](layer(x, bits))
+    found = PackedInt8Linear(layer, act, bits)(x)
     assert_close(found, expected, rtol=2e-3)
 
 
-@needs_int8
-def test_the_largest_numbers_do_not_overflow():
+@pytest.mark.parametrize("bits", WIDTHS)
+def test_the_largest_numbers_do_not_overflow(bits: int):
     layer = nn.Linear(512, 4)
     layer.weight.data = torch.ones(4, 512) * torch.tensor([[1.0], [-1.0], [1.0], [-1.0]])
     x = torch.full((3, 512), 2.0)
     x[:, 0] = -2.0
     quantized = QuantizedLinear(layer, torch.ones(512))
-    assert_close(PackedInt8Linear(quantized)(x), layer(x).detach(), rtol=1e-3)
+    assert_close(PackedInt8Linear(quantized, bits=bits)(x), quantized(x, bits), rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("exact", "capability", "expected"),
+    [
+        ({7, 8}, "AVX512", 8),
+        ({7, 8}, "AVX2", 8),
+        ({7}, "AVX2", 7),
+        ({7}, "AVX512", 0),
+        (set(), "AVX2", 0),
+    ],
+)
+def test_activations_have_as_many_bits_as_is_exact_and_faster(
+    exact: set[int], capability: str, expected: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(int8, "_is_exact", exact.__contains__)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert int8.activation_bits.__wrapped__() == expected
 
 
 def model(**changes: Any) -> Model:
@@ -135,7 +159,7 @@ def test_a_model_is_near_its_float_one(changes: dict[str, Any], precision: str):
     given = model(**changes)
     eight = quantized(given)
     packed = prepack(eight, precision)
-    if int8.works():
+    if int8.activation_bits():
         kinds = {type(module) for module in packed.encoder.modules()}
         assert {PackedInt8FeedForward, PackedInt8Linear} <= kinds
         assert QuantizedLinear not in kinds
@@ -149,7 +173,7 @@ def test_a_model_is_near_its_float_one(changes: dict[str, Any], precision: str):
 
 @torch.inference_mode()
 def test_without_such_products_the_weights_are_floats(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(int8, "works", lambda: False)
+    monkeypatch.setattr(int8, "activation_bits", lambda: 0)
     given = model()
     packed = prepack(quantized(given))
     assert not any(isinstance(m, QuantizedLinear | PackedInt8Linear) for m in packed.modules())

@@ -79,7 +79,7 @@ def cooccurrence_vectors(
     # One matrix at a time: that of all counts is larger than a small model in training.
     counts = counts[keep][:, keep]
     counts = positive_pmi(counts)
-    rank = min(size, len(keep) - 1)
+    rank = min(size, len(keep))
     found = _factorise(counts, rank, seed)
     scale = found.std()
     if scale > 0:

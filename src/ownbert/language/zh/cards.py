@@ -29,8 +29,10 @@ CARDS = {
     "least cosine": "最小余弦",
     # quantize.
     "A model of the family {} ({} layers, hidden size {}) in 8 bits, made from {} (`ownbert quantize`).": "{0} 家族的 8 位模型（{1} 层，隐藏维度 {2}），来自 {3}（`ownbert quantize`）。",
-    "The matrices of the blocks are int8, with a scale for each output channel; activations are rounded to 8 bits for each token. Embeddings, norms and heads are as they were. It cannot be trained, and only ownbert reads it.": "各层的矩阵为 int8，每个输出通道有自己的比例因子；激活值按词元舍入为 8 位。嵌入、归一化和头不变。它不能训练，只有 ownbert 能读。",
+    "The matrices of the blocks are int8, with a scale for each output channel; activations are rounded to 8 bits for each token, to 7 on processors with AVX2 and without VNNI. Embeddings, norms and heads are as they were. It cannot be trained, and only ownbert reads it.": "各层的矩阵为 int8，每个输出通道有自己的比例因子；激活值按词元舍入为 8 位，在有 AVX2 而没有 VNNI 的处理器上为 7 位。嵌入、归一化和头不变。它不能训练，只有 ownbert 能读。",
     "Compared with the float model on {} texts of {} tokens together ({}).": "与浮点模型比较：{} 条文本，共 {} 个词元（{~}）。",
+    "The processor of this comparison has no VNNI: activations had 7 bits.": "比较所用的处理器没有 VNNI：激活值为 7 位。",
+    "The processor of this comparison does not multiply 8-bit numbers faster than floats: the model computes in floats there, no faster than the float model.": "比较所用的处理器做 8 位乘法不比浮点快：模型在那里按浮点数计算，不比浮点模型快。",
     "weights": "权重",
     "mean cosine": "平均余弦",
     "head": "头",

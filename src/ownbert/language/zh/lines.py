@@ -71,6 +71,7 @@ LINES = {
     "largest difference {}, least cosine {}, on {} texts": "最大差 {}，最小余弦 {}，共 {} 条文本",
     "{} answers with other models than its network alone, which is exported and answers differently": "{} 用网络以外的模型预测；这里只导出其中的网络，其结果不同",
     "{} answers with other models than its network alone, which is quantized and answers differently": "{} 用网络以外的模型预测；这里只量化其中的网络，其结果不同",
+    "{} will be smaller but no faster on this processor, which does not multiply 8-bit numbers faster than floats": "{} 会更小，但在这个处理器上不会更快：它做 8 位乘法不比浮点快",
     "least cosine {}, mean {}, on {} texts": "最小余弦 {}，平均 {}，共 {} 条文本",
     "the weights have {} MB instead of {}": "权重现为 {} MB，原为 {} MB",
     "{} is not near the float model (least cosine {}); compare both with ownbert evaluate": "{} 与浮点模型相差较大（最小余弦 {}）；请用 ownbert evaluate 比较两者",
