@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 import ownbert
 from ownbert.data.readers.columns import ColumnNames
@@ -589,6 +590,26 @@ def test_a_taught_network_is_measured_without_dev_rows_too(
     assert board[report["best"]]["test_score"] == pytest.approx(found.macro_f1, abs=1e-6)
     network = ownbert.evaluate(out, topics / "test.csv", network=True)
     assert board[report["network"]]["test_score"] == pytest.approx(network.macro_f1, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_where_time_is_short_one_fold_has_a_network_with_all_epochs(
+    topics: Path, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("ownbert.fitting.fit._SHORTENED", 0.0)  # as if there were none left
+    out = tmp_path / "best"
+    ownbert.fit(
+        topics / "train.csv", model=pretrained, minutes=MINUTES, output=out, quiet=True, seeds=2
+    )
+    (only,) = (out / "members" / "network").glob("seed-*/fold-*")
+    recipe = yaml.safe_load((only / "recipe.yaml").read_text())
+    assert list(read_log(only))[-1]["step"] == recipe["run"]["max_steps"]
+    report = json.loads((out / "report.json").read_text())
+    board = {row["name"]: row for row in report["leaderboard"]}
+    assert board["network, fine-tuned"]["score"] > 0.9
+    assert report["network"] == "network, fine-tuned"
+    network = ownbert.evaluate(out, topics / "test.csv", network=True)
+    assert network.macro_f1 > 0.9
 
 
 def test_a_taught_network_counts_by_what_it_is_worth(tmp_path: Path):
