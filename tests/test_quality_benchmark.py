@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 import quality
 from quality_baselines import BLEND, LINEAR, Candidate, Features, blend, choose
-from quality_sets import TextSet, article_class, hold_out, load_set
+from quality_sets import DATA, TextSet, article_class, hold_out, load_set, several_labels
 
 
 @pytest.fixture(scope="module")
@@ -125,3 +125,22 @@ def test_rows_held_out_are_stratified():
 )
 def test_the_class_of_an_article(sentence: str, label: str | None):
     assert article_class(sentence) == label
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"its texts are in {DATA}")
+def test_reports_have_any_number_of_labels():
+    rows = several_labels()
+    assert {part: len(own) for part, own in rows.items()} == {
+        "train": 8000,
+        "dev": 1000,
+        "test": 2000,
+    }
+    assert len({label for labels, _ in rows["train"] for label in labels}) == 17
+    counts = np.bincount([len(labels) for labels, _ in rows["train"]])
+    assert len(counts) == 4
+    assert 0.2 < counts[0] / counts.sum() < 0.3
+    tokens = {token for _, text in rows["train"] for token in text.split()}
+    assert len(tokens) <= 858
+    assert all(token.isdigit() for token in tokens)
+    assert rows == several_labels()
