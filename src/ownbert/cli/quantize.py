@@ -32,7 +32,7 @@ def quantize(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a copy of a model with 8-bit matrices, which is smaller and answers faster on a CPU.
+    """Write a copy of a model with 8-bit matrices: smaller, and faster on most CPUs.
 
     predict, evaluate, embed and serve take it like any other folder; it cannot be trained. Answers
     change a little: the model card has by how much, and how large both are. Models of images and

@@ -324,7 +324,7 @@ HELP = {
     "Candidates for each mask.": "每个掩码的候选数。",
     "Print JSON, one line per text.": "以 JSON 显示，每条文本一行。",
     # quantize.
-    "Write a copy of a model with 8-bit matrices, which is smaller and answers faster on a CPU.": "写出矩阵为 8 位的模型副本：更小，在 CPU 上回答更快。",
+    "Write a copy of a model with 8-bit matrices: smaller, and faster on most CPUs.": "写出矩阵为 8 位的模型副本：更小，在多数 CPU 上回答更快。",
     "predict, evaluate, embed and serve take it like any other folder; it cannot be trained. Answers change a little: the model card has by how much, and how large both are. Models of images and translation stay as they are.": "predict、evaluate、embed 和 serve 像用别的目录一样用它；它不能训练。答案会有少许变化：模型卡写明变化多少，以及两者的大小。图像模型和翻译模型不能量化。",
     "File of texts like those that the model will read: with the first 256 its activations are measured, and both models compared.": "与模型将要读的文本相似的文本文件：用前 256 条测量激活值，并比较两个模型。",
     "Folder for the copy.": "存放副本的目录。",
