@@ -39,7 +39,8 @@ def wait(writer, chunk):
     add(writer, chunk)
     if writer.saved:
         print("saved", flush=True)
-        time.sleep(600)
+        while True:  # a signal just before one long sleep would wait for its end
+            time.sleep(0.01)
 StoreWriter.add = wait
 """
 
