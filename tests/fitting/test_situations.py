@@ -141,6 +141,8 @@ def test_a_run_goes_to_its_last_step(
         own = next(row for row in report["leaderboard"] if row["name"] == report["network"])
         # A probability at the threshold may be rounded to either side.
         assert values[report["metric"]] == pytest.approx(own["test_score"], abs=0.03)
+        card = (out / "README.md").read_text()
+        assert ("predicts a label from a probability of" in card) == (task == "multilabel")
 
 
 @pytest.mark.slow

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from ownbert.checkpoint import CONFIG
+from ownbert.checkpoint import CONFIG, describe
 from ownbert.fitting.report.advice import headline, other_metrics
 from ownbert.fitting.report.contents import Report
 from ownbert.fitting.report.sections import sections
 from ownbert.language import translated
 from ownbert.run.model_card import MAX_ROWS, in_words, labels_in_short, save_card, table
-from ownbert.tasks.task import task_class
+from ownbert.tasks.task import KEY, task_class
 
 
 def write_fit_card(folder: Path, report: Report) -> str | None:
@@ -39,6 +39,12 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
             + "\n".join(line.replace("TEXTS", '"a text"') for line in task.transformers_lines)
             + "\n```",
         ]
+        threshold = describe(folder).values.get(KEY, {}).get("threshold")
+        if threshold is not None:
+            network.append(
+                f"The network predicts a label from a probability of {threshold:.2f} on "
+                "(`ownbert_task` in config.json)."
+            )
     blocks = [
         what,
         translated(headline(report)[0]),

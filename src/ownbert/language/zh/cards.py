@@ -10,6 +10,7 @@ CARDS = {
     "In Transformers:": "在 Transformers 中：",
     "In sentence-transformers:": "在 sentence-transformers 中：",
     "The network alone, in Transformers:": "只用网络，在 Transformers 中：",
+    "The network predicts a label from a probability of {} on (`ownbert_task` in config.json).": "网络从概率 {} 起判定标签（见 config.json 的 `ownbert_task`）。",
     "Loss and accuracy during training": "训练过程中的损失和准确率",
     "Loss and metrics during training": "训练过程中的损失和指标",
     "Confusion matrix of the dev rows": "验证集的混淆矩阵",
