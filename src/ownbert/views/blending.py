@@ -139,18 +139,20 @@ def _minimise(
     count, numbers = len(members), targets.task == "regress"
     scale = _spread(targets) if numbers else 1.0
     parts, each_row = list(members), None
-    free = np.zeros((0, targets.size))  # what is added to the scores, times numbers to be found
+    # What is added to the scores, times numbers to be found: what these are drawn towards, and
+    # their bounds.
+    free, drawn_to, bounds = np.zeros((0, targets.size)), 0.0, (-_MOST, _MOST)
     if logs.any():
-        free = -logs[None, :]
+        free, drawn_to, bounds = -logs[None, :], 1.0, (0.0, _LARGEST_WEIGHT)
         frequency = np.bincount(targets.values, minlength=targets.size)
         each_row = frequency[targets.values] ** -_BALANCE
     elif targets.task == "multilabel":
         free = np.eye(targets.size)
-    middle = np.full(len(free), 1.0 if logs.any() else 0.0)
     smoothing = 1 / (len(targets) + 2)
     strength = _PRIOR_ROWS / max(1, len(targets))
     # The loss of rows with several labels is the mean over these.
     strength_of_free = _PRIOR_ROWS_OF_FREQUENCIES / max(1, len(targets)) / max(1, len(free))
+    strengths = np.repeat([strength, strength_of_free], [count, len(free)])
 
     def objective(found: np.ndarray) -> tuple[float, np.ndarray]:
         weights, shares = found[:count], found[count:]
@@ -164,16 +166,12 @@ def _minimise(
             own, slope = loss_and_slope(targets, scores, each_row, smoothing=smoothing)
             gradient = np.asarray([(m * slope).sum() for m in parts])
             gradient = np.concatenate([gradient, free @ slope.sum(0)])
-        apart = np.concatenate([weights - weights.mean(), shares - middle])
-        strengths = np.repeat([strength, strength_of_free], [count, len(free)])
+        apart = np.concatenate([weights - weights.mean(), shares - drawn_to])
         return own + float(strengths @ apart**2), gradient + 2 * strengths * apart
 
-    start = np.concatenate([np.full(count, 1.0 / count), middle])
-    low = 1e-6 if numbers else 0.0
-    bounds = [(low, _LARGEST_WEIGHT)] * count + (
-        [(0.0, _LARGEST_WEIGHT)] if logs.any() else [(-_MOST, _MOST)] * len(free)
-    )
-    found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds).x
+    start = np.repeat([1.0 / count, drawn_to], [count, len(free)])
+    both = [(1e-6 if numbers else 0.0, _LARGEST_WEIGHT)] * count + [bounds] * len(free)
+    found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=both).x
     weights, shares = np.maximum(found[:count], 0), found[count:]
     if weights.sum() <= 0:
         weights = start[:count]
