@@ -79,3 +79,11 @@ def test_work_that_is_given_up_stops():
         with pytest.raises(Abandoned):
             tokenizer.encode("a " * TOGETHER)
     assert tokenizer.encode("a")
+
+
+def test_half_a_character_is_named_by_its_text_not_by_a_part(tmp_path: Path):
+    tokenizer = load("bert", tmp_path)
+    texts = [long_text(0, 3 * PART), "fine", "half \ud800"]
+    for encode in (tokenizer.encode_batch, lambda own: list(tokenizer.with_offsets(own))):
+        with pytest.raises(InputError, match=r"texts\[2\] holds half a surrogate pair"):
+            encode(texts)

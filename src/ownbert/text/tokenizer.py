@@ -232,11 +232,7 @@ class Tokenizer:
             chosen = ((n, part) for n in left for part in islice(parts[n], most and 1))
             for group in together(chosen):
                 check_wanted()
-                try:
-                    encodings = encode([part for _, part in group], add_special_tokens=False)
-                except TypeError:
-                    _refuse_surrogates(texts)
-                    raise
+                encodings = _encoded(encode, [part for _, part in group], texts)
                 for (number, _), encoding in zip(group, encodings, strict=True):
                     ids[number] += encoding.ids
                     going_on.append(number)
@@ -270,9 +266,8 @@ class Tokenizer:
         )
         for group in together(parts):
             check_wanted()
-            for (number, part), encoding in zip(
-                group, self.encodings([part for _, part in group]), strict=True
-            ):
+            encodings = _encoded(self.encoder.encode_batch, [part for _, part in group], texts)
+            for (number, part), encoding in zip(group, encodings, strict=True):
                 if number > last:
                     yield np.concatenate(ids), np.concatenate(offsets)
                     ids, offsets, last, start = [], [], number, 0
@@ -339,21 +334,20 @@ class Tokenizer:
         return f"Tokenizer(kind={self.kind!r}, vocab_size={self.vocab_size})"
 
 
-def _encoded(encode: Callable[..., Any], texts: Sequence[str]) -> list[Any]:
+def _encoded(
+    encode: Callable[..., Any], texts: Sequence[str], whole: Sequence[str] | None = None
+) -> list[Any]:
+    """Texts, or parts of ``whole`` ones, by a method of the tokenizers library."""
     try:
         return encode(texts, add_special_tokens=False)
     except TypeError:
-        _refuse_surrogates(texts)
+        given = texts if whole is None else whole
+        for number, text in enumerate(given):
+            # What stands for half a character in Python's strings has no UTF-8.
+            if isinstance(text, str) and any("\ud800" <= letter <= "\udfff" for letter in text):
+                which = "the text" if len(given) == 1 else f"texts[{number}]"
+                raise InputError(f"{which} holds half a surrogate pair, not a character") from None
         raise
-
-
-def _refuse_surrogates(texts: Sequence[str]) -> None:
-    """Raise ``InputError`` for what stands for half a character in Python's strings: it has no
-    UTF-8."""
-    for number, text in enumerate(texts):
-        if isinstance(text, str) and any("\ud800" <= letter <= "\udfff" for letter in text):
-            which = "the text" if len(texts) == 1 else f"texts[{number}]"
-            raise InputError(f"{which} holds half a surrogate pair, not a character") from None
 
 
 def _single(number: float) -> float:
