@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import ownbert
 import ownbert.hf as hf
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -44,6 +45,10 @@ def opened(call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> Counter[
 def test_models(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
     counts = opened(lambda: getattr(hf, name).from_pretrained(folder), monkeypatch)
     assert counts["config.json"] == 1
+
+
+def test_load(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    assert opened(lambda: ownbert.load(folder), monkeypatch)["config.json"] == 1
 
 
 @pytest.mark.parametrize("named", [True, False])

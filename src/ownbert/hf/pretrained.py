@@ -3,6 +3,8 @@
 import copy
 import inspect
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.description import CONFIG, describe_config
 from ownbert.checkpoint.sizes import require_sizes
 from ownbert.checkpoint.weights import read_weights
@@ -17,16 +20,31 @@ from ownbert.data.batch import Batch
 from ownbert.errors import InputError
 from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.families.weight_map import WeightMap
-from ownbert.hf.arguments import read_arguments, refuse
+from ownbert.hf.arguments import LoadArguments, read_arguments, refuse
 from ownbert.hf.config import PretrainedConfig
 from ownbert.hf.forward import forward
 from ownbert.hf.names import find, replace_module, their_module_names, their_parameter_names
 from ownbert.hf.states import fill, to_ours, to_theirs, write
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
+from ownbert.nn.undrawn import Undrawn
 
 # Accepted by every forward pass, besides the arguments of its signature.
 _FURTHER = {"past_key_value", "cache_position", "num_items_in_batch", "next_sentence_label"}
+_WRITTEN_OVER = ContextVar("written_over", default=False)
+
+
+@contextmanager
+def written_over() -> Iterator[None]:
+    """Within this context new models draw no weights: those of a folder are copied into them.
+
+    Layers that a subclass adds are drawn, since its folder may lack them.
+    """
+    token = _WRITTEN_OVER.set(True)
+    try:
+        yield
+    finally:
+        _WRITTEN_OVER.reset(token)
 
 
 class PreTrainedModel(nn.Module):
@@ -64,7 +82,8 @@ class PreTrainedModel(nn.Module):
         self.config = config
         self.num_labels = config.num_labels
         self.with_pooler = self.architecture_spec.pooler and (add_pooling_layer or bool(self.kinds))
-        self.model = model or self._new_model()
+        with Undrawn() if _WRITTEN_OVER.get() else nullcontext():
+            self.model = model or self._new_model()
         # A state dict has Transformers' names.
         self._register_state_dict_hook(to_theirs)
         self.register_load_state_dict_pre_hook(to_ours)
@@ -333,11 +352,25 @@ class PreTrainedModel(nn.Module):
         self.config.architectures = [self.architecture]
 
     @classmethod
-    def _require_sizes(
-        cls, tensors: Mapping[str, Tensor], path: Path, values: Mapping[str, Any]
-    ) -> None:
+    def _describe(cls, given: LoadArguments) -> Any:
+        """The contents of the folder's config.json.
+
+        Raises:
+            InputError: the folder holds another model.
+        """
+        path = given.folder / CONFIG
+        values = read_config(path) if given.values is None else given.values
+        description = describe_config(values, path, any_architecture=True)
+        if description.family is not cls.family:
+            raise InputError(
+                f"{given.folder} holds a {description.family.model_type} model; {cls.__name__} "
+                f"reads {cls.family.model_type}"
+            )
+        return description
+
+    @classmethod
+    def _require_sizes(cls, description: Any, tensors: Mapping[str, Tensor], path: Path) -> None:
         """Refuse a folder whose config.json states other sizes than its tensors have."""
-        description = describe_config(values, path.parent / CONFIG, any_architecture=True)
         heads = {head.kind for head in cls.family.architectures[cls.architecture].heads}
         specs = tuple(spec for spec in description.specs if spec.kind in heads)
         require_sizes(tensors, replace(description, specs=specs), path)
@@ -367,11 +400,12 @@ class PreTrainedModel(nn.Module):
             InputError: anything else does not fit.
         """
         given = read_arguments(cls.config_class, pretrained_model_name_or_path, config, options)
-        weights = read_weights(given.folder)
+        description, weights = cls._describe(given), read_weights(given.folder)
         if given.values is not None and not given.mismatched:
-            cls._require_sizes(*weights, given.values)
-        model = cls(given.config, *positional, **given.further)
-        info = model._fill(given.folder, given.values, mismatched=given.mismatched, weights=weights)
+            cls._require_sizes(description, *weights)
+        with written_over():
+            model = cls(given.config, *positional, **given.further)
+        info = model._fill(description, *weights, mismatched=given.mismatched)
         (stored,) = info.pop("dtype")
         dtype = stored if given.auto else given.dtype
         model = model.to(dtype).eval() if dtype else model.eval()
