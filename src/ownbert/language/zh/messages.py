@@ -832,7 +832,7 @@ MESSAGES = {
     "there is no setting {}{}; {} {}": "没有设置 {}{}；{~} {}",
     # tasks
     "{}: all rows have the label {}; at least two needed": "{}：所有行的标签都是 {}；至少需要两种",
-    "task.class_weights has {}; write balanced, or label=weight with a weight above 0 and one of the labels {}": "task.class_weights 为 {}；请写 balanced，或 标签=权重，权重大于 0，标签为 {} 之一",
+    "task.class_weights has {}; write balanced, equal, or label=weight with a weight above 0 and one of the labels {}": "task.class_weights 为 {}；请写 balanced、equal，或 标签=权重，权重大于 0，标签为 {} 之一",
     "a {} column is of no use to image: images have none": "{} 列对 image 没有用：图像没有这种列",
     "model.pretrain_steps is of no use to image: images have no words": "model.pretrain_steps 对 image 没有用：图像没有词",
     "model.vit is for a new model, and {} has its own sizes; leave one out": "model.vit 用于新模型，而 {} 有自己的规模；请去掉其中一个",
