@@ -965,7 +965,7 @@ MESSAGES = {
     "the column {} of ids has the name of a column of the output": "ID 列 {} 与输出的某列同名",
     "id_column is a column of the output; name a file with output": "id_column 是输出的一列；请用 output 指定文件",
     "{} is a matrix, without ids; write to a .parquet or .jsonl file": "{} 是矩阵，没有 ID；请写到 .parquet 或 .jsonl 文件",
-    "{} needs model=, the folder to start from; ownbert pretrain makes one, and ownbert.fit needs none": "{} 需要 model=，即作为起点的目录；ownbert pretrain 可以生成，而 ownbert.fit 不需要",
+    "class_weight and class_weights are both set; take one": "class_weight 与 class_weights 都已设置；请只用其一",
     "no such file: {} (and {} is one; give files, or texts alone)": "文件不存在：{}（而 {} 是文件；请只给文件，或只给文本）",
     "X has a column {}, which is named like answers; give X the columns of the texts alone": "X 有一列 {}，像是标注列；X 只应包含文本列",
     "texts are given as a list of texts, not as {}{}": "文本须以列表给出，而不是 {}{}",
