@@ -207,6 +207,17 @@ def test_scikit_learns_own_checks_that_need_no_numbers(kind):
         kind("folder").save("anywhere")
 
 
+def test_predict_changes_nothing_in_an_estimator(pretrained: Path, classifier: Path, train):
+    y, X = train
+    for model in (
+        OwnBertClassifier(pretrained, epochs=1).fit(X, y),
+        OwnBertClassifier.from_pretrained(classifier),
+    ):
+        before = dict(vars(model))
+        model.predict(X)
+        assert vars(model) == before
+
+
 def test_a_clone_learns_the_same(fitted: OwnBertClassifier, train):
     other: Any = clone(fitted)
     assert not hasattr(other, "classes_")

@@ -137,7 +137,7 @@ def _weights(given: Any, count: int) -> np.ndarray:
         )
     total = weights.sum()
     if not np.isfinite(total) or (weights < 0).any() or total <= 0:
-        raise InputError("sample_weight must be finite, 0 or more, and not all 0")
+        raise InputError("sample_weight must be finite, 0 or more, and not all zero")
     return weights * (count / total)
 
 

@@ -147,6 +147,7 @@ class TextEstimator(BaseEstimator):
         else:
             self.task_, self.model_ = load_finetuned(self.model)
             self.tokenizer_ = load_tokenizer(self.model, config=self.model_.config)
+            self._packed()
         self._take(task)
 
     def _take(self, task: Task) -> None:
@@ -192,6 +193,7 @@ class TextEstimator(BaseEstimator):
         self._texts = len(rows[0].texts)
         for name in ("_ready", "_predictor", "folder_"):
             vars(self).pop(name, None)
+        self._packed()  # now: ``predict`` changes nothing in an estimator
 
     def _seed(self) -> int:
         if self.random_state is None:

@@ -507,7 +507,7 @@ MESSAGES = {
     "{} is {}; every text needs a label": "{} 为 {}；每条文本都需要标签",
     "X has {} texts and y has {} answers": "X 有 {} 条文本，而 y 有 {} 个",
     "sample_weight must be {} numbers, one for each text, not of shape {}": "sample_weight 须为 {} 个数，每条文本一个，而不是形状 {}",
-    "sample_weight must be finite, 0 or more, and not all 0": "sample_weight 须为有限的数，不小于 0，且不全为 0",
+    "sample_weight must be finite, 0 or more, and not all zero": "sample_weight 须为有限的数，不小于 0，且不全为 0",
     "y is None; a number for every text is needed": "y 为 None；每条文本都需要一个数值",
     "y must be numbers, one or several for each text, not of shape {}": "y 须为数值，每条文本一个或几个，而不是形状 {}",
     "y[{}] is {}; a finite number is needed": "y[{}] 为 {}；需要有限的数",
