@@ -138,6 +138,13 @@ class NetworkPredictor:
             raws = [np.mean(of_row, axis=0) for of_row in zip(*scores, strict=True)]
         return raws
 
+    def logits(self, rows: Sequence[Row]) -> Sequence[np.ndarray]:
+        """The mean logits (C) of each row, of a task with one answer per text."""
+        plain: Any = copy.copy(self)
+        plain.task = copy.copy(self.task)
+        plain.task.probabilities = lambda logits: logits
+        return plain.raws(rows)[0]
+
     def notes(self) -> Iterator[str]:
         """What ``auto`` has chosen, once."""
         yield from dict.fromkeys(choice.note for choice in self.engines if choice.note)
