@@ -9,6 +9,10 @@ from typing import Any
 import cloudpickle
 import joblib
 import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 from ownbert import Embedder, Explainer, Predictor, export, quantize
 from support.tiny import made
@@ -75,6 +79,14 @@ def test_it_answers_the_same_when_pickled_or_copied(make: Callable[[Path], Any],
     assert answers(pickle.loads(pickle.dumps(used))) == expected
     assert answers(cloudpickle.loads(cloudpickle.dumps(used))) == expected
     assert answers(used) == expected
+
+
+def test_vectors_are_a_step_of_a_pipeline_after_use(tmp_path: Path):
+    used = embedder(tmp_path / "model")
+    texts, labels = [*"abcdef"] * 4, [0, 0, 0, 1, 1, 1] * 4
+    expected = cross_val_score(LogisticRegression(), used.encode(texts), labels, cv=2)
+    steps = make_pipeline(FunctionTransformer(used.encode), LogisticRegression())
+    assert cross_val_score(steps, texts, labels, cv=2).tolist() == expected.tolist()
 
 
 def test_workers_of_joblib_take_them_after_use(tmp_path: Path):

@@ -75,7 +75,7 @@ def labels_of(y: Any) -> Any:
     if (found := _of_one_hot(y)) is not None:
         return found
     several = isinstance(y, list | tuple) and any(isinstance(one, list | tuple | set) for one in y)
-    shape = () if isinstance(y, list | tuple) else np.shape(y)
+    shape = () if isinstance(y, list | tuple) else np.asarray(y).shape
     if several or (len(shape) == 2 and shape[1] > 1):
         raise InputError(
             "y has several labels for each text, and this is for one; for several: "

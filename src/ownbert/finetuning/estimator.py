@@ -134,6 +134,7 @@ class TextEstimator(BaseEstimator):
 
     def _open(self) -> None:
         """Be fitted with the folder of ``model``."""
+        assert self.model is not None
         predictor = open_predictor(self.model, device=self.device)
         task: Any = predictor.task
         if task.name != self.task_name:

@@ -140,9 +140,10 @@ class NetworkPredictor:
 
     def logits(self, rows: Sequence[Row]) -> Sequence[np.ndarray]:
         """The mean logits (C) of each row, of a task with one answer per text."""
-        plain: Any = copy.copy(self)
-        plain.task = copy.copy(self.task)
-        plain.task.probabilities = lambda logits: logits
+        task: Any = copy.copy(self.task)
+        task.probabilities = lambda logits: logits
+        plain = copy.copy(self)
+        plain.task = task
         return plain.raws(rows)[0]
 
     def notes(self) -> Iterator[str]:

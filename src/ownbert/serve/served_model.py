@@ -263,7 +263,7 @@ class ServedModel:
     def columns(self) -> set[str]:
         """The names of the columns of texts that the folder was trained on."""
         named = getattr(getattr(self.predictor, "task", None), "columns", None)
-        return {getattr(named, "text", None), getattr(named, "second", None)} - {None}
+        return {name for key in ("text", "second") if (name := getattr(named, key, None))}
 
     def require_logits(self) -> None:
         """Raise a ``Refusal`` unless the model has logits of labels."""
