@@ -237,6 +237,8 @@ def test_processes_give_the_same(unit: Path):
     alike(tokens, embedder.encode(TEXTS, output_value="token_embeddings"))
     assert counts == [2, 4, 5]
     alike(embedder.encode([], device=["cpu", "cpu"]), np.zeros(0, np.float32))
+    with pytest.raises(InputError, match="chunk_size is -1; it must be in"):
+        embedder.encode(TEXTS, device=["cpu", "cpu"], chunk_size=-1)
 
 
 def test_embed_takes_what_gives_float_vectors(plain: Path, tmp_path: Path):

@@ -366,6 +366,8 @@ class Embedder:
         options: dict[str, Any],
     ) -> Any:
         """``outputs``, from several processes."""
+        if chunk_size is not None:
+            between(1, limits.COUNT, "[]")("chunk_size", chunk_size)
         with nullcontext(pool) if pool else EmbeddingPool(self, devices) as processes:
             parts = processes.outputs(ids, chunk_size, options, progress)
         if options["output_value"] == SENTENCES:
@@ -427,14 +429,13 @@ class Embedder:
                 f"{self.folder}: the tokens of a prompt are left out of the pooling "
                 "(include_prompt), which is not supported; take prompt=''"
             )
-        found = self._sequences([prompt + text for text in texts])
-        self.seen += len(found)
-        return found
+        return self._sequences([prompt + text for text in texts])
 
     def _sequences(self, texts: Sequence[str]) -> list[np.ndarray]:
         if self.embedding_config.lowercase:
             texts = [text.lower() for text in texts]
         ids = self.builder.ids(texts, self.builder.room + 1)
+        self.seen += len(ids)
         self.cut += sum(len(one) > self.builder.room for one in ids)
         return [self.builder.one(one) for one in ids]
 
