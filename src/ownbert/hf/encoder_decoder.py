@@ -66,6 +66,7 @@ ARGUMENTS = (
     "output_attentions",
     "output_hidden_states",
     "return_dict",
+    "cache_position",
 )
 # Arguments of Transformers that are not supported here.
 _UNSUPPORTED = ("decoder_head_mask", "cross_attn_head_mask")

@@ -245,8 +245,9 @@ def _loss(model: Any, values: dict[str, Any], given: dict[str, Any]) -> Tensor |
     if not kinds or labels is None:
         return None
     logits = values["logits"]
+    count = given.get("num_items_in_batch") if model.accepts_loss_kwargs else None
     if model.architecture_spec.decoder:
-        return losses.causal_lm(logits, labels, given.get("num_items_in_batch"))
+        return losses.causal_lm(logits, labels, count)
     if (
         kinds == ("classification",)
         and model.config.model_type == "deberta-v2"
@@ -260,4 +261,4 @@ def _loss(model: Any, values: dict[str, Any], given: dict[str, Any]) -> Tensor |
         return losses.sequence(logits, labels, model.config)
     if kinds == ("discriminator",):
         return losses.replaced(logits, labels, given.get("attention_mask"))
-    return losses.cross_entropy(logits, labels)
+    return losses.cross_entropy(logits, labels, count=count)

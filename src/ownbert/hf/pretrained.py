@@ -17,7 +17,7 @@ from ownbert.data.batch import Batch
 from ownbert.errors import InputError
 from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.families.weight_map import WeightMap
-from ownbert.hf.arguments import read_arguments, refuse
+from ownbert.hf.arguments import read_arguments, refuse, with_signature
 from ownbert.hf.config import PretrainedConfig
 from ownbert.hf.forward import forward
 from ownbert.hf.names import find, replace_module, their_module_names, their_parameter_names
@@ -26,7 +26,10 @@ from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
 
 # Accepted by every forward pass, besides the arguments of its signature.
-_FURTHER = {"past_key_value", "cache_position", "num_items_in_batch", "next_sentence_label"}
+_FURTHER = {
+    *("past_key_value", "cache_position", "num_items_in_batch", "next_sentence_label"),
+    *("output_attentions", "output_hidden_states", "return_dict"),
+}
 
 
 class PreTrainedModel(nn.Module):
@@ -37,6 +40,7 @@ class PreTrainedModel(nn.Module):
     Attributes:
         model: the packed model.
         packed: if false, padding goes through the encoder too, as in Transformers.
+        accepts_loss_kwargs: whether ``num_items_in_batch`` changes the loss, for ``Trainer``.
     """
 
     family: ClassVar[Family]
@@ -44,6 +48,7 @@ class PreTrainedModel(nn.Module):
     config_class: ClassVar[type[PretrainedConfig]]
     arguments: ClassVar[inspect.Signature]
     packed = True
+    accepts_loss_kwargs: ClassVar[bool] = False
     main_input_name = "input_ids"
 
     def __init__(
@@ -78,6 +83,11 @@ class PreTrainedModel(nn.Module):
             model_type=self.family.model_type,
         )
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "arguments" in vars(cls):  # ``Trainer`` keeps the columns that the signature names.
+            cls.forward = with_signature(cls.forward, cls.arguments)
+
     # Loading, saving and the forward pass; encoder-decoder models have their own.
     _fill, _write, _forward = fill, write, forward
 
@@ -99,13 +109,13 @@ class PreTrainedModel(nn.Module):
         """Takes and returns what Transformers' model of this name does; or takes a ``Batch``."""
         if args and isinstance(args[0], Batch):
             return self.model(*args, **kwargs)
+        known = self.arguments.parameters
+        more = {name: kwargs.pop(name) for name in kwargs.keys() - known.keys()}
+        refuse(f"{type(self).__name__}.forward", more.keys() - _FURTHER, known)
         try:
-            given = dict(self.arguments.bind(*args, **kwargs).arguments)
+            given = {**self.arguments.bind(*args, **kwargs).arguments, **more}
         except TypeError as error:
             raise InputError(f"{type(self).__name__}: {error}") from None
-        more = given.pop("kwargs", {})
-        refuse(f"{type(self).__name__}.forward", more.keys() - _FURTHER, self.arguments.parameters)
-        given |= more
         if "past_key_value" in given:
             given["past_key_values"] = given.pop("past_key_value")
         return self._forward(given)

@@ -14,6 +14,8 @@ from ownbert.hf.inputs import PackedInputs
 from ownbert.nn.heads import ClassificationHead
 from ownbert.nn.model import Outputs
 
+_CACHE = ("past_key_values", "cache_position")  # arguments of the classes that write a text
+
 
 class _T5(EncoderDecoderModel):
     config_class = config_of(T5_ENCODER_DECODER.model_type)
@@ -46,7 +48,7 @@ class T5ForSequenceClassification(_T5):
     """
 
     architecture = "T5ForSequenceClassification"
-    arguments = signature(tuple(name for name in ARGUMENTS if name != "past_key_values"))
+    arguments = signature(tuple(name for name in ARGUMENTS if name not in _CACHE))
 
     def _written(self, given: dict[str, Any]) -> Tensor | None:
         return _shifted(self, given)
@@ -85,7 +87,7 @@ class T5ForQuestionAnswering(_T5):
         tuple(
             other
             for name in ARGUMENTS
-            if name not in ("past_key_values", "labels")
+            if name not in (*_CACHE, "labels")
             for other in (
                 ("start_positions", "end_positions", name) if name == "inputs_embeds" else (name,)
             )
