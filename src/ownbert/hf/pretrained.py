@@ -20,7 +20,9 @@ from ownbert.families.weight_map import WeightMap
 from ownbert.hf.arguments import read_arguments, refuse, with_signature
 from ownbert.hf.config import PretrainedConfig
 from ownbert.hf.forward import forward
-from ownbert.hf.names import find, replace_module, their_module_names, their_parameter_names
+from ownbert.hf.names import find, replace_module, their_module_names
+from ownbert.hf.parts import children_by_name, follow, their_parameters
+from ownbert.hf.recognition import blank, recognized
 from ownbert.hf.states import fill, to_ours, to_theirs, write
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
@@ -87,6 +89,13 @@ class PreTrainedModel(nn.Module):
         super().__init_subclass__(**options)
         if "arguments" in vars(cls):  # ``Trainer`` keeps the columns that the signature names.
             cls.forward = with_signature(cls.forward, cls.arguments)
+
+    @property
+    def __class__(self) -> type:  # pyright: ignore
+        return recognized(type(self), "transformers.modeling_utils", "PreTrainedModel")
+
+    def __reduce__(self) -> tuple:
+        return blank, (type(self),), self.__dict__
 
     # Loading, saving and the forward pass; encoder-decoder models have their own.
     _fill, _write, _forward = fill, write, forward
@@ -192,15 +201,32 @@ class PreTrainedModel(nn.Module):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parameters under Transformers' names; a fused one under the joined names of its parts."""
-        names = their_parameter_names(self.model, self.weight_map)
-        known = {id(p): names[name] for name, p in self.model.named_parameters() if name in names}
+        """Parameters under Transformers' names; a fused one as the three that it is there."""
+        ours = {name: id(parameter) for name, parameter in self.model.named_parameters()}
+        theirs = their_parameters(self.model, self.weight_map)
+        known = {ours[name]: named for name, named in theirs.items()} if remove_duplicate else {}
         start = prefix + "." if prefix else ""
         for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
-            their = known.get(id(parameter)) if remove_duplicate else None
-            if their is not None:
-                name = start + self.own_name(their)
-            yield name, parameter
+            for their, part in known.get(id(parameter), ()):
+                yield start + self.own_name(their), part
+            if id(parameter) not in known:
+                yield name, parameter
+
+    def named_children(self) -> Iterator[tuple[str, nn.Module]]:
+        """By Transformers' names and flat: ``Trainer`` finds weights to decay by those of children.
+
+        ``children`` are the modules that there are.
+        """
+        modules = dict(self.named_modules())
+        yield from children_by_name(dict(self.named_parameters()), modules)
+
+    def children(self) -> Iterator[nn.Module]:
+        return (module for module in self._modules.values() if module is not None)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        moved = super()._apply(fn, recurse)
+        follow(list(self.model.parameters()))
+        return moved
 
     def train(self, mode: bool = True) -> Any:
         if "_base" in self.__dict__:
