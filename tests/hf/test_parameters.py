@@ -1,4 +1,4 @@
-"""Parameters by Transformers' names: queries, keys and values are one matrix, and train as three."""
+"""Parameters by Transformers' names: queries, keys and values, one matrix, train as three."""
 
 import copy
 import pickle

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ownbert.families.rules import Fuse, Heads, Rename, Reshape, head_of, written_out
+from ownbert.families.rules import Fuse, Heads, Rename, Reshape, head_of, their_names, written_out
 from ownbert.families.weight_map import WeightMap
 from ownbert.nn.model import Model
 
@@ -88,8 +88,9 @@ class Part(nn.Parameter):
     def grad(self) -> Tensor | None:  # pyright: ignore
         self.follow()
         whole = self.fused.whole.grad
-        none = whole is None or not self.requires_grad or self.number in self.fused.empty
-        return None if none else self.place(whole)
+        if whole is None or not self.requires_grad or self.number in self.fused.empty:
+            return None
+        return self.place(whole)
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -128,7 +129,7 @@ class Part(nn.Parameter):
         flag.__set__(self, value)  # pyright: ignore
         self.fused.whole.requires_grad = any(flag.__get__(part) for part in self.fused.parts)  # pyright: ignore
 
-    def requires_grad_(self, requires_grad: bool = True) -> "Part":
+    def requires_grad_(self, requires_grad: bool = True) -> "Part":  # pyright: ignore
         self.requires_grad = requires_grad
         return self
 
@@ -137,17 +138,16 @@ def their_parameters(model: Model, weight_map: WeightMap) -> dict[str, list[tupl
     """By our name of each parameter: their names, and the parameter itself or its parts."""
     ours, found = dict(model.named_parameters()), {}
     for rule in written_out(weight_map.rules, model.config):
-        if head_of(rule) not in (None, *model.specs) or getattr(rule, "ours", None) not in ours:
+        if not isinstance(rule, Rename | Fuse | Heads | Reshape) or rule.ours not in ours:
             continue
-        if rule.ours in found:  # the first name is written
-            continue
-        whole = ours[rule.ours]
+        if head_of(rule) not in (None, *model.specs) or rule.ours in found:
+            continue  # of several names the first is the one that is written
+        whole, names = ours[rule.ours], their_names(rule)
         if isinstance(rule, Rename):
             found[rule.ours] = [(rule.theirs, whole)]
-        elif isinstance(rule, Fuse | Heads | Reshape):
-            theirs = [rule.theirs] if isinstance(rule, Reshape) else rule.theirs
-            parts = parts_of(whole, [_view(rule, model, i) for i in range(len(theirs))])
-            found[rule.ours] = list(zip(theirs, parts, strict=True))
+        else:
+            parts = parts_of(whole, [_view(rule, model, i) for i in range(len(names))])
+            found[rule.ours] = list(zip(names, parts, strict=True))
     return found
 
 

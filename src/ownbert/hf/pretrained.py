@@ -19,7 +19,7 @@ from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.families.weight_map import WeightMap
 from ownbert.hf.arguments import read_arguments, refuse, with_signature
 from ownbert.hf.config import PretrainedConfig
-from ownbert.hf.forward import forward
+from ownbert.hf.forward import forward as run
 from ownbert.hf.names import find, replace_module, their_module_names
 from ownbert.hf.parts import children_by_name, follow, their_parameters
 from ownbert.hf.recognition import blank, recognized
@@ -98,7 +98,7 @@ class PreTrainedModel(nn.Module):
         return blank, (type(self),), self.__dict__
 
     # Loading, saving and the forward pass; encoder-decoder models have their own.
-    _fill, _write, _forward = fill, write, forward
+    _fill, _write, _forward = fill, write, run
 
     @property
     def architecture_spec(self) -> ArchitectureSpec:

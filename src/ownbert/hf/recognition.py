@@ -26,4 +26,4 @@ def _derived(ours: type, theirs: type) -> type:
 
 def blank(kind: type) -> Any:
     """An object for ``pickle`` and ``copy`` to fill; they refuse one that names another class."""
-    return kind.__new__(kind)
+    return object.__new__(kind)
