@@ -265,3 +265,15 @@ def test_texts_of_a_folder(tmp_path: Path):
     assert model.specs["classification"].pooling == "mean"
     save(model, tmp_path / "labelled")
     assert load(tmp_path / "labelled").labels == ("a", "b", "c")
+
+
+def test_gradients_at_what_both_stacks_return(tmp_path: Path):
+    found = []
+    for model in pair(tmp_path, "T5ForConditionalGeneration"):
+        out = model(**texts(), use_cache=False, output_attentions=True, output_hidden_states=True)
+        names = ("encoder_attentions", "decoder_attentions", "cross_attentions")
+        names += ("encoder_hidden_states", "decoder_hidden_states")
+        wanted = [out[name][0] for name in names] + [out.encoder_last_hidden_state]
+        found.append(torch.autograd.grad(out.logits[0, 4, 7], wanted))
+    for mine, other in zip(found[1], found[0], strict=True):
+        close(mine[0], other[0])  # a text without padding

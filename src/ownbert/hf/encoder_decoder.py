@@ -224,11 +224,13 @@ class EncoderDecoderModel(PreTrainedModel):
         check_inputs(stack, given, padded.size)
         packed = pack(padded, stack.config, dense=not self.packed)
         keep_hidden = bool(option(self, options, "output_hidden_states"))
+        if torch.is_grad_enabled() and (keep_hidden or padded.keep):
+            packed.context.returned = packed
         hidden, states = stack(packed.batch, packed.context, keep_hidden=keep_hidden)
-        values: dict[str, Any] = {"last_hidden_state": packed.padded(hidden)}
+        (last,) = packed.shown(packed.context.last_hidden or hidden)
+        values: dict[str, Any] = {"last_hidden_state": last}
         if states:
-            states = all_hidden_states(self, states, hidden)
-            values["hidden_states"] = tuple(map(packed.padded, states))
+            values["hidden_states"] = all_hidden_states(self, states, hidden, packed)
         if padded.keep:
             values |= attention_weights(packed, stack)
         return ModelOutput(_ENCODER, values)
@@ -258,13 +260,15 @@ class EncoderDecoderModel(PreTrainedModel):
         dense = not self.packed or (labelled and mask is not None)
         packed = pack(padded, stack.config, dense=dense)
         keep_hidden = bool(option(self, given, "output_hidden_states"))
+        if torch.is_grad_enabled() and (keep_hidden or padded.keep or not self.kinds):
+            packed.context.returned = packed
         out = self.model(packed.batch, context=packed.context, keep_hidden=keep_hidden)
         values: dict[str, Any] = {**self._answers(given, out, packed)}
         if padded.cache is not None:
             values["past_key_values"] = padded.cache
         if out.hidden_states:
-            states = all_hidden_states(self, out.hidden_states, out.hidden)
-            values["decoder_hidden_states"] = tuple(map(packed.padded, states))
+            states = all_hidden_states(self, out.hidden_states, out.hidden, packed)
+            values["decoder_hidden_states"] = states
         if padded.keep:
             weights = attention_weights(packed, stack)
             values["decoder_attentions"] = weights.pop("attentions")

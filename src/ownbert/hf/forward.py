@@ -6,6 +6,7 @@ longest sequence, C choices.
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -52,6 +53,8 @@ def forward(model: Any, given: dict[str, Any]) -> Any:
         packed = pack(padded, stack.config, dense=dense)
     states = bool(option(model, given, "output_hidden_states"))
     kept = memory is not None and memory.kept
+    if torch.is_grad_enabled() and (states or keep or not kinds):
+        packed.context.returned = packed
     out = model.model(packed.batch, kinds, context=packed.context, keep_hidden=states or kept)
     values = _values(model, out, packed, states=states)
     if memory is not None:
@@ -201,19 +204,23 @@ def _values(model: Any, out: Outputs, packed: PackedInputs, *, states: bool) -> 
     }
     values: dict[str, Any] = logits_by_name(kinds, logits)
     if not kinds:
-        values["last_hidden_state"] = packed.answers(packed.last_stream(out.hidden))
+        shown = packed.shown(packed.context.last_hidden or out.hidden)
+        values["last_hidden_state"] = shown[-1]
         values["pooler_output"] = out.pooled
     if states:
-        kept = all_hidden_states(model, out.hidden_states, out.hidden)
-        values["hidden_states"] = tuple(x for h in kept for x in packed.streams(h))
+        values["hidden_states"] = all_hidden_states(model, out.hidden_states, out.hidden, packed)
     if packed.context.cache is not None:
         values["past_key_values"] = packed.context.cache
     return values
 
 
-def all_hidden_states(model: Any, states: tuple[Tensor, ...], last: Tensor) -> tuple[Tensor, ...]:
-    """The hidden states of all layers: in T5 the last ones are those after the last norm."""
-    return (*states[:-1], last) if model.config.model_type == T5.model_type else states
+def all_hidden_states(
+    model: Any, states: tuple[Any, ...], last: Tensor, packed: PackedInputs
+) -> tuple[Tensor, ...]:
+    """The hidden states of all layers, padded: in T5 the last are those after the last norm."""
+    if model.config.model_type == T5.model_type:
+        states = (*states[:-1], packed.context.last_hidden or last)
+    return tuple(x for h in states for x in packed.shown(h))
 
 
 def attention_weights(packed: PackedInputs, stack: Encoder) -> dict[str, Any]:

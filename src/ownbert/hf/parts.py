@@ -82,7 +82,7 @@ class Part(nn.Parameter):
         own = torch.Tensor.grad.__get__(self)  # pyright: ignore
         torch.Tensor.grad.__set__(self, None)  # pyright: ignore
         so_far = self.grad
-        self.grad = own if so_far is None else so_far + own
+        self.grad = own if so_far is None else so_far + own  # pyright: ignore
 
     @property
     def grad(self) -> Tensor | None:  # pyright: ignore

@@ -115,7 +115,6 @@ class MultiHeadAttention(nn.Module):
             dropout=self.dropout.p if self.training else 0.0,
             bias=bias.over(layout) if isinstance(bias, RelativeSinusoids) else bias,
             weights=layer in context.keep,
-            backend="reference" if context.differentiable and layer in context.keep else None,
         )
         if context.head_mask is not None:
             # Scaling a head's output is scaling its weights, and needs no weights.
@@ -124,6 +123,8 @@ class MultiHeadAttention(nn.Module):
             if weights is not None:
                 scales = scale.expand(len(weights), -1)[..., None, None]
                 weights = [w * s for w, s in zip(weights, scales, strict=True)]
+        if weights is not None and context.returned is not None:
+            weights, out = context.returned.attended(weights, v, layout)
         if weights is not None:
             collected[layer] = weights
         return out if self.blur is None else blur(out, layout, self.blur)
