@@ -39,6 +39,10 @@ from ownbert.nn.model import Model, Outputs
 from ownbert.text.tokenizer import Tokenizer
 
 _ENCODER = ("last_hidden_state", "hidden_states", "attentions")
+_DECODER = (
+    *("last_hidden_state", "past_key_values", "hidden_states", "attentions"),
+    "cross_attentions",
+)
 # After the loss and what is computed for each token.
 _FIELDS = (
     "past_key_values",
@@ -68,8 +72,6 @@ ARGUMENTS = (
     "return_dict",
     "cache_position",
 )
-# Arguments of Transformers that are not supported here.
-_UNSUPPORTED = ("decoder_head_mask", "cross_attn_head_mask")
 # Arguments of ``generate`` that would select another strategy, with the value required here.
 _FIXED = {"do_sample": False, "num_return_sequences": 1, "penalty_alpha": None}
 _OPTIONS = ("max_new_tokens", "max_length", "num_beams", "length_penalty", "bad_words_ids")
@@ -121,9 +123,8 @@ class EncoderDecoderModel(PreTrainedModel):
     def _answers(
         self, given: dict[str, Any], out: Outputs, packed: PackedInputs
     ) -> dict[str, Tensor]:
-        """What ``answer_fields`` names."""
-        rows = out.logits["generator"] if self.kinds else out.hidden
-        return {self.answer_fields[0]: packed.padded(rows)}
+        """What ``answer_fields`` names, by the head."""
+        return {self.answer_fields[0]: packed.padded(out.logits["generator"])}
 
     def _loss(self, given: dict[str, Any], values: dict[str, Any]) -> Tensor | None:
         labels = given.get("labels")
@@ -140,6 +141,10 @@ class EncoderDecoderModel(PreTrainedModel):
     def get_encoder(self) -> Any:
         """A function of input_ids and attention_mask that returns ``encoder_outputs``."""
         return self.encode
+
+    def get_decoder(self) -> Any:
+        """A function of input_ids, encoder_hidden_states, ... that returns hidden states."""
+        return self.decode
 
     def get_output_embeddings(self) -> nn.Module:
         if "generator" not in self.model.heads:
@@ -167,9 +172,7 @@ class EncoderDecoderModel(PreTrainedModel):
 
     def _forward(self, given: dict[str, Any]) -> Any:
         check_tensors(given)
-        for name in _UNSUPPORTED:
-            if given.get(name) is not None:
-                raise InputError(f"{name} is not supported; head_mask is that of the encoder")
+        given = {**given, **self._decoder_masks(given)}
         encoded = given.get("encoder_outputs")
         if encoded is None:
             source = ("input_ids", "attention_mask", "head_mask", "inputs_embeds")
@@ -186,6 +189,18 @@ class EncoderDecoderModel(PreTrainedModel):
             values["loss"] = loss
         named = ModelOutput(("loss", *self.answer_fields, *_FIELDS), values)
         return named if returns_names(self, given) else named.to_tuple()
+
+    def _decoder_masks(self, given: dict[str, Any]) -> dict[str, Tensor]:
+        """Where the decoder's heads are masked: all of cross attention's, which has its own."""
+        own, cross = given.get("decoder_head_mask"), given.get("cross_attn_head_mask")
+        if own is None or cross is not None:
+            return {}
+        config = self._decoder.config
+        return {
+            "cross_attn_head_mask": own.new_ones(
+                config.num_hidden_layers, config.num_attention_heads
+            )
+        }
 
     def encode(
         self,
@@ -235,8 +250,32 @@ class EncoderDecoderModel(PreTrainedModel):
             values |= attention_weights(packed, stack)
         return ModelOutput(_ENCODER, values)
 
-    def _decode(self, given: dict[str, Any], encoded: Tensor) -> dict[str, Any]:
-        """The decoder's logits (B, S, V), and its other outputs that are requested."""
+    def decode(
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **given: Any
+    ) -> ModelOutput:
+        """The decoder's outputs for ``encoder_hidden_states``, without a head.
+
+        Args:
+            input_ids: (B, S).
+            attention_mask: (B, S), by default all ones.
+            given: further arguments of a decoder.
+        """
+        encoded = given.pop("encoder_hidden_states", None)
+        if encoded is None:
+            raise InputError("give encoder_hidden_states, what get_encoder() returned")
+        mask = given.pop("encoder_attention_mask", None)
+        for name in ("head_mask", "inputs_embeds"):
+            given[f"decoder_{name}"] = given.pop(name, None)
+        named = {"decoder_input_ids": input_ids, "decoder_attention_mask": attention_mask}
+        check_tensors({**given, **named})
+        values = self._decode({**given, **named, "attention_mask": mask}, encoded, heads=False)
+        return ModelOutput(_DECODER, {n.removeprefix("decoder_"): v for n, v in values.items()})
+
+    def _decode(
+        self, given: dict[str, Any], encoded: Tensor, *, heads: bool = True
+    ) -> dict[str, Any]:
+        """The decoder's logits (B, S, V) or hidden states, and other outputs that are requested."""
+        kinds = self.kinds if heads else ()
         stack = self._decoder
         ids, embeds = given.get("decoder_input_ids"), given.get("decoder_inputs_embeds")
         if ids is None and embeds is None:
@@ -248,6 +287,8 @@ class EncoderDecoderModel(PreTrainedModel):
             attention_mask=mask,
             encoder_hidden_states=encoded,
             encoder_attention_mask=given.get("attention_mask"),
+            head_mask=given.get("decoder_head_mask"),
+            cross_head_mask=given.get("cross_attn_head_mask"),
             cache=cache_of(self, stack.config, given),
             keep=attention_layers(stack, option(self, given, "output_attentions")),
         )
@@ -256,14 +297,18 @@ class EncoderDecoderModel(PreTrainedModel):
         inputs["encoder_attention_mask"] = padded.encoder_attention_mask
         check_inputs(stack, inputs, padded.size, "decoder_")
         # A label may be at padding, and so may the last end of a text or an answer.
-        labelled = given.get("labels") is not None or self.kinds not in ((), ("generator",))
+        labelled = given.get("labels") is not None or kinds not in ((), ("generator",))
         dense = not self.packed or (labelled and mask is not None)
         packed = pack(padded, stack.config, dense=dense)
         keep_hidden = bool(option(self, given, "output_hidden_states"))
-        if torch.is_grad_enabled() and (keep_hidden or padded.keep or not self.kinds):
+        if torch.is_grad_enabled() and (keep_hidden or padded.keep or not kinds):
             packed.context.returned = packed
-        out = self.model(packed.batch, context=packed.context, keep_hidden=keep_hidden)
-        values: dict[str, Any] = {**self._answers(given, out, packed)}
+        out = self.model(packed.batch, kinds, context=packed.context, keep_hidden=keep_hidden)
+        if kinds:
+            values: dict[str, Any] = {**self._answers(given, out, packed)}
+        else:
+            (last,) = packed.shown(packed.context.last_hidden or out.hidden)
+            values = {"last_hidden_state": last}
         if padded.cache is not None:
             values["past_key_values"] = padded.cache
         if out.hidden_states:

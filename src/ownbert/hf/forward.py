@@ -24,6 +24,7 @@ from ownbert.nn.model import Outputs
 _PER_SEQUENCE = ("nsp", "sop", "classification", "choice")
 # Arguments with which Transformers' ModernBERT takes batches that are packed already.
 UNPADDED = ("indices", "cu_seqlens", "max_seqlen", "batch_size", "seq_len")
+_LABELS = ("labels", "start_positions")
 _OTHER_LABEL = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}
 
 
@@ -158,8 +159,10 @@ def cache_of(model: Any, config: EncoderConfig, given: dict[str, Any]) -> Cache 
             past = Cache.from_layers(past)
         except (AttributeError, IndexError, TypeError, ValueError):
             raise InputError("past_key_values must be what an earlier call returned") from None
-    if past is not None or not config.is_decoder or given.get("labels") is not None:
+    if past is not None or not config.is_decoder:
         return past
+    if not model.caches_with_labels and any(given.get(name) is not None for name in _LABELS):
+        return None
     recomputes = model.training and model.model.encoder.gradient_checkpointing
     return Cache() if option(model, given, "use_cache") and not recomputes else None
 

@@ -31,6 +31,7 @@ class PaddedInputs:
     Args:
         cache: keys and values of earlier tokens.
         keep: layers whose attention weights are returned.
+        cross_head_mask: of a decoder's attention to an encoder; None: ``head_mask``.
         perm_mask: (B, S, S), of XLNet, 1 where a token does not see another.
         target_mapping: (B, P, S), of XLNet, 1 at the token that each query predicts.
     """
@@ -46,6 +47,7 @@ class PaddedInputs:
     encoder_attention_mask: Tensor | None = None
     perm_mask: Tensor | None = None
     target_mapping: Tensor | None = None
+    cross_head_mask: Tensor | None = None
     cache: Cache | None = None
     keep: frozenset[int] = frozenset()
 
@@ -248,6 +250,7 @@ def pack(given: PaddedInputs, config: EncoderConfig, *, dense: bool) -> PackedIn
         predicted = torch.arange(batch.tokens, batch.tokens + count, device=given.device)
         batch = replace(batch, masked_positions=predicted)
     packed = PackedInputs(replace(batch, layout=layout), context, index, size)
+    context.cross_head_mask = expand_head_mask(given.cross_head_mask, config, size[0])
     hidden = given.encoder_hidden_states
     if hidden is None:
         return packed

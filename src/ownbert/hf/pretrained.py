@@ -18,11 +18,11 @@ from ownbert.errors import InputError
 from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.families.weight_map import WeightMap
 from ownbert.hf.arguments import read_arguments, refuse, with_signature
+from ownbert.hf.common import CommonModel
 from ownbert.hf.config import PretrainedConfig
 from ownbert.hf.forward import forward as run
 from ownbert.hf.names import find, replace_module, their_module_names
 from ownbert.hf.parts import children_by_name, follow, their_parameters
-from ownbert.hf.recognition import blank, recognized
 from ownbert.hf.states import fill, to_ours, to_theirs, write
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
@@ -34,7 +34,7 @@ _FURTHER = {
 }
 
 
-class PreTrainedModel(nn.Module):
+class PreTrainedModel(CommonModel):
     """A model with the arguments and outputs of Transformers 4.57.6 around a packed one.
 
     Padding costs nothing: it is removed before the encoder, and outputs are zero there.
@@ -42,6 +42,7 @@ class PreTrainedModel(nn.Module):
     Attributes:
         model: the packed model.
         packed: if false, padding goes through the encoder too, as in Transformers.
+        caches_with_labels: whether a decoder returns its cache beside a loss.
         accepts_loss_kwargs: whether ``num_items_in_batch`` changes the loss, for ``Trainer``.
     """
 
@@ -51,6 +52,7 @@ class PreTrainedModel(nn.Module):
     arguments: ClassVar[inspect.Signature]
     packed = True
     accepts_loss_kwargs: ClassVar[bool] = False
+    caches_with_labels: ClassVar[bool] = False
     main_input_name = "input_ids"
 
     def __init__(
@@ -72,9 +74,20 @@ class PreTrainedModel(nn.Module):
         self.num_labels = config.num_labels
         self.with_pooler = self.architecture_spec.pooler and (add_pooling_layer or bool(self.kinds))
         self.model = model or self._new_model()
+        if model is None:
+            self._initialize_heads()
         # A state dict has Transformers' names.
         self._register_state_dict_hook(to_theirs)
         self.register_load_state_dict_pre_hook(to_ours)
+
+    def post_init(self) -> None:
+        """Initialise the layers that a subclass has added, and the heads by its own rule."""
+        super().post_init()
+        self._initialize_heads()
+
+    def _initialize_heads(self) -> None:
+        if type(self)._init_weights is not CommonModel._init_weights:
+            self.model.heads.apply(self._init_weights)
 
     def _new_model(self) -> Model:
         return Model(
@@ -89,13 +102,6 @@ class PreTrainedModel(nn.Module):
         super().__init_subclass__(**options)
         if "arguments" in vars(cls):  # ``Trainer`` keeps the columns that the signature names.
             cls.forward = with_signature(cls.forward, cls.arguments)
-
-    @property
-    def __class__(self) -> type:  # pyright: ignore
-        return recognized(type(self), "transformers.modeling_utils", "PreTrainedModel")
-
-    def __reduce__(self) -> tuple:
-        return blank, (type(self),), self.__dict__
 
     # Loading, saving and the forward pass; encoder-decoder models have their own.
     _fill, _write, _forward = fill, write, run
@@ -168,6 +174,8 @@ class PreTrainedModel(nn.Module):
                 raise
         if name == self.base_model_prefix and self.kinds:
             return self.base_model
+        if name == "dropout" and self.kinds:
+            return self.model.heads[self.kinds[0]].dropout  # pyright: ignore
         without = not self.kinds and not self.with_pooler
         if name == "pooler" and without and self.architecture_spec.pooler:
             return None
@@ -233,24 +241,9 @@ class PreTrainedModel(nn.Module):
             self.__dict__["_base"].training = mode
         return super().train(mode)
 
-    @property
-    def name_or_path(self) -> str:
-        return self.config.name_or_path
-
-    @classmethod
-    def can_generate(cls) -> bool:
-        return bool(getattr(cls, "generate", None))
-
-    def get_memory_footprint(self, return_buffers: bool = True) -> int:
-        """Bytes of the parameters."""
-        return sum(p.numel() * p.element_size() for p in self.parameters())
-
     def init_weights(self) -> None:
         self.model.initialize()
         self.tie_weights()
-
-    def post_init(self) -> None:
-        """Called by subclasses written for Transformers; there is nothing left to do."""
 
     @property
     def device(self) -> torch.device:
@@ -260,17 +253,11 @@ class PreTrainedModel(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.model.dtype
 
-    def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
-        """The number of parameters, tied ones counted once."""
-        tables = {id(m.weight) for m in self.modules() if isinstance(m, nn.Embedding)}
-        return sum(
-            p.numel()
-            for p in self.parameters()
-            if (p.requires_grad or not only_trainable)
-            and not (exclude_embeddings and id(p) in tables)
-        )
-
     # ---- surgery
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
 
     def get_input_embeddings(self) -> nn.Module:
         """The word embeddings; in an image model the projection of the patches."""
@@ -290,6 +277,21 @@ class PreTrainedModel(nn.Module):
     def get_output_embeddings(self) -> nn.Module | None:
         heads = self.model.heads.values()
         return next((h.decoder for h in heads if isinstance(h, MaskedLMHead)), None)
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the layer that makes logits of words; a tied one has the word embeddings."""
+        layer = self.get_output_embeddings()
+        if layer is None:
+            raise InputError(f"{type(self).__name__} has no head of words")
+        weight = getattr(new_embeddings, "weight", None)
+        tied = layer.weight is self.model.encoder.embeddings.word.weight
+        if not isinstance(weight, nn.Parameter) or (tied and weight is not layer.weight):
+            raise InputError(
+                "the output layer shares its matrix with the word embeddings; give a layer of the "
+                "same parameter, or use set_input_embeddings"
+            )
+        bias: Any = getattr(new_embeddings, "bias", None)
+        layer.weight, layer.bias = weight, bias
 
     def resize_token_embeddings(
         self,
@@ -313,29 +315,15 @@ class PreTrainedModel(nn.Module):
         if not isinstance(heads_to_prune, Mapping):
             raise InputError("prune_heads needs the heads of each layer: {0: [1, 2], 3: [0]}")
         self.family.require_pruning()
-        self.model.prune_heads({int(i): list(heads) for i, heads in heads_to_prune.items()})
+        layers = self.model.config.num_hidden_layers  # -1 is the last one
+        given = {int(i): list(heads) for i, heads in heads_to_prune.items()}
+        self.model.prune_heads({i + layers * (i < 0): heads for i, heads in given.items()})
         self.config.pruned_heads = {
             i: list(heads) for i, heads in self.model.config.pruned_heads.items()
         }
 
     def tie_weights(self) -> None:
         self.model.tie()
-
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None) -> None:
-        """Recompute activations inside blocks in the backward pass: less memory, more time."""
-        self._set_checkpointing(True)
-
-    def gradient_checkpointing_disable(self) -> None:
-        self._set_checkpointing(False)
-
-    def _set_checkpointing(self, value: bool) -> None:
-        self.model.encoder.gradient_checkpointing = value
-        if self.model.decoder is not None:
-            self.model.decoder.gradient_checkpointing = value
-
-    @property
-    def is_gradient_checkpointing(self) -> bool:
-        return self.model.encoder.gradient_checkpointing
 
     # ---- folders
 

@@ -21,6 +21,17 @@ class _T5(EncoderDecoderModel):
     config_class = config_of(T5_ENCODER_DECODER.model_type)
     kind = T5_ENCODER_DECODER
 
+    def _decoder_masks(self, given: dict[str, Any]) -> dict[str, Tensor]:
+        """The encoder's mask is also the decoder's, where both have as many layers."""
+        own = given.get("decoder_head_mask")
+        if own is None and self.config.num_layers == self.config.num_decoder_layers:
+            own = given.get("head_mask")
+        found = {} if own is None else {"decoder_head_mask": own}
+        return {**found, **super()._decoder_masks({**given, **found})}
+
+    def _shift_right(self, input_ids: Tensor) -> Tensor:
+        return self.prepare_decoder_input_ids_from_labels(input_ids)
+
 
 class T5ForConditionalGeneration(_T5):
     """T5 with a head: reads a source, writes a text.
@@ -29,6 +40,7 @@ class T5ForConditionalGeneration(_T5):
     """
 
     architecture = T5_ENCODER_DECODER.architecture
+    caches_with_labels = True
 
 
 class T5Model(_T5):

@@ -200,6 +200,7 @@ class Context:
         layout: of the batch.
         positions: (T), of the batch.
         head_mask: (L, H) or (L, B, H), factors for the outputs of heads.
+        cross_head_mask: that of cross attention; None: ``head_mask``.
         keep: layers whose attention weights are wanted.
         encoder_hidden: (T', D), what cross attention attends to.
         cross: the layout of this attention.
@@ -219,6 +220,7 @@ class Context:
     head_mask: Tensor | None = None
     keep: frozenset[int] = frozenset()
     encoder_hidden: Tensor | None = None
+    cross_head_mask: Tensor | None = None
     cross: Layout | None = None
     cache: Cache | None = None
     segments: Tensor | None = None
