@@ -3,6 +3,8 @@
 import io
 import json
 import pickle
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from ownbert.checkpoint import load
+from ownbert.checkpoint import describe, load
 from ownbert.checkpoint.weights import read_weights
+from ownbert.config import HeadSpec
 from ownbert.errors import InputError
 from ownbert.inference.packed_encoder import PackedEncoder
 from ownbert.nn.model import Model
-from support.tiny import made, parameters, same
+from ownbert.nn.undrawn import truncated_normal_
+from support.tiny import LABELS, made, parameters, same
 
 
 def test_pickled_tensors(tmp_path: Path):
@@ -38,10 +42,47 @@ def test_only_what_a_folder_lacks_is_drawn(tmp_path: Path, monkeypatch: pytest.M
     assert torch.equal(state, torch.get_rng_state())
     torch.manual_seed(1)
     new = load(tmp_path, heads=("mlm", "nsp"))
+    state = torch.get_rng_state()
     torch.manual_seed(1)
-    drawn = Model(model.config, ("mlm", "nsp"))
-    assert torch.equal(new.heads["nsp"].dense.weight, drawn.heads["nsp"].dense.weight)
+    drawn = parameters(new)
+    for name in ("heads.nsp.dense", "pooler.dense"):  # in the order of a model's modules
+        weight = drawn[f"{name}.weight"]
+        assert torch.equal(weight, truncated_normal_(torch.empty(weight.shape), 0.02))
+        assert not drawn[f"{name}.bias"].any()
+    assert torch.equal(state, torch.get_rng_state())
     assert torch.equal(new.encoder.embeddings.word.weight, model.encoder.embeddings.word.weight)
+
+
+@pytest.mark.parametrize(
+    ("head", "changes"),
+    [
+        (HeadSpec("classification", pooling="lstm", dense="tanh", segments="gru", ngrams=50), {}),
+        (HeadSpec("classification", pooling="attention"), {"layer_gate": "sum"}),
+        (HeadSpec("tokens", features=(3, 4), dense="gelu", dense_norm=True), {}),
+        pytest.param(
+            *(HeadSpec("tokens", crf=True), {}),
+            marks=pytest.mark.skipif(find_spec("torchcrf") is None, reason="pytorch-crf"),
+        ),
+    ],
+)
+def test_a_new_head_is_drawn_as_in_a_new_model(
+    tmp_path: Path, head: HeadSpec, changes: dict[str, str]
+):
+    made(tmp_path, "mlm")
+    description = describe(tmp_path)
+    description = replace(description, config=replace(description.config, **changes))
+    torch.use_deterministic_algorithms(True)  # new memory is full of NaN
+    try:
+        found = load(tmp_path, heads=[head], labels=LABELS, description=description)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    drawn = parameters(Model(description.config, [head], labels=LABELS))
+    there = parameters(load(tmp_path, heads=[]))
+    new = {name: p for name, p in parameters(found).items() if name not in there}
+    assert len(new) > 4
+    for name, tensor in new.items():
+        one, two = (t.double().square().mean().sqrt().item() for t in (tensor, drawn[name]))
+        assert two / 6 <= one <= two * 6, name
 
 
 def test_vectors_need_no_pooler(tmp_path: Path):

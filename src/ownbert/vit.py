@@ -24,6 +24,7 @@ from ownbert.families.vit import CLASSIFICATION, STRUCTURE, image_rules
 from ownbert.families.weight_map import WeightMap
 from ownbert.nn.model import Model
 from ownbert.nn.patches import picture_batch
+from ownbert.nn.undrawn import Undrawn
 
 _BLOCK, _TIMM = "encoder.blocks.{i}.", "blocks.{i}."
 
@@ -138,18 +139,19 @@ def from_timm(
     except KeyError as error:
         raise InputError(f"no tensor {error.args[0]}: not a VisionTransformer of timm") from None
     side = round(patches**0.5)
-    model = make_model(
-        image_size=image_size or (side * patch[0], side * patch[1]),
-        patch_size=(patch[0], patch[1]),
-        channels=channels,
-        num_classes=len(state_dict.get("head.weight", ())),
-        hidden_size=hidden,
-        layers=1 + max(int(n.split(".")[1]) for n in state_dict if n.startswith("blocks.")),
-        heads=heads,
-        mlp_ratio=(inner + 0.5) / hidden,  # rounded down to an integer
-        qkv_bias="blocks.0.attn.qkv.bias" in state_dict,
-        labels=labels,
-    )
+    with Undrawn():
+        model = make_model(
+            image_size=image_size or (side * patch[0], side * patch[1]),
+            patch_size=(patch[0], patch[1]),
+            channels=channels,
+            num_classes=len(state_dict.get("head.weight", ())),
+            hidden_size=hidden,
+            layers=1 + max(int(n.split(".")[1]) for n in state_dict if n.startswith("blocks.")),
+            heads=heads,
+            mlp_ratio=(inner + 0.5) / hidden,  # rounded down to an integer
+            qkv_bias="blocks.0.attn.qkv.bias" in state_dict,
+            labels=labels,
+        )
     load_timm(model, state_dict)
     return model.eval()
 

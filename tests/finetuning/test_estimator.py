@@ -36,6 +36,7 @@ from ownbert import (
     load_tokenizer,
     predict,
 )
+from ownbert.checkpoint import weights as weight_files
 from ownbert.finetuning.arrays import rows_of, texts_of
 
 UNITS = {"red": 100.0, "green": 250.0, "blue": 300.0}
@@ -342,6 +343,18 @@ def test_a_finished_folder_is_a_fitted_estimator(classifier: Path, test, tmp_pat
     assert (Predictor(tmp_path / "saved").predict(X) == found.predict(X)).all()
     with pytest.raises(InputError, match="trained for classify, and OwnBertRegressor is for"):
         OwnBertRegressor.from_pretrained(classifier)
+
+
+def test_a_finished_folder_is_read_once(classifier: Path, monkeypatch: pytest.MonkeyPatch):
+    read, plain = Counter[str](), weight_files.read_file
+
+    def counting(path: Path) -> Any:
+        read[path.name] += 1
+        return plain(path)
+
+    monkeypatch.setattr(weight_files, "read_file", counting)
+    OwnBertClassifier.from_pretrained(classifier)
+    assert read == {"model.safetensors": 1}
 
 
 def test_a_weight_of_nothing_is_no_text(pretrained: Path):

@@ -1,15 +1,13 @@
 """``from_pretrained`` opens each file of a folder once."""
 
-import builtins
 import json
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+import ownbert
 import ownbert.hf as hf
+from support.opened_files import opened
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -25,25 +23,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def opened(call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often ``call`` opens each file in Python (weights are opened in Rust)."""
-    counts: Counter[str] = Counter()
-    plain = builtins.open
-
-    def counting(file: Any, *args: Any, **kwargs: Any) -> Any:
-        counts[Path(str(file)).name] += 1
-        return plain(file, *args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(builtins, "open", counting)
-        call()
-    return counts
-
-
 @pytest.mark.parametrize("name", ["BertForMaskedLM", "BertModel"])
 def test_models(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
     counts = opened(lambda: getattr(hf, name).from_pretrained(folder), monkeypatch)
     assert counts["config.json"] == 1
+
+
+def test_load(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    assert opened(lambda: ownbert.load(folder), monkeypatch)["config.json"] == 1
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -19,6 +19,7 @@ from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.tasks.task import KEY
 from ownbert.text.tokenizer import Tokenizer
+from support.opened_files import opened
 from support.shared import made_once
 
 LINEAR = "members/tfidf/linear.json"
@@ -69,6 +70,16 @@ def test_a_blend_answers_in_memory_as_a_network_does(linear_blend: Path, tmp_pat
     again.save_pretrained(tmp_path / "saved")
     assert ownbert.Predictor(tmp_path / "saved").predict(texts).tolist() == ["red", "blue"]
     assert ownbert.evaluate(linear_blend, (texts, ["red", "blue"])).accuracy == 1
+
+
+def test_a_blend_is_read_once(linear_blend: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    output = tmp_path / "answers.csv"
+    for call in (
+        lambda: ownbert.predict(linear_blend, ["red1 w2"]),
+        lambda: ownbert.predict(linear_blend, ["red1 w2"], output),
+        lambda: ownbert.evaluate(linear_blend, (["red1 w2"], ["red"])),
+    ):
+        assert opened(call, monkeypatch)["blend.json"] == 1
 
 
 def refused(folder: Path) -> None:

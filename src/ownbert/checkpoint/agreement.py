@@ -36,7 +36,8 @@ def claims(folder: Path, what: Collection[str] = (ANSWERS, VECTORS)) -> bool:
 
 def agrees(folder: Path, what: Collection[str] = (ANSWERS, VECTORS)) -> bool:
     """Whether a folder says of its own weights that one of ``what`` agrees in bfloat16."""
-    return claims(folder, what) and _value(folder)["weights"] == weights_checksums(folder)
+    value = _value(folder)
+    return value.get("bfloat16") in what and value["weights"] == weights_checksums(folder)
 
 
 def _value(folder: Path) -> Mapping[str, Any]:

@@ -49,7 +49,8 @@ def copy_weights(
     """Copy a checkpoint's tensors into the model; every one that does not fit is a problem.
 
     Args:
-        model: its parameters are written over.
+        model: its parameters are written over, so it is best made ``Undrawn``: those that may be
+            missing are initialised here.
         tensors: the checkpoint's, by its names.
         weight_map: from these names to ours.
         description: of the checkpoint's config.json; by default it has the model's heads.
@@ -70,13 +71,22 @@ def copy_weights(
     kinds = list(dict.fromkeys([*declared, *model.specs]))
     ours, problems = weight_map.to_ours(tensors, config, kinds, other_heads=lenient)
     ours = {name: t for name, t in ours.items() if not _in_head(name, anew)}
-    new, unused = [], []
+    unused = []
     own = {name: t for name, t in ours.items() if name.rpartition(".")[0] not in weight_map.shared}
 
     def shown(name: str) -> str:
         return f"{name} (by our name)" if our_names else weight_map.their_name(name, config)
 
     parameters = dict(model.named_parameters())
+    missing = parameters.keys() - ours.keys()
+    new = {
+        name
+        for name in missing
+        if lenient and description is not None and _may_start_anew(name, description, own)
+    }
+    problems += [MISSING + shown(name) for name in missing - new]
+    if new:
+        model.initialize(new)
     for name, tensor in ours.items():
         if name not in parameters:
             if lenient and name.split(".")[0] in ("heads", "pooler"):
@@ -92,12 +102,7 @@ def copy_weights(
             )
         else:
             parameters[name].data.copy_(tensor)
-    for name in parameters.keys() - ours.keys():
-        if lenient and description is not None and _may_start_anew(name, description, own):
-            new.append(shown(name))
-        else:
-            problems.append(MISSING + shown(name))
-    return LoadReport(sorted(problems), sorted(new), sorted(unused))
+    return LoadReport(sorted(problems), sorted(map(shown, new)), sorted(unused))
 
 
 def require_fit(report: LoadReport, path: Path, description: Description | None = None) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ownbert.checkpoint import save
+from ownbert.checkpoint import new_model, save
 from ownbert.checkpoint.config_file import CONFIG_KEYS
 from ownbert.checkpoint.copying import copy_weights, require_fit
 from ownbert.checkpoint.description import describe_config
@@ -15,6 +15,7 @@ from ownbert.checkpoint.weights import require_finite
 from ownbert.errors import InputError
 from ownbert.files import read_json, refuse_same
 from ownbert.nn.model import Model
+from ownbert.nn.undrawn import Undrawn
 from ownbert.text.files import read_vocabulary
 from ownbert.text.tokenizer import Tokenizer
 
@@ -97,13 +98,8 @@ def convert(
     longest = description.config.max_length
     tokenizer = Tokenizer.wordpiece(tokens, do_lower_case=not cased, max_length=longest)
     require_sizes(tensors, description, path)
-    model = Model(
-        description.config,
-        description.specs,
-        pooler=description.pooler,
-        labels=description.labels,
-        model_type="bert",
-    )
+    with Undrawn():
+        model = new_model(description, pooler=description.pooler)
     report = copy_weights(model, tensors, description.family.weight_map, description=description)
     require_fit(report, path)
     save(model, target, tokenizer=tokenizer, architecture=description.architecture)

@@ -18,7 +18,7 @@ from ownbert import files
 from ownbert.checkpoint.agreement import without_agreement
 from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.model_files import CONFIG, QUANTIZED, QUANTIZED_KEY
-from ownbert.checkpoint.weights import read_file
+from ownbert.checkpoint.weights import read_file, require_finite
 from ownbert.errors import InputError
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.kernels.int8 import quantizable, quantize_linears, quantize_weight
@@ -82,7 +82,7 @@ def read_quantized(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], 
         file.
 
     Raises:
-        InputError: the file is missing or damaged.
+        InputError: the file is missing or damaged, or a weight is not a number.
     """
     path = folder / QUANTIZED
     if not path.is_file():
@@ -94,6 +94,7 @@ def read_quantized(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], 
         if weight is None or weight.dtype != torch.int8 or weight.shape[:1] != scale.shape:
             raise InputError(f"{path}: tensor {name} is not the int8 matrix of its scales")
         read[name] = weight.float() * scale[:, None]
+    require_finite(read, path)
     return read, smooth, path
 
 

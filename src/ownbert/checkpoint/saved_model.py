@@ -22,7 +22,7 @@ from ownbert.checkpoint.quantized import quantize_model, read_quantized
 from ownbert.checkpoint.saved_tokenizer import VOCABULARY, vocabulary_fingerprint
 from ownbert.checkpoint.sizes import require_sizes
 from ownbert.checkpoint.translation import new_translation, save_translation
-from ownbert.checkpoint.weights import read_weights, require_finite, write_model
+from ownbert.checkpoint.weights import read_weights, write_model
 from ownbert.config import HeadSpec
 from ownbert.families import family_of
 from ownbert.hub import model_folder
@@ -115,19 +115,14 @@ def load(
         tensors, smooth, path = read_quantized(folder)
     else:
         tensors, path = read_weights(folder)
-    require_finite(tensors, path)
     require_sizes(tensors, description if heads is None else replace(description, specs=()), path)
     with_pooler = _has_pooler(description, heads) if pooler is None else pooler
-    given: Any = {"pooler": with_pooler, "labels": labels, "dropout": dropout}
     other = heads is not None or pooler is not None
-    how: Any = {"description": description, "lenient": other, "anew": anew}
     with Undrawn():
-        model = new_model(description, specs, **given)
-    report = copy_weights(model, tensors, description.weight_map, **how)
-    if report.new:  # the same seed gives them the weights that they have in a random model
-        del model
-        model = new_model(description, specs, **given)
-        report = copy_weights(model, tensors, description.weight_map, **how)
+        model = new_model(description, specs, pooler=with_pooler, labels=labels, dropout=dropout)
+    report = copy_weights(
+        model, tensors, description.weight_map, description=description, lenient=other, anew=anew
+    )
     require_fit(report, path, None if other or description.decoder is not None else description)
     if smooth is not None:
         quantize_model(model, smooth, path)

@@ -7,7 +7,7 @@ from typing import Any
 from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.copying import copy_weights, named_tensors, require_fit
 from ownbert.checkpoint.sizes import require_stacks
-from ownbert.checkpoint.weights import CONFIG, read_weights, require_finite, write_model
+from ownbert.checkpoint.weights import CONFIG, read_weights, write_model
 from ownbert.config import EncoderConfig, HeadSpec, SecondReading
 from ownbert.errors import InputError
 from ownbert.families import ENCODER_DECODERS
@@ -160,7 +160,6 @@ def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
     except (InputError, TypeError) as error:
         raise InputError(f"{path}: {error}") from None
     tensors, weights = read_weights(Path(folder))
-    require_finite(tensors, weights)
     weight_map = kind.weight_map(encoder, decoder, shared=shared, head="generator")
     require_stacks(tensors, weight_map, encoder, decoder, weights)
     with Undrawn():

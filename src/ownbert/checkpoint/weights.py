@@ -32,9 +32,15 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
     """All tensors by name, and the file that they were read from (the index of several files).
 
     Raises:
-        InputError: there are no weights, or only quantized ones, a file is damaged or missing, or a
-            pickle holds more than tensors (nothing in it is run).
+        InputError: there are no weights, or only quantized ones, a file is damaged or missing, a
+            weight is not a number, or a pickle holds more than tensors (nothing in it is run).
     """
+    tensors, path = _read(folder)
+    require_finite(tensors, path)
+    return tensors, path
+
+
+def _read(folder: Path) -> tuple[dict[str, Tensor], Path]:
     path = weights_form(folder)
     if path is None:
         if (folder / QUANTIZED).is_file():

@@ -1,7 +1,7 @@
 """Tensor names of a checkpoint and ours: one mapping, used in both directions."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -153,6 +153,17 @@ class WeightMap:
             if isinstance(rule, Rename | Fuse | Heads | Reshape) and rule.ours == ours:
                 return ", ".join(their_names(rule))
         return ours
+
+    def our_names(
+        self, theirs: Collection[str], config: EncoderConfig, kinds: Collection[str]
+    ) -> set[str]:
+        """Our names of the tensors that have any of theirs, in a model with these heads."""
+        found = {name.removeprefix(OWN_TENSOR) for name in theirs if name.startswith(OWN_TENSOR)}
+        for rule in written_out(self.rules, config):
+            named = isinstance(rule, Rename | Fuse | Heads | Reshape)
+            if named and head_of(rule) in (None, *kinds) and {*their_names(rule)} & {*theirs}:
+                found.add(rule.ours)
+        return found
 
     def their_shape(self, ours: str, tensor: "Tensor", config: EncoderConfig) -> tuple[int, ...]:
         """The shape of a tensor of ours in the checkpoint, for messages."""

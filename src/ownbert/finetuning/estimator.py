@@ -18,11 +18,12 @@ from ownbert.finetuning.arrays import labels_of, name_of, numbers_of, rows_of, t
 from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.run import FinetuningRun
+from ownbert.hub import model_folder
 from ownbert.inference.any_predictor import open_predictor
-from ownbert.inference.blend_predictor import BlendPredictor
 from ownbert.inference.finished_files import copy_files, finished_files
-from ownbert.inference.predictor import decide_all
+from ownbert.inference.predictor import decide_all, list_members
 from ownbert.nn.kernels.prepack import prepack
+from ownbert.run.file_names import BLEND
 from ownbert.settings import resolve
 from ownbert.tasks.batched_forward import forward_rows
 from ownbert.tasks.packed_network import PackedNetwork
@@ -127,19 +128,25 @@ class TextEstimator(BaseEstimator):
 
     def _open(self) -> None:
         """Be fitted with the folder of ``model``."""
-        predictor = open_predictor(self.model, device=self.device)
-        task: Any = predictor.task
+        folder = model_folder(self.model)
+        if (folder / BLEND).exists() or len(list_members(folder)) > 1:
+            predictor = open_predictor(folder, device=self.device)
+            self._accept(predictor.task)
+            self.folder_, self._predictor = str(folder.resolve()), predictor
+        else:
+            task, model = load_finetuned(folder)
+            tokenizer = load_tokenizer(folder, config=model.config)
+            self._accept(task)
+            self.task_, self.model_, self.tokenizer_ = task, model, tokenizer
+
+    def _accept(self, task: Any) -> None:
+        """Take the task of a folder, or refuse one that is of another kind."""
         if task.name != self.task_name:
             raise InputError(
                 f"{self.model} was trained for {task.name}, and {type(self).__name__} is for "
                 f"{self.task_name}"
             )
         self._texts = 2 if task.pair else 1
-        if len(predictor.members) > 1 or isinstance(predictor, BlendPredictor):
-            self.folder_, self._predictor = str(Path(self.model).resolve()), predictor
-        else:
-            self.task_, self.model_ = load_finetuned(self.model)
-            self.tokenizer_ = load_tokenizer(self.model, config=self.model_.config)
         self._take(task)
 
     def _take(self, task: Task) -> None:

@@ -3,11 +3,15 @@
 B sequences, S longest sequence, L layers, H heads.
 """
 
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from ownbert.errors import InputError
+from ownbert.hf.config import PretrainedConfig, parse_dtype
 from ownbert.hf.recognition import blank, recognized
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.model import Model
@@ -17,6 +21,7 @@ class CommonModel(nn.Module):
     """The methods of Transformers' ``PreTrainedModel`` that need nothing of a family."""
 
     config: Any
+    config_class: ClassVar[type[PretrainedConfig]]
     supports_gradient_checkpointing = True
     # Names that a state dict may lack; ``Trainer`` asks for them.
     _keys_to_ignore_on_save: ClassVar[None] = None
@@ -59,6 +64,30 @@ class CommonModel(nn.Module):
         )
 
     # ---- weights of new layers
+
+    @classmethod
+    def _of_state(
+        cls, name: Any, config: Any, options: Mapping[str, Any], positional: Sequence[Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """The model of a state dict, and what was missing in it, for ``from_pretrained``."""
+        options = dict(options)
+        state = options.pop("state_dict", None)
+        if state is None or (name is None and config is None):
+            raise InputError("from_pretrained needs a folder, or config and state_dict")
+        kind, dtype = cls.config_class, options.pop("dtype", options.pop("torch_dtype", None))
+        if config is None:
+            config, options = kind.from_pretrained(name, return_unused_kwargs=True, **options)
+        model = cls(config, *positional, **options)
+        missing, unexpected = model.load_state_dict(state, strict=False)
+        if missing:
+            names = ", ".join(missing)
+            warnings.warn(
+                f"{cls.__name__}: {names} are not in the state_dict, and are newly initialised",
+                stacklevel=3,
+            )
+        info = {"missing_keys": missing, "unexpected_keys": unexpected}
+        model = model.to(parse_dtype(dtype) or model.dtype).eval()
+        return model, {**info, "mismatched_keys": [], "error_msgs": []}
 
     def post_init(self) -> None:
         """Initialise the layers that a subclass has added, by ``_init_weights``."""

@@ -18,6 +18,8 @@ from ownbert.files import atomic_path, make_folder
 from ownbert.hf.arguments import read_arguments
 from ownbert.hf.common import CommonModel
 from ownbert.hf.config import CONFIG, PretrainedConfig
+from ownbert.hf.pretrained import PreTrainedModel, written_over
+from ownbert.hf.states import initialise
 
 
 class CustomModel(CommonModel):
@@ -73,7 +75,7 @@ class CustomModel(CommonModel):
     @classmethod
     def from_pretrained(
         cls,
-        pretrained_model_name_or_path: str | Path,
+        pretrained_model_name_or_path: str | Path | None,
         *positional: Any,
         config: Any = None,
         output_loading_info: bool = False,
@@ -88,8 +90,13 @@ class CustomModel(CommonModel):
             InputError: a shape differs (without ``ignore_mismatched_sizes``), or no tensor is of
                 this model.
         """
-        given = read_arguments(cls.config_class, pretrained_model_name_or_path, config, options)
-        model = cls(given.config, *positional, **given.further)
+        name = pretrained_model_name_or_path
+        if name is None or "state_dict" in options:
+            model, info = cls._of_state(name, config, options, positional)
+            return (model, info) if output_loading_info else model
+        given = read_arguments(cls.config_class, name, config, options)
+        with written_over():
+            model = cls(given.config, *positional, **given.further)
         read, path = read_weights(given.folder)
         own = model.state_dict()
         full_name = cls.family.weight_map.full_name
@@ -103,8 +110,14 @@ class CustomModel(CommonModel):
                 why = f"{name} has shape {tuple(has)}, expected {tuple(wants)}"
             raise InputError(f"{path} does not fit {cls.__name__}: {why}")
         fitting = {n: t for n, t in there.items() if n not in {name for name, *_ in wrong}}
-        model.load_state_dict({**own, **fitting})
         new = [name for name in own if name not in there]
+        for place, inside in model.named_modules():
+            if isinstance(inside, PreTrainedModel):
+                starts = place + "."
+                lacking = own.keys() - fitting.keys()
+                names = [n.removeprefix(starts) for n in lacking if n.startswith(starts)]
+                initialise(inside, [inside.full_name(name) for name in names])
+        model.load_state_dict(fitting, strict=False)
         if new or wrong:
             names = ", ".join([*new, *(name for name, *_ in wrong)])
             warnings.warn(

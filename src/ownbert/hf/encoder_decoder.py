@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from ownbert.checkpoint.copying import copy_weights, require_fit
 from ownbert.checkpoint.sizes import require_stacks
 from ownbert.checkpoint.translation import map_of, new_translation, save_translation
-from ownbert.checkpoint.weights import read_weights
 from ownbert.data.batch import from_padded
 from ownbert.errors import InputError
 from ownbert.families.encoder_decoder import EncoderDecoder
 from ownbert.families.family import ArchitectureSpec
 from ownbert.families.weight_map import WeightMap
 from ownbert.hf import losses
-from ownbert.hf.arguments import refuse, signature
+from ownbert.hf.arguments import LoadArguments, refuse, signature
 from ownbert.hf.checks import check_inputs, check_tensors
 from ownbert.hf.forward import (
     all_hidden_states,
@@ -425,30 +424,31 @@ class EncoderDecoderModel(PreTrainedModel):
     # ---- folders
 
     @classmethod
-    def _require_sizes(
-        cls, tensors: Mapping[str, Tensor], path: Path, values: Mapping[str, Any]
-    ) -> None:
-        encoder, decoder, shared = cls.kind.read_config(values)
-        heads = cls.kind.heads(cls.architecture, values, shared=shared)
+    def _describe(cls, given: LoadArguments) -> Mapping[str, Any]:
+        return given.values or {}
+
+    @classmethod
+    def _require_sizes(cls, description: Any, tensors: Mapping[str, Tensor], path: Path) -> None:
+        encoder, decoder, shared = cls.kind.read_config(description)
+        heads = cls.kind.heads(cls.architecture, description, shared=shared)
         head = heads[0].kind if heads else None
         weight_map = cls.kind.weight_map(encoder, decoder, shared=shared, head=head)
         require_stacks(tensors, weight_map, encoder, decoder, path)
 
     def _fill(
         self,
-        folder: Path,
-        values: Mapping[str, Any] | None = None,
+        description: Mapping[str, Any],
+        read: dict[str, Tensor],
+        path: Path,
         *,
         mismatched: bool = False,
-        weights: tuple[dict[str, Tensor], Path] | None = None,
     ) -> dict[str, list[Any]]:
         if mismatched:
             kind = self.kind.model_type
             raise InputError(f"ignore_mismatched_sizes is not supported for {kind}")
-        tensors, path = read_weights(folder) if weights is None else weights
-        require_fit(copy_weights(self.model, tensors, self.weight_map), path)
+        require_fit(copy_weights(self.model, read, self.weight_map), path)
         kinds = ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")
-        floating = (tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
+        floating = (tensor.dtype for tensor in read.values() if tensor.is_floating_point())
         return {**{kind: [] for kind in kinds}, "dtype": [next(floating)]}
 
     def _write(self, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> None:

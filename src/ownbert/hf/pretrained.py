@@ -2,7 +2,9 @@
 
 import copy
 import inspect
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.description import CONFIG, describe_config
 from ownbert.checkpoint.sizes import require_sizes
 from ownbert.checkpoint.weights import read_weights
@@ -17,7 +20,7 @@ from ownbert.data.batch import Batch
 from ownbert.errors import InputError
 from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.families.weight_map import WeightMap
-from ownbert.hf.arguments import read_arguments, refuse, with_signature
+from ownbert.hf.arguments import LoadArguments, read_arguments, refuse, with_signature
 from ownbert.hf.common import CommonModel
 from ownbert.hf.config import PretrainedConfig
 from ownbert.hf.forward import forward as run
@@ -26,12 +29,27 @@ from ownbert.hf.parts import children_by_name, follow, their_parameters
 from ownbert.hf.states import fill, to_ours, to_theirs, write
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
+from ownbert.nn.undrawn import Undrawn
 
 # Accepted by every forward pass, besides the arguments of its signature.
 _FURTHER = {
     *("past_key_value", "cache_position", "num_items_in_batch", "next_sentence_label"),
     *("output_attentions", "output_hidden_states", "return_dict"),
 }
+_WRITTEN_OVER = ContextVar("written_over", default=False)
+
+
+@contextmanager
+def written_over() -> Iterator[None]:
+    """Within this context new models draw no weights: those of a folder are copied into them.
+
+    Layers that a subclass adds are drawn, since its folder may lack them.
+    """
+    token = _WRITTEN_OVER.set(True)
+    try:
+        yield
+    finally:
+        _WRITTEN_OVER.reset(token)
 
 
 class PreTrainedModel(CommonModel):
@@ -73,9 +91,10 @@ class PreTrainedModel(CommonModel):
         self.config = config
         self.num_labels = config.num_labels
         self.with_pooler = self.architecture_spec.pooler and (add_pooling_layer or bool(self.kinds))
-        self.model = model or self._new_model()
-        if model is None:
-            self._initialize_heads()
+        with Undrawn() if _WRITTEN_OVER.get() else nullcontext():
+            self.model = model or self._new_model()
+            if model is None:
+                self._initialize_heads()
         # A state dict has Transformers' names.
         self._register_state_dict_hook(to_theirs)
         self.register_load_state_dict_pre_hook(to_ours)
@@ -85,9 +104,13 @@ class PreTrainedModel(CommonModel):
         super().post_init()
         self._initialize_heads()
 
-    def _initialize_heads(self) -> None:
-        if type(self)._init_weights is not CommonModel._init_weights:
-            self.model.heads.apply(self._init_weights)
+    def _initialize_heads(self, lacking: Collection[str] | None = None) -> None:
+        """By the rule of a subclass: layers of heads, or those whose tensors a folder lacks."""
+        if type(self)._init_weights is CommonModel._init_weights:
+            return
+        for our, their in their_module_names(self.model, self.weight_map).items():
+            if our.startswith("heads.") and (lacking is None or f"{their}.weight" in lacking):
+                self._init_weights(self.model.get_submodule(our))
 
     def _new_model(self) -> Model:
         return Model(
@@ -357,11 +380,25 @@ class PreTrainedModel(CommonModel):
         self.config.architectures = [self.architecture]
 
     @classmethod
-    def _require_sizes(
-        cls, tensors: Mapping[str, Tensor], path: Path, values: Mapping[str, Any]
-    ) -> None:
+    def _describe(cls, given: LoadArguments) -> Any:
+        """The contents of the folder's config.json.
+
+        Raises:
+            InputError: the folder holds another model.
+        """
+        path = given.folder / CONFIG
+        values = read_config(path) if given.values is None else given.values
+        description = describe_config(values, path, any_architecture=True)
+        if description.family is not cls.family:
+            raise InputError(
+                f"{given.folder} holds a {description.family.model_type} model; {cls.__name__} "
+                f"reads {cls.family.model_type}"
+            )
+        return description
+
+    @classmethod
+    def _require_sizes(cls, description: Any, tensors: Mapping[str, Tensor], path: Path) -> None:
         """Refuse a folder whose config.json states other sizes than its tensors have."""
-        description = describe_config(values, path.parent / CONFIG, any_architecture=True)
         heads = {head.kind for head in cls.family.architectures[cls.architecture].heads}
         specs = tuple(spec for spec in description.specs if spec.kind in heads)
         require_sizes(tensors, replace(description, specs=specs), path)
@@ -369,7 +406,7 @@ class PreTrainedModel(CommonModel):
     @classmethod
     def from_pretrained(
         cls,
-        pretrained_model_name_or_path: str | Path,
+        pretrained_model_name_or_path: str | Path | None,
         *positional: Any,
         config: Any = None,
         output_loading_info: bool = False,
@@ -381,21 +418,30 @@ class PreTrainedModel(CommonModel):
         shape with ``ignore_mismatched_sizes``. A head that this class lacks is left out.
 
         Args:
-            pretrained_model_name_or_path: the folder, or the name on the hub.
+            pretrained_model_name_or_path: the folder, or the name on the hub; None with ``config``
+                and ``state_dict``.
             config: by default the folder's.
             output_loading_info: whether to return Transformers' loading info too.
-            options: keys of the config change it; ``dtype``, ``ignore_mismatched_sizes``,
+            options: keys of the config change it; ``state_dict`` is loaded instead of the folder's
+                weights; ``dtype``, ``ignore_mismatched_sizes``,
                 ``revision`` and ``subfolder`` are as in Transformers.
 
         Raises:
             InputError: anything else does not fit.
         """
-        given = read_arguments(cls.config_class, pretrained_model_name_or_path, config, options)
-        weights = read_weights(given.folder)
+        name = pretrained_model_name_or_path
+        if name is None or "state_dict" in options:
+            model, info = cls._of_state(name, config, options, positional)
+            return (model, info) if output_loading_info else model
+        given = read_arguments(cls.config_class, name, config, options)
+        description, weights = cls._describe(given), read_weights(given.folder)
         if given.values is not None and not given.mismatched:
-            cls._require_sizes(*weights, given.values)
-        model = cls(given.config, *positional, **given.further)
-        info = model._fill(given.folder, given.values, mismatched=given.mismatched, weights=weights)
+            cls._require_sizes(description, *weights)
+        with written_over():
+            model = cls(given.config, *positional, **given.further)
+        info = model._fill(description, *weights, mismatched=given.mismatched)
+        anew = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
+        model._initialize_heads(anew)
         (stored,) = info.pop("dtype")
         dtype = stored if given.auto else given.dtype
         model = model.to(dtype).eval() if dtype else model.eval()

@@ -5,7 +5,7 @@
 
 import copy
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ownbert import checkpoint
-from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.copying import copy_weights, first_of
-from ownbert.checkpoint.description import Description, describe_config
-from ownbert.checkpoint.weights import CONFIG, read_weights
+from ownbert.checkpoint.description import Description
 from ownbert.errors import InputError
 from ownbert.families.weight_map import MISSING, UNEXPECTED
 from ownbert.hf.names import their_tensors, with_second_names
@@ -46,29 +44,28 @@ class SelectedTensors:
 
 def fill(
     model: Any,
-    folder: Path,
-    values: Mapping[str, Any] | None = None,
+    description: Description,
+    read: dict[str, Tensor],
+    path: Path,
     *,
     mismatched: bool = False,
-    weights: tuple[dict[str, Tensor], Path] | None = None,
 ) -> dict[str, list[Any]]:
-    """Copy the folder's tensors into the model.
+    """Copy a folder's tensors into the model, and initialise those that the folder lacks.
 
     Args:
-        model: its parameters are written over.
-        folder: with config.json and weights.
-        values: of the folder's config.json, where it has been read already.
+        model: made within ``written_over``.
+        description: of the folder.
+        read: its tensors.
+        path: of the file that they were read from.
         mismatched: whether tensors of another shape are newly initialised.
-        weights: the folder's, where they have been read already.
 
     Returns:
         Transformers' loading info (missing_keys, unexpected_keys, ...), and the dtype.
 
     Raises:
-        InputError: the folder holds another model, or tensors that do not fit.
+        InputError: tensors do not fit.
     """
-    description, core, weight_map = _describe(model, folder, values), model.model, model.weight_map
-    read, path = read_weights(folder) if weights is None else weights
+    core, weight_map = model.model, model.weight_map
     selected = _select(model, description, read, mismatched)
     # A head with all of its tensors in the folder is read by their names, whatever the folder's
     # architecture is.
@@ -90,10 +87,10 @@ def fill(
         advice = "; ignore_mismatched_sizes=True reinitialises them" * bool(selected.misshapen)
         raise InputError(f"{path} does not fit: {shown}{advice}")
     new = [*selected.new, *report.new]
-    initialised = [*new, *(name for name, *_ in selected.mismatched)]
+    initialised = ", ".join([*new, *(name for name, *_ in selected.mismatched)])
     if initialised:
         warnings.warn(
-            f"{type(model).__name__} from {folder}: {', '.join(initialised)} are not in it, or of "
+            f"{type(model).__name__} from {path.parent}: {initialised} are not in it, or of "
             "another shape, and are newly initialised; train the model before using it",
             stacklevel=3,
         )
@@ -104,18 +101,6 @@ def fill(
         "dtype": [next(t.dtype for t in read.values() if t.is_floating_point())],
         "error_msgs": [],
     }
-
-
-def _describe(model: Any, folder: Path, values: Mapping[str, Any] | None) -> Description:
-    path = folder / CONFIG
-    values = read_config(path) if values is None else values
-    description = describe_config(values, path, any_architecture=True)
-    if description.family is not model.family:
-        raise InputError(
-            f"{folder} holds a {description.family.model_type} model; {type(model).__name__} reads "
-            f"{model.family.model_type}"
-        )
-    return description
 
 
 def _select(
@@ -136,14 +121,27 @@ def _select(
     if description.architecture not in named:
         unused |= theirs.keys() - known
     theirs = {name: tensor for name, tensor in theirs.items() if name not in unused}
-    parameters = {name: parameter.detach() for name, parameter in core.named_parameters()}
-    own = their_tensors(core, weight_map, parameters)
+    own = _own(model)
     misshapen = [name for name in own if name in theirs and theirs[name].shape != own[name].shape]
     wrong = [(n, theirs[n].shape, own[n].shape) for n in misshapen] if mismatched else []
     crossing = core.config.add_cross_attention and not description.config.add_cross_attention
     lacking = [n for n in own if crossing and ".crossattention." in n and n not in theirs]
-    theirs |= {name: own[name] for name in [*lacking, *(name for name, *_ in wrong)]}
+    if anew := [*lacking, *(name for name, *_ in wrong)]:
+        initialise(model, anew)
+        own = _own(model)
+        theirs |= {name: own[name] for name in anew}
     return SelectedTensors(theirs, [*new, *lacking], sorted(unused), wrong, misshapen)
+
+
+def _own(model: Any) -> dict[str, Tensor]:
+    parameters = {name: parameter.detach() for name, parameter in model.model.named_parameters()}
+    return their_tensors(model.model, model.weight_map, parameters)
+
+
+def initialise(model: Any, names: Collection[str]) -> None:
+    """Draw the parameters that the model has some of these tensors in, by their full names."""
+    core = model.model
+    core.initialize(model.weight_map.our_names(names, core.config, core.specs))
 
 
 def write(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> None:

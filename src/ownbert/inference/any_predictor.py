@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.hub import model_folder
+from ownbert.inference.default_precision import blend_of, default_precision
 from ownbert.inference.predictor import NetworkPredictor
-from ownbert.run.file_names import BLEND
+from ownbert.tasks.task import Task
 
 if TYPE_CHECKING:
     from ownbert.inference.blend_predictor import BlendPredictor
@@ -17,25 +18,34 @@ def open_predictor(
     *,
     columns: ColumnNames | None = None,
     device: str = "auto",
-    precision: str = "float32",
+    precision: str | None = "float32",
     network: bool = False,
+    task: Task | None = None,
     engine: str | None = None,
 ) -> "NetworkPredictor | BlendPredictor":
     """The predictor of a folder: a blend, an ensemble or one network.
 
     Args:
         folder: of the model.
-        columns, device, precision, engine: as of ``NetworkPredictor``.
+        columns, device, task, engine: as of ``NetworkPredictor``.
+        precision: None: as the folder says (``default_precision``); ``notes`` has what was chosen.
         network: of a blend only the network that is its Hugging Face folder.
 
     Raises:
         InputError: the folder cannot be used.
     """
-    given: dict[str, Any] = {"columns": columns, "device": device, "precision": precision}
-    given["engine"] = engine
     folder = model_folder(folder)
-    if (folder / BLEND).exists() and not network:
+    blend = None if network else blend_of(folder)
+    chosen = default_precision(
+        precision, folder, device=device, engine=engine, network=network, blend=blend
+    )
+    given: dict[str, Any] = {"columns": columns, "device": device, "precision": chosen.name}
+    given["engine"] = engine
+    if blend is None:
+        found = NetworkPredictor(folder, task=task, **given)
+    else:
         from ownbert.inference.blend_predictor import BlendPredictor
 
-        return BlendPredictor(folder, **given)
-    return NetworkPredictor(folder, **given)
+        found = BlendPredictor(folder, blend=blend, **given)
+    found.precision_note = chosen.note
+    return found

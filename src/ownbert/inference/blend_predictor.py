@@ -94,22 +94,26 @@ class BlendPredictor:
     Args:
         folder, columns, device, precision, engine: as of ``NetworkPredictor``; the engine is that
             of its networks.
+        blend: of the folder, where it has been read already.
 
     Raises:
         InputError: the folder cannot be used.
     """
 
+    precision_note = ""
+
     def __init__(
         self,
         folder: str | Path,
         *,
+        blend: Blend | None = None,
         columns: ColumnNames | None = None,
         device: str = "auto",
         precision: str = "float32",
         engine: str | None = None,
     ) -> None:
         self.folder = model_folder(folder)
-        self.blend = Blend.read(self.folder)
+        self.blend = Blend.read(self.folder) if blend is None else blend
         self.task = self.blend.task(columns)
         self.precision = pick_precision(precision, pick_device(device))
         self.scorers = [
@@ -181,7 +185,8 @@ class BlendPredictor:
 
     def notes(self) -> Iterator[str]:
         """As of a ``NetworkPredictor``."""
-        yield from dict.fromkeys(choice.note for choice in self.engines if choice.note)
+        chosen = (self.precision_note, *(choice.note for choice in self.engines))
+        yield from dict.fromkeys(filter(None, chosen))
 
     def warnings(self) -> Iterator[str]:
         """Warnings of the first network; the others read the rows in the same way."""

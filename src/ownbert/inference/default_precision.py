@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ownbert.checkpoint.agreement import ANSWERS, VECTORS, agrees, claims
 from ownbert.hub import model_folder
@@ -10,6 +10,9 @@ from ownbert.inference.engines import TORCH
 from ownbert.inference.predictor import list_members
 from ownbert.run.file_names import BLEND
 from ownbert.train.device import pick_device, pick_precision
+
+if TYPE_CHECKING:
+    from ownbert.inference.blend import Blend
 
 _NOTE = "bfloat16, as the model card allows; --precision float32 gives the last digits"
 
@@ -28,6 +31,7 @@ def default_precision(
     device: str = "auto",
     engine: str | None = None,
     network: bool = False,
+    blend: "Blend | None" = None,
     what: Collection[str] = (ANSWERS, VECTORS),
 ) -> ChosenPrecision:
     """The precision that a folder is used in.
@@ -41,6 +45,7 @@ def default_precision(
         folder: of the model, an ensemble or a blend.
         device, engine: that compute.
         network: only the network of the folder itself.
+        blend: that of the folder, where it has been read already.
         what: must agree.
 
     Raises:
@@ -50,7 +55,7 @@ def default_precision(
         return ChosenPrecision(named)
     if engine in (None, TORCH):
         found = model_folder(folder)
-        members = [found] if network else list(_networks(found))
+        members = [found] if network else list(_networks(found, blend or blend_of(found)))
         # First what costs nothing: exported files are used without torch.
         if (
             members
@@ -63,14 +68,25 @@ def default_precision(
     return ChosenPrecision("float32")
 
 
-def _networks(folder: Path) -> Iterator[Path]:
-    """The folders of the networks that answer together."""
+def blend_of(folder: Path) -> "Blend | None":
+    """The blend of a folder of ``fit``; None for others.
+
+    Raises:
+        InputError: its file is damaged.
+    """
     if not (folder / BLEND).exists():
-        yield from list_members(folder)
-        return
+        return None
     from ownbert.inference.blend import Blend
 
-    for member in Blend.read(folder).members:
+    return Blend.read(folder)
+
+
+def _networks(folder: Path, blend: "Blend | None") -> Iterator[Path]:
+    """The folders of the networks that answer together."""
+    if blend is None:
+        yield from list_members(folder)
+        return
+    for member in blend.members:
         if member.kind == "network":
             for path in member.folders:
                 yield from list_members(folder / path)

@@ -50,7 +50,7 @@ class Predictor:
         text_column, second_column: by default as in training.
         device: auto, cpu or cuda.
         precision: with float32, the default whatever the folder says of bfloat16, an answer does
-            not depend on the other rows.
+            not depend on the other rows; None: as the folder says.
         network: of a folder of ``fit``, only its network.
         engine: torch, onnx or openvino; auto takes what is installed and fastest for the case. By
             default torch, and of a folder that ``export`` wrote its own.
@@ -69,7 +69,7 @@ class Predictor:
         text_column: str | None = None,
         second_column: str | None = None,
         device: str = "auto",
-        precision: str = "float32",
+        precision: str | None = "float32",
         network: bool = False,
         engine: str | None = None,
         **others: Any,

@@ -29,11 +29,10 @@ from ownbert.files import (
 from ownbert.folders import refuse_foreign
 from ownbert.hub import model_folder
 from ownbert.inference.any_predictor import open_predictor
-from ownbert.inference.default_precision import default_precision
 from ownbert.inference.engines import TORCH
 from ownbert.inference.pipeline import Predictor, output_options, read_labelled_rows
 from ownbert.inference.prediction_writer import PredictionWriter
-from ownbert.inference.predictor import NetworkPredictor, Progress, characters, decide_all
+from ownbert.inference.predictor import Progress, characters, decide_all
 from ownbert.inference.shards import DealtRows, Shard, as_shard, manifest_path
 from ownbert.run.file_names import RECIPE
 from ownbert.tasks.batched_forward import blocks
@@ -110,20 +109,18 @@ def predict(
         data = text_or_file(input)
         if isinstance(data, Path):
             refuse_missing(data)
-        chosen = default_precision(precision, folder, device=device, engine=engine, network=network)
         predictor = Predictor(
             folder,
             text_column=text_column,
             second_column=second_column,
             device=device,
-            precision=chosen.name,
+            precision=precision,
             engine=engine,
             network=network,
         )
         found = predictor(data, top_k=top_k, threshold=threshold, probabilities=probabilities)
         if say is not None:
-            notes = (*([chosen.note] if chosen.note else []), *predictor.rows_predictor.notes())
-            for line in (*notes, *predictor.warnings()):
+            for line in (*predictor.rows_predictor.notes(), *predictor.warnings()):
                 say(line)
         return found
     output, own = Path(output), as_shard(shard)
@@ -184,8 +181,7 @@ class RowPredictions:
         data: a file, rows in memory, or an iterator of lines: texts, or JSON objects; None: inputs
             are given to ``read``.
         columns: named by the user.
-        device, engine, network: as for ``open_predictor``.
-        precision: as of ``default_precision``.
+        device, precision, engine, network: as for ``open_predictor``.
         options: what the rows of predictions hold.
         shard: only this share of the rows.
 
@@ -210,14 +206,11 @@ class RowPredictions:
         options: OutputOptions = PLAIN_OUTPUT,
         shard: Shard | None = None,
     ) -> None:
-        self._chosen = default_precision(
-            precision, folder, device=device, engine=engine, network=network
-        )
         self._predictor = open_predictor(
             folder,
             columns=columns,
             device=device,
-            precision=self._chosen.name,
+            precision=precision,
             engine=engine,
             network=network,
         )
@@ -270,8 +263,6 @@ class RowPredictions:
 
     def notes(self) -> Iterator[str]:
         """What was chosen where nothing was named: the precision, and the engine of ``auto``."""
-        if self._chosen.note:
-            yield self._chosen.note
         yield from self._predictor.notes()
 
     def warnings(self) -> Iterator[str]:
@@ -363,19 +354,18 @@ def evaluate(
         refuse_missing(Path(data))
         if output is not None:
             refuse_same([folder, data], output)
-    chosen = default_precision(precision, folder, device=device, network=network)
-    given: dict[str, Any] = {"device": device, "precision": chosen.name}
+    given: dict[str, Any] = {"device": device, "precision": precision}
     try:
         predictor = open_predictor(folder, columns=columns, network=network, **given)
     except NoTaskHead:
         similarity = _similarity(folder, data, columns)
         if similarity is None:
             raise
-        predictor = NetworkPredictor(folder, task=similarity, **given)
+        predictor = open_predictor(folder, task=similarity, network=True, **given)
     task = predictor.task
     rows = read_labelled_rows(task, data, folder)
-    if say is not None and chosen.note:
-        say(chosen.note)
+    if say is not None and predictor.precision_note:
+        say(predictor.precision_note)
     if say is not None and has_learnt_from(model_folder(folder), data):
         say(f"{data} is what {folder} was trained on: these metrics say nothing of new rows")
     decided = decide_all(predictor, rows, progress)

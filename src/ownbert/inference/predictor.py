@@ -50,6 +50,7 @@ class NetworkPredictor:
         engine: torch, onnx, openvino or auto (``choose_engine``).
 
     Attributes:
+        precision_note: for the user, where the folder has chosen the precision.
         engines: what computes, for each member.
         seen: how many rows there were.
         cut: how many of them were truncated.
@@ -57,6 +58,8 @@ class NetworkPredictor:
     Raises:
         InputError: the folder cannot be used.
     """
+
+    precision_note = ""
 
     def __init__(
         self,
@@ -139,8 +142,9 @@ class NetworkPredictor:
         return raws
 
     def notes(self) -> Iterator[str]:
-        """What ``auto`` has chosen, once."""
-        yield from dict.fromkeys(choice.note for choice in self.engines if choice.note)
+        """The precision that the folder has chosen, and the engine of ``auto``, once."""
+        chosen = (self.precision_note, *(choice.note for choice in self.engines))
+        yield from dict.fromkeys(filter(None, chosen))
 
     def warnings(self) -> Iterator[str]:
         """Warnings about truncated rows and unknown words, if there were any."""

@@ -4,7 +4,7 @@ T tokens, B sequences, S longest sequence (S' of the keys), D hidden, L layers, 
 size, V vocabulary.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -113,20 +113,34 @@ class Model(nn.Module):
         if self.decoder is not None and self.share_embeddings:
             self.decoder.embeddings.word.weight = self.encoder.embeddings.word.weight
 
-    def initialize(self) -> None:
-        """Weights from ``truncated_normal_``, biases zero (as BERT)."""
+    def initialize(self, names: Collection[str] | None = None) -> None:
+        """Weights from ``truncated_normal_``, biases zero (as BERT).
+
+        Args:
+            names: of the parameters to initialise, where a checkpoint has the others; by default
+                all. Only these take numbers from the generator.
+        """
         std = self.config.initializer_range
+        new = {id(p) for name, p in self.named_parameters() if names is None or name in names}
         for module in self.modules():
+            if new.isdisjoint(map(id, module.parameters(recurse=False))):
+                continue
             if isinstance(module, nn.Linear | nn.Embedding):
-                truncated_normal_(module.weight, std)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                nn.init.zeros_(module.bias)
-        if self.encoder.gate is not None:
-            self.encoder.gate.initialize()
+                if id(module.weight) in new:
+                    truncated_normal_(module.weight, std)
+                if isinstance(module, nn.Linear) and id(module.bias) in new:
+                    nn.init.zeros_(module.bias)
+            elif names is not None and not isinstance(module, nn.EmbeddingBag):  # it begins at zero
+                # Convolutions, recurrent layers, a CRF: those of a whole model are drawn when made.
+                getattr(module, "reset_parameters", lambda: None)()
+        gate = self.encoder.gate
+        if gate is not None and id(gate.up.weight) in new:
+            gate.initialize()
         for vector in self._vectors():
-            truncated_normal_(vector, std)
+            if id(vector) in new:
+                truncated_normal_(vector, std)
         for head in self.heads.values():
-            if isinstance(head, ClassificationHead):
+            if isinstance(head, ClassificationHead) and id(head.dense.weight) in new:
                 head.initialize_ngrams()
 
     def _vectors(self) -> Iterator[nn.Parameter]:

@@ -18,7 +18,7 @@ from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.copying import first_of
 from ownbert.checkpoint.description import Description, describe_config
 from ownbert.checkpoint.sizes import require_sizes
-from ownbert.checkpoint.weights import read_weights, require_finite
+from ownbert.checkpoint.weights import read_weights
 from ownbert.config import EncoderConfig
 from ownbert.data.corpus.store import Store
 from ownbert.data.masking import continuing_tokens
@@ -29,6 +29,7 @@ from ownbert.hub import model_folder
 from ownbert.language import translated
 from ownbert.nn.features import WordFeatures
 from ownbert.nn.model import Model
+from ownbert.nn.undrawn import Undrawn
 from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.text.bert import CONTINUATION
 from ownbert.text.tokenizer import Tokenizer
@@ -389,11 +390,13 @@ def _load_old_model(
         if own["mlm"].feature_size == model.specs["mlm"].feature_size:
             specs = [own.get(spec.kind, spec) for spec in specs]
     tensors, weights = read_weights(path)
-    require_finite(tensors, weights)
     require_sizes(tensors, replace(description, specs=()), weights)
-    with torch.random.fork_rng(devices=[]):
+    with Undrawn():
         old = Model(config, specs, pooler=model.pooler is not None)
-    report = copy_weights(old, tensors, family.weight_map, description=description, lenient=True)
+    with torch.random.fork_rng(devices=[]):
+        report = copy_weights(
+            old, tensors, family.weight_map, description=description, lenient=True
+        )
     if report.problems:
         problems = "; ".join(first_of(report.problems))
         raise InputError(f"{weights} does not fit its {CONFIG}: {problems}")
