@@ -76,7 +76,7 @@ class CommonModel(nn.Module):
             raise InputError("from_pretrained needs a folder, or config and state_dict")
         kind, dtype = cls.config_class, options.pop("dtype", options.pop("torch_dtype", None))
         if config is None:
-            config, options = kind.from_pretrained(name, return_unused_kwargs=True, **options)
+            config, options = kind.from_pretrained(name or "", return_unused_kwargs=True, **options)
         model = cls(config, *positional, **options)
         missing, unexpected = model.load_state_dict(state, strict=False)
         if missing:

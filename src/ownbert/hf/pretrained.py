@@ -339,8 +339,10 @@ class PreTrainedModel(CommonModel):
             raise InputError("prune_heads needs the heads of each layer: {0: [1, 2], 3: [0]}")
         self.family.require_pruning()
         layers = self.model.config.num_hidden_layers  # -1 is the last one
-        given = {int(i): list(heads) for i, heads in heads_to_prune.items()}
-        self.model.prune_heads({i + layers * (i < 0): heads for i, heads in given.items()})
+        given: dict[int, list[int]] = {}
+        for i, heads in heads_to_prune.items():
+            given.setdefault(int(i) + layers * (int(i) < 0), []).extend(heads)
+        self.model.prune_heads(given)
         self.config.pruned_heads = {
             i: list(heads) for i, heads in self.model.config.pruned_heads.items()
         }
