@@ -339,9 +339,10 @@ class PreTrainedModel(CommonModel):
             raise InputError("prune_heads needs the heads of each layer: {0: [1, 2], 3: [0]}")
         self.family.require_pruning()
         layers = self.model.config.num_hidden_layers  # -1 is the last one
-        given: dict[int, list[int]] = {}
+        given: dict[int, Sequence[int]] = {}
         for i, heads in heads_to_prune.items():
-            given.setdefault(int(i) + layers * (int(i) < 0), []).extend(heads)
+            layer = int(i) + layers * (int(i) < 0)
+            given[layer] = [*given.get(layer, ()), *heads]
         self.model.prune_heads(given)
         self.config.pruned_heads = {
             i: list(heads) for i, heads in self.model.config.pruned_heads.items()
