@@ -135,3 +135,28 @@ def test_pruning_from_the_end():
         model.prune_heads({-1: [0], 0: [1, 2]})
         found.append(model(**padded()).pooler_output)
     close(found[1], found[0])
+
+
+def test_settings_that_scripts_look_at(tmp_path: Path):
+    config = hf.BertConfig(**sizes("bert"), gradient_checkpointing=True, is_decoder=True)
+    model = hf.BertLMHeadModel(config)
+    assert model.is_gradient_checkpointing
+    assert not hf.BertLMHeadModel(hf.BertConfig(**sizes("bert"))).is_gradient_checkpointing
+    assert config.max_length == 20
+    model.set_attn_implementation("eager")
+    model.generation_config.max_length = 7
+    model.save_pretrained(tmp_path)
+    given = torch.tensor([[5, 6, 7]])
+    for kind in (hf.BertLMHeadModel, transformers.BertLMHeadModel):
+        again = kind.from_pretrained(tmp_path).eval()
+        assert again.generation_config.max_length == 7
+        assert again.generate(given, eos_token_id=None, pad_token_id=0).shape == (1, 7)
+
+
+def test_traces_name_the_export():
+    _, ours = pair("BertModel")
+    given = padded()
+    with pytest.raises(InputError, match="ownbert export writes graphs for texts of any length"):
+        torch.jit.trace(ours, (given["input_ids"],), strict=False)
+    layer = ours.get_submodule("encoder.layer.1.output.dense")
+    assert layer is ours.encoder.layer[1].output.dense

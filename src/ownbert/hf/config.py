@@ -43,6 +43,7 @@ _WITHOUT_EFFECT: dict[str, Any] = {
     # Of a folder on the hub, which pipelines ask for.
     "_commit_hash": None,
     "torchscript": False,
+    "max_length": 20,
     "tie_encoder_decoder": False,
     **dict.fromkeys(
         (

@@ -29,7 +29,7 @@ from ownbert.hf.forward import (
     option,
     returns_names,
 )
-from ownbert.hf.generation import default_mask, generation_config, options_of
+from ownbert.hf.generation import Generating, default_mask
 from ownbert.hf.inputs import PackedInputs, PaddedInputs, pack
 from ownbert.hf.outputs import ModelOutput
 from ownbert.hf.pretrained import PreTrainedModel
@@ -76,7 +76,7 @@ _FIXED = {"do_sample": False, "num_return_sequences": 1, "penalty_alpha": None}
 _OPTIONS = ("max_new_tokens", "max_length", "num_beams", "length_penalty", "bad_words_ids")
 
 
-class EncoderDecoderModel(PreTrainedModel):
+class EncoderDecoderModel(Generating, PreTrainedModel):
     """A model of two stacks: reads a source, writes a text.
 
     Arguments and outputs are those of Transformers 4.57.6.
@@ -319,11 +319,6 @@ class EncoderDecoderModel(PreTrainedModel):
             values |= weights
         return values
 
-    @property
-    def generation_config(self) -> Any:
-        """As ``hf.generation.generation_config``; pipelines of Transformers ask for it."""
-        return generation_config(self)
-
     @torch.no_grad()
     def generate(
         self,
@@ -365,7 +360,7 @@ class EncoderDecoderModel(PreTrainedModel):
             kind = self.kind.architecture
             raise InputError(f"{type(self).__name__} writes no text; load a {kind}")
         names = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
-        known = options_of(generation_config, (*_FIXED, *names, *_OPTIONS))
+        known = self.generation_options(generation_config, (*_FIXED, *names, *_OPTIONS))
         others = {k: v for k, v in known.items() if k not in _OPTIONS} | others
         if max_new_tokens is None and max_length is None:
             max_new_tokens, max_length = known.get("max_new_tokens"), known.get("max_length")

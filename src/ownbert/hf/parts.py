@@ -75,7 +75,13 @@ class Part(nn.Parameter):
     def follow(self) -> None:
         """Take the whole's values where they lie now: on another device, or of another type."""
         values = self.place(self.fused.whole.detach())
-        if values.data_ptr() != self.data_ptr() or values.dtype != self.dtype:
+        try:
+            moved = values.data_ptr() != self.data_ptr()
+        except (
+            RuntimeError
+        ):  # torch.export reads the parameters, and lets no tensor have an address
+            return
+        if moved or values.dtype != self.dtype:
             torch.Tensor.data.__set__(self, values)  # pyright: ignore
 
     def _pass_on(self) -> None:

@@ -95,6 +95,8 @@ class PreTrainedModel(CommonModel):
             self.model = model or self._new_model()
             if model is None:
                 self._initialize_heads()
+        if getattr(config, "gradient_checkpointing", False):
+            self.gradient_checkpointing_enable()
         # A state dict has Transformers' names.
         self._register_state_dict_hook(to_theirs)
         self.register_load_state_dict_pre_hook(to_ours)
@@ -147,6 +149,11 @@ class PreTrainedModel(CommonModel):
         """Takes and returns what Transformers' model of this name does; or takes a ``Batch``."""
         if args and isinstance(args[0], Batch):
             return self.model(*args, **kwargs)
+        if torch.jit.is_tracing() or torch.compiler.is_exporting():  # pyright: ignore
+            raise InputError(
+                "a trace would hold the lengths of these texts as constants; ownbert export writes "
+                "graphs for texts of any length (--to torch, onnx or openvino)"
+            )
         known = self.arguments.parameters
         more = {name: kwargs.pop(name) for name in kwargs.keys() - known.keys()}
         refuse(f"{type(self).__name__}.forward", more.keys() - _FURTHER, known)
@@ -228,6 +235,9 @@ class PreTrainedModel(CommonModel):
             if our in names:
                 name = start + self.own_name(names[our])
             yield name, module
+
+    def get_submodule(self, target: str) -> nn.Module:
+        return dict(self.named_modules()).get(target) or super().get_submodule(target)
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
@@ -353,6 +363,11 @@ class PreTrainedModel(CommonModel):
 
     # ---- folders
 
+    def _read_generation(self, folder: Path) -> None:
+        """Models that write texts have settings of it in their folders."""
+
+    _write_generation = _read_generation
+
     def save_pretrained(
         self,
         save_directory: str | Path,
@@ -380,6 +395,7 @@ class PreTrainedModel(CommonModel):
             model = copy.deepcopy(self)
             model.load_state_dict(state_dict)
         model._write(save_directory)
+        self._write_generation(Path(save_directory))
         self.config.architectures = [self.architecture]
 
     @classmethod
@@ -443,6 +459,7 @@ class PreTrainedModel(CommonModel):
         with written_over():
             model = cls(given.config, *positional, **given.further)
         info = model._fill(description, *weights, mismatched=given.mismatched)
+        model._read_generation(given.folder)
         anew = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
         model._initialize_heads(anew)
         (stored,) = info.pop("dtype")
