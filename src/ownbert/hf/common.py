@@ -110,8 +110,11 @@ class CommonModel(nn.Module):
 
     # ---- training
 
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None) -> None:
-        """Recompute activations inside blocks in the backward pass: less memory, more time."""
+    def gradient_checkpointing_enable(self, *_: Any, **__: Any) -> None:
+        """Recompute activations inside blocks in the backward pass: less memory, more time.
+
+        Arguments, which choose how PyTorch does it, are ignored.
+        """
         self._set_checkpointing(True)
 
     def gradient_checkpointing_disable(self) -> None:
@@ -124,6 +127,11 @@ class CommonModel(nn.Module):
     @property
     def is_gradient_checkpointing(self) -> bool:
         return any(encoder.gradient_checkpointing for encoder in self._encoders())
+
+    # Their names in Transformers 5.
+    activation_checkpointing_enable = gradient_checkpointing_enable
+    activation_checkpointing_disable = gradient_checkpointing_disable
+    is_activation_checkpointing = is_gradient_checkpointing
 
     def _encoders(self) -> list[Encoder]:
         return [module for module in self.modules() if isinstance(module, Encoder)]

@@ -108,7 +108,7 @@ class GreedyGeneration(Generating):
         ends = [ends] if isinstance(ends, int) else ends or []
         pad = model.config.pad_token_id if pad_token_id is None else pad_token_id
         if max_new_tokens is None:
-            max_length = model.config.max_length if max_length is None else max_length
+            max_length = int(model.config.max_length or 20) if max_length is None else max_length
             max_new_tokens = max_length - input_ids.shape[1]
         if max_new_tokens < 1:
             raise InputError(
