@@ -31,7 +31,14 @@ _IGNORED = (
     "weights_only",
 )
 # Accepted only if they are false.
-_UNSUPPORTED = ("from_flax", "from_tf", "load_in_4bit", "load_in_8bit", "quantization_config")
+_UNSUPPORTED = (
+    "adapter_kwargs",
+    "from_flax",
+    "from_tf",
+    "load_in_4bit",
+    "load_in_8bit",
+    "quantization_config",
+)
 
 
 @dataclass

@@ -8,6 +8,7 @@ from typing import Any
 from ownbert.errors import InputError
 from ownbert.families import all_families
 from ownbert.families.family import ArchitectureSpec, Family
+from ownbert.families.rules import Tie
 from ownbert.hf.arguments import signature
 from ownbert.hf.config import PretrainedConfig, config_class
 from ownbert.hf.custom import CustomModel
@@ -79,12 +80,17 @@ def _model_class(family: Family, architecture: str) -> type[PreTrainedModel]:
         "arguments": _signature(family, spec),
         "accepts_loss_kwargs": spec.decoder or _counts_labels(family, spec),
         "base_class": classmethod(lambda cls: model_of(base)),
+        "_tied_weights_keys": _tied(family) if "mlm" in heads else None,
         "main_input_name": "pixel_values" if reads_images(family) else "input_ids",
         "__module__": "ownbert.hf",
         "__doc__": f"{family.model_type} " + (f"with the head {heads}." if heads else "alone."),
     }
     parents = (GreedyGeneration, PreTrainedModel) if spec.decoder else (PreTrainedModel,)
     return type(architecture, parents, members)
+
+
+def _tied(family: Family) -> list[str]:
+    return [rule.theirs for rule in family.weight_map.rules if isinstance(rule, Tie)]
 
 
 def _counts_labels(family: Family, spec: ArchitectureSpec) -> bool:

@@ -23,8 +23,25 @@ class CommonModel(nn.Module):
     config: Any
     config_class: ClassVar[type[PretrainedConfig]]
     supports_gradient_checkpointing = True
-    # Names that a state dict may lack; ``Trainer`` asks for them.
-    _keys_to_ignore_on_save: ClassVar[None] = None
+    # What Transformers' own code asks a class: no name may be missing in a state dict, nothing
+    # stays in float32, and there is one implementation of attention.
+    _keys_to_ignore_on_save = _keys_to_ignore_on_load_missing = None
+    _keys_to_ignore_on_load_unexpected = _keep_in_fp32_modules = None
+    _tied_weights_keys: ClassVar[list[str] | None] = None
+    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = False
+    _supports_attention_backend = _can_compile_fullgraph = False
+
+    @classmethod
+    def _can_set_attn_implementation(cls) -> bool:
+        return False
+
+    @classmethod
+    def _from_config(cls, config: Any, **options: Any) -> Any:
+        """A new model, for ``AutoModel.from_config``."""
+        options.pop("attn_implementation", None)
+        dtype = options.pop("dtype", options.pop("torch_dtype", None))
+        model = cls(config, **options)
+        return model.to(parse_dtype(dtype) or model.dtype)
 
     @property
     def __class__(self) -> type:  # pyright: ignore

@@ -348,12 +348,7 @@ class PreTrainedModel(CommonModel):
         if not isinstance(heads_to_prune, Mapping):
             raise InputError("prune_heads needs the heads of each layer: {0: [1, 2], 3: [0]}")
         self.family.require_pruning()
-        layers = self.model.config.num_hidden_layers  # -1 is the last one
-        given: dict[int, Sequence[int]] = {}
-        for i, heads in heads_to_prune.items():
-            layer = int(i) + layers * (int(i) < 0)
-            given[layer] = [*given.get(layer, ()), *heads]
-        self.model.prune_heads(given)
+        self.model.prune_heads({int(i): list(heads) for i, heads in heads_to_prune.items()})
         self.config.pruned_heads = {
             i: list(heads) for i, heads in self.model.config.pruned_heads.items()
         }
