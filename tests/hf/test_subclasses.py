@@ -153,6 +153,12 @@ def test_settings_that_scripts_look_at(tmp_path: Path):
         assert again.generate(given, eos_token_id=None, pad_token_id=0).shape == (1, 7)
 
 
+def test_no_weights_are_lost_on_a_device_without_memory(tmp_path: Path):
+    pair("BertModel")[0].save_pretrained(tmp_path)
+    with torch.device("meta"), pytest.raises(InputError, match="device meta does not hold"):
+        hf.BertModel.from_pretrained(tmp_path)
+
+
 def test_traces_name_the_export():
     _, ours = pair("BertModel")
     given = padded()

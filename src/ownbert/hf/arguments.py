@@ -78,6 +78,8 @@ def read_arguments(
     Raises:
         InputError: a folder is missing, or something is not supported.
     """
+    if torch.get_default_device().type == "meta":
+        raise InputError("from_pretrained copies weights, which the device meta does not hold")
     if not isinstance(name, str | Path):
         raise InputError(f"from_pretrained needs a folder, not {name!r}")
     folder = pretrained_folder(name, options)

@@ -18,6 +18,7 @@ from ownbert.hf.checks import check_tensors
 # Arguments of ``generate`` that would select another strategy, with the value required here.
 _FIXED = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "penalty_alpha": None}
 
+_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 _FILE = "generation_config.json"
 _OPTIONS = ("max_new_tokens", "max_length", "eos_token_id", "pad_token_id")
 
@@ -55,9 +56,11 @@ class Generating:
 
     def _write_generation(self, folder: Path) -> None:
         own = self.__dict__.get("_generation_config")
-        values = self.generation_values if own is None else own.to_diff_dict()
-        if values:
-            write_text(folder / _FILE, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
+        config: Any = self.config  # pyright: ignore
+        ids = {name: getattr(config, name, None) for name in _IDS}
+        values = {name: value for name, value in ids.items() if value is not None}
+        values |= self.generation_values if own is None else own.to_diff_dict()
+        write_text(folder / _FILE, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
 
 
 class GreedyGeneration(Generating):

@@ -35,7 +35,7 @@ class Fused:
     def __init__(self, whole: nn.Parameter, views: Sequence[View]) -> None:
         self._whole, self.views = weakref.ref(whole), views
         self.empty: set[int] = set()
-        self.parts = [Part(self, number, whole) for number in range(len(views))]
+        self.parts = [ParameterView(self, number, whole) for number in range(len(views))]
         whole.register_post_accumulate_grad_hook(lambda _: self.empty.clear())
 
     @property
@@ -46,18 +46,18 @@ class Fused:
         return whole
 
 
-class Part(nn.Parameter):
+class ParameterView(nn.Parameter):
     """A part of a whole parameter, whose values, gradient and ``requires_grad`` it shares."""
 
     fused: Fused
     number: int
 
-    def __new__(cls, fused: Fused, number: int, whole: nn.Parameter) -> "Part":
+    def __new__(cls, fused: Fused, number: int, whole: nn.Parameter) -> "ParameterView":
         values = fused.views[number](whole.detach())
         part = torch.Tensor._make_subclass(cls, values, whole.requires_grad)
         part.fused, part.number = fused, number
         # What is computed from the part alone, such as a penalty of its size, counts too.
-        torch.Tensor.register_post_accumulate_grad_hook(part, Part._pass_on)
+        torch.Tensor.register_post_accumulate_grad_hook(part, ParameterView._pass_on)
         return part
 
     def __init__(self, *_: Any) -> None: ...
@@ -135,7 +135,7 @@ class Part(nn.Parameter):
         flag.__set__(self, value)  # pyright: ignore
         self.fused.whole.requires_grad = any(flag.__get__(part) for part in self.fused.parts)  # pyright: ignore
 
-    def requires_grad_(self, requires_grad: bool = True) -> "Part":  # pyright: ignore
+    def requires_grad_(self, requires_grad: bool = True) -> "ParameterView":  # pyright: ignore
         self.requires_grad = requires_grad
         return self
 
@@ -157,7 +157,7 @@ def their_parameters(model: Model, weight_map: WeightMap) -> dict[str, list[tupl
     return found
 
 
-def parts_of(whole: nn.Parameter, views: Sequence[View]) -> list[Part]:
+def parts_of(whole: nn.Parameter, views: Sequence[View]) -> list[ParameterView]:
     """The parts of a parameter, the same ones every time."""
     if whole not in _FUSED:
         _FUSED[whole] = Fused(whole, views)

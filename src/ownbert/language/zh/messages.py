@@ -655,6 +655,7 @@ MESSAGES = {
     "ignore_mismatched_sizes is not supported for {}": "{} 不支持 ignore_mismatched_sizes",
     "the output layer shares its matrix with the word embeddings; give a layer of the same parameter, or use set_input_embeddings": "输出层与词嵌入共用一个矩阵；请给出使用同一参数的层，或使用 set_input_embeddings",
     "a trace would hold the lengths of these texts as constants; ownbert export writes graphs for texts of any length (--to torch, onnx or openvino)": "跟踪得到的图会把这些文本的长度固定为常量；ownbert export 可写出适用于任意长度文本的图（--to torch、onnx 或 openvino）",
+    "from_pretrained copies weights, which the device meta does not hold": "from_pretrained 要复制权重，而 meta 设备不保存权重",
     "give encoder_hidden_states, what get_encoder() returned": "请给出 encoder_hidden_states，即 get_encoder() 返回的结果",
     "from_pretrained needs a folder, or config and state_dict": "from_pretrained 需要一个文件夹，或 config 与 state_dict",
     "{}: {} are not in the state_dict, and are newly initialised": "{}：{} 不在 state_dict 中，已重新初始化",
