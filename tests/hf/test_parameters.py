@@ -39,6 +39,15 @@ def train_values_alone(model: Any) -> None:
     _train(model, values)
 
 
+def frozen_before_it_is_looked_at(model: Any) -> None:
+    """As by tools that freeze the modules inside."""
+    for module in model.modules():
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                parameter.requires_grad_(False)
+    train_values_alone(model)
+
+
 def penalty_of_keys(model: Any) -> None:
     keys = [p for n, p in model.named_parameters() if "self.key" in n]
     _train(model, list(model.parameters()), lambda: sum((p**2).sum() for p in keys))
@@ -89,6 +98,7 @@ def _train(model: Any, parameters: list[Any], more: Callable[[], Any] = lambda: 
     [
         freeze_queries,
         train_values_alone,
+        frozen_before_it_is_looked_at,
         penalty_of_keys,
         two_optimizers,
         another_type_after_the_optimizer,

@@ -36,7 +36,20 @@ class Fused:
         self._whole, self.views = weakref.ref(whole), views
         self.empty: set[int] = set()
         self.parts = [ParameterView(self, number, whole) for number in range(len(views))]
+        if whole.is_floating_point():  # others, of quantized matrices, have no gradient
+            self._follow_gradients(whole)
+
+    def _follow_gradients(self, whole: nn.Parameter) -> None:
+        """Call back after a backward pass, also where the parameter is frozen until later."""
+        trains, flag = whole.requires_grad, torch.Tensor.requires_grad
+        whole.requires_grad = True
         whole.register_post_accumulate_grad_hook(lambda _: self.empty.clear())
+        for part in self.parts:
+            flag.__set__(part, True)  # pyright: ignore
+            # What is computed from a part alone, such as a penalty of its size, counts too.
+            part.register_post_accumulate_grad_hook(ParameterView._pass_on)
+            flag.__set__(part, trains)  # pyright: ignore
+        whole.requires_grad = trains
 
     @property
     def whole(self) -> nn.Parameter:
@@ -56,8 +69,6 @@ class ParameterView(nn.Parameter):
         values = fused.views[number](whole.detach())
         part = torch.Tensor._make_subclass(cls, values, whole.requires_grad)
         part.fused, part.number = fused, number
-        # What is computed from the part alone, such as a penalty of its size, counts too.
-        torch.Tensor.register_post_accumulate_grad_hook(part, ParameterView._pass_on)
         return part
 
     def __init__(self, *_: Any) -> None: ...
