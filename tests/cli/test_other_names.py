@@ -134,8 +134,6 @@ def test_what_is_known_from_transformers(classifier: Path):
     with pytest.raises(TypeError, match="Predictor has no option 'nix'"):
         Predictor(classifier, nix=1)
     assert OwnBertClassifier.load(classifier).predict(["red1 9"]).tolist()
-    with pytest.raises(InputError, match="OwnBertClassifier needs model=, the folder to start"):
-        OwnBertClassifier().fit(["a", "b"], ["x", "y"])
 
 
 def test_what_is_known_from_sentence_transformers(tmp_path: Path):

@@ -18,7 +18,9 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import accuracy_score, f1_score, log_loss, r2_score, roc_auc_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline
@@ -38,6 +40,7 @@ from ownbert import (
 )
 from ownbert.checkpoint import weights as weight_files
 from ownbert.finetuning.arrays import rows_of, texts_of
+from support.tiny import change_config, made
 
 UNITS = {"red": 100.0, "green": 250.0, "blue": 300.0}
 
@@ -205,6 +208,17 @@ def test_scikit_learns_own_checks_that_need_no_numbers(kind):
         kind("folder").save("anywhere")
 
 
+def test_predict_changes_nothing_in_an_estimator(pretrained: Path, classifier: Path, train):
+    y, X = train
+    for model in (
+        OwnBertClassifier(pretrained, epochs=1).fit(X, y),
+        OwnBertClassifier.from_pretrained(classifier),
+    ):
+        before = dict(vars(model))
+        model.predict(X)
+        assert vars(model) == before
+
+
 def test_a_clone_learns_the_same(fitted: OwnBertClassifier, train):
     other: Any = clone(fitted)
     assert not hasattr(other, "classes_")
@@ -292,7 +306,7 @@ def test_a_share_is_held_out_and_ends_the_run(
     log = [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
     held_out = [row for row in log if row.get("evaluation")]
     assert 2 < len(held_out) < 30
-    _, dev = model._split(rows_of(texts_of(X), y), np.asarray(y))
+    _, dev = model._split(rows_of(texts_of(X), y), np.asarray(y), 0)
     assert dev is not None
     assert len(dev) == 15
     found = model.predict([row.texts for row in dev])
@@ -311,7 +325,7 @@ def test_every_class_is_held_out_in_its_share(pretrained: Path, train, capfd):
     rows = [*others, *[i for i, label in enumerate(labels) if label == "red"][:5]]
     y, X = [labels[i] for i in rows], [texts[i] for i in rows]
     model = OwnBertClassifier(pretrained, epochs=1, dev_share=0.2, verbose=True)
-    _, dev = model._split(rows_of(texts_of(X), y), np.asarray(y))
+    _, dev = model._split(rows_of(texts_of(X), y), np.asarray(y), 0)
     assert dev is not None
     assert sorted(Counter(row.target for row in dev).values()) == [1, 4, 4]
     model.fit(X, y)
@@ -355,6 +369,81 @@ def test_a_finished_folder_is_read_once(classifier: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(weight_files, "read_file", counting)
     OwnBertClassifier.from_pretrained(classifier)
     assert read == {"model.safetensors": 1}
+
+
+@pytest.mark.parametrize(
+    "labels", [("POSITIVE", "NEUTRAL", "NEGATIVE"), ("2", "10", "100"), ("b", "B", "a")]
+)
+def test_classes_of_a_folder_are_in_the_order_of_the_metrics(labels, tmp_path: Path):
+    folder, words = tmp_path / "model", [*"abcdef"]
+    made(folder, "classification")
+    change_config(folder, id2label=dict(enumerate(labels)))
+    model = OwnBertClassifier.from_pretrained(folder)
+    assert model.classes_.tolist() == np.unique(labels).tolist() != [*labels]
+    predictor = Predictor(folder)
+    y = predictor.predict(words)
+    assert model.predict(words).tolist() == y.tolist()
+    there = dict(zip(labels, predictor.predict_proba(words).T, strict=True))
+    expected = np.stack([there[name] for name in model.classes_], 1)
+    assert np.allclose(model.predict_proba(words), expected, atol=1e-6)
+
+
+def test_metrics_and_calibration_of_a_finished_folder(pretrained: Path, train, tmp_path: Path):
+    y, X = train
+    y = ["POSITIVE" if label == "red" else "NEGATIVE" for label in y]
+    rows = sorted(zip(X, y, strict=True), key=lambda row: row[1], reverse=True)
+    finetune(
+        model=pretrained,
+        train=rows,
+        label_names="POSITIVE,NEGATIVE",
+        output=tmp_path / "model",
+        epochs=4,
+        quiet=True,
+    )
+    model = OwnBertClassifier.from_pretrained(tmp_path / "model")
+    probabilities = model.predict_proba(X)
+    assert model.classes_.tolist() == ["NEGATIVE", "POSITIVE"]
+    assert roc_auc_score(y, probabilities[:, 1]) > 0.95
+    assert log_loss(y, probabilities) < 0.4
+    assert np.allclose(model.predict_log_proba(X), np.log(probabilities))
+    calibrated = CalibratedClassifierCV(FrozenEstimator(model), cv=2).fit(X, y)
+    assert calibrated.score(X, y) > 0.9
+
+
+def test_no_texts_have_no_answers(fitted: OwnBertClassifier, pretrained: Path, train):
+    assert fitted.predict([]).shape == (0,)
+    assert fitted.predict([]).dtype == fitted.classes_.dtype
+    assert fitted.predict_proba([]).shape == fitted.predict_log_proba([]).shape == (0, 3)
+    y = np.linspace(0, 1, 2 * len(train[1])).reshape(-1, 2)
+    assert OwnBertRegressor(pretrained, epochs=1).fit(train[1], y).predict([]).shape == (0, 2)
+
+
+def test_names_of_scikit_learn_for_weights_and_seeds(pretrained: Path, train):
+    y, X = train
+    options: dict = {"epochs": 1, "precision": "float32"}
+
+    def probabilities(**more: Any) -> np.ndarray:
+        return OwnBertClassifier(pretrained, **options, **more).fit(X, y).predict_proba(X)
+
+    weights = {"red": 5, "blue": 0.5}
+    assert (probabilities(class_weight=weights) == probabilities(class_weights=weights)).all()
+    assert (probabilities(random_state=3) == probabilities(seed=3)).all()
+    drawn = [probabilities(random_state=np.random.RandomState(7)) for _ in range(2)]
+    assert (drawn[0] == drawn[1]).all()
+    assert not np.allclose(drawn[0], probabilities())
+    with pytest.raises(InputError, match="class_weight and class_weights are both set"):
+        probabilities(class_weight="balanced", class_weights="balanced")
+
+
+def test_without_a_model_the_texts_make_one(train, test, temporary: Path):
+    model = OwnBertClassifier(max_length=32).fit(train[1], train[0])
+    assert model.score(test[1], test[0]) > 0.9
+    assert model.model is None
+    assert model.model_.config.hidden_size == 128
+    assert list(temporary.iterdir()) == []
+    pairs = [("a b", "c"), ("d", "e f"), ("a", "c c"), ("d d", "f")]
+    found = OwnBertClassifier(epochs=1).fit(pairs, ["x", "y", "x", "y"])
+    assert found.predict(pairs).shape == (4,)
 
 
 def test_a_weight_of_nothing_is_no_text(pretrained: Path):

@@ -344,7 +344,7 @@ def test_a_dry_run_says_what_would_be_fitted_and_writes_nothing(topics: Path, tm
         (["--model", "missing"], "missing"),
         (["--dev", "missing.csv"], "missing.csv"),
         (["--label-column", "nothing"], "nothing"),
-        (["--device", "cuda"], "--device cuda: this machine has no GPU"),
+        (["--device", "cuda"], "--device cuda: PyTorch can use 0 GPUs"),
         (["--resume", "--overwrite"], "--resume continues, --overwrite starts anew"),
     ],
 )

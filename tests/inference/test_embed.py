@@ -99,7 +99,7 @@ def test_normalize_and_precision(embedder: Embedder):
 
 
 def test_no_texts_and_progress(embedder: Embedder):
-    assert embedder.encode([]).shape == (0, 16)
+    assert embedder.encode([]).shape == (0,)
     counts: list[int] = []
     embedder.encode(TEXTS, batch_tokens=13, progress=counts.append)
     assert counts == sorted(counts)
@@ -164,6 +164,9 @@ def test_habits_that_are_not_supported(habitual: Path):
     [
         ({"pooling": "sum"}, "pooling 'sum' is not known; one of mean, first, max"),
         ({"precision": "half"}, "precision 'half' is not known; one of float32"),
+        ({"output_value": "tokens"}, "output_value 'tokens' is not known; one of sentence_embed"),
+        ({"prompt_name": "nix"}, "there is no prompt 'nix'; there is query, document"),
+        ({"truncate_dim": -1}, r"truncate_dim is -1; it must be in \[1, 65,536\]"),
         ({"batch_tokens": 0}, r"batch_tokens is 0; it must be in \[1, 16,777,216\]"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+import transformers
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 from PIL import Image
@@ -53,6 +54,7 @@ def folders(
     made(base / "long", max_position_embeddings=1100)
     found = {name: base / name for name in (*heads, "vectors", "long")}
     found |= {"topics": classifier, "words": pretrained, "images": _image_model(base / "images")}
+    found["org/vectors"] = found["vectors"]
     (base / "translations").mkdir()
     found["translations"] = copying(base / "translations", count=20, epochs=1)
     return found
@@ -129,6 +131,90 @@ def test_the_hubs_client_classifies(server: Served, folders: dict[str, Path]):
     assert len(hub(server, "topics").text_classification("red1 9", top_k=1)) == 1
 
 
+def test_the_hubs_client_gets_logits(server: Served, folders: dict[str, Path]):
+    theirs = transformers.pipeline("text-classification", str(folders["topics"]), device="cpu")
+    for name in ("none", "sigmoid", "softmax"):
+        expected = theirs("red1 9", function_to_apply=name, top_k=None)
+        found = hub(server, "topics").text_classification("red1 9", function_to_apply=name)
+        assert [each.label for each in found] == [each["label"] for each in expected]
+        scores = [each["score"] for each in expected]
+        assert [each.score for each in found] == pytest.approx(scores, abs=1e-4)
+        raw = {"inputs": "red1 9", "raw_scores": True}
+        if name == "none":
+            status, again, _ = server.post("/predict?model=topics", raw)
+            assert status == 200
+            assert [each["score"] for each in again] == pytest.approx(scores, abs=1e-4)
+    status, ranks, _ = server.post(
+        "/rerank?model=pairs", {"query": "a", "texts": ["b", "c d"], "raw_scores": True}
+    )
+    assert status == 200
+    pair = transformers.pipeline("text-classification", str(folders["pairs"]), device="cpu")
+    for each, text in ((rank, ["b", "c d"][rank["index"]]) for rank in ranks):
+        scores = pair({"text": "a", "text_pair": text}, function_to_apply="none", top_k=None)
+        last = {one["label"]: one["score"] for one in scores}[
+            Predictor(folders["pairs"]).labels[-1]
+        ]
+        assert each["score"] == pytest.approx(last, abs=1e-4)
+
+
+def test_a_task_that_a_model_is_not_for_is_named(server: Served):
+    topics = hub(server, "topics")
+    with pytest.raises(HfHubHTTPError, match="is for text-classification, not for question-answ"):
+        topics.question_answering(question="a", context="b")
+    with pytest.raises(HfHubHTTPError, match="text-classification, not for token-classification"):
+        topics.token_classification("a", aggregation_strategy="simple")
+    with pytest.raises(HfHubHTTPError, match="for token-classification, not for text-classificati"):
+        hub(server, "tags").text_classification("a", function_to_apply="none")
+    # Without parameters nothing in the request tells which of the two is meant, but its address.
+    named = InferenceClient(base_url=f"{server.url}/pipeline/token-classification/topics")
+    with pytest.raises(HfHubHTTPError, match="text-classification, not for token-classification"):
+        named.token_classification("a")
+
+
+def test_names_with_a_slash(server: Served, of_openai: openai.OpenAI, folders: dict[str, Path]):
+    expected = Embedder(folders["vectors"]).encode(["a b"])
+    found = of_openai.embeddings.create(model="org/vectors", input=["a b"])
+    np.testing.assert_allclose(found.data[0].embedding, expected[0], rtol=1e-4, atol=1e-5)
+    assert of_openai.models.retrieve("org/vectors").id == "org/vectors"
+    named = hub(server, "org/vectors").feature_extraction("a b")
+    np.testing.assert_allclose(named, expected, rtol=1e-4, atol=1e-5)
+    path = "/pipeline/feature-extraction/org/vectors"
+    assert server.post(path, {"inputs": ["a b"]})[0] == 200
+    body = {"model": "org/vectors", "input": "a b", "encoding_format": None, "dimensions": None}
+    status, floats, _ = server.post("/v1/embeddings", body)
+    assert status == 200
+    np.testing.assert_allclose(floats["data"][0]["embedding"], expected[0], rtol=1e-4, atol=1e-5)
+
+
+def test_ids_of_tokens_are_embedded(server: Served, folders: dict[str, Path]):
+    embedder = Embedder(folders["vectors"])
+    ids = embedder.tokenizer.encode_batch(["a b", "c"])
+    expected = embedder.encode(["a b", "c"], normalize=True)
+    for inputs, wanted in ((ids, expected), (ids[0], expected[:1])):
+        status, found, _ = server.post("/embed?model=vectors", {"inputs": inputs})
+        assert status == 200
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    status, tokens, _ = server.post("/embed_all?model=vectors", {"inputs": ids})
+    assert (status, [len(each) for each in tokens]) == (200, [4, 3])
+    for inputs, message in (
+        ([[99]], "token ids must be from 0 to 10"),
+        ([["a"]], "inputs must be a text, ids of tokens, or a list of either"),
+        ([True], "inputs must be a text, ids of tokens, or a list of either"),
+        ([[]], "token ids must be from 0 to 10, one or more"),
+    ):
+        status, error, _ = server.post("/embed?model=vectors", {"inputs": inputs})
+        assert status == 422
+        assert message in error["error"]
+
+
+def test_health_and_the_list_of_paths(server: Served):
+    assert server.get("/ping")[0] == 200
+    status, page, _ = server.get("/docs")
+    assert status == 200
+    assert "/embed_all" in str(page)
+    assert "<script" not in str(page)
+
+
 def test_the_hubs_client_tags_and_answers(server: Served, folders: dict[str, Path]):
     text = "a b c d e f"[:5]
     expected = Predictor(folders["tags"])(text)
@@ -162,8 +248,8 @@ def test_the_hubs_client_has_its_parameters(server: Served, folders: dict[str, P
     assert kept == []
     topics = hub(server, "topics")
     assert topics.text_classification("red1", function_to_apply="softmax")
-    with pytest.raises(HfHubHTTPError, match="function_to_apply: the model has softmax"):
-        topics.text_classification("red1", function_to_apply="sigmoid")
+    with pytest.raises(HfHubHTTPError, match="function_to_apply is 'tanh'; one of none, softmax"):
+        topics.text_classification("red1", function_to_apply="tanh")  # pyright: ignore
     vectors = hub(server, "vectors")
     assert vectors.feature_extraction("a b c d", truncate=False).shape == (1, 8)
     assert vectors.feature_extraction("a b c d e", truncate=True).shape == (1, 8)
@@ -407,7 +493,7 @@ def test_attention_beyond_the_limit_is_not_computed(server: Served):
             "/models/topics",  # as the client asks for zero-shot classification
             {"inputs": "a", "parameters": {"candidate_labels": ["x"]}},
             422,
-            "text-classification has no parameter 'candidate_labels', only top_k",
+            "the model topics is for text-classification, not for zero-shot-classification",
         ),
         ("/models/words", {"inputs": "[MASK] " * 50_000}, 413, "250,000 candidates; at most 209,7"),
     ],

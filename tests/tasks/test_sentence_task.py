@@ -13,6 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from ownbert import InputError, evaluate, finetune
 from ownbert.checkpoint import load
 from ownbert.data.batch import Example, pack
+from ownbert.files import read_yaml
 from ownbert.finetuning.run import FinetuningRun, WordsInUse
 from ownbert.inference.predictor import NetworkPredictor
 from ownbert.tasks.batched_forward import forward_rows
@@ -257,6 +258,28 @@ def test_class_weights_and_smoothing(pretrained: Path, topics: Path, tmp_path: P
     for wrong in ("mauve=2", "red", "red=-1", "red=x"):
         with pytest.raises(InputError, match=r"task\.class_weights has"):
             tune(topics, pretrained, tmp_path / "no", class_weights=wrong)
+
+
+@pytest.mark.parametrize(
+    ("kept", "options", "weights"),
+    [
+        (30, {}, "balanced"),
+        (30, {"class_weights": "equal"}, "equal"),
+        (30, {"measure": "accuracy"}, None),
+        (60, {}, None),  # labels are equally frequent
+    ],
+)
+def test_few_rows_with_rare_labels_are_balanced(
+    kept: int, options: dict, weights: str | None, pretrained: Path, topics: Path, tmp_path: Path
+):
+    lines = (topics / "train.csv").read_text().splitlines()
+    label = lines[1].split(",")[0]
+    rest = [line for line in lines[1:] if not line.startswith(label)]
+    own = [line for line in lines[1:] if line.startswith(label)]
+    rows = tmp_path / "rows.csv"
+    rows.write_text("\n".join([lines[0], *own, *rest[: 2 * kept - 40], ""]))
+    tune(topics, pretrained, tmp_path / "out", train=rows, **options)
+    assert read_yaml(tmp_path / "out" / "recipe.yaml")["task"]["class_weights"] == weights
 
 
 def _example(label: int) -> Example:

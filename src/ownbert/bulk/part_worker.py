@@ -21,7 +21,12 @@ from ownbert.errors import InputError
 from ownbert.inference.default_precision import ChosenPrecision, default_precision
 from ownbert.inference.embedder import Embedder, in_blocks
 from ownbert.inference.predict import RowPredictions
-from ownbert.inference.vector_files import arrow_table, records_of, vectors_depend_on
+from ownbert.inference.vector_files import (
+    arrow_table,
+    records_of,
+    refuse_options,
+    vectors_depend_on,
+)
 from ownbert.tasks.rows import OutputOptions
 
 # So often a part may end its worker: Ray itself would start another one for ever.
@@ -136,7 +141,8 @@ class RowVectors:
             precision=job.precision,
             max_length=self._options.pop("max_length", None),
         )
-        self._embedder.encode([], **self._options)  # refuses wrong options
+        refuse_options(self._options)
+        self._embedder.encode([], **self._options)  # refuses wrong values
 
     def refuse_kind(self, kind: str) -> None:
         """Texts of any file can be embedded."""

@@ -16,11 +16,11 @@ from ownbert.tasks.rows import Row, label_text
 _ANSWERS = frozenset(LABEL_NAMES) - frozenset(TEXT_NAMES)
 
 
-def texts_of(X: Any) -> list[tuple[str, ...]]:
+def texts_of(X: Any, least: int = 1) -> list[tuple[str, ...]]:
     """The text or the two texts of each row of X.
 
     Raises:
-        InputError: X is anything else.
+        InputError: X is anything else, or has fewer than ``least`` rows.
     """
     if isinstance(X, str):
         raise InputError("X is a single text; a list of texts is needed")
@@ -46,7 +46,7 @@ def texts_of(X: Any) -> list[tuple[str, ...]]:
         if texts and len(parts) != len(texts[0]):
             raise InputError(f"X[{index}] and X[0] must both be texts or both be pairs of texts")
         texts.append(tuple(_text(part, f"X[{index}]") for part in parts))
-    if not texts:
+    if len(texts) < least:
         raise InputError("X is empty; at least one text is needed")
     return texts
 
@@ -75,7 +75,7 @@ def labels_of(y: Any) -> Any:
     if (found := _of_one_hot(y)) is not None:
         return found
     several = isinstance(y, list | tuple) and any(isinstance(one, list | tuple | set) for one in y)
-    shape = () if isinstance(y, list | tuple) else np.shape(y)
+    shape = () if isinstance(y, list | tuple) else np.asarray(y).shape
     if several or (len(shape) == 2 and shape[1] > 1):
         raise InputError(
             "y has several labels for each text, and this is for one; for several: "
@@ -137,7 +137,7 @@ def _weights(given: Any, count: int) -> np.ndarray:
         )
     total = weights.sum()
     if not np.isfinite(total) or (weights < 0).any() or total <= 0:
-        raise InputError("sample_weight must be finite, 0 or more, and not all 0")
+        raise InputError("sample_weight must be finite, 0 or more, and not all zero")
     return weights * (count / total)
 
 

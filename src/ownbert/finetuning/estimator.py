@@ -2,9 +2,11 @@
 
 import contextlib
 import copy
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
@@ -17,6 +19,7 @@ from ownbert.files import refuse_same
 from ownbert.finetuning.arrays import labels_of, name_of, numbers_of, rows_of, texts_of
 from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
+from ownbert.finetuning.own_network import network_of
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.hub import model_folder
 from ownbert.inference.any_predictor import open_predictor
@@ -37,6 +40,7 @@ from ownbert.train.job import Interrupted
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.model_selection import train_test_split
+    from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, column_or_1d
 except ImportError:
@@ -54,7 +58,8 @@ class TextEstimator(BaseEstimator):
     Predictions are in float32, so that they are the same regardless of the batch.
 
     Args:
-        model: the folder to start from; ``fit`` needs one.
+        model: the folder to start from; None: a small network that ``fit`` makes of the texts
+            themselves.
         epochs, learning_rate, batch_size: by default chosen by the number of texts and the size of
             the model.
         max_length: the most tokens of a text, in ``fit`` and after it; by default the model's
@@ -66,9 +71,10 @@ class TextEstimator(BaseEstimator):
         output: a new folder for the model, recipe, log and curves; by default nothing remains on
             disk.
         verbose: show the run.
+        random_state: instead of ``seed``, as elsewhere in scikit-learn: a number, or a generator.
     """
 
-    model: str | Path = ""
+    model: str | Path | None = None
     _: KW_ONLY
     epochs: int | None = None
     learning_rate: float | None = None
@@ -83,6 +89,7 @@ class TextEstimator(BaseEstimator):
     device: str = "auto"
     output: str | Path | None = None
     verbose: bool = False
+    random_state: Any = None
 
     # The task of ``ownbert finetune`` that it is.
     task_name: ClassVar[str]
@@ -128,6 +135,7 @@ class TextEstimator(BaseEstimator):
 
     def _open(self) -> None:
         """Be fitted with the folder of ``model``."""
+        assert self.model is not None
         folder = model_folder(self.model)
         if (folder / BLEND).exists() or len(list_members(folder)) > 1:
             predictor = open_predictor(folder, device=self.device)
@@ -138,6 +146,7 @@ class TextEstimator(BaseEstimator):
             tokenizer = load_tokenizer(folder, config=model.config)
             self._accept(task)
             self.task_, self.model_, self.tokenizer_ = task, model, tokenizer
+            self._packed()
 
     def _accept(self, task: Any) -> None:
         """Take the task of a folder, or refuse one that is of another kind."""
@@ -176,28 +185,42 @@ class TextEstimator(BaseEstimator):
         classes: (texts), to stratify the held-out texts by. labels: names of columns of numbers.
         own: settings that override parameters of the same name.
         """
-        if not self.model:
-            raise InputError(
-                f"{type(self).__name__} needs model=, the folder to start from; ownbert pretrain "
-                "makes one, and ownbert.fit needs none"
-            )
         options = self.get_params(deep=False) | own
-        for name in ("dev_share", "output", "verbose"):
-            del options[name]
-        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
+        for name in ("dev_share", "output", "verbose", "random_state", "class_weight"):
+            options.pop(name, None)
+        options["seed"] = seed = self._seed()
+        plain = {name: _plain(value) for name, value in options.items()}
         recipe = resolve(FinetuneRecipe, options=recipe_options(task, plain))
-        with_card = self.output is not None
-        run = FinetuningRun(recipe, self._split(rows, classes), labels=labels, with_card=with_card)
-        with self._folder() as folder:
+        parts = self._split(rows, classes, seed)
+        with self._folder() as folder, self._start(recipe, rows) as model:
+            recipe = replace(recipe, model=replace(recipe.model, folder=str(model)))
+            run = FinetuningRun(recipe, parts, labels=labels, with_card=self.output is not None)
             run.train(folder, quiet=not self.verbose)
             self.task_, self.model_ = load_finetuned(folder.path)
             self.tokenizer_ = load_tokenizer(folder.path, config=self.model_.config)
         self._texts = len(rows[0].texts)
         for name in ("_ready", "_predictor", "folder_"):
             vars(self).pop(name, None)
+        self._packed()  # now: ``predict`` changes nothing in an estimator
+
+    def _seed(self) -> int:
+        if self.random_state is None:
+            return self.seed
+        if isinstance(self.random_state, Integral):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31))
+
+    @contextlib.contextmanager
+    def _start(self, recipe: FinetuneRecipe, rows: Sequence[Row]) -> Iterator[str | Path]:
+        """The folder to start from."""
+        if self.model:
+            yield self.model
+            return
+        with TemporaryDirectory(prefix="ownbert-") as name:
+            yield network_of([text for row in rows for text in row.texts], Path(name), recipe)
 
     def _split(
-        self, rows: Sequence[Row], classes: np.ndarray | None
+        self, rows: Sequence[Row], classes: np.ndarray | None, seed: int
     ) -> tuple[Sequence[Row], Sequence[Row] | None]:
         if not 0 <= self.dev_share < 1:
             raise InputError(f"dev_share is {self.dev_share}; it must be in [0, 1)")
@@ -208,10 +231,10 @@ class TextEstimator(BaseEstimator):
             classes = np.unique(classes, return_inverse=True)[1]
         if classes is None or _can_be_stratified(classes, share):
             parts: Any = train_test_split(
-                every, test_size=share, random_state=self.seed, stratify=classes
+                every, test_size=share, random_state=seed, stratify=classes
             )
             return parts[0], parts[1]
-        held = _held_out(classes, math.ceil(share * len(every)), self.seed)
+        held = _held_out(classes, math.ceil(share * len(every)), seed)
         if not held:
             raise InputError(
                 f"dev_share is {self.dev_share}, and every class has one text: none can be held out"
@@ -233,14 +256,15 @@ class TextEstimator(BaseEstimator):
     def _predictions(self, X: Any) -> np.ndarray:
         """The task's prediction for each text, (texts, ...)."""
         self._require_fitted()
-        texts = texts_of(X)
+        texts = texts_of(X, least=0)
         rows = rows_of(texts, [None] * len(texts))
+        if not rows:
+            task: Any = self._predictor.task if hasattr(self, "folder_") else self.task_
+            return np.zeros((0, len(task.labels)))
         if len(rows[0].texts) != self._texts:
             one = "one text" if self._texts == 1 else "a pair of texts"
             raise InputError(f"X[0] must be {one}, as in fit")
         if hasattr(self, "folder_"):
-            if not hasattr(self, "_predictor"):  # it was unpickled
-                self._predictor = open_predictor(self.folder_, device=self.device)
             return np.asarray(decide_all(self._predictor, rows))
         config = self.model_.config
         builder = TextInputBuilder(self.tokenizer_, config, self.task_.max_length or config.longest)
@@ -259,9 +283,8 @@ class TextEstimator(BaseEstimator):
         return self._ready
 
     def __getstate__(self) -> dict[str, Any]:
-        # Packed matrices cannot be pickled, and are made again.
-        made = ("_ready", "_predictor")
-        return {k: v for k, v in super().__getstate__().items() if k not in made}
+        # Packed matrices would double a pickle; they are made again.
+        return {k: v for k, v in super().__getstate__().items() if k != "_ready"}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -271,6 +294,10 @@ class TextEstimator(BaseEstimator):
 
     def _more_tags(self) -> dict[str, Any]:  # scikit-learn before 1.6
         return {"X_types": ["string", "1dlabels"]}
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _can_be_stratified(classes: np.ndarray, share: float) -> bool:
@@ -298,8 +325,8 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
     The parameters that are not listed are those of ``TextEstimator``.
 
     Args:
-        class_weights: "balanced", or a mapping from label to weight, 1 for labels that are not in
-            it.
+        class_weights, class_weight: "balanced", or a mapping from label to weight, 1 for labels
+            that are not in it; by one of these names.
         label_smoothing: the probability mass that is spread over all labels.
 
     Attributes:
@@ -308,6 +335,7 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
 
     class_weights: str | Mapping[Any, float] | None = None
     label_smoothing: float = 0.0
+    class_weight: str | Mapping[Any, float] | None = None
     task_name = "classify"
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "OwnBertClassifier":
@@ -340,20 +368,28 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
         return self
 
     def _take(self, task: Task) -> None:
-        self.classes_ = np.asarray(task.labels)
-        self._columns = list(range(len(task.labels)))
+        # In the order that scikit-learn's metrics suppose, whatever that of the folder.
+        self.classes_, self._columns = np.unique(task.labels, return_index=True)
 
-    def _weights(self) -> str | None:
+    def _weights(self) -> str:
         """The weights in the form of a recipe."""
-        if not isinstance(self.class_weights, Mapping):
-            return self.class_weights
-        pairs = self.class_weights.items()
-        return ",".join(f"{name_of(label, 'class_weights')}={weight}" for label, weight in pairs)
+        if self.class_weights is not None and self.class_weight is not None:
+            raise InputError("class_weight and class_weights are both set; take one")
+        given = self.class_weights if self.class_weight is None else self.class_weight
+        if not isinstance(given, Mapping):
+            return given or "equal"  # None means so in scikit-learn
+        pairs = ((name_of(label, "class_weights"), weight) for label, weight in given.items())
+        return json.dumps({name: _plain(weight) for name, weight in pairs})
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities (texts, C), in the order of ``classes_``."""
         found = self._predictions(X)  # first: it may be what reads the folder
         return found[:, self._columns]
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """The logarithms of ``predict_proba``."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable label of each text, (texts)."""

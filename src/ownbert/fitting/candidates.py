@@ -20,7 +20,7 @@ from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
 from ownbert.time_limit import check_time, seconds_left
-from ownbert.train.metric_names import LOWER
+from ownbert.train.metric_names import BALANCED, LOWER
 from ownbert.views.blending import (
     blend,
     cross_fitted,
@@ -42,8 +42,6 @@ from ownbert.views.linear_view import LinearView
 # Weights of naive Bayes are for few labels; with many they took minutes and were no better.
 _MOST_NB_LABELS = 4
 LOG_LOSS = "log_loss"
-# Metrics in which every label counts the same, however rare it is.
-_BALANCED = frozenset({"macro_f1", "mcc"})
 # The temperature that offsets are divided by, at least.
 _LEAST_WEIGHT = 1e-3
 # Models with a squared hinge loss are for rows of which some label has so many times as many as
@@ -311,7 +309,7 @@ class Comparison:
         self.measured = [c for c in candidates if c.scores is not None]
         scores = [c.scores for c in candidates if c.scores is not None]
         self.targets = rows.targets[rows.held_out]
-        self.counts = _counts(rows) if self.metric in _BALANCED else None
+        self.counts = _counts(rows) if self.metric in BALANCED else None
         self._adjusted: dict[str, np.ndarray] = {}
         # Of scores, by the array's id: they are kept, so that no other array can get it.
         self._thresholds: dict[int, tuple[np.ndarray, float]] = {}

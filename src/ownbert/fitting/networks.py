@@ -176,6 +176,8 @@ def finetune_on(
     options: dict[str, Any] = {"model": base, "seed": seed, "device": device, **(settings or {})}
     recipe = resolve(FinetuneRecipe, options=recipe_options(task.name, options))
     own = {name: getattr(recipe.task, name) for name in ("pooling", "ngrams", "mask_rate")}
+    if task.name == "classify":  # the blend has offsets for rare labels
+        own["class_weights"] = "equal"
     recipe = replace(
         recipe,
         data=replace(recipe.data, **task.columns.settings()),

@@ -66,6 +66,14 @@ class ExportedNetwork:
         self.exported, self.config, self.pooling, self.masks = exported, config, pooling, masks
         self._run = exported.open()
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What an engine has opened cannot be pickled or copied: the file is opened again.
+        return {name: value for name, value in self.__dict__.items() if name != "_run"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._run = self.exported.open()
+
     @cached_property
     def crf(self) -> Any:
         """As of a ``RowNetwork``."""

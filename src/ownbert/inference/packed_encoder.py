@@ -5,6 +5,7 @@ T tokens, B sequences, D hidden.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +39,14 @@ class PackedEncoder:
         segments = self.model.config.position_embedding_type == "transformer_xl"
         self.format = load_tokenizer(folder).input_format if segments else None
         self._encoders: dict[str, Encoder] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_encoders": {}}  # made again: they would double a pickle
+
+    def to(self, device: torch.device) -> None:
+        """Move the model."""
+        self.model.to(device)
+        self._encoders.clear()
 
     @torch.inference_mode()
     def vectors(

@@ -90,6 +90,12 @@ class Predictor:
         self.labels = self.task.labels
         self._turn = threading.Lock()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_turn"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _turn=threading.Lock())  # locks are not pickled
+
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> "Predictor":
         """As ``Predictor(folder)``."""

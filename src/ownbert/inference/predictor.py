@@ -141,6 +141,14 @@ class NetworkPredictor:
             raws = [np.mean(of_row, axis=0) for of_row in zip(*scores, strict=True)]
         return raws
 
+    def logits(self, rows: Sequence[Row]) -> Sequence[np.ndarray]:
+        """The mean logits (C) of each row, of a task with one answer per text."""
+        task: Any = copy.copy(self.task)
+        task.probabilities = lambda logits: logits
+        plain = copy.copy(self)
+        plain.task = task
+        return plain.raws(rows)[0]
+
     def notes(self) -> Iterator[str]:
         """The precision that the folder has chosen, and the engine of ``auto``, once."""
         chosen = (self.precision_note, *(choice.note for choice in self.engines))

@@ -35,6 +35,8 @@ Write = Callable[[list[Record], np.ndarray], None]
 _VECTOR = "embedding"
 # Options of ``Embedder.encode`` that change no vector, but for rounding.
 _NOT_OF_VECTORS = ("precision", "batch_tokens", "batch_size", "progress", "show_progress_bar")
+# Those that change vectors of floats; others would give something that no file here holds.
+_OF_VECTORS = ("pooling", "normalize", "normalize_embeddings", "prompt", "prompt_name")
 
 
 @reads_encoding
@@ -75,7 +77,7 @@ def embed(
             beside ``output``, for ``ownbert.merge``.
         progress: called with the number of texts so far.
         say: called with warnings.
-        options: those of ``Embedder.encode``.
+        options: those of ``Embedder.encode`` that give float vectors of the model's size.
 
     Returns:
         The number of texts; without ``output`` the vectors: float32 (N, D), or (D) of one text.
@@ -83,6 +85,7 @@ def embed(
     Raises:
         InputError: a file cannot be read or written.
     """
+    refuse_options(options)
     single = output is None and isinstance(text_or_file(inputs), str)
     inputs = table_of_texts([inputs]) if single else _as_inputs(inputs)
     records = records_of(inputs, ColumnNames(text=text_column, id=id_column))
@@ -130,6 +133,13 @@ def vectors_depend_on(
     }
 
 
+def refuse_options(options: Mapping[str, Any]) -> None:
+    """Raise ``TypeError`` for options of ``Embedder.encode`` whose results are no float vectors of
+    the model's size."""
+    if others := options.keys() - {*_NOT_OF_VECTORS, *_OF_VECTORS}:
+        raise TypeError(f"embed has no option {min(others)!r}; see Embedder.encode")
+
+
 def embedded_rows(
     folder: str | Path,
     inputs: Any,
@@ -144,6 +154,7 @@ def embedded_rows(
     **options: Any,
 ) -> Iterator[dict[str, Any]]:
     """The rows of a .jsonl file of ``embed``, as they come; arguments as there."""
+    refuse_options(options)
     records = records_of(_as_inputs(inputs), ColumnNames(text=text_column, id=id_column))
     _refuse_name(id_column)
     embedder = _opened(folder, device, precision, max_length, engine, say)

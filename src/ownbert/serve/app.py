@@ -1,5 +1,6 @@
 """The application: all APIs, health, metrics and the page."""
 
+import html
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -46,6 +47,7 @@ def make_app(service: Service, log: Any = sys.stderr) -> Gate:
 
     @app.get("/readyz", include_in_schema=False)
     @app.get("/health", include_in_schema=False)
+    @app.get("/ping", include_in_schema=False)
     async def readyz() -> JSONResponse:
         status = 200 if service.ready else 503
         return JSONResponse({"status": "ok" if service.ready else "loading"}, status)
@@ -61,9 +63,25 @@ def make_app(service: Service, log: Any = sys.stderr) -> Gate:
             headers={"content-security-policy": "default-src 'self' 'unsafe-inline'"},
         )
 
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(_list_of_paths(app.openapi()))
+
     for api in (openai_api, huggingface_api, tei_api, native_api):
         app.include_router(api.router(service))
     return Gate(app, service, log)
+
+
+def _list_of_paths(schema: Mapping[str, Any]) -> str:
+    """All paths in a page without scripts."""
+    rows = [
+        f"<tr><td>{method.upper()}<td>{html.escape(path)}<td>{', '.join(about.get('tags', ()))}"
+        for path, methods in schema["paths"].items()
+        for method, about in methods.items()
+    ]
+    head = '<!doctype html><meta charset="utf-8"><title>OwnBERT</title>'
+    more = '<p><a href="openapi.json">openapi.json</a> has the fields of all bodies.'
+    return f"{head}<table>{''.join(rows)}</table>{more}"
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:

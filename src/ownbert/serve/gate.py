@@ -21,8 +21,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 # Answered without a key, and while the models are being loaded.
-_OPEN = ("/livez", "/readyz", "/health", "/")
-_ALWAYS = ("/livez", "/readyz", "/health", "/metrics")
+_OPEN = ("/livez", "/readyz", "/health", "/ping", "/")
+_ALWAYS = ("/livez", "/readyz", "/health", "/ping", "/metrics")
 # How many times the bytes that a request may have are read of one that is refused.
 _DISCARDED = 8
 # Bytes of a body that are examined at once in the thread of all requests.

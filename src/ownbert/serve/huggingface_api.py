@@ -8,16 +8,19 @@ import base64
 import binascii
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from fastapi import APIRouter, Request
+from scipy.special import expit, softmax
 
 from ownbert import limits
 from ownbert.serve.answers import json_answer
 from ownbert.serve.refusals import Refusal, bad_field, too_large
 from ownbert.serve.served_model import ServedModel
 from ownbert.serve.service import Service, texts_of
+from ownbert.tasks.task import ranked
 
 _TOP_WORDS = 5
 # What clients may send; some of it is a matter of the model's training and changes nothing here.
@@ -28,6 +31,7 @@ _PARAMETERS = {
         *("top_k", "doc_stride", "max_answer_len", "max_seq_len", "max_question_len"),
         *("handle_impossible_answer", "align_to_words"),
     ),
+    "zero-shot-classification": ("candidate_labels", "multi_label", "hypothesis_template"),
     "fill-mask": ("top_k", "targets"),
     "feature-extraction": ("normalize", "prompt_name", "truncate", "truncation_direction"),
     "sentence-similarity": ("normalize", "prompt_name", "truncate", "truncation_direction"),
@@ -37,6 +41,12 @@ _PARAMETERS = {
     ),
 }
 _AGGREGATIONS = ("none", "simple", "first", "average", "max")
+# By name, of the logits of a text (C).
+_FUNCTIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "none": lambda logits: logits,
+    "softmax": softmax,
+    "sigmoid": expit,
+}
 
 
 def router(service: Service) -> APIRouter:
@@ -47,12 +57,12 @@ def router(service: Service) -> APIRouter:
     async def only(request: Request) -> Any:
         return await _answer(service, request, service.models.get(None))
 
-    @routes.post("/models/{name}")
+    @routes.post("/models/{name:path}")
     async def named(name: str, request: Request) -> Any:
         return await _answer(service, request, service.models.get(name))
 
     @routes.post("/pipeline/{task}")
-    @routes.post("/pipeline/{task}/{name}")
+    @routes.post("/pipeline/{task}/{name:path}")
     async def pipeline(task: str, request: Request, name: str | None = None) -> Any:
         return await _answer(service, request, service.models.get(name), task)
 
@@ -74,9 +84,9 @@ async def _answer(
     parameters = body.get("parameters") or {k: v for k, v in body.items() if k != "inputs"}
     if not isinstance(parameters, Mapping):
         raise bad_field("parameters must be an object", "parameters")
-    found = task or _task_of(model, inputs)
-    if found not in _ANSWERS:
-        raise Refusal(404, f"there is no task {found!r} here", "wrong_task")
+    if task is not None and task not in _ANSWERS:
+        raise Refusal(404, f"there is no task {task!r} here", "wrong_task")
+    found = task or _task_of(model, inputs, parameters)
     if found not in model.pipelines:
         known = ", ".join(sorted(model.pipelines))
         raise Refusal(422, f"the model {model.name} is for {known}, not for {found}", "wrong_task")
@@ -88,10 +98,18 @@ async def _answer(
     return await _ANSWERS[found](service, request, model, inputs, parameters)
 
 
-def _task_of(model: ServedModel, inputs: Any) -> str:
-    """What is meant where a model can do several things."""
+def _task_of(model: ServedModel, inputs: Any, parameters: Mapping[str, Any]) -> str:
+    """The task that is meant, which a client that calls one address does not name: by inputs and
+    parameters that only one task has, else what the model is for."""
     if isinstance(inputs, Mapping) and "source_sentence" in inputs:
         return "sentence-similarity"
+    question = {"question", "context"}
+    if isinstance(inputs, Mapping) and question <= {*inputs} and not question <= model.columns:
+        return "question-answering"
+    for name in parameters:
+        tasks = [task for task, names in _PARAMETERS.items() if name in names]
+        if len(tasks) == 1:
+            return tasks[0]
     if model.filler is not None:
         spelled = model.filler.spelling
         texts = texts_of(inputs)
@@ -110,10 +128,15 @@ async def _classify(
     service: Service, request: Request, model: ServedModel, inputs: Any, parameters: Any
 ) -> Any:
     applied = {"regress": "none", "multilabel": "sigmoid"}.get(model.task, "softmax")
-    if parameters.get("function_to_apply") not in (None, applied):
-        raise bad_field(f"function_to_apply: the model has {applied}", "parameters")
+    wanted = parameters.get("function_to_apply") or applied
+    if not isinstance(wanted, str) or wanted not in _FUNCTIONS:
+        known = ", ".join(_FUNCTIONS)
+        raise bad_field(f"function_to_apply is {wanted!r}; one of {known}", "parameters")
     rows = inputs if isinstance(inputs, list) else [inputs]
     top = _top(parameters, None)
+    if wanted != applied:
+        logits = await service.logits(request, model, rows)
+        return [ranked(model.labels, _FUNCTIONS[wanted](each))[:top] for each in logits]
     decided = await service.decide(request, model, rows)
     found = [model.answer(*each, top_k=top) for each in decided]
     return [each if isinstance(each, list) else [each] for each in found]

@@ -29,7 +29,7 @@ class EmbeddingsRequest(BaseModel):
 
     input: str | Several[str] | Several[int] | Several[Several[int]]
     model: str
-    encoding_format: str = Field("float", pattern="^(float|base64)$")
+    encoding_format: str | None = Field("float", pattern="^(float|base64)$")
     dimensions: int | None = Field(None, ge=1)
     user: str | None = None
 
@@ -42,7 +42,7 @@ def router(service: Service) -> APIRouter:
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [_about(model.name) for model in service.models]}
 
-    @routes.get("/v1/models/{name}")
+    @routes.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
         return _about(service.models.get(name).name)
 

@@ -259,6 +259,22 @@ class ServedModel:
                 "wrong_task",
             )
 
+    @property
+    def columns(self) -> set[str]:
+        """The names of the columns of texts that the folder was trained on."""
+        named = getattr(getattr(self.predictor, "task", None), "columns", None)
+        return {name for key in ("text", "second") if (name := getattr(named, key, None))}
+
+    def require_logits(self) -> None:
+        """Raise a ``Refusal`` unless the model has logits of labels."""
+        if self.task not in ("classify", "multilabel", "regress"):
+            self.require("classify")
+        if not isinstance(self._rows_predictor, NetworkPredictor):
+            raise bad_field(
+                f"the model {self.name} is a blend of several, which has probabilities and no "
+                "logits"
+            )
+
     # Requests as items.
 
     def rows(self, data: Sequence[Any], truncate: bool = True) -> Items:
@@ -442,6 +458,10 @@ class ServedModel:
         """What the task decides for each row."""
         assert self.predictor is not None
         return self.predictor.decide(rows)
+
+    def logits(self, rows: list[Row]) -> Sequence[np.ndarray]:
+        """The logits (C) of each row; of an ensemble and of several windows their mean."""
+        return self._rows_predictor.logits(rows)
 
     def answer(self, decided: Any, row: Row, **options: Any) -> Any:
         """The answer to a row, as pipelines of transformers have it."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import re
 import signal
 import socket
 import stat
@@ -17,6 +18,8 @@ from ownbert.hub import model_folder
 from ownbert.settings import resolve
 
 _LONGEST_NAME = 100
+# A name may be org/model, as on the hub; these would not be found in the path of a request.
+_SLASHES = re.compile(r"^/|/$|//|(^|/)\.{1,2}(/|$)")
 # Connections that may wait to be accepted.
 _BACKLOG = 2048
 
@@ -36,7 +39,7 @@ def named_folders(given: Sequence[str]) -> dict[str, Path]:
         if not path.is_dir():
             raise InputError(f"no such folder: {folder}")
         name = name or path.resolve().name
-        if not name or len(name) > _LONGEST_NAME or "/" in name or not name.isprintable():
+        if not name or len(name) > _LONGEST_NAME or _SLASHES.search(name) or not name.isprintable():
             raise InputError(f"{name[:40]!r} is no name for a model; write NAME={folder}")
         if name in found:
             raise InputError(f"two models are named {name}; write OTHER={folder}")

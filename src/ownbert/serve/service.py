@@ -127,6 +127,15 @@ class Service:
         decided = await self.compute(request, model, "decide", model.decide, items)
         return list(zip(decided, items.items, strict=True))
 
+    async def logits(
+        self, request: Request, model: ServedModel, data: Sequence[Any], truncate: bool = True
+    ) -> Sequence[np.ndarray]:
+        """The scores (C) of each row before they become probabilities; ``truncate`` as of
+        ``ServedModel.rows``."""
+        model.require_logits()
+        items = await self.prepared(request, data, model.rows, data, truncate)
+        return await self.compute(request, model, "logits", model.logits, items)
+
     async def explain(
         self, request: Request, model: ServedModel, data: Sequence[Any], method: str
     ) -> Sequence[Any]:
@@ -218,13 +227,17 @@ class Service:
         query: str,
         texts: Sequence[str],
         truncate: bool = True,
+        raw: bool = False,
     ) -> list[tuple[int, float]]:
         """The indices of texts, the one that goes best with a query first, and how well each does:
         the number or the probability that a model of pairs gives, else the cosine of vectors.
 
-        ``truncate`` as of ``ServedModel.rows``.
+        Args:
+            request, model, query, texts: what is asked of which model.
+            truncate: as of ``ServedModel.rows``.
+            raw: a logit instead of a probability.
         """
-        scores = await self._rank_scores(request, model, query, texts, truncate)
+        scores = await self._rank_scores(request, model, query, texts, truncate, raw)
         return sorted(enumerate(scores), key=lambda each: -each[1])
 
     async def _rank_scores(
@@ -234,14 +247,18 @@ class Service:
         query: str,
         texts: Sequence[str],
         truncate: bool,
+        raw: bool,
     ) -> list[float]:
         if model.embedder is not None:
             return await self.similarities(request, model, query, texts, truncate=truncate)
         if model.predictor is None or model.task not in ("classify", "regress"):
             model.require("embed")
         pairs = [{"text": query, "text_pair": text} for text in texts]
-        decided = await self.decide(request, model, pairs, truncate)
         # Of two labels the last one is that of texts that belong together.
+        if raw and model.task == "classify":
+            logits = await self.logits(request, model, pairs, truncate)
+            return [float(each[-1]) for each in logits]
+        decided = await self.decide(request, model, pairs, truncate)
         return [float(np.ravel(each)[-1]) for each, _ in decided]
 
     async def fill(

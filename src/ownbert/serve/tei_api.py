@@ -12,9 +12,10 @@ from pydantic_core import to_json
 from ownbert import __version__
 from ownbert.serve.answers import json_answer
 from ownbert.serve.refusals import bad_field, too_large
-from ownbert.serve.served_model import ServedModel
+from ownbert.serve.served_model import Items, ServedModel
 from ownbert.serve.service import Service, texts_of
 from ownbert.serve.several import Several
+from ownbert.tasks.task import ranked
 from ownbert.text.tokenizer import Tokenizer
 
 
@@ -87,25 +88,14 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/embed")
     async def embed(body: EmbedRequest, request: Request, model: str | None = None) -> Any:
-        served, texts = _texts(service, model, body.inputs)
-        vectors = await service.embed(
-            request,
-            served,
-            texts,
-            normalize=body.normalize,
-            prompt=served.prompt(body.prompt_name),
-            dimensions=body.dimensions,
-            truncate=body.truncate,
-        )
+        served, items = await _embed_items(service, request, model, body)
+        how = {"normalize": body.normalize, "dimensions": body.dimensions}
+        vectors = await service.vectors(request, served, items, **how)
         return await json_answer(vectors, vectors.size)
 
     @routes.post("/embed_all")
     async def embed_all(body: EmbedRequest, request: Request, model: str | None = None) -> Any:
-        served, texts = _texts(service, model, body.inputs)
-        prompt = served.prompt(body.prompt_name)
-        items = await service.prepared(
-            request, texts, served.embed_items, texts, prompt, body.truncate
-        )
+        served, items = await _embed_items(service, request, model, body)
         assert served.embedder is not None
         numbers = items.total * served.embedder.size
         service.require_room(numbers)
@@ -132,21 +122,24 @@ def router(service: Service) -> APIRouter:
     async def predict(body: PredictRequest, request: Request, model: str | None = None) -> Any:
         served = service.models.get(model)
         given: Any = body.inputs
-        if body.raw_scores:
-            raise bad_field("raw_scores: the model gives probabilities", "raw_scores")
         single = isinstance(given, str) or all(isinstance(each, str) for each in given)
         rows = [_row([given] if isinstance(given, str) else given)] if single else []
         if not single:
             rows = [_row(each) for each in given]
-        decided = await service.decide(request, served, rows, body.truncate)
-        found = [served.answer(*each, top_k=None) for each in decided]
+        if body.raw_scores:
+            logits = await service.logits(request, served, rows, body.truncate)
+            found = [ranked(served.labels, each) for each in logits]
+        else:
+            decided = await service.decide(request, served, rows, body.truncate)
+            found = [served.answer(*each, top_k=None) for each in decided]
         return found[0] if single else found
 
     @routes.post("/rerank")
     async def rerank(body: RerankRequest, request: Request, model: str | None = None) -> Any:
         served = service.models.get(model)
-        ranked = await service.rank(request, served, body.query, body.texts, body.truncate)
-        found: list[dict[str, Any]] = [{"index": i, "score": score} for i, score in ranked]
+        how = {"truncate": body.truncate, "raw": body.raw_scores}
+        best = await service.rank(request, served, body.query, body.texts, **how)
+        found: list[dict[str, Any]] = [{"index": i, "score": score} for i, score in best]
         if body.return_text:
             for each in found:
                 each["text"] = body.texts[each["index"]]
@@ -207,6 +200,28 @@ def router(service: Service) -> APIRouter:
         }
 
     return routes
+
+
+async def _embed_items(
+    service: Service, request: Request, model: str | None, body: EmbedRequest
+) -> tuple[ServedModel, Items]:
+    """The sequences of a body: of texts, or of ids without special tokens."""
+    given = body.inputs
+    if not isinstance(given, list) or not given or isinstance(given[0], str):
+        served, texts = _texts(service, model, given)
+        how = (served.prompt(body.prompt_name), body.truncate)
+        return served, await service.prepared(request, texts, served.embed_items, texts, *how)
+    served = service.models.get(model)
+    sequences = [given] if isinstance(given[0], int) else given
+    if not all(isinstance(ids, list) and all(map(_is_id, ids)) for ids in sequences):
+        raise bad_field("inputs must be a text, ids of tokens, or a list of either", "inputs")
+    if body.prompt_name is not None:
+        raise bad_field("prompt_name is for texts, and inputs are ids", "prompt_name")
+    return served, await service.prepared(request, sequences, served.embed_ids, sequences)
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _texts(service: Service, model: str | None, inputs: Any) -> tuple[ServedModel, list[str]]:

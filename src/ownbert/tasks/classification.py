@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from ownbert.nn.model import Model
     from ownbert.tasks.row_objectives import SingleLabelObjective
 
+_BALANCED, _EQUAL = "balanced", "equal"
+# Labels are weighted where some label has so many times as many rows as another.
+_UNEQUAL = 2.0
+
 
 class SingleLabelTask(Task):
     """Softmax over labels of which each row has one; subclasses read and encode the rows.
@@ -59,8 +63,16 @@ class SingleLabelTask(Task):
             )
         self.labels = given or sort_labels(names)
         self.check([row for row in rows if is_soft(row.target)], source, "")
-        weights = self.settings.class_weights
-        self.weights = label_weights(weights, self.labels, self._counts(rows))
+        self.counts = self._counts(rows)
+        self.weights = label_weights(self.settings.class_weights, self.labels, self.counts)
+
+    def balance(self) -> bool:
+        """Give rare labels more weight, if some label has far more rows than another; whether it
+        has."""
+        unequal = self.counts.max() >= _UNEQUAL * self.counts.min()
+        if unequal:
+            self.weights = label_weights(_BALANCED, self.labels, self.counts)
+        return unequal
 
     def _counts(self, rows: Sequence[Row]) -> np.ndarray:
         """(C) rows of each label; of rows with a distribution, the expected number."""
@@ -193,20 +205,20 @@ def label_weights(
     """The weight of each label.
 
     Args:
-        given: None, "balanced" (rows / (C count)), a list ("label=weight,...", in which a label may
-            have commas) or a JSON object.
+        given: None or "equal", "balanced" (rows / (C count)), a list ("label=weight,...", in which
+            a label may have commas) or a JSON object.
         labels: C labels.
         counts: (C) rows of each label.
 
     Returns:
-        (C), with 1 for labels that are not listed; None if ``given`` is None.
+        (C), with 1 for labels that are not listed; None if all are equal.
 
     Raises:
         InputError: a weight is invalid, or a label unknown.
     """
-    if given is None:
+    if given in (None, _EQUAL):
         return None
-    if given == "balanced":
+    if given == _BALANCED:
         weights = counts.sum() / (len(labels) * np.maximum(counts, 1))
         return tuple(float(w) for w in weights)
     found = dict.fromkeys(labels, 1.0)
@@ -217,8 +229,8 @@ def label_weights(
             weight = -1.0
         if label not in found or not 0 < weight < float("inf"):
             raise InputError(
-                f"task.class_weights has {f'{label}={text}'!r}; write balanced, or label=weight "
-                f"with a weight above 0 and one of the labels {list_labels(labels)}"
+                f"task.class_weights has {f'{label}={text}'!r}; write balanced, equal, or "
+                f"label=weight with a weight above 0 and one of the labels {list_labels(labels)}"
             )
         found[label] = weight
     return tuple(found.values())

@@ -102,9 +102,12 @@ class TaskSettings:
     )
     class_weights: str | None = setting(
         None,
-        '"balanced" (rare labels count more), label=weight,label=weight, or a JSON object.',
+        '"balanced" (rare labels count more), "equal", label=weight,label=weight, or JSON.',
         LEARNING,
-        shown="all equal",
+        shown="equal",
+        commands={
+            "classify": {"shown": "balanced where few rows have labels of unequal frequency"}
+        },
     )
     label_smoothing: float = setting(
         0.0,

@@ -15,19 +15,20 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def pick_device(name: str) -> "torch.device":
-    """The device for "cpu", "cuda" or "auto" (the GPU if there is one).
+    """The device for "cpu", "cuda", "cuda:1" or "auto" (the GPU if there is one).
 
     Raises:
-        InputError: the name is another one, or "cuda" without a GPU.
+        InputError: the name is another one, or there is no such GPU.
     """
-    if name not in ("auto", "cpu", "cuda"):
+    kind, _, number = name.partition(":")
+    if name not in ("auto", "cpu", "cuda") and not (kind == "cuda" and number.isdecimal()):
         raise InputError(f"device {name!r} is not known; one of auto, cpu, cuda")
     import torch
 
-    available = torch.cuda.is_available()
-    if name == "cuda" and not available:
-        raise InputError("--device cuda: this machine has no GPU that PyTorch can use; take cpu")
-    return torch.device("cuda" if name == "cuda" or (name == "auto" and available) else "cpu")
+    count = torch.cuda.device_count()
+    if kind == "cuda" and int(number or 0) >= count:
+        raise InputError(f"--device {name}: PyTorch can use {count} GPUs of this machine; take cpu")
+    return torch.device("cuda" if name == "auto" and count else "cpu" if name == "auto" else name)
 
 
 def pick_precision(name: str, device: "torch.device | str") -> str:

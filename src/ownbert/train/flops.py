@@ -93,12 +93,16 @@ def _head_weights(config: EncoderConfig) -> int:
 
 @torch.no_grad()
 def matmul_rate(
-    device: torch.device | str, dtype: torch.dtype = torch.float32, seconds: float = 0.3
+    device: torch.device | str,
+    dtype: torch.dtype = torch.float32,
+    seconds: float = 0.3,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> float:
     """The measured matmul peak in FLOP per second.
 
     It is that of the fastest of the large matrix products that ``seconds`` allow, with the threads
-    that torch uses. The MFU of a step is its ``training_flops`` per second as a share of this.
+    that torch uses, by ``clock``. The MFU of a step is its ``training_flops`` per second as a share
+    of this.
     """
     device = torch.device(device)
     products: list[tuple[int, Callable[[], Tensor]]] = []
@@ -109,15 +113,15 @@ def matmul_rate(
             products.append((2 * side**3, partial(multiply, a, a, None)))
     for _, product in products:  # the first call of each prepares it
         product()
-    best, end = 0.0, time.perf_counter() + seconds
+    best, end = 0.0, clock() + seconds
     while True:
         for operations, product in products:
             _wait(device)
-            start = time.perf_counter()
+            start = clock()
             product()
             _wait(device)
-            best = max(best, operations / (time.perf_counter() - start))
-        if time.perf_counter() > end:
+            best = max(best, operations / (clock() - start))
+        if clock() > end:
             return best
 
 

@@ -27,6 +27,8 @@ UP_TO_ONE = {
 _OTHERS = {"mae": "mean absolute error", "loss": "loss", "log_loss": "log loss"}
 # Metrics whose lowest value is best.
 LOWER = ("loss", "log_loss", "mae")
+# Metrics in which every label counts the same, however rare it is.
+BALANCED = ("macro_f1", "mcc")
 
 
 def shown_name(metric: str) -> str:

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from ownbert.nn.model import Model
 from ownbert.tasks.row_objectives import SingleLabelObjective
 from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.text.tokenizer import Tokenizer
+from support import tokenizer_folders
 from support.cli import run_cli
 from support.tiny import SPECIAL, TOKENIZER, change_config, made
 
@@ -254,6 +256,19 @@ def test_pieces_are_joined_to_words_and_words_to_sentences():
         "Playing was fun.",
         "It was.",
     ]
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm_roberta"])
+def test_accents_that_are_characters_of_their_own_stay_with_their_letters(
+    family: str, tmp_path: Path
+):
+    folder = getattr(tokenizer_folders, f"{family}_folder")(tmp_path / "tokenizer")
+    tokenizer, text = Tokenizer.load(folder), unicodedata.normalize("NFD", "un café noir")
+    builder = TextInputBuilder(tokenizer, EncoderConfig(vocab_size=tokenizer.vocab_size), 64)
+    example, _ = builder.example(builder.ids([text]))
+    words = words_of(example, [text], tokenizer)
+    assert [text[word.start : word.end] for word in words] == text.split(" ")
+    assert sum(len(word.positions) for word in words) == len(builder.ids([text])[0])
 
 
 def test_mistakes_are_one_line(folders: dict[str, Path], tmp_path: Path):

@@ -7,6 +7,7 @@ import numpy as np
 
 from ownbert.data.batch import Example
 from ownbert.text.sentences import split_sentences
+from ownbert.text.spans import span_in
 from ownbert.text.tokenizer import Tokenizer
 
 _BYTES = np.dtype(np.int64).itemsize
@@ -61,14 +62,16 @@ def words_of(
     for text, token in sorted(places):
         word = 0 if are_words else numbers[text][token]
         words.setdefault((text, token if word is None else word), []).append((text, token))
-    made = []
+    made: list[Word] = []
     for (text, _), own in words.items():
         offsets = [spans[text][token] for _, token in own]
         start, end = min(a for a, _ in offsets), max(b for _, b in offsets)
-        while start < end and texts[text][start].isspace():
-            start += 1
+        start, end = span_in(texts[text], start, end)
         positions = sorted(p for token in own for p in places[token])
-        made.append(Word(text, start, end, tuple(positions)))
+        word = Word(text, start, end, tuple(positions))
+        # An accent that is a token of its own belongs to its letter.
+        follows = made and made[-1].text == text and start < made[-1].end
+        made[-1:] = [joined([made[-1], word])] if follows else [*made[-1:], word]
     return made
 
 

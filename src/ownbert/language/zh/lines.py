@@ -59,6 +59,7 @@ LINES = {
     "texts with a tenth of unknown words or more": "未知词达到十分之一的文本",
     "word features beside the text, and their tags: {}": "文本之外的词特征及其标签数：{}",
     "they start from those of {}": "它们从 {} 的词特征开始",
+    "rare labels have more weight (--class-weights equal gives all the same)": "少见的标签权重更大（--class-weights equal 则全部相同）",
     "they start anew: {} has learnt others (columns {}, or another --feature-size)": "它们从头开始：{} 学的是别的词特征（列 {}，或另一个 --feature-size）",
     "{} has a head for other labels; it starts anew": "{} 的输出头用于别的标签，从头开始训练",
     "layers {}, heads {}: {} {}, {} tokens/s": "{} 层，{} 个头：{} {}，{} tokens/s",

@@ -8,7 +8,7 @@ not; those with AVX2 use activations of 7 bits (``activation_bits``). T tokens, 
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -175,6 +175,14 @@ class PackedInt8Linear(nn.Module):
         self.bias = none if linear.bias is None else linear.bias.detach().float()
         same = bool((linear.smooth == 1).all())
         self.smooth = None if same else 1 / linear.smooth.detach()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # As of ``PackedLinear``; packing turns the matrix around.
+        return {**self.__dict__, "packed": self.packed.to_dense().t().contiguous()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.packed = torch.ops.onednn.qlinear_prepack(self.packed, None)
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, self.in_features).float().contiguous()

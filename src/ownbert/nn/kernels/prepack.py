@@ -7,7 +7,7 @@ while it is still in the cache. Where PyTorch lacks these operations the copy ha
 
 import copy
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -182,6 +182,14 @@ class PackedLinear(nn.Module):
         # In no parameter or buffer: a packed matrix can neither be saved nor moved.
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
         self.bias = None if linear.bias is None else linear.bias.detach()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A packed matrix cannot be pickled or copied either: it travels in its usual order.
+        return {**self.__dict__, "packed": self.packed.to_dense()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(self.packed)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x if x.dtype == self.dtype else x.to(self.dtype)

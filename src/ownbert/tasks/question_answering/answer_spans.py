@@ -1,6 +1,5 @@
 """Questions and contexts as windows of tokens, and the best span."""
 
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,6 +8,7 @@ import numpy as np
 
 from ownbert.data.example import Example
 from ownbert.tasks.text_input import TextInputBuilder
+from ownbert.text.spans import span_in
 
 # The most tokens of a question; the rest is cut off (Devlin et al. 2019, run_squad.py).
 LONGEST_QUESTION = 64
@@ -52,24 +52,14 @@ def token_span(context: EncodedContext, start: int, end: int) -> tuple[int, int]
 
 
 def characters(text: str, offsets: np.ndarray, first: int, last: int) -> tuple[int, int]:
-    """The characters of tokens ``first`` to ``last``, end exclusive.
-
-    They are without surrounding blanks (which some tokenizers count among a word's first token) and
-    with the accents of the last letter (which some drop).
+    """The characters of tokens ``first`` to ``last``, as ``span_in`` has them.
 
     Args:
         text: of the tokens.
         offsets: (tokens, 2).
         first, last: indices of tokens.
     """
-    start, end = int(offsets[first, 0]), int(offsets[last, 1])
-    while start < end and text[start].isspace():
-        start += 1
-    while start < end and text[end - 1].isspace():
-        end -= 1
-    while end < len(text) and unicodedata.category(text[end]).startswith("M"):
-        end += 1
-    return start, end
+    return span_in(text, int(offsets[first, 0]), int(offsets[last, 1]))
 
 
 class WindowPosition(NamedTuple):

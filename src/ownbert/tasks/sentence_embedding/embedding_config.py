@@ -6,18 +6,28 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.errors import InputError
-from ownbert.files import inside, read_json
-from ownbert.schema import dict_of, either, list_of, maybe, record, text, whole
+from ownbert.files import inside, read_json, write_json
+from ownbert.schema import dict_of, either, list_of, maybe, record, text, truth, whole
 
 POOLINGS = ("mean", "first", "max")
 _MODES = {"cls": "first", "mean": "mean", "max": "max"}
 _OLD_MODE = "pooling_mode_"
 _MODULES = list_of(record({"type": text, "path": text}), most=100)
 _POOLING = record(
-    {"pooling_mode": maybe(either(text, list_of(text), wanted="a name, or a list of them"))}
+    {
+        "pooling_mode": maybe(either(text, list_of(text), wanted="a name, or a list of them")),
+        "include_prompt": maybe(truth),
+    }
 )
-_LIMIT = record({"max_seq_length": maybe(whole(1, 1 << 20))})
-_PROMPTS = record({"prompts": maybe(dict_of(text)), "default_prompt_name": maybe(text)})
+_INPUT, _HABITS = "sentence_bert_config.json", "config_sentence_transformers.json"
+_INPUT_KEYS = record({"max_seq_length": maybe(whole(1, 1 << 20)), "do_lower_case": maybe(truth)})
+_HABITS_KEYS = record(
+    {
+        "prompts": maybe(dict_of(text)),
+        "default_prompt_name": maybe(text),
+        "similarity_fn_name": maybe(text),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -29,15 +39,26 @@ class EmbeddingConfig:
             supported.
         normalize: whether vectors are scaled to unit length.
         max_length: in tokens, including special tokens.
-        prompt: prepended to every text.
-        prompts: those for some kinds of texts, by name.
+        prompts: what may be prepended to texts, by name.
+        default_prompt_name: of the prompt of every text that is given without one.
+        similarity: the name of the function by which vectors are compared, if the folder has one.
+        lowercase: whether texts are.
+        pools_prompt: whether the tokens of a prompt are part of the pooling.
     """
 
     pooling: str = "mean"
     normalize: bool = False
     max_length: int | None = None
-    prompt: str = ""
     prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
+    similarity: str | None = None
+    lowercase: bool = False
+    pools_prompt: bool = True
+
+    @property
+    def prompt(self) -> str:
+        """What is prepended to every text that is given without a prompt."""
+        return self.prompts.get(self.default_prompt_name or "", "")
 
 
 def read_embedding_config(folder: Path) -> EmbeddingConfig:
@@ -46,21 +67,54 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
     Raises:
         InputError: there is an unsupported module, which would change the vectors.
     """
-    pooling, normalize, inner = "mean", False, folder
+    pooling, normalize, pools_prompt = "mean", False, True
     for kind, path in _modules(folder):
         if kind == "Transformer":
-            inner = path
-        elif kind == "Pooling":
+            continue
+        if kind == "Pooling":
             pooling = _pooling_in(path)
+            pools_prompt = _pooling_file(path).get("include_prompt") is not False
         elif kind == "Normalize":
             normalize = True
         else:
             raise InputError(f"{folder / 'modules.json'}: module {kind!r} is not supported")
-    limit = read_json(inner / "sentence_bert_config.json", missing={}, check=_LIMIT)
-    described = read_json(folder / "config_sentence_transformers.json", missing={}, check=_PROMPTS)
-    prompts, name = described.get("prompts") or {}, described.get("default_prompt_name")
-    prompt = prompts.get(name) or ""
-    return EmbeddingConfig(pooling, normalize, limit.get("max_seq_length"), prompt, prompts)
+    about = read_json(_inner(folder) / _INPUT, missing={}, check=_INPUT_KEYS)
+    habits = read_json(folder / _HABITS, missing={}, check=_HABITS_KEYS)
+    return EmbeddingConfig(
+        pooling=pooling,
+        normalize=normalize,
+        max_length=about.get("max_seq_length"),
+        prompts=habits.get("prompts") or {},
+        default_prompt_name=habits.get("default_prompt_name"),
+        similarity=habits.get("similarity_fn_name"),
+        lowercase=bool(about.get("do_lower_case")),
+        pools_prompt=pools_prompt,
+    )
+
+
+def write_changes(folder: Path, config: EmbeddingConfig) -> None:
+    """Write the prompts, the similarity and the limit of a config where ``folder`` has others.
+
+    Args:
+        folder: a copy of the folder that the config was read from.
+        config: with what was set since.
+    """
+    old = read_embedding_config(folder)
+    own = (config.prompts, config.default_prompt_name, config.similarity)
+    if own != (old.prompts, old.default_prompt_name, old.similarity):
+        names = ("prompts", "default_prompt_name", "similarity_fn_name")
+        _update(folder / _HABITS, dict(zip(names, own, strict=True)))
+    if config.max_length != old.max_length:
+        _update(_inner(folder) / _INPUT, {"max_seq_length": config.max_length})
+
+
+def _update(path: Path, values: Mapping[str, Any]) -> None:
+    write_json(path, {**read_json(path, missing={}), **values})
+
+
+def _inner(folder: Path) -> Path:
+    """The folder of the Transformer module."""
+    return next((path for kind, path in _modules(folder) if kind == "Transformer"), folder)
 
 
 def read_pooling(folder: Path) -> str | None:
@@ -86,7 +140,7 @@ def _modules(folder: Path) -> Iterator[tuple[str, Path]]:
 
 def _pooling_in(folder: Path) -> str:
     """The pooling of a module's folder, several with + between them."""
-    config: dict[str, Any] = read_json(folder / "config.json", missing={}, check=_POOLING)
+    config = _pooling_file(folder)
     modes = config.get("pooling_mode") or [
         name.removeprefix(_OLD_MODE).removesuffix("_token").removesuffix("_tokens")
         for name, value in config.items()
@@ -94,3 +148,7 @@ def _pooling_in(folder: Path) -> str:
     ]
     names = [modes] if isinstance(modes, str) else list(modes)
     return "+".join(_MODES.get(name, name) for name in names) or "mean"
+
+
+def _pooling_file(folder: Path) -> dict[str, Any]:
+    return read_json(folder / "config.json", missing={}, check=_POOLING)

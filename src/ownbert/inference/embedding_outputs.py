@@ -1,0 +1,93 @@
+"""What ``Embedder.encode`` gives: vectors as arrays or tensors, as bytes or bits, and ids.
+
+N texts, S tokens of the longest one, D numbers of a vector.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ownbert.errors import warn_of_input
+from ownbert.tasks.text_input import TextInputBuilder
+
+# What ``encode`` gives of a text: its vector, the vectors of its tokens, or both (None).
+SENTENCES, TOKENS = "sentence_embedding", "token_embeddings"
+# The forms of vectors besides floats.
+FORMS = ("int8", "uint8", "binary", "ubinary")
+# Vectors below which the range of each number is not known well.
+_FEW = 100
+
+
+def shortened(vectors: np.ndarray, size: int | None, *, unit: bool) -> np.ndarray:
+    """The first numbers of vectors (N, D): (N, size), of length one if ``unit``."""
+    if size is None or size >= vectors.shape[1]:
+        return vectors
+    return of_length_one(vectors[:, :size]) if unit else vectors[:, :size]
+
+
+def of_length_one(vectors: np.ndarray) -> np.ndarray:
+    """Vectors (N, D), scaled."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+def stored(vectors: np.ndarray, form: str) -> np.ndarray:
+    """Vectors as int8 or uint8 (N, D), or as bits (N, D / 8).
+
+    Bits are the signs of the numbers, eight in a byte; ``binary`` has them as int8, ``ubinary`` as
+    uint8. Bytes are steps of equal size between the least and the largest value that each number
+    has in these vectors.
+
+    Args:
+        vectors: float32 (N, D), one or more.
+        form: one of ``FORMS``.
+    """
+    if form.endswith("binary"):
+        bits = np.packbits(vectors > 0, axis=-1)
+        return bits if form == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
+    if len(vectors) < _FEW:
+        warn_of_input(
+            f"{form}: the range of each number is that of {len(vectors)} vectors; encode {_FEW} or "
+            "more at once, and compare only vectors of the same call"
+        )
+    low, high = vectors.min(0), vectors.max(0)
+    # A number that is the same in all vectors has no range.
+    steps = np.floor((vectors - low) / np.where(high > low, (high - low) / 255, 1)).clip(0, 255)
+    return steps.astype(np.uint8) if form == "uint8" else (steps - 128).astype(np.int8)
+
+
+def as_asked(
+    vectors: np.ndarray, form: str | None, device: Any, *, tensor: bool, arrays: bool
+) -> Any:
+    """Vectors (N, D) as an array, one tensor or a list of tensors, in a form of ``FORMS`` or as
+    they are; (0) of no texts."""
+    if not len(vectors):
+        vectors = np.zeros(0, np.float32)
+    elif form is not None:
+        vectors = stored(vectors, form)
+    if arrays and not tensor:
+        return vectors
+    found = as_tensor(vectors, device)
+    return found if tensor else list(found)
+
+
+def as_tensor(values: np.ndarray, device: Any) -> Any:
+    """An array as a tensor on a device."""
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(values)).to(device)
+
+
+def padded(ids: Sequence[np.ndarray], builder: TextInputBuilder) -> dict[str, Any]:
+    """Sequences of ids as a model of Transformers reads them: int64 tensors (N, S)."""
+    import torch
+
+    shape = len(ids), max(map(len, ids), default=0)
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if builder.types else [])]
+    rows = {name: np.zeros(shape, np.int64) for name in names}
+    rows["input_ids"][:] = builder.tokenizer.pad_id
+    for row, own in enumerate(ids):
+        filled = dict(zip(names, (own, 1, builder.types_of(own)), strict=False))
+        for name, values in filled.items():
+            rows[name][row, : len(own)] = values
+    return {name: torch.from_numpy(values) for name, values in rows.items()}

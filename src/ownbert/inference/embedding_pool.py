@@ -1,0 +1,97 @@
+"""Processes that embed texts side by side, each with a copy of the model."""
+
+import math
+import os
+import pickle
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+
+# Shares of the texts that each process takes one after the other, and the most texts of one.
+_SHARES, _MOST_TEXTS = 10, 5000
+
+
+def usual_devices() -> list[str]:
+    """One for each process: all GPUs, else the processor for four."""
+    import torch
+
+    return [f"cuda:{i}" for i in range(torch.cuda.device_count())] or ["cpu"] * 4
+
+
+class EmbeddingPool:
+    """One process for each device. They are spawned: a fork hangs where torch has computed before.
+
+    So a script that makes one stands under ``if __name__ == "__main__":``.
+
+    Args:
+        embedder: an ``Embedder``, which is copied.
+        devices: of the processes.
+    """
+
+    def __init__(self, embedder: Any, devices: Sequence[Any]) -> None:
+        self.size = len(devices)
+        context = get_context("spawn")
+        left = context.SimpleQueue()
+        for device in devices:
+            left.put(str(device))
+        threads = max(1, len(os.sched_getaffinity(0)) // self.size)
+        # As bytes: torch would move the tensors of an argument into shared memory, ours included.
+        given = (pickle.dumps(embedder), left, threads)
+        self._executor = ProcessPoolExecutor(
+            self.size, mp_context=context, initializer=_begin, initargs=given
+        )
+
+    def __enter__(self) -> "EmbeddingPool":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes."""
+        self._executor.shutdown()
+
+    def outputs(
+        self,
+        ids: Sequence[np.ndarray],
+        chunk_size: int | None,
+        options: dict[str, Any],
+        progress: Callable[[int], None] | None,
+    ) -> list[Any]:
+        """What ``Embedder.outputs`` gives, for each chunk of the sequences.
+
+        Args:
+            ids: of texts with their special tokens.
+            chunk_size: sequences in a chunk; by default by their number.
+            options: of ``outputs``.
+            progress: called with the number of sequences so far.
+        """
+        share = math.ceil(len(ids) / self.size / _SHARES)
+        size = chunk_size or min(share, _MOST_TEXTS)
+        chunks = [ids[start : start + size] for start in range(0, len(ids), size)]
+        found, done = [], 0
+        for own in self._executor.map(_outputs, chunks, [options] * len(chunks)):
+            found.append(own)
+            done += size
+            if progress is not None:
+                progress(min(done, len(ids)))
+        return found
+
+
+# Of a process of the pool.
+_embedder: Any = None
+
+
+def _begin(embedder: bytes, devices: Any, threads: int) -> None:
+    global _embedder
+    import torch
+
+    torch.set_num_threads(threads)
+    _embedder = pickle.loads(embedder).to(devices.get())
+
+
+def _outputs(ids: Sequence[np.ndarray], options: dict[str, Any]) -> Any:
+    return _embedder.outputs(ids, **options)
