@@ -644,8 +644,8 @@ class EncoderConfig:
             )
 
     def _checked_heads(self) -> dict[int, tuple[int, ...]]:
-        """``pruned_heads`` with integers (keys are strings in JSON), sorted."""
-        checked = {}
+        """``pruned_heads`` with integers (keys are strings in JSON), sorted, layers from 0."""
+        checked: dict[int, tuple[int, ...]] = {}
         try:
             given = {int(i): [int(h) for h in heads] for i, heads in self.pruned_heads.items()}
         except (AttributeError, TypeError, ValueError):
@@ -653,12 +653,13 @@ class EncoderConfig:
                 f"pruned_heads is {in_short(self.pruned_heads)}; it must give numbers of heads by "
                 "layer"
             ) from None
-        for block, heads in given.items():
+        for named, heads in given.items():
+            block = named + self.num_blocks if named < 0 else named  # -1 is the last one
             if block not in range(self.num_blocks):
                 raise InputError(
-                    f"pruned_heads names layer {block}; the layers are 0..{self.num_blocks - 1}"
+                    f"pruned_heads names layer {named}; the layers are 0..{self.num_blocks - 1}"
                 )
-            gone = tuple(sorted(set(heads)))
+            gone = tuple(sorted({*checked.get(block, ()), *heads}))
             unknown = [head for head in gone if head not in range(self.num_attention_heads)]
             if unknown:
                 last = self.num_attention_heads - 1

@@ -14,6 +14,10 @@ class InputError(ValueError):
     """
 
 
+class MissingError(InputError, OSError):
+    """A folder or a file of a model that is not there; scripts expect Transformers' ``OSError``."""
+
+
 class InputWarning(UserWarning):
     """Something in an input that is read, but may not be as meant."""
 

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ownbert.errors import InputError
+from ownbert.errors import InputError, MissingError
 
 PREFIX = "hf:"
 # Arguments of ``from_pretrained`` that are passed on.
@@ -57,7 +57,7 @@ def pretrained_folder(name: str | os.PathLike[str], options: Mapping[str, Any] =
     wanted = text.removeprefix(PREFIX)
     # What begins in an existing folder is a slip in a path.
     if not is_name(wanted) or ("/" in text and path.parent.exists()):
-        raise InputError(f"no such folder: {name}")
+        raise MissingError(f"no such folder: {name}")
     given = {key: options[key] for key in HUB_OPTIONS if options.get(key) is not None}
     return _fetched(wanted, **given)
 
@@ -68,13 +68,13 @@ def _fetched(name: str, **options: Any) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        raise InputError(
+        raise MissingError(
             f"no such folder: {name}; to fetch a model of that name: pip install 'ownbert[hub]'"
         ) from None
     try:
         return Path(snapshot_download(name, allow_patterns=list(_MODEL_FILES), **options))
     except Exception as error:  # the library's errors are of many kinds: no network, no such name
-        raise InputError(
+        raise MissingError(
             f"no such folder: {name}; nor could it be fetched from the hub: {reason(error)}"
         ) from None
 

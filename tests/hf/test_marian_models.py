@@ -69,7 +69,7 @@ def assert_same(found: Any, expected: Any, mask: torch.Tensor) -> None:
 @pytest.mark.parametrize("changes", [{}, APART, {"scale_embedding": True}], ids=str)
 def test_the_same_outputs_by_the_same_names(changes: dict[str, Any], tmp_path: Path):
     theirs, ours = pair(tmp_path, **changes)
-    assert list(ours.arguments.parameters)[:-1] == arguments(type(theirs))
+    assert arguments(type(ours)) == arguments(type(theirs))
     given = inputs()
     embeds = torch.randn(3, 7, 16, generator=torch.Generator().manual_seed(3))
     right = torch.tensor([[1] * 5, [1, 1, 1, 0, 0], [1, 1, 0, 0, 0]])
@@ -265,7 +265,6 @@ def test_what_is_refused(tmp_path: Path):
     given = inputs()
     for extra, message in (
         ({"decoder_input_ids": None}, "give decoder_input_ids or labels"),
-        ({"cross_attn_head_mask": torch.ones(3, 2)}, "cross_attn_head_mask is not supported"),
         ({"decoder_input_ids": torch.full((3, 2), 20)}, "decoder_input_ids holds 20; there are 20"),
         ({"labels": torch.full((3, 5), 20)}, "labels holds 20; there are 20 classes"),
         ({"encoder_outputs": (torch.ones(3, 7, 8),)}, r"it must be \(3, length, 16\)"),
@@ -275,7 +274,6 @@ def test_what_is_refused(tmp_path: Path):
             ours(**(given | extra))
     for action in (
         lambda: ours.prune_heads({0: [1]}),
-        lambda: ours.resize_token_embeddings(30),
         lambda: ours.base_model,
         lambda: ownbert.load(tmp_path, heads=("mlm",)),
         lambda: hf.MarianMTModel.from_pretrained(tmp_path, ignore_mismatched_sizes=True),

@@ -48,9 +48,7 @@ def pixels(count: int = 3) -> torch.Tensor:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_same_outputs_by_the_same_names(architecture: str, tmp_path: Path):
     theirs, ours = pair(architecture, tmp_path)
-    assert list(ours.arguments.parameters)[: len(arguments(type(theirs)))] == arguments(
-        type(theirs)
-    )
+    assert arguments(type(ours)) == arguments(type(theirs))
     masks = torch.rand(3, 2, generator=torch.Generator().manual_seed(2))
     for extra in (
         {},
@@ -91,9 +89,8 @@ def test_folders_and_state_dicts_in_both_directions(architecture: str, tmp_path:
         assert torch.equal(packed(batch).hidden, loaded(batch).hidden)
     ownbert.save(loaded, tmp_path / "again")
     assert load(tmp_path / "again").config == packed.config
-    parameters = {name for name, _ in ours.named_parameters()}
-    fused = {name.replace("query.", "query_key_value.") for name, _ in theirs.named_parameters()}
-    assert parameters == {n for n in fused if "attention.key." not in n and ".value." not in n}
+    shapes = [{n: p.shape for n, p in model.named_parameters()} for model in (ours, theirs)]
+    assert shapes[0] == shapes[1]
 
 
 @pytest.mark.parametrize("problem", [None, "regression", "multi_label_classification"])

@@ -99,9 +99,8 @@ def padded(model_type: str = "bert", size: tuple[int, int] = (3, 9)) -> dict[str
 
 
 def arguments(kind: Any) -> list[str]:
-    """Names of the arguments of a forward pass of theirs."""
-    names = inspect.signature(inspect.unwrap(kind.forward)).parameters
-    return [n for n in names if n not in ("self", "loss_kwargs", "kwargs", "cache_position")]
+    """Names of the arguments of a forward pass."""
+    return list(inspect.signature(kind.forward).parameters)
 
 
 def close(ours: Any, theirs: Any, keep: torch.Tensor | None = None) -> None:

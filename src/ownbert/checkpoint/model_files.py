@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ownbert.errors import InputError
+from ownbert.errors import InputError, MissingError
 from ownbert.files import checksum, inside, read_json
 from ownbert.schema import Check, dict_of, record, text
 
@@ -96,11 +96,11 @@ def read_model_json(path: Path, *, check: Check | None = None) -> Mapping[str, A
         check: what its keys must hold.
     """
     if not path.parent.exists():
-        raise InputError(
+        raise MissingError(
             f"no such folder: {path.parent}; a model of the hub is written hf:org/name"
         )
     if not path.exists():
         if (path.parent / _BLEND).is_file():
             raise InputError(no_network(path.parent))
-        raise InputError(f"no such file: {path}; is {path.parent} a model folder?")
+        raise MissingError(f"no such file: {path}; is {path.parent} a model folder?")
     return read_json(path, check=check)

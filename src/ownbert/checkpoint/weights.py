@@ -24,7 +24,7 @@ from ownbert.checkpoint.model_files import (
     weights_form,
 )
 from ownbert.checkpoint.model_files import FORMS as FORMS
-from ownbert.errors import InputError
+from ownbert.errors import InputError, MissingError
 from ownbert.text.tokenizer import Tokenizer
 
 
@@ -45,7 +45,7 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], Path]:
     if path is None:
         if (folder / QUANTIZED).is_file():
             refuse_quantized(folder)
-        raise InputError(f"no such file: {folder / WEIGHTS}; train a model there first")
+        raise MissingError(f"no such file: {folder / WEIGHTS}; train a model there first")
     if path.name in (WEIGHTS, PICKLED):
         return read_file(path), path
     tensors: dict[str, Tensor] = {}

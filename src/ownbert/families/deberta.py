@@ -54,7 +54,9 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(longest, int) and longest < 1:
         longest = values["max_position_embeddings"]
     settings: dict[str, Any] = {
-        "pos_att_type": _names("pos_att_type", values["pos_att_type"]),
+        "pos_att_type": tuple(
+            n for n in _names("pos_att_type", values["pos_att_type"]) if n != "none"
+        ),
         "max_relative_positions": longest,
         "position_buckets": _from_zero(values.get("position_buckets", -1)),
         "norm_rel_ebd": "layer_norm" in _norms(values.get("norm_rel_ebd", "none")),

@@ -1,9 +1,10 @@
 """The arguments of ``from_pretrained`` and of a forward pass."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,14 @@ _IGNORED = (
     "weights_only",
 )
 # Accepted only if they are false.
-_UNSUPPORTED = ("from_flax", "from_tf", "load_in_4bit", "load_in_8bit", "quantization_config")
+_UNSUPPORTED = (
+    "adapter_kwargs",
+    "from_flax",
+    "from_tf",
+    "load_in_4bit",
+    "load_in_8bit",
+    "quantization_config",
+)
 
 
 @dataclass
@@ -70,6 +78,8 @@ def read_arguments(
     Raises:
         InputError: a folder is missing, or something is not supported.
     """
+    if torch.get_default_device().type == "meta":
+        raise InputError("from_pretrained copies weights, which the device meta does not hold")
     if not isinstance(name, str | Path):
         raise InputError(f"from_pretrained needs a folder, not {name!r}")
     folder = pretrained_folder(name, options)
@@ -103,9 +113,22 @@ def refuse(who: str, names: Any, known: Any) -> None:
         raise InputError(f"{who} has no argument {name!r}{meant}")
 
 
-def signature(names: Sequence[str]) -> inspect.Signature:
-    """Arguments in this order, each None by default, and any others by keyword."""
+def signature(names: Sequence[str], rest: str | None = None) -> inspect.Signature:
+    """Arguments in this order, each None by default; ``rest`` takes any others by keyword."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter(name, kind, default=None) for name in names]
-    rest = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)
-    return inspect.Signature([*parameters, rest])
+    if rest is not None:
+        parameters.append(inspect.Parameter(rest, inspect.Parameter.VAR_KEYWORD))
+    return inspect.Signature(parameters)
+
+
+def with_signature(function: Callable[..., Any], shown: inspect.Signature) -> Callable[..., Any]:
+    """A method that calls ``function`` and has another signature, after its ``self``."""
+
+    @wraps(function)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(self, *args, **kwargs)
+
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    method.__signature__ = shown.replace(parameters=[own, *shown.parameters.values()])  # pyright: ignore
+    return method

@@ -8,6 +8,7 @@ from typing import Any
 from ownbert.errors import InputError
 from ownbert.families import all_families
 from ownbert.families.family import ArchitectureSpec, Family
+from ownbert.families.rules import Tie
 from ownbert.hf.arguments import signature
 from ownbert.hf.config import PretrainedConfig, config_class
 from ownbert.hf.custom import CustomModel
@@ -18,6 +19,7 @@ from ownbert.hf.pretrained import PreTrainedModel
 _LAST = ("output_attentions", "output_hidden_states", "return_dict")
 _CROSS_ATTENTION = ("encoder_hidden_states", "encoder_attention_mask")
 _CACHE = ("past_key_values", "use_cache")
+_CACHE_POSITION = ("bert", "roberta", "xlm-roberta", "camembert")  # families whose base has it
 _LABELS = {
     ("mlm", "nsp"): ("labels", "next_sentence_label"),
     ("mlm", "sop"): ("labels", "sentence_order_label"),
@@ -76,7 +78,9 @@ def _model_class(family: Family, architecture: str) -> type[PreTrainedModel]:
         "architecture": architecture,
         "config_class": config_of(family.model_type),
         "arguments": _signature(family, spec),
+        "accepts_loss_kwargs": spec.decoder or _counts_labels(family, spec),
         "base_class": classmethod(lambda cls: model_of(base)),
+        "_tied_weights_keys": _tied(family) if "mlm" in heads else None,
         "main_input_name": "pixel_values" if reads_images(family) else "input_ids",
         "__module__": "ownbert.hf",
         "__doc__": f"{family.model_type} " + (f"with the head {heads}." if heads else "alone."),
@@ -85,22 +89,31 @@ def _model_class(family: Family, architecture: str) -> type[PreTrainedModel]:
     return type(architecture, parents, members)
 
 
+def _tied(family: Family) -> list[str]:
+    return [rule.theirs for rule in family.weight_map.rules if isinstance(rule, Tie)]
+
+
+def _counts_labels(family: Family, spec: ArchitectureSpec) -> bool:
+    """Whether the loss is over the labels of several batches, of one update of the weights."""
+    return family.model_type == "modernbert" and [head.kind for head in spec.heads] == ["mlm"]
+
+
 def _signature(family: Family, spec: ArchitectureSpec) -> inspect.Signature:
     """The arguments of the forward pass in the order of Transformers 4.57.6."""
     kinds = tuple(head.kind for head in spec.heads)
     if reads_images(family):
         further = ["head_mask", "labels"] if kinds else ["bool_masked_pos", "head_mask"]
-        return signature(["pixel_values", *further, "interpolate_pos_encoding", *_LAST])
+        return signature(["pixel_values", *further, "interpolate_pos_encoding"], "kwargs")
     if "mem_len" in family.defaults:
         return _xlnet_signature(kinds)
     names = ["input_ids", "attention_mask"]
+    labels = _LABELS.get(kinds, ("labels",) if kinds else ())
     if "local_attention" in family.defaults:
-        labels = _LABELS.get(kinds, ("labels",) if kinds else ())
         names += ["sliding_window_mask", "position_ids"]
         names += [] if kinds == ("span",) else ["inputs_embeds"]
-        return signature([*names, *labels, *UNPADDED, *_LAST])
+        rest = None if kinds in ((), ("tokens",)) else "kwargs"
+        return signature([*names, *labels, *UNPADDED, *_LAST], rest)
     if "relative_attention" in family.defaults:
-        labels = _LABELS.get(kinds, ("labels",) if kinds else ())
         names += ["token_type_ids", "position_ids", "inputs_embeds"]
         return signature([*names, *labels, *_LAST])
     if family.fixed.get("type_vocab_size") != 0:
@@ -115,11 +128,19 @@ def _signature(family: Family, spec: ArchitectureSpec) -> inspect.Signature:
     decodes = "add_cross_attention" in family.defaults
     if decodes and crossing:
         names += _CROSS_ATTENTION
-    labels = _LABELS.get(kinds, ("labels",) if kinds else ())
     names += [name for name in labels if name not in names]
     if decodes and (not kinds or spec.decoder):
         names += _CACHE
-    return signature([*names, *_LAST])
+    last = _LAST
+    if family.model_type == "mobilebert" and not kinds:
+        last = ("output_hidden_states", "output_attentions", "return_dict")
+    if family.model_type in _CACHE_POSITION and not kinds:
+        last = (*last, "cache_position")
+    if not spec.decoder:
+        return signature([*names, *last], "kwargs" if kinds == ("nsp",) else None)
+    if family.model_type == "bert":
+        return signature([*names, *last, "cache_position"], "loss_kwargs")
+    return signature([*names, *last], "kwargs")
 
 
 def _xlnet_signature(kinds: tuple[str, ...]) -> inspect.Signature:
@@ -131,4 +152,4 @@ def _xlnet_signature(kinds: tuple[str, ...]) -> inspect.Signature:
     if kinds == ("beam_span",):
         labels = (*_LABELS[("span",)], "is_impossible", "cls_index", "p_mask")
     further = ["head_mask", "inputs_embeds", *labels, "use_mems"]
-    return signature(["input_ids", *names, *further, *_LAST])
+    return signature(["input_ids", *names, *further, *_LAST], "kwargs")

@@ -43,6 +43,7 @@ _WITHOUT_EFFECT: dict[str, Any] = {
     # Of a folder on the hub, which pipelines ask for.
     "_commit_hash": None,
     "torchscript": False,
+    "max_length": 20,
     "tie_encoder_decoder": False,
     **dict.fromkeys(
         (
@@ -79,6 +80,7 @@ class PretrainedConfig:
     # Keys that have another key's value where they are not given.
     follows: ClassVar[Mapping[str, str]] = {}
     model_type: ClassVar[str]
+    sub_configs: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, *positional: Any, **values: Any) -> None:
         values |= self._by_name(positional, values)
@@ -156,6 +158,10 @@ class PretrainedConfig:
     def use_return_dict(self) -> bool:
         return self.return_dict and not self.torchscript
 
+    def get_text_config(self, *_: Any, **__: Any) -> "PretrainedConfig":
+        """The config of the part that reads or writes texts: this one."""
+        return self
+
     def update(self, values: dict[str, Any]) -> None:
         for key, value in values.items():
             setattr(self, key, value)
@@ -181,7 +187,11 @@ class PretrainedConfig:
         write_text(make_folder(save_directory) / CONFIG, self.to_json_string())
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **changes: Any) -> "PretrainedConfig":
+    def from_dict(
+        cls, config_dict: dict[str, Any], *, return_unused_kwargs: bool = False, **changes: Any
+    ) -> Any:
+        if return_unused_kwargs:
+            return cls.from_values(config_dict, changes)
         kind = str(config_dict.get("model_type", cls.model_type)).removeprefix(OWN)
         if kind != cls.model_type:
             raise InputError(

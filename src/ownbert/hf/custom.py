@@ -9,21 +9,20 @@ import warnings
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from safetensors.torch import save as to_bytes
-from torch import nn
 
 from ownbert.checkpoint.weights import WEIGHTS, read_weights
 from ownbert.errors import InputError
 from ownbert.families.family import Family
 from ownbert.files import atomic_path, make_folder
 from ownbert.hf.arguments import read_arguments
+from ownbert.hf.common import CommonModel
 from ownbert.hf.config import CONFIG, PretrainedConfig
 from ownbert.hf.pretrained import PreTrainedModel, written_over
 from ownbert.hf.states import initialise
 
 
-class CustomModel(nn.Module):
+class CustomModel(CommonModel):
     """A custom model around a ``PreTrainedModel``."""
 
     family: ClassVar[Family]
@@ -38,19 +37,8 @@ class CustomModel(nn.Module):
             )
         self.config = config
 
-    def post_init(self) -> None:
-        """Initialise the layers that are not part of a ``PreTrainedModel`` inside this one."""
-        inside = {
-            module
-            for model in self.modules()
-            if isinstance(model, PreTrainedModel)
-            for module in model.modules()
-        }
-        for module in self.modules():
-            if module not in inside and isinstance(module, nn.Linear | nn.Embedding):
-                nn.init.normal_(module.weight, std=self.config.structure().initializer_range)
-                if isinstance(module, nn.Linear) and module.bias is not None:
-                    nn.init.zeros_(module.bias)
+    def init_weights(self) -> None:
+        self.post_init()
 
     @property
     def base_model_prefix(self) -> str:
@@ -60,15 +48,7 @@ class CustomModel(nn.Module):
     def base_model(self) -> Any:
         return getattr(self, self.base_model_prefix, self)
 
-    @property
-    def device(self) -> torch.device:
-        return next(self.parameters()).device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return next(self.parameters()).dtype
-
-    def get_input_embeddings(self) -> nn.Embedding:
+    def get_input_embeddings(self) -> Any:
         return self.base_model.get_input_embeddings()
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, **options: Any) -> Any:
@@ -76,12 +56,6 @@ class CustomModel(nn.Module):
 
     def prune_heads(self, heads_to_prune: dict[int, Any]) -> None:
         self.base_model.prune_heads(heads_to_prune)
-
-    def gradient_checkpointing_enable(self, *_: Any, **__: Any) -> None:
-        self.base_model.gradient_checkpointing_enable()
-
-    def num_parameters(self, only_trainable: bool = False) -> int:
-        return sum(p.numel() for p in self.parameters() if p.requires_grad or not only_trainable)
 
     def save_pretrained(
         self, save_directory: str | Path, is_main_process: bool = True, state_dict: Any = None
@@ -101,7 +75,7 @@ class CustomModel(nn.Module):
     @classmethod
     def from_pretrained(
         cls,
-        pretrained_model_name_or_path: str | Path,
+        pretrained_model_name_or_path: str | Path | None,
         *positional: Any,
         config: Any = None,
         output_loading_info: bool = False,
@@ -116,7 +90,11 @@ class CustomModel(nn.Module):
             InputError: a shape differs (without ``ignore_mismatched_sizes``), or no tensor is of
                 this model.
         """
-        given = read_arguments(cls.config_class, pretrained_model_name_or_path, config, options)
+        name = pretrained_model_name_or_path
+        if name is None or "state_dict" in options:
+            model, info = cls._of_state(name, config, options, positional)
+            return (model, info) if output_loading_info else model
+        given = read_arguments(cls.config_class, name, config, options)
         with written_over():
             model = cls(given.config, *positional, **given.further)
         read, path = read_weights(given.folder)

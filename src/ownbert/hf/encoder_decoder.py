@@ -29,7 +29,7 @@ from ownbert.hf.forward import (
     option,
     returns_names,
 )
-from ownbert.hf.generation import default_mask, generation_config, options_of
+from ownbert.hf.generation import Generating, default_mask
 from ownbert.hf.inputs import PackedInputs, PaddedInputs, pack
 from ownbert.hf.outputs import ModelOutput
 from ownbert.hf.pretrained import PreTrainedModel
@@ -38,6 +38,10 @@ from ownbert.nn.model import Model, Outputs
 from ownbert.text.tokenizer import Tokenizer
 
 _ENCODER = ("last_hidden_state", "hidden_states", "attentions")
+_DECODER = (
+    *("last_hidden_state", "past_key_values", "hidden_states", "attentions"),
+    "cross_attentions",
+)
 # After the loss and what is computed for each token.
 _FIELDS = (
     "past_key_values",
@@ -65,15 +69,14 @@ ARGUMENTS = (
     "output_attentions",
     "output_hidden_states",
     "return_dict",
+    "cache_position",
 )
-# Arguments of Transformers that are not supported here.
-_UNSUPPORTED = ("decoder_head_mask", "cross_attn_head_mask")
 # Arguments of ``generate`` that would select another strategy, with the value required here.
 _FIXED = {"do_sample": False, "num_return_sequences": 1, "penalty_alpha": None}
 _OPTIONS = ("max_new_tokens", "max_length", "num_beams", "length_penalty", "bad_words_ids")
 
 
-class EncoderDecoderModel(PreTrainedModel):
+class EncoderDecoderModel(Generating, PreTrainedModel):
     """A model of two stacks: reads a source, writes a text.
 
     Arguments and outputs are those of Transformers 4.57.6.
@@ -119,9 +122,8 @@ class EncoderDecoderModel(PreTrainedModel):
     def _answers(
         self, given: dict[str, Any], out: Outputs, packed: PackedInputs
     ) -> dict[str, Tensor]:
-        """What ``answer_fields`` names."""
-        rows = out.logits["generator"] if self.kinds else out.hidden
-        return {self.answer_fields[0]: packed.padded(rows)}
+        """What ``answer_fields`` names, by the head."""
+        return {self.answer_fields[0]: packed.padded(out.logits["generator"])}
 
     def _loss(self, given: dict[str, Any], values: dict[str, Any]) -> Tensor | None:
         labels = given.get("labels")
@@ -138,6 +140,10 @@ class EncoderDecoderModel(PreTrainedModel):
     def get_encoder(self) -> Any:
         """A function of input_ids and attention_mask that returns ``encoder_outputs``."""
         return self.encode
+
+    def get_decoder(self) -> Any:
+        """A function of input_ids, encoder_hidden_states, ... that returns hidden states."""
+        return self.decode
 
     def get_output_embeddings(self) -> nn.Module:
         if "generator" not in self.model.heads:
@@ -165,9 +171,7 @@ class EncoderDecoderModel(PreTrainedModel):
 
     def _forward(self, given: dict[str, Any]) -> Any:
         check_tensors(given)
-        for name in _UNSUPPORTED:
-            if given.get(name) is not None:
-                raise InputError(f"{name} is not supported; head_mask is that of the encoder")
+        given = {**given, **self._decoder_masks(given)}
         encoded = given.get("encoder_outputs")
         if encoded is None:
             source = ("input_ids", "attention_mask", "head_mask", "inputs_embeds")
@@ -184,6 +188,18 @@ class EncoderDecoderModel(PreTrainedModel):
             values["loss"] = loss
         named = ModelOutput(("loss", *self.answer_fields, *_FIELDS), values)
         return named if returns_names(self, given) else named.to_tuple()
+
+    def _decoder_masks(self, given: dict[str, Any]) -> dict[str, Tensor]:
+        """Where the decoder's heads are masked: all of cross attention's, which has its own."""
+        own, cross = given.get("decoder_head_mask"), given.get("cross_attn_head_mask")
+        if own is None or cross is not None:
+            return {}
+        config = self._decoder.config
+        return {
+            "cross_attn_head_mask": own.new_ones(
+                config.num_hidden_layers, config.num_attention_heads
+            )
+        }
 
     def encode(
         self,
@@ -222,17 +238,43 @@ class EncoderDecoderModel(PreTrainedModel):
         check_inputs(stack, given, padded.size)
         packed = pack(padded, stack.config, dense=not self.packed)
         keep_hidden = bool(option(self, options, "output_hidden_states"))
+        if torch.is_grad_enabled() and (keep_hidden or padded.keep):
+            packed.context.returned = packed
         hidden, states = stack(packed.batch, packed.context, keep_hidden=keep_hidden)
-        values: dict[str, Any] = {"last_hidden_state": packed.padded(hidden)}
+        (last,) = packed.shown(packed.context.last_hidden or hidden)
+        values: dict[str, Any] = {"last_hidden_state": last}
         if states:
-            states = all_hidden_states(self, states, hidden)
-            values["hidden_states"] = tuple(map(packed.padded, states))
+            values["hidden_states"] = all_hidden_states(self, states, hidden, packed)
         if padded.keep:
             values |= attention_weights(packed, stack)
         return ModelOutput(_ENCODER, values)
 
-    def _decode(self, given: dict[str, Any], encoded: Tensor) -> dict[str, Any]:
-        """The decoder's logits (B, S, V), and its other outputs that are requested."""
+    def decode(
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **given: Any
+    ) -> ModelOutput:
+        """The decoder's outputs for ``encoder_hidden_states``, without a head.
+
+        Args:
+            input_ids: (B, S).
+            attention_mask: (B, S), by default all ones.
+            given: further arguments of a decoder.
+        """
+        encoded = given.pop("encoder_hidden_states", None)
+        if encoded is None:
+            raise InputError("give encoder_hidden_states, what get_encoder() returned")
+        mask = given.pop("encoder_attention_mask", None)
+        for name in ("head_mask", "inputs_embeds"):
+            given[f"decoder_{name}"] = given.pop(name, None)
+        named = {"decoder_input_ids": input_ids, "decoder_attention_mask": attention_mask}
+        check_tensors({**given, **named})
+        values = self._decode({**given, **named, "attention_mask": mask}, encoded, heads=False)
+        return ModelOutput(_DECODER, {n.removeprefix("decoder_"): v for n, v in values.items()})
+
+    def _decode(
+        self, given: dict[str, Any], encoded: Tensor, *, heads: bool = True
+    ) -> dict[str, Any]:
+        """The decoder's logits (B, S, V) or hidden states, and other outputs that are requested."""
+        kinds = self.kinds if heads else ()
         stack = self._decoder
         ids, embeds = given.get("decoder_input_ids"), given.get("decoder_inputs_embeds")
         if ids is None and embeds is None:
@@ -244,6 +286,8 @@ class EncoderDecoderModel(PreTrainedModel):
             attention_mask=mask,
             encoder_hidden_states=encoded,
             encoder_attention_mask=given.get("attention_mask"),
+            head_mask=given.get("decoder_head_mask"),
+            cross_head_mask=given.get("cross_attn_head_mask"),
             cache=cache_of(self, stack.config, given),
             keep=attention_layers(stack, option(self, given, "output_attentions")),
         )
@@ -252,27 +296,28 @@ class EncoderDecoderModel(PreTrainedModel):
         inputs["encoder_attention_mask"] = padded.encoder_attention_mask
         check_inputs(stack, inputs, padded.size, "decoder_")
         # A label may be at padding, and so may the last end of a text or an answer.
-        labelled = given.get("labels") is not None or self.kinds not in ((), ("generator",))
+        labelled = given.get("labels") is not None or kinds not in ((), ("generator",))
         dense = not self.packed or (labelled and mask is not None)
         packed = pack(padded, stack.config, dense=dense)
         keep_hidden = bool(option(self, given, "output_hidden_states"))
-        out = self.model(packed.batch, context=packed.context, keep_hidden=keep_hidden)
-        values: dict[str, Any] = {**self._answers(given, out, packed)}
+        if torch.is_grad_enabled() and (keep_hidden or padded.keep or not kinds):
+            packed.context.returned = packed
+        out = self.model(packed.batch, kinds, context=packed.context, keep_hidden=keep_hidden)
+        if kinds:
+            values: dict[str, Any] = {**self._answers(given, out, packed)}
+        else:
+            (last,) = packed.shown(packed.context.last_hidden or out.hidden)
+            values = {"last_hidden_state": last}
         if padded.cache is not None:
             values["past_key_values"] = padded.cache
         if out.hidden_states:
-            states = all_hidden_states(self, out.hidden_states, out.hidden)
-            values["decoder_hidden_states"] = tuple(map(packed.padded, states))
+            states = all_hidden_states(self, out.hidden_states, out.hidden, packed)
+            values["decoder_hidden_states"] = states
         if padded.keep:
             weights = attention_weights(packed, stack)
             values["decoder_attentions"] = weights.pop("attentions")
             values |= weights
         return values
-
-    @property
-    def generation_config(self) -> Any:
-        """As ``hf.generation.generation_config``; pipelines of Transformers ask for it."""
-        return generation_config(self)
 
     @torch.no_grad()
     def generate(
@@ -315,7 +360,7 @@ class EncoderDecoderModel(PreTrainedModel):
             kind = self.kind.architecture
             raise InputError(f"{type(self).__name__} writes no text; load a {kind}")
         names = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
-        known = options_of(generation_config, (*_FIXED, *names, *_OPTIONS))
+        known = self.generation_options(generation_config, (*_FIXED, *names, *_OPTIONS))
         others = {k: v for k, v in known.items() if k not in _OPTIONS} | others
         if max_new_tokens is None and max_length is None:
             max_new_tokens, max_length = known.get("max_new_tokens"), known.get("max_length")

@@ -6,6 +6,7 @@ longest sequence, C choices.
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from ownbert.nn.model import Outputs
 _PER_SEQUENCE = ("nsp", "sop", "classification", "choice")
 # Arguments with which Transformers' ModernBERT takes batches that are packed already.
 UNPADDED = ("indices", "cu_seqlens", "max_seqlen", "batch_size", "seq_len")
+_LABELS = ("labels", "start_positions")
 _OTHER_LABEL = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}
 
 
@@ -52,6 +54,8 @@ def forward(model: Any, given: dict[str, Any]) -> Any:
         packed = pack(padded, stack.config, dense=dense)
     states = bool(option(model, given, "output_hidden_states"))
     kept = memory is not None and memory.kept
+    if torch.is_grad_enabled() and (states or keep or not kinds):
+        packed.context.returned = packed
     out = model.model(packed.batch, kinds, context=packed.context, keep_hidden=states or kept)
     values = _values(model, out, packed, states=states)
     if memory is not None:
@@ -155,8 +159,10 @@ def cache_of(model: Any, config: EncoderConfig, given: dict[str, Any]) -> Cache 
             past = Cache.from_layers(past)
         except (AttributeError, IndexError, TypeError, ValueError):
             raise InputError("past_key_values must be what an earlier call returned") from None
-    if past is not None or not config.is_decoder or given.get("labels") is not None:
+    if past is not None or not config.is_decoder:
         return past
+    if not model.caches_with_labels and any(given.get(name) is not None for name in _LABELS):
+        return None
     recomputes = model.training and model.model.encoder.gradient_checkpointing
     return Cache() if option(model, given, "use_cache") and not recomputes else None
 
@@ -201,19 +207,23 @@ def _values(model: Any, out: Outputs, packed: PackedInputs, *, states: bool) -> 
     }
     values: dict[str, Any] = logits_by_name(kinds, logits)
     if not kinds:
-        values["last_hidden_state"] = packed.answers(packed.last_stream(out.hidden))
+        shown = packed.shown(packed.context.last_hidden or out.hidden)
+        values["last_hidden_state"] = shown[-1]
         values["pooler_output"] = out.pooled
     if states:
-        kept = all_hidden_states(model, out.hidden_states, out.hidden)
-        values["hidden_states"] = tuple(x for h in kept for x in packed.streams(h))
+        values["hidden_states"] = all_hidden_states(model, out.hidden_states, out.hidden, packed)
     if packed.context.cache is not None:
         values["past_key_values"] = packed.context.cache
     return values
 
 
-def all_hidden_states(model: Any, states: tuple[Tensor, ...], last: Tensor) -> tuple[Tensor, ...]:
-    """The hidden states of all layers: in T5 the last ones are those after the last norm."""
-    return (*states[:-1], last) if model.config.model_type == T5.model_type else states
+def all_hidden_states(
+    model: Any, states: tuple[Any, ...], last: Tensor, packed: PackedInputs
+) -> tuple[Tensor, ...]:
+    """The hidden states of all layers, padded: in T5 the last are those after the last norm."""
+    if model.config.model_type == T5.model_type:
+        states = (*states[:-1], packed.context.last_hidden or last)
+    return tuple(x for h in states for x in packed.shown(h))
 
 
 def attention_weights(packed: PackedInputs, stack: Encoder) -> dict[str, Any]:
@@ -245,8 +255,9 @@ def _loss(model: Any, values: dict[str, Any], given: dict[str, Any]) -> Tensor |
     if not kinds or labels is None:
         return None
     logits = values["logits"]
+    count = given.get("num_items_in_batch") if model.accepts_loss_kwargs else None
     if model.architecture_spec.decoder:
-        return losses.causal_lm(logits, labels, given.get("num_items_in_batch"))
+        return losses.causal_lm(logits, labels, count)
     if (
         kinds == ("classification",)
         and model.config.model_type == "deberta-v2"
@@ -260,4 +271,4 @@ def _loss(model: Any, values: dict[str, Any], given: dict[str, Any]) -> Tensor |
         return losses.sequence(logits, labels, model.config)
     if kinds == ("discriminator",):
         return losses.replaced(logits, labels, given.get("attention_mask"))
-    return losses.cross_entropy(logits, labels)
+    return losses.cross_entropy(logits, labels, count=count)

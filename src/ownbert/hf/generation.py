@@ -3,28 +3,68 @@
 B sequences, S longest sequence.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ownbert.errors import InputError
+from ownbert.files import read_json, write_text
 from ownbert.hf.checks import check_tensors
 
 # Arguments of ``generate`` that would select another strategy, with the value required here.
 _FIXED = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "penalty_alpha": None}
 
+_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+_FILE = "generation_config.json"
 _OPTIONS = ("max_new_tokens", "max_length", "eos_token_id", "pad_token_id")
 
 
-class GreedyGeneration:
-    """Adds ``generate`` to a model with a causal head."""
+class Generating:
+    """Adds the settings of ``generate`` to a model: those of generation_config.json, if any."""
+
+    generation_values: Mapping[str, Any] = {}
 
     @property
     def generation_config(self) -> Any:
-        """As ``generation_config``; pipelines of Transformers ask for it."""
-        return generation_config(self)
+        """Transformers' ``GenerationConfig`` of the folder and of the model's config.
+
+        Raises:
+            AttributeError: Transformers is not installed, so nothing can need it.
+        """
+        if "_generation_config" not in self.__dict__:
+            self.__dict__["_generation_config"] = _generation_config(self)
+        return self.__dict__["_generation_config"]
+
+    @generation_config.setter
+    def generation_config(self, value: Any) -> None:
+        self.__dict__["_generation_config"] = value
+
+    def generation_options(self, given: Any, names: Sequence[str]) -> dict[str, Any]:
+        """Options of ``generate`` by name: those of a config that is given, or the model's own."""
+        own = given or self.__dict__.get("_generation_config")
+        if own is None:
+            return {n: v for n, v in self.generation_values.items() if n in names and v is not None}
+        found = {name: getattr(own, name, None) for name in names}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _read_generation(self, folder: Path) -> None:
+        self.__dict__["generation_values"] = read_json(folder / _FILE, missing={})
+
+    def _write_generation(self, folder: Path) -> None:
+        own = self.__dict__.get("_generation_config")
+        config: Any = self.config  # pyright: ignore
+        ids = {name: getattr(config, name, None) for name in _IDS}
+        values = {name: value for name, value in ids.items() if value is not None}
+        values |= self.generation_values if own is None else own.to_diff_dict()
+        write_text(folder / _FILE, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
+
+
+class GreedyGeneration(Generating):
+    """Adds ``generate`` to a model with a causal head."""
 
     @torch.no_grad()
     def generate(
@@ -58,7 +98,7 @@ class GreedyGeneration:
         """
         model: Any = self
         check_tensors({"input_ids": input_ids, "attention_mask": attention_mask})
-        known = options_of(generation_config, (*_FIXED, *_OPTIONS))
+        known = self.generation_options(generation_config, (*_FIXED, *_OPTIONS))
         others = {k: v for k, v in known.items() if k in _FIXED} | others
         if max_new_tokens is None and max_length is None:
             max_new_tokens, max_length = known.get("max_new_tokens"), known.get("max_length")
@@ -71,7 +111,8 @@ class GreedyGeneration:
         ends = [ends] if isinstance(ends, int) else ends or []
         pad = model.config.pad_token_id if pad_token_id is None else pad_token_id
         if max_new_tokens is None:
-            max_new_tokens = (20 if max_length is None else max_length) - input_ids.shape[1]
+            max_length = int(model.config.max_length or 20) if max_length is None else max_length
+            max_new_tokens = max_length - input_ids.shape[1]
         if max_new_tokens < 1:
             raise InputError(
                 f"the input has {input_ids.shape[1]} tokens; max_length must be more, or give "
@@ -98,25 +139,15 @@ class GreedyGeneration:
         return ids
 
 
-def generation_config(model: Any) -> Any:
-    """Transformers' ``GenerationConfig`` with what the model's config says.
-
-    Raises:
-        AttributeError: Transformers is not installed, so nothing can need it.
-    """
+def _generation_config(model: Any) -> Any:
     try:
         from transformers import GenerationConfig
     except ImportError:
         raise AttributeError("generation_config needs Transformers") from None
     names = [name for name in vars(GenerationConfig()) if not name.startswith("_")]
     values = vars(model.config)
-    return GenerationConfig(**{k: values[k] for k in names if values.get(k) is not None})
-
-
-def options_of(config: Any, names: Sequence[str]) -> dict[str, Any]:
-    """The named options of Transformers' ``GenerationConfig`` that have a value."""
-    found = {name: getattr(config, name, None) for name in names}
-    return {name: value for name, value in found.items() if value is not None}
+    known = {k: values[k] for k in names if values.get(k) is not None}
+    return GenerationConfig(**{**known, **model.generation_values})
 
 
 def default_mask(ids: Tensor, pad: int, ends: list[int]) -> Tensor:

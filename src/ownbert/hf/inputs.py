@@ -10,6 +10,7 @@ instead, and a mask hides the padding.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +31,7 @@ class PaddedInputs:
     Args:
         cache: keys and values of earlier tokens.
         keep: layers whose attention weights are returned.
+        cross_head_mask: of a decoder's attention to an encoder; None: ``head_mask``.
         perm_mask: (B, S, S), of XLNet, 1 where a token does not see another.
         target_mapping: (B, P, S), of XLNet, 1 at the token that each query predicts.
     """
@@ -45,6 +47,7 @@ class PaddedInputs:
     encoder_attention_mask: Tensor | None = None
     perm_mask: Tensor | None = None
     target_mapping: Tensor | None = None
+    cross_head_mask: Tensor | None = None
     cache: Cache | None = None
     keep: frozenset[int] = frozenset()
 
@@ -120,13 +123,29 @@ class PackedInputs:
         count = self.batch.tokens
         return self.padded(rows[:count]), self.answers(rows[count:])
 
+    def shown(self, hidden: Any) -> tuple[Tensor, ...]:
+        """Hidden states as they are returned: what ``hidden`` made, or ``streams`` of rows."""
+        return hidden if isinstance(hidden, tuple) else self.streams(hidden)
+
+    # ``Returned``: what the network goes on from where gradients at it are wanted.
+
+    def hidden(self, rows: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        shown = self.streams(rows)
+        back = [part.flatten(0, 1) for part in shown]
+        back[0] = back[0][self.index]
+        return shown, back[0] if len(back) == 1 else torch.cat(back)
+
+    def attended(self, weights: list[Tensor], v: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        places = self._places(layout)
+        shown = self._pad_weights(weights, *places)
+        _, columns, length = places
+        values = to_padded(v, torch.cat(list(columns)), (self.size[0], length))  # (B, S', H, K)
+        out = torch.einsum("bhij,bjhk->bihk", shown, values).flatten(0, 1)
+        return shown, out[self.index]
+
     def attention_weights(self) -> dict[int, Tensor]:
         """Self-attention weights (B, H, S, S') of each layer that kept them."""
-        layout, keys, length = self.context.layout, self.index, self.size[1]
-        if layout.keys is not None:
-            length = layout.keys.max_seqlen
-            keys = torch.arange(self.size[0] * length, device=keys.device)
-        return self._weights(self.context.attentions, layout, keys, length)
+        return self._weights(self.context.attentions, self.context.layout)
 
     def query_attention_weights(self) -> dict[int, Tensor]:
         """As ``attention_weights``, of the query stream."""
@@ -137,16 +156,26 @@ class PackedInputs:
         """Cross-attention weights (B, H, S, S') of each layer; None without cross attention."""
         if self.context.cross is None or self.source_index is None:
             return None
-        cross, weights = self.context.cross, self.context.cross_attentions
-        return self._weights(weights, cross, self.source_index, self.source_length)
+        return self._weights(self.context.cross_attentions, self.context.cross)
 
-    def _weights(
-        self, layers: dict[int, list[Tensor]], layout: Layout, keys: Tensor, length: int
-    ) -> dict[int, Tensor]:
-        """keys: index (T') of the rows that are attended to, among B x ``length`` positions."""
-        rows = self.index.split(layout.lengths)
+    def _weights(self, layers: dict[int, Any], layout: Layout) -> dict[int, Tensor]:
+        """Those that ``attended`` made as they are, others padded."""
+        places = self._places(layout)
+        return {
+            layer: weights if isinstance(weights, Tensor) else self._pad_weights(weights, *places)
+            for layer, weights in layers.items()
+        }
+
+    def _places(self, layout: Layout) -> tuple[Sequence[Tensor], Sequence[Tensor], int]:
+        """The places of each sequence's queries, those of its keys, and S' of these."""
+        keys, length = self.index, self.size[1]
+        if layout is self.context.cross and self.source_index is not None:
+            keys, length = self.source_index, self.source_length
+        elif layout.keys is not None:
+            length = layout.keys.max_seqlen
+            keys = torch.arange(self.size[0] * length, device=keys.device)
         columns = keys.split((layout.keys or layout).lengths)
-        return {i: self._pad_weights(w, rows, columns, length) for i, w in layers.items()}
+        return self.index.split(layout.lengths), columns, length
 
     def _pad_weights(
         self, weights: list[Tensor], rows: Sequence[Tensor], columns: Sequence[Tensor], length: int
@@ -221,6 +250,7 @@ def pack(given: PaddedInputs, config: EncoderConfig, *, dense: bool) -> PackedIn
         predicted = torch.arange(batch.tokens, batch.tokens + count, device=given.device)
         batch = replace(batch, masked_positions=predicted)
     packed = PackedInputs(replace(batch, layout=layout), context, index, size)
+    context.cross_head_mask = expand_head_mask(given.cross_head_mask, config, size[0])
     hidden = given.encoder_hidden_states
     if hidden is None:
         return packed

@@ -23,19 +23,19 @@ def causal_lm(logits: Tensor, labels: Tensor, count: Any = None) -> Tensor:
     """Mean cross entropy of the next token; with ``count`` the sum, divided by it."""
     class_labels("labels", labels, logits.shape[:-1], logits.shape[-1])
     targets = F.pad(labels.long(), (0, 1), value=NO_LABEL)[..., 1:]
+    return cross_entropy(logits.float(), targets, count=count)
+
+
+def cross_entropy(
+    logits: Tensor, labels: Tensor, name: str = "labels", count: Any = None
+) -> Tensor:
+    """Mean cross entropy of logits (..., C) and labels (...); with ``count`` the sum over it."""
+    targets = class_labels(name, labels, logits.shape[:-1], logits.shape[-1])
+    reduction = "mean" if count is None else "sum"
     total = F.cross_entropy(
-        logits.float().flatten(0, -2),
-        targets.flatten(),
-        ignore_index=NO_LABEL,
-        reduction="mean" if count is None else "sum",
+        logits.flatten(0, -2), targets, ignore_index=NO_LABEL, reduction=reduction
     )
     return total if count is None else total / count
-
-
-def cross_entropy(logits: Tensor, labels: Tensor, name: str = "labels") -> Tensor:
-    """Mean cross entropy of logits (..., C) and labels (...)."""
-    targets = class_labels(name, labels, logits.shape[:-1], logits.shape[-1])
-    return F.cross_entropy(logits.flatten(0, -2), targets, ignore_index=NO_LABEL)
 
 
 def sequence(logits: Tensor, labels: Tensor, config: Any) -> Tensor:

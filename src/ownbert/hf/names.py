@@ -10,8 +10,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from ownbert.errors import InputError
-from ownbert.families.rules import Fuse, Heads, Rename, Reshape, Tie, head_of, written_out
+from ownbert.families.rules import Rename, Reshape, Tie, head_of, written_out
 from ownbert.families.weight_map import WeightMap
+from ownbert.hf.parts import their_parameters
 from ownbert.nn.model import Model
 
 _WORDS = "encoder.embeddings.word.weight"
@@ -50,7 +51,7 @@ def their_tensors(
 def their_parameter_names(
     model: Model, weight_map: WeightMap, *, reshaped: bool = True
 ) -> dict[str, str]:
-    """Their name of each parameter of ours; of a fused one, the joined names of its parts.
+    """Their name of each parameter of ours that is no fused one.
 
     Args:
         model: whose parameters they are.
@@ -63,15 +64,6 @@ def their_parameter_names(
             continue
         if isinstance(rule, Rename) or (reshaped and isinstance(rule, Reshape)):
             names[rule.ours] = rule.theirs
-        elif isinstance(rule, Heads):
-            if reshaped:
-                names[rule.ours] = "_".join(
-                    [rule.theirs[0], *(name.rsplit(".", 1)[1] for name in rule.theirs[1:])]
-                )
-        elif isinstance(rule, Fuse):
-            first, leaf = rule.theirs[0].rsplit(".", 1)
-            parts = [first, *(name.rsplit(".", 2)[1] for name in rule.theirs[1:])]
-            names[rule.ours] = f"{'_'.join(parts)}.{leaf}"
     return names
 
 
@@ -128,11 +120,10 @@ class NamedView:
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Our parameters below this node, under their names."""
-        names = their_parameter_names(self._model, self._weight_map)
-        for name, parameter in self._model.named_parameters():
-            their = names.get(name, "")
-            if their.startswith(self._prefix + "."):
-                yield their.removeprefix(self._prefix + "."), parameter
+        for named in their_parameters(self._model, self._weight_map).values():
+            for their, parameter in named:
+                if their.startswith(self._prefix + "."):
+                    yield their.removeprefix(self._prefix + "."), parameter
 
     def modules(self) -> Iterator[nn.Module]:
         """Our modules below this node."""

@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
@@ -20,17 +20,22 @@ from ownbert.data.batch import Batch
 from ownbert.errors import InputError
 from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.families.weight_map import WeightMap
-from ownbert.hf.arguments import LoadArguments, read_arguments, refuse
+from ownbert.hf.arguments import LoadArguments, read_arguments, refuse, with_signature
+from ownbert.hf.common import CommonModel
 from ownbert.hf.config import PretrainedConfig
-from ownbert.hf.forward import forward
-from ownbert.hf.names import find, replace_module, their_module_names, their_parameter_names
+from ownbert.hf.forward import forward as run
+from ownbert.hf.names import find, replace_module, their_module_names
+from ownbert.hf.parts import children_by_name, follow, their_parameters
 from ownbert.hf.states import fill, to_ours, to_theirs, write
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import Undrawn
 
 # Accepted by every forward pass, besides the arguments of its signature.
-_FURTHER = {"past_key_value", "cache_position", "num_items_in_batch", "next_sentence_label"}
+_FURTHER = {
+    *("past_key_value", "cache_position", "num_items_in_batch", "next_sentence_label"),
+    *("output_attentions", "output_hidden_states", "return_dict"),
+}
 _WRITTEN_OVER = ContextVar("written_over", default=False)
 
 
@@ -47,7 +52,7 @@ def written_over() -> Iterator[None]:
         _WRITTEN_OVER.reset(token)
 
 
-class PreTrainedModel(nn.Module):
+class PreTrainedModel(CommonModel):
     """A model with the arguments and outputs of Transformers 4.57.6 around a packed one.
 
     Padding costs nothing: it is removed before the encoder, and outputs are zero there.
@@ -55,6 +60,8 @@ class PreTrainedModel(nn.Module):
     Attributes:
         model: the packed model.
         packed: if false, padding goes through the encoder too, as in Transformers.
+        caches_with_labels: whether a decoder returns its cache beside a loss.
+        accepts_loss_kwargs: whether ``num_items_in_batch`` changes the loss, for ``Trainer``.
     """
 
     family: ClassVar[Family]
@@ -62,6 +69,8 @@ class PreTrainedModel(nn.Module):
     config_class: ClassVar[type[PretrainedConfig]]
     arguments: ClassVar[inspect.Signature]
     packed = True
+    accepts_loss_kwargs: ClassVar[bool] = False
+    caches_with_labels: ClassVar[bool] = False
     main_input_name = "input_ids"
 
     def __init__(
@@ -84,9 +93,26 @@ class PreTrainedModel(nn.Module):
         self.with_pooler = self.architecture_spec.pooler and (add_pooling_layer or bool(self.kinds))
         with Undrawn() if _WRITTEN_OVER.get() else nullcontext():
             self.model = model or self._new_model()
+            if model is None:
+                self._initialize_heads()
+        if getattr(config, "gradient_checkpointing", False):
+            self.gradient_checkpointing_enable()
         # A state dict has Transformers' names.
         self._register_state_dict_hook(to_theirs)
         self.register_load_state_dict_pre_hook(to_ours)
+
+    def post_init(self) -> None:
+        """Initialise the layers that a subclass has added, and the heads by its own rule."""
+        super().post_init()
+        self._initialize_heads()
+
+    def _initialize_heads(self, lacking: Collection[str] | None = None) -> None:
+        """By the rule of a subclass: layers of heads, or those whose tensors a folder lacks."""
+        if type(self)._init_weights is CommonModel._init_weights:
+            return
+        for our, their in their_module_names(self.model, self.weight_map).items():
+            if our.startswith("heads.") and (lacking is None or f"{their}.weight" in lacking):
+                self._init_weights(self.model.get_submodule(our))
 
     def _new_model(self) -> Model:
         return Model(
@@ -97,8 +123,13 @@ class PreTrainedModel(nn.Module):
             model_type=self.family.model_type,
         )
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "arguments" in vars(cls):  # ``Trainer`` keeps the columns that the signature names.
+            cls.forward = with_signature(cls.forward, cls.arguments)
+
     # Loading, saving and the forward pass; encoder-decoder models have their own.
-    _fill, _write, _forward = fill, write, forward
+    _fill, _write, _forward = fill, write, run
 
     @property
     def architecture_spec(self) -> ArchitectureSpec:
@@ -118,13 +149,18 @@ class PreTrainedModel(nn.Module):
         """Takes and returns what Transformers' model of this name does; or takes a ``Batch``."""
         if args and isinstance(args[0], Batch):
             return self.model(*args, **kwargs)
+        if torch.jit.is_tracing() or torch.compiler.is_exporting():  # pyright: ignore
+            raise InputError(
+                "a trace would hold the lengths of these texts as constants; ownbert export writes "
+                "graphs for texts of any length (--to torch, onnx or openvino)"
+            )
+        known = self.arguments.parameters
+        more = {name: kwargs.pop(name) for name in kwargs.keys() - known.keys()}
+        refuse(f"{type(self).__name__}.forward", more.keys() - _FURTHER, known)
         try:
-            given = dict(self.arguments.bind(*args, **kwargs).arguments)
+            given = {**self.arguments.bind(*args, **kwargs).arguments, **more}
         except TypeError as error:
             raise InputError(f"{type(self).__name__}: {error}") from None
-        more = given.pop("kwargs", {})
-        refuse(f"{type(self).__name__}.forward", more.keys() - _FURTHER, self.arguments.parameters)
-        given |= more
         if "past_key_value" in given:
             given["past_key_values"] = given.pop("past_key_value")
         return self._forward(given)
@@ -168,6 +204,8 @@ class PreTrainedModel(nn.Module):
                 raise
         if name == self.base_model_prefix and self.kinds:
             return self.base_model
+        if name == "dropout" and self.kinds:
+            return self.model.heads[self.kinds[0]].dropout  # pyright: ignore
         without = not self.kinds and not self.with_pooler
         if name == "pooler" and without and self.architecture_spec.pooler:
             return None
@@ -198,42 +236,47 @@ class PreTrainedModel(nn.Module):
                 name = start + self.own_name(names[our])
             yield name, module
 
+    def get_submodule(self, target: str) -> nn.Module:
+        return dict(self.named_modules()).get(target) or super().get_submodule(target)
+
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parameters under Transformers' names; a fused one under the joined names of its parts."""
-        names = their_parameter_names(self.model, self.weight_map)
-        known = {id(p): names[name] for name, p in self.model.named_parameters() if name in names}
+        """Parameters under Transformers' names; a fused one as the three that it is there."""
+        ours = {name: id(parameter) for name, parameter in self.model.named_parameters()}
+        theirs = their_parameters(self.model, self.weight_map)
+        known = {ours[name]: named for name, named in theirs.items()} if remove_duplicate else {}
         start = prefix + "." if prefix else ""
         for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
-            their = known.get(id(parameter)) if remove_duplicate else None
-            if their is not None:
-                name = start + self.own_name(their)
-            yield name, parameter
+            for their, part in known.get(id(parameter), ()):
+                yield start + self.own_name(their), part
+            if id(parameter) not in known:
+                yield name, parameter
+
+    def named_children(self) -> Iterator[tuple[str, nn.Module]]:
+        """By Transformers' names and flat: ``Trainer`` finds weights to decay by those of children.
+
+        ``children`` are the modules that there are.
+        """
+        modules = dict(self.named_modules())
+        yield from children_by_name(dict(self.named_parameters()), modules)
+
+    def children(self) -> Iterator[nn.Module]:
+        return (module for module in self._modules.values() if module is not None)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        moved = super()._apply(fn, recurse)
+        follow(list(self.model.parameters()))
+        return moved
 
     def train(self, mode: bool = True) -> Any:
         if "_base" in self.__dict__:
             self.__dict__["_base"].training = mode
         return super().train(mode)
 
-    @property
-    def name_or_path(self) -> str:
-        return self.config.name_or_path
-
-    @classmethod
-    def can_generate(cls) -> bool:
-        return bool(getattr(cls, "generate", None))
-
-    def get_memory_footprint(self, return_buffers: bool = True) -> int:
-        """Bytes of the parameters."""
-        return sum(p.numel() * p.element_size() for p in self.parameters())
-
     def init_weights(self) -> None:
         self.model.initialize()
         self.tie_weights()
-
-    def post_init(self) -> None:
-        """Called by subclasses written for Transformers; there is nothing left to do."""
 
     @property
     def device(self) -> torch.device:
@@ -243,17 +286,11 @@ class PreTrainedModel(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.model.dtype
 
-    def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
-        """The number of parameters, tied ones counted once."""
-        tables = {id(m.weight) for m in self.modules() if isinstance(m, nn.Embedding)}
-        return sum(
-            p.numel()
-            for p in self.parameters()
-            if (p.requires_grad or not only_trainable)
-            and not (exclude_embeddings and id(p) in tables)
-        )
-
     # ---- surgery
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
 
     def get_input_embeddings(self) -> nn.Module:
         """The word embeddings; in an image model the projection of the patches."""
@@ -273,6 +310,21 @@ class PreTrainedModel(nn.Module):
     def get_output_embeddings(self) -> nn.Module | None:
         heads = self.model.heads.values()
         return next((h.decoder for h in heads if isinstance(h, MaskedLMHead)), None)
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the layer that makes logits of words; a tied one has the word embeddings."""
+        layer = self.get_output_embeddings()
+        if layer is None:
+            raise InputError(f"{type(self).__name__} has no head of words")
+        weight = getattr(new_embeddings, "weight", None)
+        tied = layer.weight is self.model.encoder.embeddings.word.weight
+        if not isinstance(weight, nn.Parameter) or (tied and weight is not layer.weight):
+            raise InputError(
+                "the output layer shares its matrix with the word embeddings; give a layer of the "
+                "same parameter, or use set_input_embeddings"
+            )
+        bias: Any = getattr(new_embeddings, "bias", None)
+        layer.weight, layer.bias = weight, bias
 
     def resize_token_embeddings(
         self,
@@ -304,23 +356,12 @@ class PreTrainedModel(nn.Module):
     def tie_weights(self) -> None:
         self.model.tie()
 
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None) -> None:
-        """Recompute activations inside blocks in the backward pass: less memory, more time."""
-        self._set_checkpointing(True)
-
-    def gradient_checkpointing_disable(self) -> None:
-        self._set_checkpointing(False)
-
-    def _set_checkpointing(self, value: bool) -> None:
-        self.model.encoder.gradient_checkpointing = value
-        if self.model.decoder is not None:
-            self.model.decoder.gradient_checkpointing = value
-
-    @property
-    def is_gradient_checkpointing(self) -> bool:
-        return self.model.encoder.gradient_checkpointing
-
     # ---- folders
+
+    def _read_generation(self, folder: Path) -> None:
+        """Models that write texts have settings of it in their folders."""
+
+    _write_generation = _read_generation
 
     def save_pretrained(
         self,
@@ -349,6 +390,7 @@ class PreTrainedModel(nn.Module):
             model = copy.deepcopy(self)
             model.load_state_dict(state_dict)
         model._write(save_directory)
+        self._write_generation(Path(save_directory))
         self.config.architectures = [self.architecture]
 
     @classmethod
@@ -378,7 +420,7 @@ class PreTrainedModel(nn.Module):
     @classmethod
     def from_pretrained(
         cls,
-        pretrained_model_name_or_path: str | Path,
+        pretrained_model_name_or_path: str | Path | None,
         *positional: Any,
         config: Any = None,
         output_loading_info: bool = False,
@@ -390,22 +432,31 @@ class PreTrainedModel(nn.Module):
         shape with ``ignore_mismatched_sizes``. A head that this class lacks is left out.
 
         Args:
-            pretrained_model_name_or_path: the folder, or the name on the hub.
+            pretrained_model_name_or_path: the folder, or the name on the hub; None with ``config``
+                and ``state_dict``.
             config: by default the folder's.
             output_loading_info: whether to return Transformers' loading info too.
-            options: keys of the config change it; ``dtype``, ``ignore_mismatched_sizes``,
+            options: keys of the config change it; ``state_dict`` is loaded instead of the folder's
+                weights; ``dtype``, ``ignore_mismatched_sizes``,
                 ``revision`` and ``subfolder`` are as in Transformers.
 
         Raises:
             InputError: anything else does not fit.
         """
-        given = read_arguments(cls.config_class, pretrained_model_name_or_path, config, options)
+        name = pretrained_model_name_or_path
+        if name is None or "state_dict" in options:
+            model, info = cls._of_state(name, config, options, positional)
+            return (model, info) if output_loading_info else model
+        given = read_arguments(cls.config_class, name, config, options)
         description, weights = cls._describe(given), read_weights(given.folder)
         if given.values is not None and not given.mismatched:
             cls._require_sizes(description, *weights)
         with written_over():
             model = cls(given.config, *positional, **given.further)
         info = model._fill(description, *weights, mismatched=given.mismatched)
+        model._read_generation(given.folder)
+        anew = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
+        model._initialize_heads(anew)
         (stored,) = info.pop("dtype")
         dtype = stored if given.auto else given.dtype
         model = model.to(dtype).eval() if dtype else model.eval()

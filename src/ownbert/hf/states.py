@@ -18,7 +18,7 @@ from ownbert.checkpoint.copying import copy_weights, first_of
 from ownbert.checkpoint.description import Description
 from ownbert.errors import InputError
 from ownbert.families.weight_map import MISSING, UNEXPECTED
-from ownbert.hf.names import second_names, their_tensors, with_second_names
+from ownbert.hf.names import their_tensors, with_second_names
 from ownbert.text.tokenizer import Tokenizer
 
 
@@ -178,6 +178,9 @@ def to_theirs(model: Any, state: dict[str, Tensor], prefix: str, metadata: Any) 
     if not model.kinds:  # the core of a base model may be that of a model with heads
         ours = {name: tensor for name, tensor in ours.items() if not name.startswith("heads.")}
     for name, tensor in their_tensors(model.model, model.weight_map, ours).items():
+        if tensor.device.type == "cpu" and tensor.nbytes < tensor.untyped_storage().nbytes():
+            # The same memory, but as a storage of its own: safetensors saves no part of one.
+            tensor = torch.from_dlpack(tensor.detach())
         state[prefix + model.own_name(name)] = tensor
 
 
@@ -193,8 +196,8 @@ def to_ours(
 ) -> None:
     """Hook before a state dict is loaded: from Transformers' names to ours."""
     more = tuple(f"{prefix}{name}." for name in model._modules if name != "model")
-    own = [n for n in state if n.startswith(prefix) and not (more and n.startswith(more))]
-    theirs = {name.removeprefix(prefix): state.pop(name) for name in own}
+    names = [n for n in state if n.startswith(prefix) and not (more and n.startswith(more))]
+    theirs = {name.removeprefix(prefix): state.pop(name) for name in names}
     ours, problems = model.weight_map.to_ours(theirs, model.model.config, model.kinds)
     if model.kinds:
         ours = with_second_names(model.model, ours)
@@ -203,11 +206,11 @@ def to_ours(
             unexpected.append(prefix + problem.removeprefix(UNEXPECTED))
         elif not problem.startswith(MISSING):
             errors.append(problem)
-    for name, parameter in model.model.named_parameters(remove_duplicate=False):
-        if name in ours:
-            continue
-        ours[name] = parameter.detach()  # A missing tensor keeps its values, and is reported.
-        if name not in second_names(model.model) and (model.kinds or not name.startswith("heads.")):
-            names = model.weight_map.their_name(name, model.model.config).split(", ")
-            missing += [prefix + model.own_name(their) for their in names]
+    core, given = model.model, {model.weight_map.full_name(name) for name in theirs}
+    own = {n: p.detach() for n, p in core.named_parameters(remove_duplicate=False)}
+    wanted = {n: t for n, t in own.items() if model.kinds or not n.startswith("heads.")}
+    # A second name of a tied tensor is missed too, as in PyTorch: safetensors' load_model needs it.
+    wanted = their_tensors(core, model.weight_map, wanted)
+    missing += [prefix + model.own_name(name) for name in wanted if name not in given]
+    ours = {**own, **ours}  # A missing tensor keeps its values.
     state.update({f"{prefix}model.{name}": tensor for name, tensor in ours.items()})

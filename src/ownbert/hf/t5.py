@@ -14,10 +14,23 @@ from ownbert.hf.inputs import PackedInputs
 from ownbert.nn.heads import ClassificationHead
 from ownbert.nn.model import Outputs
 
+_CACHE = ("past_key_values", "cache_position")  # arguments of the classes that write a text
+
 
 class _T5(EncoderDecoderModel):
     config_class = config_of(T5_ENCODER_DECODER.model_type)
     kind = T5_ENCODER_DECODER
+
+    def _decoder_masks(self, given: dict[str, Any]) -> dict[str, Tensor]:
+        """The encoder's mask is also the decoder's, where both have as many layers."""
+        own = given.get("decoder_head_mask")
+        if own is None and self.config.num_layers == self.config.num_decoder_layers:
+            own = given.get("head_mask")
+        found = {} if own is None else {"decoder_head_mask": own}
+        return {**found, **super()._decoder_masks({**given, **found})}
+
+    def _shift_right(self, input_ids: Tensor) -> Tensor:
+        return self.prepare_decoder_input_ids_from_labels(input_ids)
 
 
 class T5ForConditionalGeneration(_T5):
@@ -27,6 +40,7 @@ class T5ForConditionalGeneration(_T5):
     """
 
     architecture = T5_ENCODER_DECODER.architecture
+    caches_with_labels = True
 
 
 class T5Model(_T5):
@@ -46,7 +60,7 @@ class T5ForSequenceClassification(_T5):
     """
 
     architecture = "T5ForSequenceClassification"
-    arguments = signature(tuple(name for name in ARGUMENTS if name != "past_key_values"))
+    arguments = signature(tuple(name for name in ARGUMENTS if name not in _CACHE))
 
     def _written(self, given: dict[str, Any]) -> Tensor | None:
         return _shifted(self, given)
@@ -85,7 +99,7 @@ class T5ForQuestionAnswering(_T5):
         tuple(
             other
             for name in ARGUMENTS
-            if name not in ("past_key_values", "labels")
+            if name not in (*_CACHE, "labels")
             for other in (
                 ("start_positions", "end_positions", name) if name == "inputs_embeds" else (name,)
             )

@@ -137,7 +137,7 @@ def next_memory(
     config, found = model.config, []
     most, reused = config.mem_len or 0, config.reuse_len or 0
     for layer, rows in enumerate(out.hidden_states[:-1]):
-        hidden = packed.padded(rows[: packed.batch.tokens]).transpose(0, 1)  # (S, B, D)
+        hidden = packed.shown(rows)[0].transpose(0, 1)  # (S, B, D)
         hidden = hidden[:reused] if reused > 0 else hidden
         if memory.given:
             hidden = torch.cat((memory.given[layer], hidden))

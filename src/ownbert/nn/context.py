@@ -6,6 +6,7 @@ those of the keys, or after a change of order.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -162,6 +163,33 @@ class QueryStream:
         return torch.einsum("bps,bshk->bphk", self.mapping.to(out.dtype), out).flatten(0, 1)
 
 
+class Returned(Protocol):
+    """How hidden states and attention weights are returned. The network goes on from what is
+    returned, so ``torch.autograd.grad`` finds its gradients."""
+
+    def hidden(self, rows: Tensor) -> tuple[Any, Tensor]:
+        """What is returned of hidden states (T, D), and the same rows made of it."""
+        ...
+
+    def attended(self, weights: list[Tensor], v: Tensor, layout: Layout) -> tuple[Any, Tensor]:
+        """What is returned of weights (H, S, S') of each sequence, and their sums (T, H, K) of
+        the values v (T', H, K)."""
+        ...
+
+
+class AsPacked:
+    """Hidden states by row, and weights by sequence."""
+
+    def hidden(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return rows, rows
+
+    def attended(
+        self, weights: list[Tensor], v: Tensor, layout: Layout
+    ) -> tuple[list[Tensor], Tensor]:
+        pairs = zip(weights, v.split((layout.keys or layout).lengths), strict=True)
+        return weights, torch.cat([torch.einsum("hij,jhk->ihk", w, vs) for w, vs in pairs])
+
+
 @dataclass
 class Context:
     """What the blocks need besides hidden states, and what they collect.
@@ -172,6 +200,7 @@ class Context:
         layout: of the batch.
         positions: (T), of the batch.
         head_mask: (L, H) or (L, B, H), factors for the outputs of heads.
+        cross_head_mask: that of cross attention; None: ``head_mask``.
         keep: layers whose attention weights are wanted.
         encoder_hidden: (T', D), what cross attention attends to.
         cross: the layout of this attention.
@@ -182,8 +211,8 @@ class Context:
             sequence.
         query_attentions: those of the second stream, a row for each token.
         distances: the vectors of distances that all layers of DeBERTa share.
-        differentiable: whether these weights are part of the autograd graph (for
-            ``torch.autograd.grad``), which is slower.
+        returned: the form of what is kept, where gradients at it are wanted, which is slower.
+        last_hidden: the hidden states after the stack, in that form.
     """
 
     layout: Layout
@@ -191,6 +220,7 @@ class Context:
     head_mask: Tensor | None = None
     keep: frozenset[int] = frozenset()
     encoder_hidden: Tensor | None = None
+    cross_head_mask: Tensor | None = None
     cross: Layout | None = None
     cache: Cache | None = None
     segments: Tensor | None = None
@@ -199,4 +229,5 @@ class Context:
     cross_attentions: dict[int, list[Tensor]] = field(default_factory=dict)
     query_attentions: dict[int, list[Tensor]] = field(default_factory=dict)
     distances: DistanceVectors | None = None
-    differentiable: bool = False
+    returned: Returned | None = None
+    last_hidden: Any = None

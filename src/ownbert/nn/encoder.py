@@ -1,6 +1,7 @@
 """The encoder: embeddings and a stack of blocks. T tokens, D hidden."""
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +12,7 @@ from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch
 from ownbert.nn.blocks import EncoderBlock
 from ownbert.nn.bottleneck import BottleneckBlock
-from ownbert.nn.context import Context, QueryStream
+from ownbert.nn.context import AsPacked, Context, QueryStream
 from ownbert.nn.convolution import Convolution
 from ownbert.nn.disentangled import DistanceTable
 from ownbert.nn.embeddings import Embeddings
@@ -90,7 +91,10 @@ class Encoder(nn.Module):
             hidden = torch.cat((hidden, predicted.to(hidden.dtype)))
         extra = 0 if keep_hidden else self._extra_rows(hidden, context)
         hidden = F.pad(hidden, (0, 0, 0, extra)) if extra else hidden
-        kept = [hidden]
+        kept: list[Any] = []
+        if keep_hidden:
+            hidden = embedded = self._keep(hidden, context, kept)
+        layers = []
         # A cache must not take what is computed a second time.
         again = self.gradient_checkpointing and self.training and context.cache is None
         for layer, (block, ends) in enumerate(self.schedule()):
@@ -100,14 +104,24 @@ class Encoder(nn.Module):
                 hidden = block(hidden, context, layer)
             if layer == 0 and self.convolution is not None:
                 hidden = self.convolution(embedded, hidden, context.layout)
-            if ends and (keep_hidden or self.gate is not None):
-                kept.append(hidden)
+            if ends and keep_hidden:
+                hidden = self._keep(hidden, context, kept)
+            if ends and self.gate is not None:
+                layers.append(hidden)
         if self.gate is not None:
-            hidden = self.gate(kept[1:], context.layout)
+            hidden = self.gate(layers, context.layout)
         hidden = hidden[:-extra] if extra else hidden
         hidden = hidden if self.norm is None else self.norm(hidden)
         hidden = hidden if self.dropout is None else self.dropout(hidden)
-        return hidden, tuple(kept) if keep_hidden else ()
+        if context.returned is not None:
+            context.last_hidden, hidden = context.returned.hidden(hidden)
+        return hidden, tuple(kept)
+
+    def _keep(self, hidden: Tensor, context: Context, kept: list[Any]) -> Tensor:
+        """Put hidden states into ``kept``; returns those that the next layer reads."""
+        shown, hidden = (context.returned or AsPacked()).hidden(hidden)
+        kept.append(shown)
+        return hidden
 
     def _extra_rows(self, hidden: Tensor, context: Context) -> int:
         """With how many rows of zeros every product of a block would be filled up, in training.
@@ -117,6 +131,7 @@ class Encoder(nn.Module):
         trains = self.training and torch.is_grad_enabled() and hidden.device.type == "cpu"
         alone = context.query_stream is None and context.head_mask is None
         alone = alone and context.cross is None and context.cache is None
+        alone = alone and context.returned is None
         if not (self.fills and trains and alone):
             return 0
         dtype = product_dtype(hidden)

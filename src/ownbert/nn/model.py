@@ -296,24 +296,24 @@ class Model(nn.Module):
         """Give the vocabulary another size; new tokens start as the mean of the old ones.
 
         Raises:
-            InputError: the model has a decoder.
+            InputError: encoder and decoder have a vocabulary each.
         """
-        self._refuse_decoder()
+        if self.decoder is not None and not self.share_embeddings:
+            raise InputError("a model with two vocabularies keeps their sizes")
         config = replace(self.config, vocab_size=vocab_size)
         embeddings = self.encoder.embeddings
         old = embeddings.word
         word = nn.Embedding(vocab_size, old.embedding_dim, padding_idx=old.padding_idx)
         embeddings.word = word.to(old.weight)
         embeddings.word.weight.copy_(_resized(old.weight, vocab_size))
+        if self.decoder is not None:
+            self.decoder.config = replace(self.decoder.config, vocab_size=vocab_size)
+            self.decoder.embeddings.word.num_embeddings = vocab_size
         for head in self.heads.values():
+            if isinstance(head, NextTokenHead):
+                _resize_output(head.projection, vocab_size)
             if isinstance(head, MaskedLMHead):
-                bias = head.decoder.bias
-                head.decoder.out_features = vocab_size
-                if bias is not None:
-                    grown = bias.new_zeros(vocab_size)
-                    kept = min(len(bias), vocab_size)
-                    grown[:kept] = bias[:kept]
-                    head.decoder.bias = nn.Parameter(grown)
+                _resize_output(head.decoder, vocab_size)
                 if head.decoder_rest is not None:
                     rest = _resized(head.decoder_rest.weight.T, vocab_size).T.contiguous()
                     head.decoder_rest.in_features = vocab_size
@@ -339,6 +339,15 @@ class Model(nn.Module):
             if head.decoder.weight is self.encoder.embeddings.word.weight:
                 lines.append(f"tied: heads.{name}.decoder.weight = encoder.embeddings.word.weight")
         return "\n".join(lines)
+
+
+def _resize_output(layer: nn.Linear, vocab_size: int) -> None:
+    """Logits for so many words; a tied matrix is set later, and new words have no bias."""
+    layer.out_features = vocab_size
+    layer.weight = nn.Parameter(_resized(layer.weight, vocab_size))
+    if layer.bias is not None:
+        kept = layer.bias[:vocab_size]
+        layer.bias = nn.Parameter(torch.cat((kept, kept.new_zeros(vocab_size - len(kept)))))
 
 
 def _resized(rows: Tensor, count: int) -> Tensor:

@@ -115,15 +115,17 @@ class MultiHeadAttention(nn.Module):
             dropout=self.dropout.p if self.training else 0.0,
             bias=bias.over(layout) if isinstance(bias, RelativeSinusoids) else bias,
             weights=layer in context.keep,
-            backend="reference" if context.differentiable and layer in context.keep else None,
         )
-        if context.head_mask is not None:
+        mask = self.head_mask_in(context)
+        if mask is not None:
             # Scaling a head's output is scaling its weights, and needs no weights.
-            scale = self.head_scale(context.head_mask, layer).to(out.dtype)  # (H) or (B, H)
+            scale = self.head_scale(mask, layer).to(out.dtype)  # (H) or (B, H)
             out = out * (scale if scale.ndim == 1 else scale[layout.sequences])[..., None]
             if weights is not None:
                 scales = scale.expand(len(weights), -1)[..., None, None]
                 weights = [w * s for w, s in zip(weights, scales, strict=True)]
+        if weights is not None and context.returned is not None:
+            weights, out = context.returned.attended(weights, v, layout)
         if weights is not None:
             collected[layer] = weights
         return out if self.blur is None else blur(out, layout, self.blur)
@@ -135,6 +137,9 @@ class MultiHeadAttention(nn.Module):
     def bias_in(self, context: Context) -> Bias | None:
         """What is added to the scores in this pass."""
         return self.bias
+
+    def head_mask_in(self, context: Context) -> Tensor | None:
+        return context.head_mask
 
     def head_scale(self, head_mask: Tensor, layer: int) -> Tensor:
         """The factors of the heads that are left, (H) or (B, H)."""
@@ -255,6 +260,10 @@ class CrossAttention(MultiHeadAttention):
     def layout_of(self, context: Context) -> tuple[Layout, dict[int, list[Tensor]]]:
         assert context.cross is not None
         return context.cross, context.cross_attentions
+
+    def head_mask_in(self, context: Context) -> Tensor | None:
+        own = context.cross_head_mask
+        return context.head_mask if own is None else own
 
     def keys_and_values(self, context: Context, layer: int) -> tuple[Tensor, Tensor]:
         """(T', H, K) each: made once for a source, then taken from the cache."""

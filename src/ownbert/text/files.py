@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ownbert.errors import InputError
+from ownbert.errors import InputError, MissingError
 from ownbert.files import open_text, read_json, read_text
 from ownbert.hub import model_folder
 from ownbert.text.bert import CONTINUATION
@@ -143,7 +143,7 @@ def choose_style(folder: Path, named: str | None) -> Style:
     if named and CLASSES[named][0] in found:
         return CLASSES[named][0]
     if not found:
-        raise InputError(f"{folder} holds no tokenizer: {TOKENIZER} or {VOCABULARY} is needed")
+        raise MissingError(f"{folder} holds no tokenizer: {TOKENIZER} or {VOCABULARY} is needed")
     if found[0] is XLM_ROBERTA:
         raise InputError(
             f"{folder}: {CONFIG} must state tokenizer_class, XLMRobertaTokenizer or "

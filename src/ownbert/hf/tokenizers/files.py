@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ownbert.errors import InputError, in_short
+from ownbert.errors import InputError, MissingError, in_short
 from ownbert.hf.tokenizers.special import ADDITIONAL, ATTRIBUTES, texts
 from ownbert.hub import pretrained_folder
 from ownbert.text.config_file import (
@@ -54,10 +54,12 @@ class TokenizerFolder:
 
     @classmethod
     def find(cls, name: Any, options: Mapping[str, Any]) -> "TokenizerFolder":
-        """The folder of a name and the option ``subfolder``; ``InputError`` if there is none."""
+        """The folder of a name and the option ``subfolder``; ``MissingError`` if there is none."""
         path = pretrained_folder(name, options) / (options.get("subfolder") or "")
         if not path.is_dir():
-            raise InputError(f"no such folder: {path}; a folder with a tokenizer's files is needed")
+            raise MissingError(
+                f"no such folder: {path}; a folder with a tokenizer's files is needed"
+            )
         return cls(path)
 
     def has(self, name: str) -> bool:
@@ -102,7 +104,7 @@ def read_arguments(
             found.setdefault(key, str(folder.path / file))
     if not any(key in found for key in (*files, "tokenizer_file", "tokenizer_object")):
         needed = " or ".join(filter(None, (TOKENIZER, " and ".join(files.values()))))
-        raise InputError(f"{folder.path} holds no tokenizer for {class_name}: {needed} is needed")
+        raise MissingError(f"{folder.path} holds no tokenizer for {class_name}: {needed} is needed")
     if found.get("added_tokens_decoder") is None:
         added = _older_added_tokens(folder, found, changes)
     else:

@@ -112,6 +112,8 @@ def update_special(
             tokens = [_exact(value)]
             set_special(special, name, tokens[0])
         else:
+            if not isinstance(value, list | tuple):
+                set_special(special, name, value)  # refuses it
             old = special.get(ADDITIONAL, []) if keep_additional else []
             known = {text_of(token) for token in old}
             tokens = [_exact(token) for token in value if text_of(token) not in known]

@@ -6,13 +6,15 @@ long because that API is one class; anything of more than a few lines is in the 
 
 import logging
 import os
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ownbert.errors import InputError
-from ownbert.hf.tokenizers import files, special
+from ownbert.hf.recognition import blank, recognized
+from ownbert.hf.tokenizers import files, special, training
 from ownbert.hf.tokenizers.backend import apply_settings, make_backend
 from ownbert.hf.tokenizers.calls import (
     LONE_SURROGATE,
@@ -113,6 +115,14 @@ class PreTrainedTokenizerFast:
     def __getstate__(self) -> dict[str, Any]:
         # The copy may run Python code, which cannot be pickled; it is made again.
         return {**self.__dict__, "_copy": None}
+
+    def __reduce__(self) -> tuple:
+        return blank, (type(self),), self.__getstate__()
+
+    @property
+    def __class__(self) -> type:  # pyright: ignore
+        name = "PreTrainedTokenizerBase"
+        return recognized(type(self), "transformers.tokenization_utils_base", name)
 
     def __len__(self) -> int:
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
@@ -286,6 +296,37 @@ class PreTrainedTokenizerFast:
         new = special.update_special(self._special, special_tokens_dict, keep_additional=keep)
         return self.add_tokens(new, special_tokens=True)
 
+    def train_new_from_iterator(
+        self,
+        text_iterator: Iterable[Any],
+        vocab_size: int,
+        length: int | None = None,
+        new_special_tokens: "Sequence[str | AddedToken] | None" = None,
+        special_tokens_map: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """A tokenizer of the same rules, whose vocabulary is learnt from other texts.
+
+        Args:
+            text_iterator: texts, or batches of texts.
+            vocab_size: the size of the new vocabulary.
+            length: number of texts, for the progress bar.
+            new_special_tokens: further special tokens.
+            special_tokens_map: new texts of special tokens, by their old ones.
+            kwargs: of the trainer of the ``tokenizers`` library.
+        """
+        names, new = special_tokens_map or {}, list(new_special_tokens or ())
+        learnt = training.learnt_anew(
+            self._tokenizer, text_iterator, vocab_size, length, new, names, kwargs
+        )
+        settings = {k: v for k, v in self.init_kwargs.items() if k != files.READ_BACKEND}
+        for name, token in self._special.items():
+            if name != special.ADDITIONAL:
+                settings[name] = training.renamed(token, names)
+        old = self._special.get(special.ADDITIONAL, [])
+        settings[special.ADDITIONAL] = [training.renamed(token, names) for token in old] + new
+        return type(self)(tokenizer_object=learnt, **settings)
+
     # Special tokens.
 
     @property
@@ -299,6 +340,18 @@ class PreTrainedTokenizerFast:
     @property
     def additional_special_tokens_ids(self) -> list[int]:
         return self.convert_tokens_to_ids(self.additional_special_tokens)
+
+    @additional_special_tokens_ids.setter
+    def additional_special_tokens_ids(self, ids: list[int]) -> None:
+        self.additional_special_tokens = self.convert_ids_to_tokens(ids)
+
+    def get_sentinel_tokens(self) -> list[str]:
+        """T5's ``<extra_id_0>`` and so on, each once."""
+        tokens = dict.fromkeys(self.additional_special_tokens)
+        return [token for token in tokens if re.fullmatch(r"<extra_id_\d+>", token)]
+
+    def get_sentinel_token_ids(self) -> list[int]:
+        return self.convert_tokens_to_ids(self.get_sentinel_tokens())
 
     @property
     def special_tokens_map_extended(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from ownbert.inspect.explain.targets import Target
 from ownbert.inspect.explain.words import Word, segments_of
 from ownbert.inspect.probe import evaluating
 from ownbert.inspect.relevance.attribution import relevance, rollout
+from ownbert.nn.context import AsPacked
 from ownbert.nn.model import Model
 
 # Tokens in a forward pass; with gradients all activations are kept.
@@ -270,7 +271,7 @@ def _by_attention(
     batch = explained._batch([example.token_ids])
     layers = range(len(model.encoder.schedule()))
     context = replace(
-        model.encoder.plain_context(batch), keep=frozenset(layers), differentiable=True
+        model.encoder.plain_context(batch), keep=frozenset(layers), returned=AsPacked()
     )
     with evaluating(model), torch.enable_grad():
         logits = model(batch, [explained.head], context=context).logits[explained.head]

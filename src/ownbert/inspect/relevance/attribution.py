@@ -13,6 +13,7 @@ from torch import Tensor
 from ownbert.data.batch import Batch
 from ownbert.errors import InputError
 from ownbert.inspect.probe import evaluating
+from ownbert.nn.context import AsPacked
 from ownbert.nn.model import Model
 
 
@@ -60,7 +61,7 @@ def attention_and_gradient(
         raise InputError(f"the model has no head {head!r} whose score could be explained")
     layers = sorted(set(_layers(model, keep_attention)))
     context = replace(
-        model.encoder.plain_context(batch), keep=frozenset(layers), differentiable=True
+        model.encoder.plain_context(batch), keep=frozenset(layers), returned=AsPacked()
     )
     with evaluating(model), torch.enable_grad():
         logits = model(batch, [head], context=context).logits[head]  # (B, C)

@@ -1,0 +1,205 @@
+"""What every model with Transformers' API has: those of our classes, and custom ones around them.
+
+B sequences, S longest sequence, L layers, H heads.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ownbert.errors import InputError
+from ownbert.hf.config import PretrainedConfig, parse_dtype
+from ownbert.hf.recognition import blank, recognized
+from ownbert.nn.encoder import Encoder
+from ownbert.nn.model import Model
+
+
+class CommonModel(nn.Module):
+    """The methods of Transformers' ``PreTrainedModel`` that need nothing of a family."""
+
+    config: Any
+    config_class: ClassVar[type[PretrainedConfig]]
+    supports_gradient_checkpointing = True
+    # What Transformers' own code asks a class: no name may be missing in a state dict, nothing
+    # stays in float32, and there is one implementation of attention.
+    _keys_to_ignore_on_save = _keys_to_ignore_on_load_missing = None
+    _keys_to_ignore_on_load_unexpected = _keep_in_fp32_modules = None
+    _tied_weights_keys: ClassVar[list[str] | None] = None
+    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = False
+    _supports_attention_backend = _can_compile_fullgraph = False
+
+    @classmethod
+    def _can_set_attn_implementation(cls) -> bool:
+        return False
+
+    @classmethod
+    def _from_config(cls, config: Any, **options: Any) -> Any:
+        """A new model, for ``AutoModel.from_config``."""
+        options.pop("attn_implementation", None)
+        dtype = options.pop("dtype", options.pop("torch_dtype", None))
+        model = cls(config, **options)
+        return model.to(parse_dtype(dtype) or model.dtype)
+
+    @property
+    def __class__(self) -> type:  # pyright: ignore
+        return recognized(type(self), "transformers.modeling_utils", "PreTrainedModel")
+
+    def __reduce__(self) -> tuple:
+        return blank, (type(self),), self.__dict__
+
+    @property
+    def name_or_path(self) -> str:
+        return self.config.name_or_path
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(super().parameters())).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(iter(super().parameters())).dtype
+
+    @classmethod
+    def can_generate(cls) -> bool:
+        return bool(getattr(cls, "generate", None))
+
+    def get_memory_footprint(self, return_buffers: bool = True) -> int:
+        """Bytes of the parameters."""
+        return sum(p.numel() * p.element_size() for p in self.parameters())
+
+    def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
+        """The number of parameters, tied ones counted once."""
+        tables = {id(m.weight) for m in self.modules() if isinstance(m, nn.Embedding)}
+        return sum(
+            p.numel()
+            for p in self.parameters()
+            if (p.requires_grad or not only_trainable)
+            and not (exclude_embeddings and id(p) in tables)
+        )
+
+    # ---- weights of new layers
+
+    @classmethod
+    def _of_state(
+        cls, name: Any, config: Any, options: Mapping[str, Any], positional: Sequence[Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """The model of a state dict, and what was missing in it, for ``from_pretrained``."""
+        options = dict(options)
+        state = options.pop("state_dict", None)
+        if state is None or (name is None and config is None):
+            raise InputError("from_pretrained needs a folder, or config and state_dict")
+        kind, dtype = cls.config_class, options.pop("dtype", options.pop("torch_dtype", None))
+        if config is None:
+            config, options = kind.from_pretrained(name or "", return_unused_kwargs=True, **options)
+        model = cls(config, *positional, **options)
+        missing, unexpected = model.load_state_dict(state, strict=False)
+        if missing:
+            names = ", ".join(missing)
+            warnings.warn(
+                f"{cls.__name__}: {names} are not in the state_dict, and are newly initialised",
+                stacklevel=3,
+            )
+        info = {"missing_keys": missing, "unexpected_keys": unexpected}
+        model = model.to(parse_dtype(dtype) or model.dtype).eval()
+        return model, {**info, "mismatched_keys": [], "error_msgs": []}
+
+    def post_init(self) -> None:
+        """Initialise the layers that a subclass has added, by ``_init_weights``."""
+        inside = {
+            module
+            for model in self.modules()
+            if isinstance(model, Model) or (isinstance(model, CommonModel) and model is not self)
+            for module in model.modules()
+        }
+        for module in self.modules():
+            if module not in inside:
+                self._init_weights(module)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Normal weights and zero biases; subclasses have others."""
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=self.config.structure().initializer_range)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+    # ---- training
+
+    def gradient_checkpointing_enable(self, *_: Any, **__: Any) -> None:
+        """Recompute activations inside blocks in the backward pass: less memory, more time.
+
+        Arguments, which choose how PyTorch does it, are ignored.
+        """
+        self._set_checkpointing(True)
+
+    def gradient_checkpointing_disable(self) -> None:
+        self._set_checkpointing(False)
+
+    def _set_checkpointing(self, value: bool) -> None:
+        for encoder in self._encoders():
+            encoder.gradient_checkpointing = value
+
+    @property
+    def is_gradient_checkpointing(self) -> bool:
+        return any(encoder.gradient_checkpointing for encoder in self._encoders())
+
+    # Their names in Transformers 5.
+    activation_checkpointing_enable = gradient_checkpointing_enable
+    activation_checkpointing_disable = gradient_checkpointing_disable
+    is_activation_checkpointing = is_gradient_checkpointing
+
+    def _encoders(self) -> list[Encoder]:
+        return [module for module in self.modules() if isinstance(module, Encoder)]
+
+    def enable_input_require_grads(self) -> None:
+        """Let the word embeddings have a gradient though all weights are frozen, for adapters."""
+        words: nn.Module = self.get_input_embeddings()  # pyright: ignore
+        hook = words.register_forward_hook(lambda module, args, out: out.requires_grad_())
+        self._require_grads_hook = hook
+
+    def disable_input_require_grads(self) -> None:
+        self._require_grads_hook.remove()
+
+    # ---- what forward methods of subclasses call
+
+    def get_decoder(self) -> Any:
+        return self
+
+    def set_attn_implementation(self, attn_implementation: Any) -> None:
+        """Has no effect: there is one implementation, which chooses by device and input."""
+
+    def get_extended_attention_mask(
+        self,
+        attention_mask: Tensor,
+        input_shape: tuple[int, ...],
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """What is added to scores: (B, S) or (B, S, S) -> (B, 1, 1 or S, S), 0 where one sees."""
+        dtype, seen = dtype or self.dtype, attention_mask
+        if seen.ndim == 2 and self.config.is_decoder:
+            length = input_shape[-1]
+            past = torch.ones(length, seen.shape[1], dtype=torch.bool, device=seen.device)
+            seen = seen[:, None] * past.tril(seen.shape[1] - length)
+        return self.invert_attention_mask(seen.to(dtype))
+
+    def invert_attention_mask(self, encoder_attention_mask: Tensor) -> Tensor:
+        """(B, S) or (B, S, S) -> (B, 1, 1 or S, S): 0 at ones, and the lowest number at zeros."""
+        mask = encoder_attention_mask
+        mask = mask[:, None] if mask.ndim == 3 else mask[:, None, None]
+        mask = mask if mask.is_floating_point() else mask.to(self.dtype)
+        return (1 - mask) * torch.finfo(mask.dtype).min
+
+    def get_head_mask(
+        self, head_mask: Tensor | None, num_hidden_layers: int, is_attention_chunked: bool = False
+    ) -> Any:
+        """(H) or (L, H) -> (L, 1, H, 1, 1); None for each layer without one."""
+        if head_mask is None:
+            return [None] * num_hidden_layers
+        mask = head_mask.to(self.dtype)
+        if mask.ndim == 1:
+            mask = mask.expand(num_hidden_layers, -1)
+        mask = mask[:, None, :, None, None] if mask.ndim == 2 else mask
+        return mask[..., None] if is_attention_chunked else mask

@@ -1,0 +1,133 @@
+"""Parameters by Transformers' names: queries, keys and values, one matrix, train as three."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_model, save_model
+
+transformers = pytest.importorskip("transformers", "4.57")
+if int(transformers.__version__.split(".")[0]) > 4:
+    pytest.skip("the reference is Transformers 4.57.6", allow_module_level=True)
+
+from support.padded_models import padded, pair  # noqa: E402
+
+SHARED = ("BertForMaskedLM", "AlbertForMaskedLM", "ElectraForMaskedLM", "DistilBertForMaskedLM")
+LABELS = torch.tensor([0, 1, 1])
+
+
+def loss(model: Any) -> torch.Tensor:
+    return model(**padded(), labels=LABELS).loss
+
+
+def freeze_queries(model: Any) -> None:
+    for name, parameter in model.named_parameters():
+        if "attention.self.query" in name:
+            parameter.requires_grad = False
+    _train(model, [p for p in model.parameters() if p.requires_grad])
+
+
+def train_values_alone(model: Any) -> None:
+    model.requires_grad_(False)
+    values = [p for n, p in model.named_parameters() if "attention.self.value" in n]
+    for parameter in values:
+        parameter.requires_grad_(True)
+    _train(model, values)
+
+
+def frozen_before_it_is_looked_at(model: Any) -> None:
+    """As by tools that freeze the modules inside."""
+    for module in model.modules():
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                parameter.requires_grad_(False)
+    train_values_alone(model)
+
+
+def penalty_of_keys(model: Any) -> None:
+    keys = [p for n, p in model.named_parameters() if "self.key" in n]
+    _train(model, list(model.parameters()), lambda: sum((p**2).sum() for p in keys))
+
+
+def two_optimizers(model: Any) -> None:
+    """Each clears its own gradients alone, so the other's go on adding up."""
+    named = list(model.named_parameters())
+    first = torch.optim.SGD([p for n, p in named if "self.query" in n], lr=0.1)
+    second = torch.optim.SGD([p for n, p in named if "self.query" not in n], lr=0.1, momentum=0.9)
+    for step in range(4):
+        loss(model).backward()
+        first.step()
+        first.zero_grad()
+        if step % 2:
+            second.step()
+            second.zero_grad()
+
+
+def another_type_after_the_optimizer(model: Any) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model.double()
+    for _ in range(2):
+        loss(model).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def values_set_by_hand(model: Any) -> None:
+    vector = torch.nn.utils.parameters_to_vector(model.parameters())
+    torch.nn.utils.vector_to_parameters(vector * 1.5, model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+def _train(model: Any, parameters: list[Any], more: Callable[[], Any] = lambda: 0) -> None:
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.1)
+    for _ in range(3):
+        (loss(model) + more()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        freeze_queries,
+        train_values_alone,
+        frozen_before_it_is_looked_at,
+        penalty_of_keys,
+        two_optimizers,
+        another_type_after_the_optimizer,
+        values_set_by_hand,
+    ],
+)
+def test_three_train_as_one(script: Callable[[Any], None]):
+    states = []
+    for model in pair("BertForSequenceClassification"):
+        script(model.eval())
+        states.append(model.state_dict())
+    for name, expected in states[0].items():
+        found = states[1].get(name, expected)  # a buffer of theirs
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("architecture", [*SHARED, "XLNetForSequenceClassification"])
+def test_saving_by_safetensors(architecture: str, tmp_path: Path):
+    theirs, ours = pair(architecture)
+    assert {n: p.shape for n, p in ours.named_parameters()} == {
+        n: p.shape for n, p in theirs.named_parameters()
+    }
+    save_model(ours, str(tmp_path / "all"))
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.zero_()
+    again = copy.deepcopy(ours)
+    assert not any(bool(tensor.any()) for tensor in again.state_dict().values())
+    load_model(again, str(tmp_path / "all"))
+    again = pickle.loads(pickle.dumps(again))
+    state = theirs.state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in again.state_dict().items())

@@ -1,0 +1,204 @@
+"""``Trainer`` of Transformers trains our classes as it trains its own."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers", "4.57")
+pytest.importorskip("accelerate")
+
+import ownbert.hf as hf  # noqa: E402
+from ownbert.families import FAMILIES  # noqa: E402
+from support.padded_models import arguments, sizes  # noqa: E402
+from support.tokenizer_folders import bert_folder  # noqa: E402
+
+NO_DROPOUT = {
+    "dim": {
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "qa_dropout": 0.0,
+        "seq_classif_dropout": 0.0,
+    },
+    "d_kv": {"dropout_rate": 0.0, "classifier_dropout": 0.0},
+    "d_inner": {"dropout": 0.0, "summary_last_dropout": 0.0},
+    "hidden_size": {
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "classifier_dropout_prob": 0.0,
+        "summary_last_dropout": 0.0,
+    },
+}
+HEADS = [
+    name
+    for family in FAMILIES.values()
+    for name, spec in family.architectures.items()
+    if spec.heads and "patch_size" not in family.defaults
+]
+# In these of theirs the losses of several batches are added up, where their mean is meant.
+ADDED_UP = [
+    name
+    for name in HEADS
+    if "kwargs" in arguments(getattr(transformers, name))
+    and not hf.__getattr__(name).accepts_loss_kwargs
+]
+QUICK = ("BertForTokenClassification", "BertForMaskedLM")
+TWO = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}
+
+
+def dataset(kinds: tuple[str, ...], count: int = 12) -> list[dict[str, Any]]:
+    """Rows of one length with padding, the labels of a head, and a column that no model reads."""
+    generator, rows = torch.Generator().manual_seed(0), []
+    for number in range(count):
+        ids = torch.randint(5, 60, (9,), generator=generator)
+        mask = torch.ones_like(ids)
+        mask[9 - number % 4 :] = 0
+        ids = ids * mask
+        at_tokens = torch.randint(2, (9,), generator=generator).masked_fill(mask == 0, -100)
+        row = {"input_ids": ids, "attention_mask": mask, "number": number}
+        if kinds == ("choice",):
+            row |= {
+                "input_ids": torch.stack((ids, ids.flip(0))),
+                "attention_mask": mask.repeat(2, 1),
+            }
+        if kinds[0] in ("span", "beam_span"):
+            row |= {"start_positions": 1, "end_positions": 2 + number % 3}
+        elif kinds[0] in ("mlm", "tokens"):
+            row["labels"] = at_tokens
+        elif kinds == ("discriminator",):
+            row["labels"] = at_tokens.clamp(min=0)
+        else:
+            row["labels"] = number % 2
+        if len(kinds) == 2:
+            row[TWO[kinds[1]]] = number % 2
+        rows.append(row)
+    return rows
+
+
+def made(architecture: str, folder: Path) -> list[Any]:
+    """Theirs and ours, of the same weights and without dropout, whose numbers differ."""
+    kind = hf.__getattr__(architecture)
+    keys = sizes(kind.family.model_type)
+    keys |= next(off for name, off in NO_DROPOUT.items() if name in keys or name == "hidden_size")
+    if kind.family.architectures[architecture].decoder:
+        keys["is_decoder"] = True
+    torch.manual_seed(0)
+    theirs = getattr(transformers, architecture)(
+        getattr(transformers, kind.config_class.__name__)(**keys)
+    )
+    theirs.save_pretrained(folder)
+    return [theirs, kind.from_pretrained(folder)]
+
+
+def trainer(model: Any, rows: Any, folder: Path, **options: Any) -> Any:
+    settings: dict[str, Any] = {
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 1 if type(model).__name__ in ADDED_UP else 2,
+        "max_steps": 3,
+        "logging_steps": 1,
+        # Adam turns the rounding of a gradient that is zero (of a key's bias) into a full step.
+        "optim": "sgd",
+        "learning_rate": 0.1,
+        "weight_decay": 0.1,
+        "report_to": [],
+        "save_strategy": "no",
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "lr_scheduler_type": "constant",
+    }
+    more = {
+        name: options.pop(name) for name in ("data_collator", "processing_class") if name in options
+    }
+    chosen = transformers.TrainingArguments(str(folder), **{**settings, **options})
+    return transformers.Trainer(model, chosen, train_dataset=rows, eval_dataset=rows, **more)
+
+
+def losses(run: Any, key: str = "loss") -> list[float]:
+    return [row[key] for row in run.state.log_history if key in row]
+
+
+def train_both(architecture: str, folder: Path, **options: Any) -> list[Any]:
+    spec = hf.__getattr__(architecture).family.architectures[architecture]
+    rows, runs = dataset(tuple(head.kind for head in spec.heads)), []
+    for number, model in enumerate(made(architecture, folder / "start")):
+        run = trainer(model, rows, folder / str(number), **options)
+        run.train()
+        runs.append(run)
+    for key, most in (("loss", 2e-4), ("grad_norm", 1e-3)):
+        assert losses(runs[1], key) == pytest.approx(losses(runs[0], key), rel=most, abs=1e-4)
+    return runs
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("architecture", [name for name in HEADS if name not in QUICK])
+def test_every_head(architecture: str, tmp_path: Path):
+    _train_evaluate_save_resume(architecture, tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("architecture", QUICK)
+def test_two_heads(architecture: str, tmp_path: Path):
+    _train_evaluate_save_resume(architecture, tmp_path)
+
+
+def _train_evaluate_save_resume(architecture: str, folder: Path) -> None:
+    theirs, ours = train_both(architecture, folder)
+    expected = theirs.evaluate()["eval_loss"]
+    assert ours.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-4)
+    ours.save_model(str(folder / "saved"))
+    again = type(theirs.model).from_pretrained(folder / "saved")
+    rows = ours.eval_dataset
+    found = trainer(again, rows, folder / "again").evaluate()["eval_loss"]
+    assert found == pytest.approx(expected, rel=1e-4)
+    stopped, other = (made(architecture, folder / name)[1] for name in ("stopped", "other"))
+    half = trainer(stopped, rows, folder / "half", max_steps=2, save_strategy="steps", save_steps=2)
+    half.train()
+    whole = trainer(other, rows, folder / "half", max_steps=3)
+    whole.train(resume_from_checkpoint=str(folder / "half" / "checkpoint-2"))
+    assert losses(whole)[-1] == pytest.approx(losses(ours)[-1], abs=2e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gradient_checkpointing": True},
+        {"label_smoothing_factor": 0.1},
+        {
+            "max_grad_norm": 0.1,
+            "optim": "adamw_torch",
+            "learning_rate": 1e-3,
+            "lr_scheduler_type": "cosine",
+        },
+        {"optim": "adafactor"},
+    ],
+    ids=str,
+)
+def test_settings(options: dict[str, Any], tmp_path: Path):
+    train_both("BertForTokenClassification", tmp_path, **options)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_collators(tmp_path: Path):
+    tokenizer = hf.BertTokenizer.from_pretrained(bert_folder(tmp_path / "tokenizer"))
+    texts = ["the lazy dog", "fox jumps over the lazy dog", "dog", "a fox"]
+    found = []
+    for collator in (
+        transformers.DataCollatorWithPadding(tokenizer),
+        transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.5, seed=0),
+    ):
+        mlm = isinstance(collator, transformers.DataCollatorForLanguageModeling)
+        kind = hf.BertForMaskedLM if mlm else hf.BertForSequenceClassification
+        labels = {} if mlm else {"label": 1}
+        rows = [{**tokenizer(text), **labels} for text in texts]
+        model = kind(hf.BertConfig(**{**sizes("bert"), "vocab_size": len(tokenizer)}))
+        options = {"data_collator": collator, "processing_class": tokenizer}
+        run = trainer(model, rows, tmp_path / kind.__name__, **options)
+        run.train()
+        found.append(run.evaluate()["eval_loss"])
+        run.save_model()
+        assert type(hf.AutoTokenizer.from_pretrained(tmp_path / kind.__name__)) is type(tokenizer)
+    assert all(0 < loss < 10 for loss in found)
