@@ -107,7 +107,7 @@ def test_attributes_of_a_predictor(predictor: Predictor, name: str, instead: str
         ("Trainer", "ownbert.finetune"),
         ("TrainingArguments", "options of ownbert.finetune"),
         ("TrainerCallback", "ownbert.Callbacks"),
-        ("AutoModelForTokenClassification", r"ownbert\.load"),
+        ("AutoModelForObjectDetection", r"ownbert\.load"),
         ("pipeline", r"Predictor\(folder\)"),
         ("SentenceTransformer", r"Embedder\(folder\)"),
         ("CrossEncoder", "Predictor"),
