@@ -14,6 +14,7 @@ import ownbert
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.fitting.candidates import ComparedModel, Comparison, best_network
+from ownbert.fitting.fit import preview_fit
 from ownbert.fitting.labelled_rows import find_task, read_labelled
 from ownbert.fitting.networks import finetune_on
 from ownbert.fitting.student import taught_texts
@@ -332,6 +333,18 @@ def test_a_dry_run_says_what_would_be_fitted_and_writes_nothing(topics: Path, tm
     for text in ("2 without labels", "labels: ", "of the same kind?", "LSA\n", "by the blend\n"):
         assert text in done.stdout
     assert list(tmp_path.iterdir()) == [other]
+
+
+@pytest.mark.parametrize(
+    ("columns", "ngrams"), [(["text"], False), (["sentence1", "sentence2"], True)]
+)
+def test_n_grams_are_for_many_rows_where_no_network_can_be_taught(columns: list[str], ngrams: bool):
+    rows = [
+        dict.fromkeys(columns, f"word {i} {i % 7}") | {"label": "ab"[i % 2]} for i in range(4000)
+    ]
+    shown = preview_fit(rows)
+    assert ("n-grams" in shown) is ngrams
+    assert ("taught by the blend" in shown) is not ngrams
 
 
 @pytest.mark.parametrize(

@@ -90,18 +90,16 @@ _WRITTEN = (*(RECIPE, STATE, BLEND, WORK, "members", WEIGHTS), *REPORTS, *BESIDE
 # What of the recipe a resumed run may have otherwise, and files, which are known by their content.
 _NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled")
 # Share of what the linear models leave; the smaller one where many labelled rows teach more than
-# texts, and two networks are fine-tuned. Where a network is given none is pretrained.
+# texts. Where a network is given none is pretrained.
 _PRETRAINING, _PRETRAINING_FOR_MANY = 0.45, 0.3
 # Shares of the minutes; what is left then is for the network that the blend teaches.
 _FINETUNING, _NGRAM_SHARE, _FINETUNING_GIVEN, _PROBING = 0.2, 0.15, 0.45, 0.1
 # A network of a further fold is trained if there is time for it divided by this, at least.
 _SHORTENED = 1.5
-# Share that is kept for the taught network, at least, before n-grams get theirs.
-_TAUGHT = 0.15
 # Linear models are self-trained where there are so many times as many texts without labels.
 _SELF_TRAINING_FROM = 2
-# From so many rows on a network with embeddings of n-grams beside its vector is worth its time.
-_NGRAMS_FROM, _NGRAMS = 3000, 1 << 18
+# From so many labelled rows on they teach more than texts; rows of the table of n-grams.
+_MANY, _NGRAMS = 3000, 1 << 18
 # Pretraining for fewer seconds makes no network worth having.
 _SHORTEST_PRETRAINING = 10.0
 # Texts of each kind that are compared, and the share of unknown words that is said.
@@ -523,7 +521,8 @@ class Fit:
         recipe = self.recipe
         if recipe.model is not None:
             return model_folder(recipe.model)
-        share = _PRETRAINING_FOR_MANY if self._ngrams_help() else _PRETRAINING
+        many = len(self.rows.learnt) >= _MANY
+        share = _PRETRAINING_FOR_MANY if many else _PRETRAINING
         seconds = share * self.budget.left
         if seconds < _SHORTEST_PRETRAINING:
             self.attempt.left_out[_PRETRAINED] = "there was no time for one"
@@ -560,9 +559,7 @@ class Fit:
             share = max(share, _FINETUNING_GIVEN)
         make = partial(self._finetune, base, self.budget.share(share))
         self._add("network", _NETWORK, "network", make)
-        # Transformers knows no n-grams, so time for the network that it can load comes first.
-        least = (_NGRAM_SHARE + _TAUGHT) * self.budget.total if self._can_teach() else 0.0
-        if ngrams and self.budget.left > least:
+        if ngrams:
             make = partial(self._finetune, base, self.budget.share(_NGRAM_SHARE), ngrams=_NGRAMS)
             self._add("ngrams", _NGRAM_NETWORK, "network", make)
         seconds = self.budget.share(_PROBING)
@@ -577,11 +574,13 @@ class Fit:
         return single and (len(self.unlabelled) > 0 or self.recipe.model is None)
 
     def _ngrams_help(self) -> bool:
-        """Whether there are many rows, and no sentence model: beside one, n-grams took a third of
-        the time and got no weight in the blend."""
+        """Whether a network with embeddings of n-grams beside its vector is worth its time: there
+        are many rows, and no network can be taught, which gains more by that time
+        (docs/benchmarks.md). Beside a sentence model n-grams got no weight in the blend."""
         model = self.recipe.model
         sentence_model = model is not None and (model_folder(model) / "modules.json").exists()
-        return not sentence_model and len(self.rows.learnt) >= _NGRAMS_FROM
+        many = len(self.rows.learnt) >= _MANY
+        return many and not self._can_teach() and not sentence_model
 
     def _add(
         self,
