@@ -61,7 +61,7 @@ def test_other_spellings_of_options(classifier: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "instead"),
     [
-        ("AutoModelForSequenceClassification", r"ownbert.load\(folder\)"),
+        ("AutoModelForObjectDetection", r"ownbert.load\(folder\)"),
         ("pipeline", r"ownbert.Predictor\(folder\)"),
         ("SentenceTransformer", r"ownbert.Embedder\(folder\)"),
         ("nix", "no attribute 'nix'$"),

@@ -303,7 +303,7 @@ def test_rows_are_held_out_as_far_as_possible(counts: Sequence[int]):
     labels = np.repeat(np.arange(len(counts)), counts)
     estimator = OwnBertClassifier(dev_share=0.2)
     rows = [Row(i, (f"text {i}",), str(label)) for i, label in enumerate(labels)]
-    train, dev = estimator._split(rows, labels)
+    train, dev = estimator._split(rows, labels, 0)
     assert dev
     assert len(train) + len(dev) == len(rows)
     assert {row.target for row in train} == {str(label) for label in labels}
