@@ -228,8 +228,9 @@ def label_weights(
         except ValueError:
             weight = -1.0
         if label not in found or not 0 < weight < float("inf"):
+            pair = f"{label}={text}" if label else text
             raise InputError(
-                f"task.class_weights has {f'{label}={text}'!r}; write balanced, equal, or "
+                f"task.class_weights has {pair!r}; write balanced, equal, or "
                 f"label=weight with a weight above 0 and one of the labels {list_labels(labels)}"
             )
         found[label] = weight
