@@ -145,9 +145,10 @@ class FinetuningRun(TrainingRun):
 
     def _completed(self, recipe: FinetuneRecipe) -> FinetuneRecipe:
         """The recipe with the defaults that depend on the machine, the model and the data."""
-        recipe = self.task.complete_recipe(recipe, self.builder)
-        defaults = self.defaults
-        if self._balances(recipe):
+        task, defaults = self.task, self.defaults
+        recipe = task.complete_recipe(recipe, self.builder)
+        classifies = isinstance(task, ClassificationTask)
+        if classifies and self._may_balance(recipe) and task.balance():
             recipe = replace(recipe, task=replace(recipe.task, class_weights="balanced"))
         batch_size = recipe.data.batch_size or defaults.batch_size
         if batch_size < self.task.min_batch_size:
@@ -175,13 +176,11 @@ class FinetuningRun(TrainingRun):
             run=run,
         )
 
-    def _balances(self, recipe: FinetuneRecipe) -> bool:
-        """Whether rare labels count more by default: few rows of very different frequency gained
+    def _may_balance(self, recipe: FinetuneRecipe) -> bool:
+        """Whether labels are weighted by default: few rows of very different frequency gained
         three to six points of macro-F1 by it (docs/benchmarks.md)."""
-        task = self.task
         wanted = recipe.task.class_weights is None and self.monitor.metric in BALANCED
-        few = self.defaults.few and not self._taught
-        return wanted and few and isinstance(task, ClassificationTask) and task.balance()
+        return wanted and self.defaults.few and not self._taught
 
     @property
     def _trained_per_evaluation(self) -> float:

@@ -111,10 +111,10 @@ class CustomModel(CommonModel):
             raise InputError(f"{path} does not fit {cls.__name__}: {why}")
         fitting = {n: t for n, t in there.items() if n not in {name for name, *_ in wrong}}
         new = [name for name in own if name not in there]
+        lacking = own.keys() - fitting.keys()
         for place, inside in model.named_modules():
             if isinstance(inside, PreTrainedModel):
                 starts = place + "."
-                lacking = own.keys() - fitting.keys()
                 names = [n.removeprefix(starts) for n in lacking if n.startswith(starts)]
                 initialise(inside, [inside.full_name(name) for name in names])
         model.load_state_dict(fitting, strict=False)

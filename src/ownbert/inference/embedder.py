@@ -493,10 +493,8 @@ class Embedder:
         **options: Any,
     ) -> Any:
         """``encode`` with the prompt for queries, if there is one."""
-        if prompt_name is None and prompt is None:
-            prompt_name = self._first_prompt("query")
-        given: dict[str, Any] = {"prompt_name": prompt_name, "prompt": prompt, "task": "query"}
-        return self.encode(sentences=sentences, **given, **options)
+        prompts = self._prompt_for(("query",), prompt_name, prompt)
+        return self.encode(sentences=sentences, task="query", **prompts, **options)
 
     def encode_document(
         self,
@@ -506,13 +504,16 @@ class Embedder:
         **options: Any,
     ) -> Any:
         """``encode`` with the prompt for documents, if there is one."""
-        if prompt_name is None and prompt is None:
-            prompt_name = self._first_prompt("document", "passage", "corpus")
-        given: dict[str, Any] = {"prompt_name": prompt_name, "prompt": prompt, "task": "document"}
-        return self.encode(sentences=sentences, **given, **options)
+        prompts = self._prompt_for(("document", "passage", "corpus"), prompt_name, prompt)
+        return self.encode(sentences=sentences, task="document", **prompts, **options)
 
-    def _first_prompt(self, *names: str) -> str | None:
-        return next((name for name in names if name in self.prompts), None)
+    def _prompt_for(
+        self, usual: Sequence[str], name: str | None, prompt: str | None
+    ) -> dict[str, str | None]:
+        """The prompt that was given or named, else the first of the usual names that is known."""
+        if name is None and prompt is None:
+            name = next((each for each in usual if each in self.prompts), None)
+        return {"prompt_name": name, "prompt": prompt}
 
     def similarity(self, one: Any, two: Any) -> "Tensor":
         """Each vector with each, by ``similarity_fn_name``.

@@ -28,7 +28,9 @@ def pick_device(name: str) -> "torch.device":
     count = torch.cuda.device_count()
     if kind == "cuda" and int(number or 0) >= count:
         raise InputError(f"--device {name}: PyTorch can use {count} GPUs of this machine; take cpu")
-    return torch.device("cuda" if name == "auto" and count else "cpu" if name == "auto" else name)
+    if name == "auto":
+        name = "cuda" if count else "cpu"
+    return torch.device(name)
 
 
 def pick_precision(name: str, device: "torch.device | str") -> str:
