@@ -620,9 +620,34 @@ def test_where_time_is_short_one_fold_has_a_network_with_all_epochs(
     report = json.loads((out / "report.json").read_text())
     board = {row["name"]: row for row in report["leaderboard"]}
     assert board["network, fine-tuned"]["score"] > 0.9
-    assert report["network"] == "network, fine-tuned"
     network = ownbert.evaluate(out, topics / "test.csv", network=True)
     assert network.macro_f1 > 0.9
+
+
+@pytest.mark.slow
+def test_the_folder_has_the_network_with_only_its_head_trained_where_fine_tuning_spoils_it(
+    topics: Path, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("ownbert.finetuning.default_settings._RATES", ((1024, 3.0),))
+    out = tmp_path / "best"
+    ownbert.fit(
+        topics / "train.csv",
+        dev=topics / "dev.csv",
+        model=pretrained,
+        minutes=MINUTES,
+        output=out,
+        quiet=True,
+        seeds=1,
+    )
+    report = json.loads((out / "report.json").read_text())
+    board = {row["name"]: row for row in report["leaderboard"]}
+    head = board["network, only its head trained"]
+    assert board["network, fine-tuned"]["score"] < head["score"]
+    assert report["network"] == "network, only its head trained"
+    members = json.loads((out / "blend.json").read_text())["members"]
+    assert "start" not in [member["name"] for member in members]
+    network = ownbert.evaluate(out, topics / "dev.csv", network=True)
+    assert network.macro_f1 == pytest.approx(head["score"], abs=1e-6)
 
 
 def test_a_taught_network_counts_by_what_it_is_worth(tmp_path: Path):

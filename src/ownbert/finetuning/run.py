@@ -51,7 +51,7 @@ from ownbert.tasks.soft_targets import is_soft
 from ownbert.tasks.task import Task, task_class
 from ownbert.tasks.text_input import EncodedRows
 from ownbert.train.device import pick_precision
-from ownbert.train.distributed import World
+from ownbert.train.distributed import ALONE, World
 from ownbert.train.job import Job, Monitor, Phase
 from ownbert.train.log import read_log
 from ownbert.train.metric_names import BALANCED, LOWER, shown_name
@@ -341,13 +341,24 @@ class FinetuningRun(TrainingRun):
         for line in () if scores is None else scores.warnings:
             job.display.say(f"warning: {line}")
         checked = self._check_precision(model)
-        model = self.task.finish(model)
-        save(model, output, tokenizer=self.builder.tokenizer, values=self.task.values())
-        self.task.write(output, model)
+        model = self._save_model(model, output)
         if checked is not None:
             checked.record(output)
         remove_states(output)
         return model, scores, checked
+
+    def _save_model(self, model: Model, output: Path) -> Model:
+        model = self.task.finish(model)
+        save(model, output, tokenizer=self.builder.tokenizer, values=self.task.values())
+        self.task.write(output, model)
+        return model
+
+    def save_start(self, output: Path) -> None:
+        """Save the model as it is before the first step."""
+        learner = self.make_learner(ALONE, fresh=True, say=lambda _: None)
+        if self.words:
+            self.words.restore()
+        self._save_model(learner.model, output)
 
     def _still_rising(self, job: Job, output: Path) -> str:
         """A line if the last evaluation of a run of all its epochs was clearly the best."""

@@ -470,7 +470,7 @@ def best_network(compared: Comparison) -> ComparedModel | None:
     worth = compared.worth
     if any(c.scores is None for c in networks):
         worth = compared.worth_on_first_fold
-    best = max(networks, key=worth, default=None)
+    best = max(networks, key=lambda c: (worth(c), -compared.loss_of(c)), default=None)
     taught = next((c for c in networks if c.name == "student"), None)
     if best is None or taught is None or worth(best) == worth(taught):
         return taught or best

@@ -24,6 +24,7 @@ from ownbert.data.readers.texts_or_files import are_names, corpus_files, rows_by
 from ownbert.encodings import reads_encoding
 from ownbert.errors import InputError, in_short
 from ownbert.files import atomic_path, inside, make_folder, refuse_same, uninterrupted, write_text
+from ownbert.finetuning.default_settings import FEW
 from ownbert.finetuning.preview import label_shares
 from ownbert.fitting.attempts import Attempts
 from ownbert.fitting.budget import Budget
@@ -47,6 +48,7 @@ from ownbert.fitting.networks import (
     copy_network,
     finetune_on,
     pretrain_on,
+    start_on,
 )
 from ownbert.fitting.progress import Progress, found_in_files
 from ownbert.fitting.recipe import FitRecipe
@@ -78,6 +80,7 @@ from ownbert.views.tokens import text_kind
 # Titles of candidates; those of the linear models are their views' own.
 _SELF_TRAINED = "linear models, self-trained"
 _PROBE = "linear on the frozen network"
+_START = "network, only its head trained"
 _NETWORK, _NGRAM_NETWORK = "network, fine-tuned", "network with n-grams, fine-tuned"
 _STUDENT = "network taught by the blend"
 # Of other steps, in lines that say what was left out.
@@ -473,7 +476,7 @@ class Fit:
         titles = [VIEWS[name].title for name in view_names(self.rows, self.kind)]
         if self._self_training_helps():
             titles.append(_SELF_TRAINED)
-        titles.append(_NETWORK)
+        titles += [*([_START] if self._few else []), _NETWORK]
         if self._ngrams_help():
             titles.append(_NGRAM_NETWORK)
         titles.append(_PROBE)
@@ -557,6 +560,9 @@ class Fit:
         share = _FINETUNING if self._can_teach() else (2 * _FINETUNING if ngrams else 1.0)
         if self.recipe.model is not None:
             share = max(share, _FINETUNING_GIVEN)
+        if self._few:
+            seconds = self.budget.share(_FINETUNING)
+            self._add("start", _START, "network", partial(self._start, base), seconds)
         make = partial(self._finetune, base, self.budget.share(share))
         self._add("network", _NETWORK, "network", make)
         if ngrams:
@@ -566,6 +572,11 @@ class Fit:
         self._add("probe", _PROBE, "frozen", partial(self._probe, base), seconds)
         if self._can_teach() and any(c.name == "network" for c in self.candidates):
             self._add("student", _STUDENT, "network", self._student)
+
+    @property
+    def _few(self) -> bool:
+        """Whether fine-tuning can lose what the network had."""
+        return len(self.rows.learnt) < FEW
 
     def _can_teach(self) -> bool:
         """Whether there are texts, or can be made some, for a network to be taught on: pairs that
@@ -587,11 +598,12 @@ class Fit:
         name: str,
         title: str,
         kind: str,
-        make: Callable[[Path], Made],
+        make: Callable[[Path], Made | None],
         seconds: float | None = None,
     ) -> None:
         """Make a candidate, unless an earlier run has, and use it from now on.
 
+        make: returns None if there is nothing to make.
         seconds: after which it is given up; by default when the run has to end. The first candidate
         is never given up, for without any there would be nothing to use.
         """
@@ -671,6 +683,17 @@ class Fit:
             path.name,
             lambda first: fit_probe(path / ENCODER, self.rows, path, first=first, device=device),
         )
+
+    def _start(self, base: Path, path: Path) -> Made | None:
+        """The network that fine-tuning starts from, of the first fold, without a part in the blend.
+
+        It becomes the folder's network where fine-tuning on few rows loses what it had.
+        """
+        rows, recipe = self.rows, self.recipe
+        learn, held = ([rows.rows[i] for i in some] for some in rows.folds[0])
+        if not start_on(rows, learn, base, path, device=recipe.device, seed=recipe.seed):
+            return None
+        return Made(self._relative([path]), partial=self._scores_of(path, held))
 
     def _finetune(self, base: Path, seconds: float, path: Path, **settings: Any) -> Made:
         """One network for each fold, and the same with other seeds while there is time.

@@ -172,6 +172,40 @@ def finetune_on(
     began, finetuned = time.monotonic(), FinetuneFolder(folder, resume=True)
     if finetuned.finished:
         return folder
+    run = _finetuning_run(rows, learnt, base, device=device, seed=seed, settings=settings)
+    # By now the rows have been encoded, which takes time too.
+    left = max(_SHORTEST, seconds - (time.monotonic() - began))
+    run.recipe = replace(run.recipe, run=replace(run.recipe.run, max_minutes=left / 60))
+    run.train(finetuned, quiet=True)
+    return folder
+
+
+def start_on(
+    rows: LabelledRows,
+    learnt: Sequence[Row],
+    base: Path,
+    folder: Path,
+    *,
+    device: str,
+    seed: int,
+) -> bool:
+    """Save ``base`` with a head that is fitted to the rows, and nothing else that has learnt from
+    them, in ``folder``; False if ``finetune_on`` does not start so."""
+    run = _finetuning_run(rows, learnt, base, device=device, seed=seed)
+    if run.starts_linear:
+        run.save_start(folder)
+    return run.starts_linear
+
+
+def _finetuning_run(
+    rows: LabelledRows,
+    learnt: Sequence[Row],
+    base: Path,
+    *,
+    device: str,
+    seed: int,
+    settings: dict[str, Any] | None = None,
+) -> FinetuningRun:
     task = rows.task
     options: dict[str, Any] = {"model": base, "seed": seed, "device": device, **(settings or {})}
     recipe = resolve(FinetuneRecipe, options=recipe_options(task.name, options))
@@ -183,14 +217,8 @@ def finetune_on(
         data=replace(recipe.data, **task.columns.settings()),
         task=replace(task.settings, **own),
     )
-    run = FinetuningRun(
-        recipe, (_with_all_labels(rows, learnt), None), labels=task.labels, with_card=False
-    )
-    # By now the rows have been encoded, which takes time too.
-    left = max(_SHORTEST, seconds - (time.monotonic() - began))
-    run.recipe = replace(run.recipe, run=replace(run.recipe.run, max_minutes=left / 60))
-    run.train(finetuned, quiet=True)
-    return folder
+    splits = (_with_all_labels(rows, learnt), None)
+    return FinetuningRun(recipe, splits, labels=task.labels, with_card=False)
 
 
 def _with_all_labels(rows: LabelledRows, learnt: Sequence[Row]) -> Sequence[Row]:

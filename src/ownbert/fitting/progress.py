@@ -113,5 +113,5 @@ def found_in_files(rows: LabelledRows, kind: str, unlabelled: int, minutes: floa
     words = {"ids": "ids", "words": "words", "chinese": "a script without blanks"}[kind]
     return (
         f"{rows.task.name}: {len(rows.learnt):,} labelled texts of {words}{labels}; "
-        f"{unlabelled:,} without labels; compared on {rows.source}; {minutes:g} minutes"
+        f"{unlabelled:,} without labels; compared on {rows.source}; {minutes:g} min"
     )

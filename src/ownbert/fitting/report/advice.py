@@ -147,7 +147,7 @@ def _no_network(report: Report) -> list[Advice]:
     if network is not None and (baseline is None or not is_far_below(report, network, baseline)):
         return []
     minutes = report.settings.get("minutes")
-    figure = f"{minutes:g} minutes were given" if isinstance(minutes, int | float) else "see above"
+    figure = f"{minutes:g} min were given" if isinstance(minutes, int | float) else "see above"
     what = "no network was trained" if network is None else "the network is far below them"
     return [Advice("do", f"Give it more --minutes: linear models are there, {what}.", figure)]
 

@@ -22,6 +22,7 @@ REPORT = {
     "linear models, self-trained": "自训练的线性模型",
     "linear on the frozen network": "冻结网络上的线性模型",
     "network, fine-tuned": "微调的网络",
+    "network, only its head trained": "只训练了头的网络",
     "network with n-grams, fine-tuned": "带 n-gram 的微调网络",
     "network taught by the blend": "由融合教出来的网络",
     # The headline.
@@ -44,7 +45,7 @@ REPORT = {
     "value": "数值",
     "Give it more --minutes: linear models are there, no network was trained.": "请增大 --minutes：已有线性模型，还没有训练网络。",
     "Give it more --minutes: linear models are there, the network is far below them.": "请增大 --minutes：已有线性模型，网络远低于它们。",
-    "{} minutes were given": "给了 {} 分钟",
+    "{} min were given": "给了 {} 分钟",
     "see above": "见上",
     "It is the best of {} on the rows that chose it, so on new texts expect a little less.": "它是 {} 个模型中在验证行上最好的，正是这些行选出了它，因此在新文本上会略低一些。",
     # Advice.
@@ -220,8 +221,8 @@ REPORT = {
     "unlabelled: median {} tokens": "无标注文本：中位数 {} 个词元",
     "lengths of labelled and unlabelled texts, log scale": "标注文本与无标注文本的长度，对数坐标",
     # What fit prints.
-    "{}: {} labelled texts of {}, {} labels; {} without labels; compared on {}; {} minutes": "{0}：{1} 条标注文本（{2~}），{3} 种标签；{4} 条无标注文本；比较所用的行：{5~}；{6} 分钟",
-    "{}: {} labelled texts of {}; {} without labels; compared on {}; {} minutes": "{0}：{1} 条标注文本（{2~}）；{3} 条无标注文本；比较所用的行：{4~}；{5} 分钟",
+    "{}: {} labelled texts of {}, {} labels; {} without labels; compared on {}; {} min": "{0}：{1} 条标注文本（{2~}），{3} 种标签；{4} 条无标注文本；比较所用的行：{5~}；{6} 分钟",
+    "{}: {} labelled texts of {}; {} without labels; compared on {}; {} min": "{0}：{1} 条标注文本（{2~}）；{3} 条无标注文本；比较所用的行：{4~}；{5} 分钟",
     "labels: {}": "标签：{*}",
     "fits in this order, as far as the minutes suffice, and blends:": "将在时间允许的范围内依次训练并融合：",
     "{}; {} minutes left": "{~}；还剩 {} 分钟",
