@@ -151,6 +151,8 @@ def _factorise(matrix: Matrix, rank: int, seed: int) -> np.ndarray:
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        # Of PyTorch 2.11, although it is told to check them.
+        warnings.filterwarnings("ignore", "Sparse invariant checks")
         tensor = torch.sparse_csr_tensor(
             torch.from_numpy(matrix.indptr),
             torch.from_numpy(matrix.indices),
