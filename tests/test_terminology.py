@@ -82,7 +82,8 @@ PHRASES = (
     *("the way of data", "answers nothing yet", "show the version and leave"),
 )
 ROOT = Path(__file__).resolve().parents[1]
-PROSE = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *FILES]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PROSE = [ROOT / "README.md", *DOCS, *FILES, *SOURCE.rglob("*.po")]
 
 
 def test_no_banned_phrases():

@@ -10,6 +10,7 @@ from typer.main import get_command
 
 from ownbert.cli import COMMANDS, app
 from ownbert.language import (
+    CHINESE,
     current_language,
     needs_translation,
     paragraphs,
@@ -17,16 +18,18 @@ from ownbert.language import (
     translated,
     translated_help,
 )
-from ownbert.language.zh.help import DEFAULTS, FRAMES, HELP
+from ownbert.language.catalogue import catalogue
 from support.cli import run_cli
+from support.shown_texts import entries_to_add
 
-CHINESE = {"OWNBERT_LANGUAGE": "zh"}
+IN_CHINESE = {"OWNBERT_LANGUAGE": "zh"}
+TABLES = catalogue(CHINESE)
 
 
 @pytest.fixture
 def frames(monkeypatch: pytest.MonkeyPatch):
     """What is set in typer is put back."""
-    for name in FRAMES:
+    for name in TABLES["frame"]:
         monkeypatch.setattr(rich_utils, name, getattr(rich_utils, name))
     monkeypatch.setattr(_wrap, "re_word", _wrap.re_word)
 
@@ -46,15 +49,16 @@ def texts(command: str | None) -> list[str]:
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
 def test_every_help_text_is_in_the_table(command: str | None):
-    missing = [part for text in texts(command) for part in paragraphs(text) if part]
-    assert missing
-    assert not [part for part in missing if needs_translation(part)]
+    shown = [part for text in texts(command) for part in paragraphs(text) if part]
+    assert shown
+    missing = [part for part in shown if needs_translation(part)]
+    assert not missing, entries_to_add(missing, "help")
 
 
-@pytest.mark.parametrize("table", [HELP, DEFAULTS], ids=["help", "defaults"])
-def test_translations_are_chinese_and_keep_what_is_filled_in(table: dict[str, str]):
+@pytest.mark.parametrize("context", ["help", "default"])
+def test_translations_are_chinese_and_keep_what_is_filled_in(context: str):
     plain = re.compile(r"[a-z, 或、]*。?")  # names of settings only
-    for text, translation in table.items():
+    for text, translation in TABLES[context].items():
         assert translation.count("{}") == text.count("{}"), text
         assert re.search("[\u4e00-\u9fff]", translation) or plain.fullmatch(translation), text
         for option in re.findall(r"--[a-z-]+", text):
@@ -83,7 +87,7 @@ def test_the_locale_decides(
 
 @pytest.mark.usefixtures("frames")
 def test_help_and_messages_of_the_command_line():
-    shown = run_cli("vocab", "--help", env=CHINESE).stdout
+    shown = run_cli("vocab", "--help", env=IN_CHINESE).stdout
     for words in (
         "从文本学习词表",
         "存放分词器的目录",
@@ -95,8 +99,8 @@ def test_help_and_messages_of_the_command_line():
         assert words in "".join(re.sub("[│ ]", "", shown).split())
     assert "…" not in shown
     assert "Folder for the tokenizer" not in shown
-    assert "用自己的文本" in run_cli("--help", env=CHINESE).stdout
-    done = run_cli("describe", "no/such", env=CHINESE)
+    assert "用自己的文本" in run_cli("--help", env=IN_CHINESE).stdout
+    done = run_cli("describe", "no/such", env=IN_CHINESE)
     assert done.returncode == 2
     assert re.search("[\u4e00-\u9fff]", done.stderr), done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -1,8 +1,9 @@
 """The texts of the source code that people read, as templates with ``{}`` for values."""
 
 import ast
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -58,6 +59,17 @@ def words() -> set[str]:
     """All words of the source code."""
     texts = [path.read_text(encoding="utf-8") for path in _trees()]
     return {word for text in texts for word in re.findall("[a-zA-Z]+", text)}
+
+
+def entries_to_add(texts: Iterable[str], context: str = "") -> str:
+    """What a failed test says of texts without a translation: where to add which entries."""
+    lines = ["add to src/ownbert/language/zh.po, beside entries of the same kind:"]
+    for text in dict.fromkeys(texts):
+        # JSON escapes what PO files escape.
+        strings = {"msgctxt": context, "msgid": text, "msgstr": ""}
+        named = [f"{key} {json.dumps(strings[key], ensure_ascii=False)}" for key in strings]
+        lines += ["", *(named if context else named[1:])]
+    return "\n".join(lines)
 
 
 def _strings(tree: ast.AST) -> Iterator[str]:

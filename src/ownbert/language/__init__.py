@@ -37,16 +37,15 @@ def translated_help(text: str) -> str:
     """A help text in the current language, paragraph by paragraph; what is unknown stays."""
     if current_language() == ENGLISH:
         return text
-    from ownbert.language.zh.help import DEFAULTS, EXAMPLE, HELP
-
-    if default := _matched(DEFAULTS, text):
+    help_texts = _table("help")
+    if default := _matched(_table("default"), text):
         return default
     shown = []
     for paragraph in paragraphs(text):
         if paragraph.startswith(_EXAMPLE):
-            shown.append(EXAMPLE + paragraph.removeprefix(_EXAMPLE))
+            shown.append(help_texts[_EXAMPLE] + paragraph.removeprefix(_EXAMPLE))
         else:
-            shown.append(_found(HELP, paragraph) or paragraph)
+            shown.append(_found(help_texts, paragraph) or paragraph)
     return "\n\n".join(shown)
 
 
@@ -57,11 +56,10 @@ def paragraphs(text: str) -> list[str]:
 
 def needs_translation(paragraph: str) -> bool:
     """Whether a paragraph, or what is said of a default, should be in the table and is not."""
-    from ownbert.language.zh.help import DEFAULTS, HELP
-
     # A command, or a value as it is written.
     is_code = paragraph.startswith((_EXAMPLE, "ownbert ")) or re.fullmatch(r"[a-z\d.,]+", paragraph)
-    return not is_code and not _found(HELP, paragraph) and not _matched(DEFAULTS, paragraph)
+    known = _found(_table("help"), paragraph) or _matched(_table("default"), paragraph)
+    return not is_code and not known
 
 
 def translated(text: str) -> str:
@@ -91,15 +89,14 @@ def _translated(text: str, depth: int = 0) -> str:
     """The translation of a text; ``depth``: that of the text that it is a value of, and so on."""
     if not text or depth > _DEEPEST:
         return text
-    from ownbert.language.zh import TEXTS
-
-    if (found := TEXTS.get(text)) is not None:
+    texts = _table()
+    if (found := texts.get(text)) is not None:
         return found
     if "\n" in text:
         return "\n".join(_translated(line, depth + 1) for line in text.split("\n"))
     for start in _STARTS:
         if text.startswith(start):
-            return TEXTS[start] + _translated(text.removeprefix(start), depth + 1)
+            return texts[start] + _translated(text.removeprefix(start), depth + 1)
     whole = _by_pattern(text, depth, across=False)
     if whole is not None:
         return whole
@@ -130,19 +127,17 @@ def translated_page(source: str) -> str:
     """The template of a page, or its script, with its words in the current language."""
     if current_language() == ENGLISH:
         return source
-    from ownbert.language.zh.pages import TEMPLATES
-
-    for english in sorted(TEMPLATES, key=len, reverse=True):
-        source = source.replace(english, TEMPLATES[english])
+    templates = _table("page")
+    for english in sorted(templates, key=len, reverse=True):
+        source = source.replace(english, templates[english])
     return source
 
 
 @cache
 def _patterns() -> list[tuple[list[str], str]]:
     """The texts with ``{}`` as what stands around it; those with most words of their own first."""
-    from ownbert.language.zh import TEXTS
-
-    found = [(text.split("{}"), translation) for text, translation in TEXTS.items() if "{}" in text]
+    texts = _table().items()
+    found = [(text.split("{}"), translation) for text, translation in texts if "{}" in text]
     return sorted(found, key=lambda one: -sum(map(len, one[0])))
 
 
@@ -153,6 +148,13 @@ def _plausible(pieces: Sequence[str], translation: str, values: Sequence[str]) -
     found = enumerate(PLACE.findall(translation))
     places = [(int(at) if at else i, kind) for i, (at, kind) in found]
     return all(kind or " " not in values[at] for at, kind in places)
+
+
+def _table(context: str = "") -> Mapping[str, str]:
+    """The translations of one ``msgctxt`` of zh.po, by the English text; "": those without one."""
+    from ownbert.language.catalogue import catalogue  # English needs no reader
+
+    return catalogue(CHINESE)[context]
 
 
 def _matched(table: Mapping[str, str], text: str) -> str | None:
@@ -236,8 +238,6 @@ def translate_frames() -> None:
     from rich import _wrap
     from typer import rich_utils
 
-    from ownbert.language.zh.help import FRAMES
-
     _wrap.re_word = re.compile(rf"\s*(?:{_HAN}{_CLOSING}*|(?:(?!{_HAN})\S)+{_CLOSING}*)\s*")
-    for name, text in FRAMES.items():
+    for name, text in _table("frame").items():
         setattr(rich_utils, name, text)
