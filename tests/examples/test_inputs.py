@@ -11,7 +11,7 @@ from PIL import Image
 
 from ownbert.inspect.trace import EXAMPLE
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 PAGES = [*ROOT.glob("README*.md"), *sorted((ROOT / "docs").glob("*.md"))]
 

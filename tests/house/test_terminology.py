@@ -81,7 +81,7 @@ PHRASES = (
     *("a vector a text", "a row a document", "in any company", "where labels are plenty"),
     *("the way of data", "answers nothing yet", "show the version and leave"),
 )
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PROSE = [ROOT / "README.md", *DOCS, *FILES, *SOURCE.rglob("*.po")]
 

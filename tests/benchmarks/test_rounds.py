@@ -9,7 +9,7 @@ import pytest
 
 from ownbert.train import device
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("sklearn")
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import quality
 from quality_baselines import BLEND, LINEAR, Candidate, Features, blend, choose

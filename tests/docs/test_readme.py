@@ -11,7 +11,7 @@ import pytest
 
 from support.cli import run_cli
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = Path("examples/anonymised")
 
 

@@ -102,7 +102,7 @@ def test_schedules():
 
 
 def test_the_recipes_that_come_along_are_recipes():
-    folder = Path(__file__).parents[1] / "recipes"
+    folder = Path(__file__).parents[2] / "recipes"
     found = sorted(folder.glob("*.yaml"))
     assert found
     for path in found:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples/notebooks"
 ENGLISH, CHINESE = (
     FOLDER / f"from_text_to_predictions{language}.ipynb" for language in ("", ".zh-CN")
