@@ -2,7 +2,7 @@
 
 Threads of OpenMP wait for each other after every operation. Beside other programs one of them is
 always without a core, and the rest wait for it: two threads on two busy cores take many times as
-long as one (docs/benchmarks.md). So torch gets as many threads as there are free cores, and looks
+long as one (docs/lab/machine.md). So torch gets as many threads as there are free cores, and looks
 once a second.
 """
 

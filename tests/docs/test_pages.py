@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = [*sorted(ROOT.glob("README*.md")), *sorted(DOCS.glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("README*.md")), *sorted(DOCS.rglob("*.md"))]
 
 
 def snippets(page: str, language: str = "python") -> list[str]:
@@ -86,6 +86,21 @@ def test_links_lead_somewhere(page: Path):
         found = page.parent / name if name else page
         assert found.exists(), target
         assert not anchor or anchor in anchors(found), target
+
+
+def test_pages_that_the_code_names_are_there():
+    code = [
+        *ROOT.glob("src/**/*.py"),
+        *ROOT.glob("benchmarks/*.py"),
+        *ROOT.glob("examples/**/*.py"),
+    ]
+    named = {
+        (path.name, page)
+        for path in code
+        for page in re.findall(r"docs/[\w/.-]*\.md", path.read_text(encoding="utf-8"))
+    }
+    assert ("linear_start.py", "docs/lab/fine-tuning.md") in named
+    assert not [(path, page) for path, page in named if not (ROOT / page).is_file()]
 
 
 @pytest.mark.parametrize("page", ["translation", "vision"])

@@ -17,7 +17,7 @@ _BATCH_OF_FEW, _BATCH = 16, 32
 _EPOCHS_OF_FEW, _EPOCHS = 12, 4
 # Rows of all epochs together for a small model of the user's, which learns longer: 12 instead of 4
 # epochs gained a point of macro-F1 with 7,000 rows and two of micro-F1 with 8,000 of several labels
-# (docs/benchmarks.md).
+# (docs/lab/fit.md).
 _ROWS_OF_OWN = 100_000
 # Updates of few rows, at least: with fewer a new head has hardly left its random start. Epochs for
 # them, at most.

@@ -27,7 +27,7 @@ from ownbert.tasks.task import Task
 from ownbert.time_limit import check_time
 from ownbert.views.linear import Targets, centre_and_scale, fit_linear
 
-# Inverse weight of the penalty. Of .1, .3, 1, 10 and 100 it was the best (docs/benchmarks.md).
+# Inverse weight of the penalty. Of .1, .3, 1, 10 and 100 it was the best (docs/lab/fine-tuning.md).
 _STRENGTH = 1.0
 # With more tokens of all rows together, the vectors would take too long.
 MOST_TOKENS = 4_000_000

@@ -178,7 +178,7 @@ class FinetuningRun(TrainingRun):
 
     def _may_balance(self, recipe: FinetuneRecipe) -> bool:
         """Whether labels are weighted by default: few rows of very different frequency gained
-        three to six points of macro-F1 by it (docs/benchmarks.md)."""
+        three to six points of macro-F1 by it (docs/lab/fine-tuning.md)."""
         wanted = recipe.task.class_weights is None and self.monitor.metric in BALANCED
         return wanted and self.defaults.few and not self._taught
 
@@ -501,7 +501,7 @@ class WordsInUse:
     """Replaces the word table (V, E) of a model by one with only the words in ``data``.
 
     Other words get no gradient. Updating them takes an optimiser more than half of a step for short
-    texts (docs/benchmarks.md), and weight decay would shrink them.
+    texts (docs/lab/fine-tuning.md), and weight decay would shrink them.
 
     Args:
         model: its word table is replaced, which a decoder has too.

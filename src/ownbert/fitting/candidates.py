@@ -88,7 +88,7 @@ def view_names(rows: LabelledRows, kind: str) -> list[str]:
     """The views that suit these rows. kind: of the text."""
     names = list(VIEWS)
     # Three words in a row gain a point of micro-F1 where rows have several labels, and lose up to
-    # one of macro-F1 where they have one (docs/benchmarks.md).
+    # one of macro-F1 where they have one (docs/lab/fit.md).
     names.remove("tfidf" if rows.targets.task == "multilabel" else "trigrams")
     characters = sum(len(text) for row in rows.rows for text in row.texts)
     if kind == "ids" or characters > _MOST_CHARACTERS:

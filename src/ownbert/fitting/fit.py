@@ -587,7 +587,7 @@ class Fit:
     def _ngrams_help(self) -> bool:
         """Whether a network with embeddings of n-grams beside its vector is worth its time: there
         are many rows, and no network can be taught, which gains more by that time
-        (docs/benchmarks.md). Beside a sentence model n-grams got no weight in the blend."""
+        (docs/lab/distilled-network.md). N-grams got no weight in a blend with a sentence model."""
         model = self.recipe.model
         sentence_model = model is not None and (model_folder(model) / "modules.json").exists()
         many = len(self.rows.learnt) >= _MANY

@@ -146,7 +146,7 @@ def _most_words(seconds: float, device: str) -> int | None:
 
     The words that a short pretraining on a CPU hardly sees cost time and memory and gain little.
     But with 6,000 instead of 20,000 the names that tell 150 articles apart fall into pieces, and
-    the network that the blend teaches lost 8 to 13 points (docs/benchmarks.md).
+    the network that the blend teaches lost 8 to 13 points (docs/lab/pretraining.md).
     """
     if pick_device(device).type != "cpu":
         return None

@@ -35,7 +35,7 @@ _TEACHING, _TOGETHER = 0.35, 256
 _LEAST_PART = 0.1
 # Share of the tokens that it does not see of texts without labels, where it was pretrained on such
 # texts: a student that has it harder than its teacher becomes better than it (Xie et al. 2020). A
-# sentence model lost by it, and so did mixed texts (docs/benchmarks.md).
+# sentence model lost by it, and so did mixed texts (docs/lab/distilled-network.md).
 _STUDENT_MASKED = 0.3
 # Mixed texts for each labelled one, and texts, at most.
 _MIXED, _MOST_TEXTS = 8, 100_000
@@ -103,8 +103,8 @@ def taught_texts(
     seed: int,
 ) -> tuple[list[str], list[str]]:
     """``count`` texts to be taught on: pieces of unlabelled ones and, where these run short and the
-    network was not given, mixed labelled ones (docs/benchmarks.md), none of them of the first
-    fold's held-out rows."""
+    network was not given, mixed labelled ones (docs/lab/distilled-network.md), none of them of the
+    first fold's held-out rows."""
     lengths = [sum(map(len, row)) for row in labelled.rows]
     order = np.random.default_rng(seed).permutation(len(unlabelled))
     texts = [unlabelled.rows[i][0] for i in order]

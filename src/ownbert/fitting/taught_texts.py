@@ -8,10 +8,10 @@ from ownbert.views.tokens import written_tokens
 # Characters of a piece of a text, at least.
 _SHORTEST_PIECE = 40
 # Tokens of a span of a mixed text, at most. With spans of up to 2, 10 and 20 the taught network was
-# worse (docs/benchmarks.md).
+# worse (docs/lab/distilled-network.md).
 _LONGEST_SPAN = 5
 # Texts that a mixed one of more than so many tokens is made of, at most. Long texts made of any
-# number of them are all alike, and no teacher tells them apart (docs/benchmarks.md).
+# number of them are all alike, and no teacher tells them apart (docs/lab/distilled-network.md).
 _LONG, _MOST_SOURCES = 40, 3
 
 

@@ -82,7 +82,7 @@ def embed_rows(embedder: Embedder, texts: Sequence[tuple[str, ...]]) -> np.ndarr
 
 def _embed(embedder: Embedder, texts: Sequence[str]) -> np.ndarray:
     """(N, D) vectors of texts; that of a long one is the mean over its pieces, so that all of it
-    counts (docs/benchmarks.md: better than the vector of its first tokens)."""
+    counts (docs/lab/long-documents.md: better than the vector of its first tokens)."""
     pieces = [_pieces(text) for text in texts]
     every = [piece for own in pieces for piece in own]
     parts = []

@@ -129,7 +129,7 @@ class PretrainTask:
 
     # rtd's generator is what learns mlm beside it. Classifiers with few labels come out as well or
     # better with mlm,bow than with mlm alone, and with that better than with mlm,nsp
-    # (docs/benchmarks.md; cf. Liu et al. 2019, 4.2).
+    # (docs/lab/pretraining.md; cf. Liu et al. 2019, 4.2).
     objectives: tuple[str, ...] = setting(
         ("mlm", "bow"),
         "What to learn: mlm (masked words), clm (next words), plm (words in a random order, alone: "
@@ -190,7 +190,7 @@ class PretrainTask:
         "Weight of the loss of rtd.",
         check=between(0, limits.WEIGHT, "[]"),
     )
-    # BERT has 1; in runs of minutes that holds back the words for long (docs/benchmarks.md).
+    # BERT has 1; in runs of minutes that holds back the words for long (docs/lab/pretraining.md).
     nsp_weight: float = setting(
         0.1,
         "Weight of the loss of nsp.",

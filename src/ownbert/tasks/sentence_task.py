@@ -38,7 +38,7 @@ COMMON = frozenset({*_WINDOWS, "pooling", "rdrop", "mask_rate", "ngrams", "featu
 
 # With ``long`` "auto" documents are cut where no more than this share of the training rows is
 # affected. Otherwise they are read in windows of this length, the one that pretraining saw most, up
-# to so many tokens, and an epoch learns from fewer of them (docs/benchmarks.md).
+# to so many tokens, and an epoch learns from fewer of them (docs/lab/long-documents.md).
 _FEW_LONG = 0.05
 _WINDOW = 128
 _DOCUMENT_TOKENS = 32_768

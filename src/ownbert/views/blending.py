@@ -21,7 +21,7 @@ _LEAST, _MOST = 1e-7, 30.0
 _LARGEST_WEIGHT = 10.0
 # The power of 1 over a label's frequency that its rows count with where labels are not equally
 # frequent. 1 would be for recall, where rows to predict have all labels equally often; 0 for
-# accuracy. Macro-F1 is between the two (docs/benchmarks.md).
+# accuracy. Macro-F1 is between the two (docs/lab/linear-models.md).
 _BALANCE = 0.5
 
 

@@ -3,9 +3,11 @@
 PyTorch multiplies float32 matrices on a CPU by MKL. oneDNN, which it brings along for inference, is
 on AMD's processors about a tenth faster at a model's sizes (from Zen 5 on twice as fast), and
 nearly twice as fast where few rows meet a whole vocabulary; on Intel's, which MKL is made for, it
-is slower (docs/benchmarks.md). In training on a CPU the forward pass, the gradient of the input and
-from Zen 5 on that of the matrix go that way where it is faster; everywhere else, and where oneDNN
-is missing, this is ``torch.nn.Linear``.
+is slower (docs/lab/training-step.md).
+
+In training on a CPU the forward pass, the gradient of the input and from Zen 5 on that of the
+matrix use it where it is faster; everywhere else, and where oneDNN is missing, this is
+``torch.nn.Linear``.
 
 oneDNN compiles its code for each new shape, for which it takes longer than for multiplying a small
 model's matrices, and packed batches hardly ever have the same number of tokens. So rows of zeros
