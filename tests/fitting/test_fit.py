@@ -344,7 +344,7 @@ def test_n_grams_are_for_many_rows_where_no_network_can_be_taught(columns: list[
     ]
     shown = preview_fit(rows)
     assert ("n-grams" in shown) is ngrams
-    assert ("taught by the blend" in shown) is not ngrams
+    assert ("distilled network" in shown) is not ngrams
 
 
 @pytest.mark.parametrize(
@@ -598,7 +598,7 @@ def test_a_taught_network_is_measured_without_dev_rows_too(
     assert 0 < state["candidates"][-1]["share"] < 1
     report = json.loads((out / "report.json").read_text())
     board = {row["name"]: row for row in report["leaderboard"]}
-    assert 0 < board["network taught by the blend"]["score"] <= 1
+    assert 0 < board["distilled network"]["score"] <= 1
     found = ownbert.evaluate(out, topics / "test.csv")
     assert board[report["best"]]["test_score"] == pytest.approx(found.macro_f1, abs=1e-6)
     network = ownbert.evaluate(out, topics / "test.csv", network=True)
@@ -639,6 +639,18 @@ def test_the_folder_has_the_network_with_only_its_head_trained_where_fine_tuning
         quiet=True,
         seeds=1,
     )
+    before = json.loads((out / "fit.json").read_text())["candidates"]
+    ownbert.fit(
+        topics / "train.csv",
+        dev=topics / "dev.csv",
+        model=pretrained,
+        minutes=MINUTES,
+        output=out,
+        quiet=True,
+        seeds=1,
+        resume=True,
+    )
+    assert json.loads((out / "fit.json").read_text())["candidates"] == before
     report = json.loads((out / "report.json").read_text())
     board = {row["name"]: row for row in report["leaderboard"]}
     head = board["network, only its head trained"]

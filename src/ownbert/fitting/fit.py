@@ -82,7 +82,7 @@ _SELF_TRAINED = "linear models, self-trained"
 _PROBE = "linear on the frozen network"
 _START = "network, only its head trained"
 _NETWORK, _NGRAM_NETWORK = "network, fine-tuned", "network with n-grams, fine-tuned"
-_STUDENT = "network taught by the blend"
+_STUDENT = "distilled network"
 # Of other steps, in lines that say what was left out.
 _PRETRAINED, _MINUTES = "pretraining a network", "what minutes of pretraining bring"
 

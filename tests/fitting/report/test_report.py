@@ -230,7 +230,7 @@ def test_a_browser_shows_the_page(report: Report, many: Report, tmp_path: Path, 
 
 def test_names_have_room_in_the_text(report: Report):
     """At 100 columns size and speed are left out before a name loses its end."""
-    name = "network taught by the blend"
+    name = "distilled network"
     first = replace(report.leaderboard[0], name=name, spread=0.0, size=10**9)
     shown = replace(report, leaderboard=(first, *report.leaderboard[1:]))
     (line,) = (line for line in as_text(shown).splitlines() if line.startswith(name))
