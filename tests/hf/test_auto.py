@@ -65,6 +65,33 @@ def test_a_script_with_its_arguments(tmp_path: Path):
     assert type(ownbert.AutoModel.from_config(config)) is ownbert.BertModel
 
 
+def test_configs_of_transformers(tmp_path: Path):
+    """run_mlm makes the config of a new model by Transformers' CONFIG_MAPPING."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.CONFIG_MAPPING["bert"](**sizes, vocab_size=40, num_labels=3)
+    model = ownbert.AutoModelForSequenceClassification.from_config(
+        config, trust_remote_code=False
+    )
+    assert type(model.config) is ownbert.BertConfig
+    assert model.config.to_dict() == ownbert.BertConfig(**config.to_diff_dict()).to_dict()
+    model.save_pretrained(tmp_path)
+    again = ownbert.BertForSequenceClassification.from_pretrained(tmp_path, config=config)
+    ids = torch.tensor([[2, 5, 3]])
+    torch.testing.assert_close(again(ids).logits, model.eval()(ids).logits)
+    with pytest.raises(InputError, match="takes a BertConfig, not a RobertaConfig"):
+        ownbert.BertModel.from_pretrained(tmp_path, config=transformers.RobertaConfig())
+
+
+@pytest.mark.parametrize("model_type", sorted({*all_families(), *ENCODER_DECODERS}))
+def test_configs_of_transformers_are_equal(model_type: str):
+    kind = type(ownbert.AutoConfig.for_model(model_type))
+    found = kind.of(transformers.AutoConfig.for_model(model_type, num_labels=3), "X")
+    values, own = found.to_dict(), kind(num_labels=3).to_dict()
+    assert {key: values[key] for key in own if own[key] is not None} == {
+        key: value for key, value in own.items() if value is not None
+    }
+
+
 def test_what_is_no_model_is_named(tmp_path: Path):
     with pytest.raises(OSError, match="nowhere"):
         ownbert.AutoModel.from_pretrained(tmp_path / "nowhere")

@@ -15,7 +15,7 @@ from ownbert.hf.config import PretrainedConfig, parse_dtype, read_config
 from ownbert.hub import HUB_OPTIONS, pretrained_folder
 
 # How Transformers is to load; here there is only one way, and these are ignored.
-_IGNORED = (
+IGNORED = (
     "attn_implementation",
     "device_map",
     "low_cpu_mem_usage",
@@ -65,12 +65,12 @@ class LoadArguments:
 
 
 def read_arguments(
-    kind: type[PretrainedConfig], name: str | Path, config: Any, options: dict[str, Any]
+    user: Any, name: str | Path, config: Any, options: dict[str, Any]
 ) -> LoadArguments:
     """The arguments of ``from_pretrained``.
 
     Args:
-        kind: the class of the model's configs.
+        user: the class of the model.
         name: a folder, or a model of the hub.
         config: a config, a folder of one, or None for that of ``name``.
         options: those that are keys of the config change it.
@@ -78,12 +78,13 @@ def read_arguments(
     Raises:
         InputError: a folder is missing, or something is not supported.
     """
+    kind: type[PretrainedConfig] = user.config_class
     if torch.get_default_device().type == "meta":
         raise InputError("from_pretrained copies weights, which the device meta does not hold")
     if not isinstance(name, str | Path):
         raise InputError(f"from_pretrained needs a folder, not {name!r}")
     folder = pretrained_folder(name, options)
-    hidden = {*_IGNORED, *HUB_OPTIONS}
+    hidden = {*IGNORED, *HUB_OPTIONS}
     hub = {k: options[k] for k in HUB_OPTIONS if k in options}
     options = {k: v for k, v in options.items() if k not in hidden}
     for key in _UNSUPPORTED:
@@ -97,8 +98,10 @@ def read_arguments(
     if config is None:
         values = read_config(folder)
         config, options = kind.from_values(values, options)
-    elif not isinstance(config, PretrainedConfig):
+    elif isinstance(config, str | Path):
         config = kind.from_pretrained(config, **hub)
+    else:
+        config = kind.of(config, user.__name__)
     config.name_or_path = str(name)
     auto = wanted == "auto"
     dtype = None if auto else parse_dtype(wanted)

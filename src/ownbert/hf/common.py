@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.errors import InputError
+from ownbert.hf.arguments import IGNORED
 from ownbert.hf.config import PretrainedConfig, parse_dtype
 from ownbert.hf.recognition import blank, recognized
 from ownbert.nn.encoder import Encoder
@@ -38,7 +39,7 @@ class CommonModel(nn.Module):
     @classmethod
     def _from_config(cls, config: Any, **options: Any) -> Any:
         """A new model, for ``AutoModel.from_config``."""
-        options.pop("attn_implementation", None)
+        options = {key: value for key, value in options.items() if key not in IGNORED}
         dtype = options.pop("dtype", options.pop("torch_dtype", None))
         model = cls(config, **options)
         return model.to(parse_dtype(dtype) or model.dtype)

@@ -200,6 +200,26 @@ class PretrainedConfig:
         return cls(**{**config_dict, **changes})
 
     @classmethod
+    def of(cls, config: Any, user: str) -> Any:
+        """``config`` itself; of one of Transformers' an equal one of this class.
+
+        Args:
+            config: of this family, made here or by Transformers.
+            user: what takes it, for the message.
+
+        Raises:
+            InputError: it is neither.
+        """
+        if getattr(config, "model_type", None) != cls.model_type:
+            raise InputError(
+                f"{user} takes a {cls.__name__}, not a {type(config).__name__}; for a folder: "
+                f"{user}.from_pretrained"
+            )
+        if isinstance(config, PretrainedConfig):
+            return config
+        return cls.from_dict(config.to_diff_dict())
+
+    @classmethod
     def from_json_file(cls, json_file: str | Path) -> "PretrainedConfig":
         return cls.from_dict(dict(read_config_file(Path(json_file))))
 

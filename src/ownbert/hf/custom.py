@@ -30,12 +30,7 @@ class CustomModel(CommonModel):
 
     def __init__(self, config: PretrainedConfig, *_: Any, **__: Any) -> None:
         super().__init__()
-        if getattr(config, "family", None) is not self.family:
-            kind = type(config).__name__
-            raise InputError(
-                f"{type(self).__name__} takes a {self.config_class.__name__}, not a {kind}"
-            )
-        self.config = config
+        self.config = self.config_class.of(config, type(self).__name__)
 
     def init_weights(self) -> None:
         self.post_init()
@@ -94,7 +89,7 @@ class CustomModel(CommonModel):
         if name is None or "state_dict" in options:
             model, info = cls._of_state(name, config, options, positional)
             return (model, info) if output_loading_info else model
-        given = read_arguments(cls.config_class, name, config, options)
+        given = read_arguments(cls, name, config, options)
         with written_over():
             model = cls(given.config, *positional, **given.further)
         read, path = read_weights(given.folder)

@@ -82,11 +82,7 @@ class PreTrainedModel(CommonModel):
         **unknown: Any,
     ) -> None:
         super().__init__()
-        if not isinstance(config, self.config_class):
-            raise InputError(
-                f"{type(self).__name__} takes a {self.config_class.__name__}, not a "
-                f"{type(config).__name__}; for a folder: {type(self).__name__}.from_pretrained"
-            )
+        config = self.config_class.of(config, type(self).__name__)
         refuse(type(self).__name__, unknown, [*vars(config), "num_labels"])
         self.config = config
         self.num_labels = config.num_labels
@@ -447,7 +443,7 @@ class PreTrainedModel(CommonModel):
         if name is None or "state_dict" in options:
             model, info = cls._of_state(name, config, options, positional)
             return (model, info) if output_loading_info else model
-        given = read_arguments(cls.config_class, name, config, options)
+        given = read_arguments(cls, name, config, options)
         description, weights = cls._describe(given), read_weights(given.folder)
         if given.values is not None and not given.mismatched:
             cls._require_sizes(description, *weights)
