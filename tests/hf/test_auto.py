@@ -69,9 +69,7 @@ def test_configs_of_transformers(tmp_path: Path):
     """run_mlm makes the config of a new model by Transformers' CONFIG_MAPPING."""
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.CONFIG_MAPPING["bert"](**sizes, vocab_size=40, num_labels=3)
-    model = ownbert.AutoModelForSequenceClassification.from_config(
-        config, trust_remote_code=False
-    )
+    model = ownbert.AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
     assert type(model.config) is ownbert.BertConfig
     assert model.config.to_dict() == ownbert.BertConfig(**config.to_diff_dict()).to_dict()
     model.save_pretrained(tmp_path)

@@ -44,6 +44,29 @@ ADDED_UP = [
     and not hf.__getattr__(name).accepts_loss_kwargs
 ]
 QUICK = ("BertForTokenClassification", "BertForMaskedLM")
+# Those of two stacks, and of images.
+T5 = {**sizes("t5"), **NO_DROPOUT["d_kv"], "decoder_start_token_id": 0}
+APART: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "T5ForConditionalGeneration": (("text",), T5),
+    "T5ForSequenceClassification": (("end",), T5),
+    "T5ForQuestionAnswering": (("span",), T5),
+    "MarianMTModel": (
+        ("text",),
+        {
+            **{"vocab_size": 60, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2},
+            **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "dropout": 0.0},
+            **{"encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 32},
+            **{"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
+        },
+    ),
+    "ViTForImageClassification": (
+        ("image",),
+        {
+            **{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2},
+            **{"intermediate_size": 24, "image_size": 8, "patch_size": 4},
+        },
+    ),
+}
 TWO = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}
 
 
@@ -54,6 +77,8 @@ def dataset(kinds: tuple[str, ...], count: int = 12) -> list[dict[str, Any]]:
         ids = torch.randint(5, 60, (9,), generator=generator)
         mask = torch.ones_like(ids)
         mask[9 - number % 4 :] = 0
+        if kinds == ("end",):
+            ids[mask.sum() - 1] = 1  # where T5 looks for the class of a text
         ids = ids * mask
         at_tokens = torch.randint(2, (9,), generator=generator).masked_fill(mask == 0, -100)
         row = {"input_ids": ids, "attention_mask": mask, "number": number}
@@ -66,6 +91,11 @@ def dataset(kinds: tuple[str, ...], count: int = 12) -> list[dict[str, Any]]:
             row |= {"start_positions": 1, "end_positions": 2 + number % 3}
         elif kinds[0] in ("mlm", "tokens"):
             row["labels"] = at_tokens
+        elif kinds == ("text",):
+            row["labels"] = torch.where(mask == 0, -100, ids.flip(0).clamp(min=1))
+        elif kinds == ("image",):
+            images = torch.rand((3, 8, 8), generator=generator)
+            row = {"pixel_values": images, "labels": number % 2}
         elif kinds == ("discriminator",):
             row["labels"] = at_tokens.clamp(min=0)
         else:
@@ -79,16 +109,28 @@ def dataset(kinds: tuple[str, ...], count: int = 12) -> list[dict[str, Any]]:
 def made(architecture: str, folder: Path) -> list[Any]:
     """Theirs and ours, of the same weights and without dropout, whose numbers differ."""
     kind = hf.__getattr__(architecture)
-    keys = sizes(kind.family.model_type)
-    keys |= next(off for name, off in NO_DROPOUT.items() if name in keys or name == "hidden_size")
-    if kind.family.architectures[architecture].decoder:
-        keys["is_decoder"] = True
+    if architecture in APART:
+        keys = dict(APART[architecture][1])
+    else:
+        keys, known = sizes(kind.family.model_type), [*NO_DROPOUT]
+        keys |= NO_DROPOUT[next((name for name in known if name in keys), known[-1])]
+        if kind.family.architectures[architecture].decoder:
+            keys["is_decoder"] = True
     torch.manual_seed(0)
     theirs = getattr(transformers, architecture)(
         getattr(transformers, kind.config_class.__name__)(**keys)
     )
     theirs.save_pretrained(folder)
     return [theirs, kind.from_pretrained(folder)]
+
+
+class Exact(transformers.Trainer):
+    """Keeps the losses of training; its log rounds them to four digits."""
+
+    def training_step(self, *args: Any, **options: Any) -> Any:
+        loss = super().training_step(*args, **options)
+        self.exact = [*getattr(self, "exact", []), float(loss)]
+        return loss
 
 
 def trainer(model: Any, rows: Any, folder: Path, **options: Any) -> Any:
@@ -111,28 +153,38 @@ def trainer(model: Any, rows: Any, folder: Path, **options: Any) -> Any:
         name: options.pop(name) for name in ("data_collator", "processing_class") if name in options
     }
     chosen = transformers.TrainingArguments(str(folder), **{**settings, **options})
-    return transformers.Trainer(model, chosen, train_dataset=rows, eval_dataset=rows, **more)
+    return Exact(model, chosen, train_dataset=rows, eval_dataset=rows, **more)
 
 
-def losses(run: Any, key: str = "loss") -> list[float]:
-    return [row[key] for row in run.state.log_history if key in row]
+def norms(run: Any) -> list[float]:
+    return [row["grad_norm"] for row in run.state.log_history if "grad_norm" in row]
+
+
+def rounding(architecture: str) -> float:
+    """MobileBERT enlarges what was rounded: most of its layers have no LayerNorm."""
+    return 2e-4 if architecture.startswith("Mobile") else 1e-5
 
 
 def train_both(architecture: str, folder: Path, **options: Any) -> list[Any]:
-    spec = hf.__getattr__(architecture).family.architectures[architecture]
-    rows, runs = dataset(tuple(head.kind for head in spec.heads)), []
+    if architecture in APART:
+        kinds = APART[architecture][0]
+    else:
+        spec = hf.__getattr__(architecture).family.architectures[architecture]
+        kinds = tuple(head.kind for head in spec.heads)
+    rows, runs = dataset(kinds), []
     for number, model in enumerate(made(architecture, folder / "start")):
         run = trainer(model, rows, folder / str(number), **options)
         run.train()
         runs.append(run)
-    for key, most in (("loss", 2e-4), ("grad_norm", 1e-3)):
-        assert losses(runs[1], key) == pytest.approx(losses(runs[0], key), rel=most, abs=1e-4)
+    most = rounding(architecture)
+    assert runs[1].exact == pytest.approx(runs[0].exact, rel=most)
+    assert norms(runs[1]) == pytest.approx(norms(runs[0]), rel=10 * most)
     return runs
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("architecture", [name for name in HEADS if name not in QUICK])
+@pytest.mark.parametrize("architecture", [*APART, *(name for name in HEADS if name not in QUICK)])
 def test_every_head(architecture: str, tmp_path: Path):
     _train_evaluate_save_resume(architecture, tmp_path)
 
@@ -146,18 +198,18 @@ def test_two_heads(architecture: str, tmp_path: Path):
 def _train_evaluate_save_resume(architecture: str, folder: Path) -> None:
     theirs, ours = train_both(architecture, folder)
     expected = theirs.evaluate()["eval_loss"]
-    assert ours.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-4)
+    assert ours.evaluate()["eval_loss"] == pytest.approx(expected, rel=rounding(architecture))
     ours.save_model(str(folder / "saved"))
     again = type(theirs.model).from_pretrained(folder / "saved")
     rows = ours.eval_dataset
     found = trainer(again, rows, folder / "again").evaluate()["eval_loss"]
-    assert found == pytest.approx(expected, rel=1e-4)
+    assert found == pytest.approx(expected, rel=rounding(architecture))
     stopped, other = (made(architecture, folder / name)[1] for name in ("stopped", "other"))
     half = trainer(stopped, rows, folder / "half", max_steps=2, save_strategy="steps", save_steps=2)
     half.train()
     whole = trainer(other, rows, folder / "half", max_steps=3)
     whole.train(resume_from_checkpoint=str(folder / "half" / "checkpoint-2"))
-    assert losses(whole)[-1] == pytest.approx(losses(ours)[-1], abs=2e-4)
+    assert whole.exact[-1] == pytest.approx(ours.exact[-1], rel=rounding(architecture))
 
 
 @pytest.mark.slow

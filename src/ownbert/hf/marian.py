@@ -42,12 +42,17 @@ class MarianMTModel(EncoderDecoderModel):
     """Marian with a language model head: reads a source, writes a translation.
 
     Arguments and outputs are those of Transformers 4.57.6. ``final_logits_bias`` is a parameter
-    here and a buffer there; position tables are computed and not in the state dict.
+    here and a buffer there, which no training changes; position tables are computed and not in the
+    state dict.
     """
 
     architecture = marian.ARCHITECTURE
     config_class = MarianConfig
     kind = marian.MARIAN
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        dict(self.named_parameters())["final_logits_bias"].requires_grad_(False)
 
 
 MarianConfig.__module__ = MarianMTModel.__module__ = "ownbert.hf"

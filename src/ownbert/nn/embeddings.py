@@ -35,7 +35,10 @@ class Embeddings(nn.Module):
         self.kind, self.offset = config.position_embedding_type, config.position_offset
         self.longest = config.max_length
         self.scale = math.sqrt(width) if config.scale_embeddings else 1.0
-        self.word = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
+        # T5 and XLNet learn the vector of padding: with it T5's decoder begins a text.
+        learnt = self.kind in ("relative_buckets", "transformer_xl")
+        padding = None if learnt else config.pad_token_id
+        self.word = nn.Embedding(config.vocab_size, width, padding_idx=padding)
         self.trigram = config.mobile is not None and config.mobile.trigram_input
         self.widen_first = config.mobile is not None
         self.norm_last = config.disentangled is not None
