@@ -36,13 +36,6 @@ HEADS = [
     for name, spec in family.architectures.items()
     if spec.heads and "patch_size" not in family.defaults
 ]
-# In these of theirs the losses of several batches are added up, where their mean is meant.
-ADDED_UP = [
-    name
-    for name in HEADS
-    if "kwargs" in arguments(getattr(transformers, name))
-    and not hf.__getattr__(name).accepts_loss_kwargs
-]
 QUICK = ("BertForTokenClassification", "BertForMaskedLM")
 # Those of two stacks, and of images.
 T5 = {**sizes("t5"), **NO_DROPOUT["d_kv"], "decoder_start_token_id": 0}
@@ -80,6 +73,13 @@ APART: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         },
     ),
 }
+# In these of theirs the losses of several batches are added up, where their mean is meant.
+ADDED_UP = [
+    name
+    for name in (*HEADS, *APART)
+    if "kwargs" in arguments(getattr(transformers, name))
+    and not hf.__getattr__(name).accepts_loss_kwargs
+]
 TWO = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}
 
 
