@@ -267,3 +267,19 @@ def test_collators(tmp_path: Path):
         run.save_model()
         assert type(hf.AutoTokenizer.from_pretrained(tmp_path / kind.__name__)) is type(tokenizer)
     assert all(0 < loss < 10 for loss in found)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("architecture", ["T5ForConditionalGeneration", "MarianMTModel"])
+def test_texts_are_written_in_evaluation(architecture: str, tmp_path: Path):
+    found = []
+    rows = dataset(("text",))
+    for model in made(architecture, tmp_path / "start"):
+        model.generation_config.max_length = 7
+        settings = transformers.Seq2SeqTrainingArguments(
+            str(tmp_path), predict_with_generate=True, use_cpu=True, report_to=[], disable_tqdm=True
+        )
+        found.append(transformers.Seq2SeqTrainer(model, settings).predict(rows))
+    theirs, ours = found
+    assert ours.predictions.tolist() == theirs.predictions.tolist()
+    assert ours.metrics["test_loss"] == pytest.approx(theirs.metrics["test_loss"], rel=1e-5)

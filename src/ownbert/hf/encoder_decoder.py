@@ -74,6 +74,7 @@ ARGUMENTS = (
 # Arguments of ``generate`` that would select another strategy, with the value required here.
 _FIXED = {"do_sample": False, "num_return_sequences": 1, "penalty_alpha": None}
 _OPTIONS = ("max_new_tokens", "max_length", "num_beams", "length_penalty", "bad_words_ids")
+_UNUSED = ("labels", "synced_gpus")  # ``Seq2SeqTrainer`` gives them to ``generate``
 
 
 class EncoderDecoderModel(Generating, PreTrainedModel):
@@ -362,6 +363,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         names = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
         known = self.generation_options(generation_config, (*_FIXED, *names, *_OPTIONS))
         others = {k: v for k, v in known.items() if k not in _OPTIONS} | others
+        others = {k: v for k, v in others.items() if k not in _UNUSED}
         if max_new_tokens is None and max_length is None:
             max_new_tokens, max_length = known.get("max_new_tokens"), known.get("max_length")
         num_beams = known.get("num_beams") if num_beams is None else num_beams
