@@ -111,6 +111,7 @@ def test_decoders():
         (lambda b: hf.BertModel.from_pretrained(None), "from_pretrained needs a folder"),
         (lambda b: b.prune_heads([0]), "prune_heads needs the heads of each layer"),
         (lambda b: b.resize_token_embeddings("9"), "needs a whole number, not '9'"),
+        (lambda b: b.resize_token_embeddings(9, 1.5), "needs a whole number, not 1.5"),
         (lambda b: b.save_pretrained("x", push_to_hub=True), "push_to_hub is not supported"),
         (lambda b: setattr(b.encoder, "layer", []), "bert.encoder.layer cannot be replaced"),
         (lambda b: b.encoder(IDS), "bert.encoder cannot be called alone"),

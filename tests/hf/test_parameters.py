@@ -131,3 +131,21 @@ def test_saving_by_safetensors(architecture: str, tmp_path: Path):
     again = pickle.loads(pickle.dumps(again))
     state = theirs.state_dict()
     assert all(torch.equal(tensor, state[name]) for name, tensor in again.state_dict().items())
+
+
+def test_functional_call_by_the_names_inside():
+    """``torch.func.functional_call`` sets weights of modules, which have names of their own."""
+    _, ours = pair("BertForSequenceClassification")
+    halved = {f"model.{name}": p.detach() / 2 for name, p in ours.model.named_parameters()}
+    weights = {name: tensor.requires_grad_() for name, tensor in halved.items()}
+    given = {**padded(), "labels": LABELS}
+    found = torch.func.functional_call(ours, weights, (), given)
+    grads = torch.autograd.grad(found.loss, [*weights.values()])
+    with torch.no_grad():
+        for parameter in ours.model.parameters():
+            parameter /= 2
+    expected = ours(**given)
+    torch.testing.assert_close(found.logits, expected.logits)
+    torch.testing.assert_close(
+        grads, torch.autograd.grad(expected.loss, [*ours.model.parameters()])
+    )

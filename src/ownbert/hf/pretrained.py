@@ -332,9 +332,12 @@ class PreTrainedModel(CommonModel):
         self._need_words()
         if new_num_tokens is not None or pad_to_multiple_of:
             size = self.model.config.vocab_size if new_num_tokens is None else new_num_tokens
-            if not isinstance(size, int):
-                raise InputError(f"resize_token_embeddings needs a whole number, not {size!r}")
             step = pad_to_multiple_of or 1
+            for number in (size, step):
+                if not isinstance(number, int):
+                    raise InputError(
+                        f"resize_token_embeddings needs a whole number, not {number!r}"
+                    )
             self.model.resize(-(-size // step) * step)
             self.config.vocab_size = self.model.config.vocab_size
         return self.get_input_embeddings()
