@@ -318,7 +318,6 @@ def read_text(path: str | os.PathLike[str], *, most: int, pipe: bool = False) ->
     source = Path(path)
     if not pipe and source.exists() and not (source.is_file() or source.is_dir()):
         raise InputError(f"{source} is a pipe or a device, a file is needed")
-    refuse_unreadable(source)
     with _read_errors(source), open(source, "rb") as raw, _unpacked(raw) as stream:
         data = stream.read(most + 1)
     if len(data) > most:
@@ -398,15 +397,8 @@ def refuse_unreadable(path: Path) -> None:
     Raises:
         InputError: it is not.
     """
-    try:
-        with path.open("rb") if not path.is_fifo() else contextlib.nullcontext():
-            pass
-    except FileNotFoundError as error:
-        raise InputError(f"no such file: {path}") from error
-    except IsADirectoryError as error:
-        raise InputError(f"{path} is a folder, a file is needed") from error
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    with _read_errors(path), path.open("rb") if not path.is_fifo() else contextlib.nullcontext():
+        pass
 
 
 def _lines(path: Path, encoding: str, *, internal: bool) -> Iterator[tuple[int, str]]:
@@ -494,6 +486,10 @@ def _read_errors(path: Path, lines: Callable[[], int] = lambda: 0) -> Iterator[N
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         where = f"after line {number}" if (number := lines()) else "at its start"
         raise InputError(f"{path}: the gzip data is damaged or cut short {where}") from error
+    except FileNotFoundError as error:
+        raise InputError(f"no such file: {path}") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path} is a folder, a file is needed") from error
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
 

@@ -73,7 +73,7 @@ def test_a_new_head_is_drawn_as_in_a_new_model(
     description = replace(description, config=replace(description.config, **changes))
     torch.use_deterministic_algorithms(True)  # new memory is full of NaN
     try:
-        found = load(tmp_path, heads=[head], labels=LABELS, description=description)
+        found = load(description, heads=[head], labels=LABELS)
     finally:
         torch.use_deterministic_algorithms(False)
     drawn = parameters(Model(description.config, [head], labels=LABELS))

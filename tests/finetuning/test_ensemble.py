@@ -12,7 +12,7 @@ from sklearn.metrics import f1_score
 
 from ownbert import InputError, evaluate, finetune, predict
 from ownbert.finetuning.ensemble import Ensemble, fold_of
-from ownbert.inference.predictor import NetworkPredictor
+from ownbert.inference.open_folder import open_folder
 from ownbert.tasks.rows import Row
 from ownbert.train.job import Interrupted
 from ownbert.train.loop import train as train_loop
@@ -76,7 +76,7 @@ def test_each_row_is_answered_by_the_model_that_has_not_seen_it(folds: Ensemble,
     lines = (topics / "train.csv").read_text().splitlines()[1:]
     rows = [Row(i, (t,), label) for i, (label, t) in enumerate(x.split(",") for x in lines)]
     own = fold_of(rows, 3, seed=0)
-    predictors = [NetworkPredictor(folder) for folder in folds.members]
+    predictors = [open_folder(folder) for folder in folds.members]
     truth, found = [], []
     for row, fold in zip(rows, own, strict=True):
         predictor = predictors[fold]
@@ -175,8 +175,8 @@ def test_thresholds_are_averaged(topics: Path, pretrained: Path, tmp_path: Path)
     (tmp_path / "many.csv").write_text("\n".join(rows) + "\n")
     given = {"train": tmp_path / "many.csv", "dev": None, "epochs": 3}
     found = tune(topics, pretrained, tmp_path / "it", "multilabel", folds=2, **given)
-    own = [NetworkPredictor(f).task.threshold for f in found.members]  # type: ignore[attr-defined]
-    predictor = NetworkPredictor(found.folder)
+    own = [open_folder(f).task.threshold for f in found.members]  # type: ignore[attr-defined]
+    predictor = open_folder(found.folder)
     assert predictor.task.threshold == pytest.approx(np.mean(own))  # type: ignore[attr-defined]
     assert predictor.task.labels == ("blue", "few", "green", "many", "red")
     assert found.metrics["micro_f1"] > 0.5
@@ -189,7 +189,7 @@ def test_rare_labels_and_one_text_for_all(topics: Path, pretrained: Path, tmp_pa
     text = (topics / "train.csv").read_text()
     (tmp_path / "rare.csv").write_text(text + "mauve,red1 blue1 9\n")
     found = tune(topics, pretrained, tmp_path / "it", train=tmp_path / "rare.csv", folds=2)
-    assert all(NetworkPredictor(f).task.labels[2] == "mauve" for f in found.members)
+    assert all(open_folder(f).task.labels[2] == "mauve" for f in found.members)
     (tmp_path / "one.csv").write_text("label,text\n" + "red,red1 9\nblue,red1 9\n" * 8)
     given = {"train": tmp_path / "one.csv", "dev": None, "folds": 2}
     with pytest.raises(InputError, match=r"the 16 training rows are only 1 such groups"):
@@ -204,4 +204,4 @@ def test_overwriting_leaves_nothing_of_an_ensemble(topics: Path, pretrained: Pat
         finetune(model=pretrained, output=tmp_path / "it", **given)
     finetune(model=pretrained, output=tmp_path / "it", overwrite=True, **given)
     assert not (tmp_path / "it" / "seed-0").exists()
-    assert len(NetworkPredictor(tmp_path / "it").models) == 1
+    assert len(open_folder(tmp_path / "it").models) == 1

@@ -18,9 +18,9 @@ from ownbert.fitting.fit import preview_fit
 from ownbert.fitting.labelled_rows import find_task, read_labelled
 from ownbert.fitting.networks import finetune_on
 from ownbert.fitting.student import taught_texts
-from ownbert.inference.blend_predictor import BlendPredictor
+from ownbert.inference.compute import Compute
 from ownbert.inference.finished_files import copy_files, finished_files
-from ownbert.inference.predictor import NetworkPredictor
+from ownbert.inference.open_folder import open_folder
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
 from ownbert.tasks.recipe import FinetuneRecipe
@@ -90,7 +90,7 @@ def test_the_folder_is_an_ordinary_model_folder(fitted: Path, topics: Path):
     model = AutoModelForSequenceClassification.from_pretrained(fitted).eval()
     text = texts_of(topics / "test.csv")[0]
     logits = model(**tokenizer(text, return_tensors="pt")).logits
-    (ours,) = NetworkPredictor(fitted)([Row(1, (text,))])
+    (ours,) = open_folder(fitted, Compute(network=True))([Row(1, (text,))])
     np.testing.assert_allclose(logits.softmax(-1)[0].detach().numpy(), ours, atol=1e-5)
 
 
@@ -134,7 +134,7 @@ def test_predict_and_evaluate_use_the_blend_unless_told(fitted: Path, topics: Pa
     assert len(outputs[0]) == 45
     assert outputs[0] != outputs[1]
     rows = [Row(0, (text,)) for text in texts_of(topics / "test.csv")]
-    expected = np.asarray(BlendPredictor(fitted)(rows))
+    expected = np.asarray(open_folder(fitted)(rows))
     found = np.asarray([list(row.values()) for row in outputs[0]])
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
@@ -563,7 +563,7 @@ def test_rare_labels_are_found_in_the_blend_and_in_the_plain_folder(imbalanced: 
     model = AutoModelForSequenceClassification.from_pretrained(best).eval()
     texts = texts_of(imbalanced / "test.csv")
     logits = model(**tokenizer(texts, return_tensors="pt", padding=True)).logits
-    ours = NetworkPredictor(best)([Row(1, (text,)) for text in texts])
+    ours = open_folder(best, Compute(network=True))([Row(1, (text,)) for text in texts])
     np.testing.assert_allclose(logits.softmax(-1).detach().numpy(), np.stack(ours), atol=1e-5)
 
 

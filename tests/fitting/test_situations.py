@@ -178,7 +178,7 @@ PARTS: Sequence[tuple[Any, str]] = (
     (findings, "_spread"),
     (findings, "_speed"),
     (findings, "score_all"),
-    (findings, "MemberScorer"),
+    (findings, "Members"),
     (findings, "find_label_errors"),
     (findings, "calibrate"),
     (findings, "hardest_rows"),

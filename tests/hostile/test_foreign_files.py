@@ -17,7 +17,8 @@ from ownbert.data.corpus.store import Store
 from ownbert.errors import InputError
 from ownbert.files import inside, parse_yaml, read_json
 from ownbert.inference.fill_mask import Filler
-from ownbert.inference.predictor import NetworkPredictor, list_members
+from ownbert.inference.open_folder import open_folder
+from ownbert.inference.opened import list_members
 from ownbert.inspect.overview.describe import describe
 from ownbert.inspect.trace.worked_example import trace_attention
 from ownbert.schema import dict_of, either, list_of, maybe, number, one_of, record, text, whole
@@ -68,7 +69,7 @@ def test_a_config_is_refused_before_a_model_is_made(
 ):
     change_config(folder, **changes)
     with pytest.raises(InputError) as caught:
-        NetworkPredictor(folder)
+        open_folder(folder)
     assert message in str(caught.value)
     assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -93,7 +94,7 @@ def test_sizes_of_every_kind_of_table_are_compared(tmp_path: Path):
 
 def test_weights_that_are_not_numbers_are_refused(folder: Path):
     change_weights(folder, classifier__bias=torch.tensor([1.0, float("nan"), 0.0]))
-    for use in (load, NetworkPredictor, Filler):
+    for use in (load, open_folder, Filler):
         with pytest.raises(InputError, match=r"classifier\.bias holds values that are not finite"):
             use(folder)
     # Large numbers are numbers, even if their sum is none.

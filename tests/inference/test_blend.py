@@ -15,8 +15,8 @@ from safetensors.numpy import load_file, save_file
 import ownbert
 from ownbert.errors import InputError
 from ownbert.files import read_json
-from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.blend import Blend, BlendMember
+from ownbert.inference.open_folder import open_folder
 from ownbert.tasks.task import KEY
 from ownbert.text.tokenizer import Tokenizer
 from support.opened_files import opened
@@ -84,7 +84,7 @@ def test_a_blend_is_read_once(linear_blend: Path, tmp_path: Path, monkeypatch: p
 
 def refused(folder: Path) -> None:
     with pytest.raises(InputError) as found:
-        open_predictor(folder)
+        open_folder(folder)
     assert len(str(found.value).splitlines()) == 1
 
 

@@ -6,6 +6,7 @@ Which processor this is is chosen by what torch says of it: bfloat16 itself is c
 import json
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ from ownbert.exporting.export import copy_beside
 from ownbert.exporting.quantize import quantize
 from ownbert.hf.loading import load as load_with_api
 from ownbert.inference.blend import Blend, BlendMember
-from ownbert.inference.default_precision import default_precision
+from ownbert.inference.compute import Compute
+from ownbert.inference.open_folder import open_folder, settled
 from ownbert.inference.precision_check import EACH_AGREES, check_answers, check_vectors
-from ownbert.inference.predictor import NetworkPredictor
 from ownbert.language import translated
 from ownbert.tasks import batched_forward as forward
 from support.cli import refusal, run_cli
@@ -35,6 +36,7 @@ from support.shared import made_once
 from support.tiny import change_weights
 
 KEY = "ownbert_precision"
+OF_FOLDER = Compute(precision=None)
 
 
 def processor(monkeypatch: pytest.MonkeyPatch, *, native: bool) -> None:
@@ -192,8 +194,8 @@ def test_vectors_of_pairs(
     assert values_of(tmp_path / "it")[KEY]["bfloat16"] == "vectors"
     assert "the vectors of 100 texts have cosines of at least 0.99" in card_of(tmp_path / "it")
     for path in (False, True):
-        chosen = default_precision(None, tmp_path / "it", network=path, what=("vectors",))
-        assert chosen.name == "bfloat16"
+        compute = replace(OF_FOLDER, network=path)
+        assert settled(tmp_path / "it", compute, ("vectors",)).precision == "bfloat16"
 
 
 @pytest.mark.usefixtures("native")
@@ -216,7 +218,7 @@ def test_other_weights_say_nothing(
     change_weights(exact, classifier__bias=bias + 1)
     assert KEY in values_of(exact)
     assert not agrees(exact)
-    assert default_precision(None, exact).name == "float32"
+    assert settled(exact, OF_FOLDER).precision == "float32"
     # What is written here has no such key.
     quantize(agreeing, tmp_path / "int8")
     load_with_api(agreeing).save_pretrained(tmp_path / "api")
@@ -241,14 +243,16 @@ def test_all_that_answer_must_agree(agreeing: Path, classifier: Path, tmp_path: 
         return tmp_path / name
 
     both, one = ensemble("both", agreeing, agreeing), ensemble("one", agreeing, classifier)
-    assert default_precision(None, both).name == "bfloat16"
-    assert default_precision(None, one).name == "float32"
-    task = NetworkPredictor(agreeing).task
+    assert settled(both, OF_FOLDER).precision == "bfloat16"
+    assert settled(one, OF_FOLDER).precision == "float32"
+    task = open_folder(agreeing).task
     for folder, name in ((both, "bfloat16"), (one, "float32")):
         members = tuple(BlendMember(m, "network", (m,), 0.5) for m in ("m-0", "m-1"))
         Blend(members, task.labels, task.values(), (0.0,) * 3).write(folder)
-        assert default_precision(None, folder).name == name
-        assert default_precision(None, folder, network=True).name == "float32"  # there is none
+        assert settled(folder, OF_FOLDER).precision == name
+        assert (
+            settled(folder, replace(OF_FOLDER, network=True)).precision == "float32"
+        )  # there is none
     assert predict(both, ["red1 9"]) == predict(both, ["red1 9"], precision="bfloat16")
 
 
@@ -258,22 +262,22 @@ def test_the_card_of_an_ensemble(agreeing: Path, topics: Path, rows: Path, tmp_p
     finetune(model=agreeing, output=tmp_path / "it", seeds=2, max_steps=1, **given)
     assert all(agrees(tmp_path / "it" / f"seed-{seed}") for seed in (0, 1))
     assert EACH_AGREES in card_of(tmp_path / "it")
-    assert default_precision(None, tmp_path / "it").name == "bfloat16"
+    assert settled(tmp_path / "it", OF_FOLDER).precision == "bfloat16"
 
 
 @pytest.mark.usefixtures("native")
 def test_only_torch_on_a_cpu_takes_it(agreeing: Path):
-    assert default_precision(None, agreeing).name == "bfloat16"
-    assert default_precision(None, agreeing, engine="torch").name == "bfloat16"
+    assert settled(agreeing, OF_FOLDER).precision == "bfloat16"
+    assert settled(agreeing, replace(OF_FOLDER, engine="torch")).precision == "bfloat16"
     for engine in ("onnx", "openvino", "auto"):
-        assert default_precision(None, agreeing, engine=engine).name == "float32"
-    assert default_precision("auto", agreeing, engine="onnx").name == "auto"
-    assert default_precision("float32", agreeing) == ("float32", "")
+        assert settled(agreeing, replace(OF_FOLDER, engine=engine)).precision == "float32"
+    assert settled(agreeing, Compute(precision="auto", engine="onnx")).precision == "auto"
+    assert settled(agreeing, Compute()) == Compute(precision="float32", note="")
     with pytest.raises(InputError, match="device 'tpu' is not known"):
-        default_precision(None, agreeing, device="tpu")
+        settled(agreeing, replace(OF_FOLDER, device="tpu"))
     columns = ColumnNames()
-    assert BulkJob("predict", str(agreeing), columns).default_precision().name == "bfloat16"
-    assert BulkJob("embed", str(agreeing), columns).default_precision().name == "float32"
+    assert BulkJob("predict", str(agreeing), columns).settled().precision == "bfloat16"
+    assert BulkJob("embed", str(agreeing), columns).settled().precision == "float32"
 
 
 def test_one_file_has_one_precision(
@@ -307,7 +311,7 @@ def test_one_file_has_one_precision(
 
 
 def test_what_does_not_agree(agreeing: Path, rows: Path):
-    predictor = NetworkPredictor(agreeing)
+    predictor = open_folder(agreeing)
     task, model = predictor.task, load(agreeing)
     labelled = task.read(rows)
     data = task.encode(labelled, predictor.builder, training=False)

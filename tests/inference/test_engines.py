@@ -17,6 +17,7 @@ import ownbert
 from ownbert.checkpoint import save
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
+from ownbert.inference.compute import Compute
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.engines import KINDS, PARITY
 from ownbert.inference.exported_network import FEW_TOKENS, PLACES, groups_by_length
@@ -284,7 +285,7 @@ def test_what_needs_another_output_leaves_the_file_aside(masked: Path, tmp_path:
     line = refusal("embed", masked, "a", "--engine", "onnx")
     assert "has no output last_hidden_state, only prediction_logits" in line
     # A server fills the masks, and gives vectors where the weights are too.
-    served = ServedModel("m", masked, engine="auto")
+    served = ServedModel("m", masked, Compute(engine="auto"))
     served.warm_up()
     assert served.operations == ["embed", "fill"]
     served = ServedModel("m", exported_alone(masked, tmp_path))

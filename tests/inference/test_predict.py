@@ -17,8 +17,9 @@ from ownbert.checkpoint import load_tokenizer, save
 from ownbert.config import EncoderConfig
 from ownbert.data.readers.delimited import read_rows
 from ownbert.finetuning.ensemble import Ensemble
+from ownbert.inference.compute import Compute
+from ownbert.inference.open_folder import open_folder
 from ownbert.inference.prediction_writer import PredictionWriter
-from ownbert.inference.predictor import NetworkPredictor
 from ownbert.nn.model import Model
 from ownbert.tasks import batched_forward as forward
 from ownbert.tasks.batched_forward import forward_rows
@@ -253,7 +254,7 @@ def rows_of(task: str, part: str) -> Path:
     return next(EXAMPLES.glob(f"{task}.{part}.*"))
 
 
-def scores(predictor: NetworkPredictor, rows: Sequence[Row], size: int) -> list[np.ndarray]:
+def scores(predictor: Any, rows: Sequence[Row], size: int) -> list[np.ndarray]:
     """The scores of rows that are answered so many at a time."""
     task, found = predictor.task, []
     for start in range(0, len(rows), size):
@@ -278,13 +279,13 @@ ALIKE = ("classify", "multilabel", "regress", "choose")
 def test_no_task_depends_on_the_company(task: str, blank: Path, tmp_path: Path):
     given = {"model": blank, "train": rows_of(task, "train"), "quiet": True, "max_steps": 3}
     finetune(task, output=tmp_path / "it", seeds=2, **given)
-    predictor = NetworkPredictor(tmp_path / "it")
+    predictor = open_folder(tmp_path / "it")
     rows = list(predictor.task.stream(rows_of(task, "test")))[:40]
     together = scores(predictor, rows, len(rows))
     for size in (1, 7):
         for one, other in zip(together, scores(predictor, rows, size), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
-    rough = scores(NetworkPredictor(tmp_path / "it", precision="bfloat16"), rows, len(rows))
+    rough = scores(open_folder(tmp_path / "it", Compute(precision="bfloat16")), rows, len(rows))
     for one, other in zip(together, rough, strict=True):
         np.testing.assert_allclose(one, other, rtol=0.05, atol=0.05)
     # And several models of any task are averaged.
@@ -311,7 +312,7 @@ def test_numbers_do_not_depend_on_the_company(
 ):
     given = {"model": pretrained, "train": topics / "train.csv", "quiet": True, "max_steps": 4}
     finetune(output=tmp_path / "it", long=long, stride=None if long == "cut" else 8, **given)
-    predictor = NetworkPredictor(tmp_path / "it")
+    predictor = open_folder(tmp_path / "it")
     rows = [Row(i, (t,)) for i, t in enumerate(texts_of(topics / "test.csv"))]
     rows.append(Row(45, ("red1 blue2 9 " * 60,)))
     together = predictor(rows)

@@ -18,8 +18,9 @@ from ownbert import Embedder, InputError, finetune  # noqa: E402
 from ownbert.checkpoint import describe, load, save  # noqa: E402
 from ownbert.data.batch import pack  # noqa: E402
 from ownbert.data.example import Example  # noqa: E402
+from ownbert.inference.compute import Compute  # noqa: E402
+from ownbert.inference.open_folder import open_folder  # noqa: E402
 from ownbert.inference.pipeline import Predictor  # noqa: E402
-from ownbert.inference.predictor import NetworkPredictor  # noqa: E402
 from ownbert.inspect.overview.describe import describe as describe_model  # noqa: E402
 from ownbert.nn.model import Model  # noqa: E402
 from ownbert.tasks.rows import Row  # noqa: E402
@@ -101,21 +102,21 @@ def test_the_same_probabilities(
 ):
     theirs, folder = make(CLASSES, **changes)
     texts = [text for text in SNIPPETS if text.strip() and "<" not in text][:30]
-    predictor = NetworkPredictor(folder)
+    predictor = open_folder(folder)
     assert predictor.task.name == task
     raws, _ = predictor.raws([Row(i, (text,)) for i, text in enumerate(texts)])
     expected = answers(their_logits(theirs, tokenizer, texts)).double()
     assert_close(
         torch.from_numpy(np.stack(raws)).double().reshape(expected.shape), expected, rtol=1e-5
     )
-    rough, _ = NetworkPredictor(folder, precision="bfloat16").raws([Row(0, (texts[0],))])
+    rough, _ = open_folder(folder, Compute(precision="bfloat16")).raws([Row(0, (texts[0],))])
     np.testing.assert_allclose(rough[0], raws[0], rtol=0.1, atol=0.1)
     pair, _ = predictor.raws([Row(1, ("a dog", "Ça va"))])
     given = tokenizer("a dog", "Ça va", return_tensors="pt")
     with torch.no_grad():
         other = answers(theirs(**given).logits)[0].double()
     assert_close(torch.from_numpy(pair[0]).double().reshape(other.shape), other, rtol=1e-5)
-    save(load(folder, description=describe(folder, with_decoder=True)), tmp_path / "ours")
+    save(load(describe(folder, with_decoder=True)), tmp_path / "ours")
     again, info = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not any(info.values())
     logits = [their_logits(model, tokenizer, texts) for model in (again.eval(), theirs)]
@@ -144,7 +145,7 @@ def test_the_same_spans(make: Make, tokenizer: Any, tmp_path: Path):
     ]
     _, first, last = max(spans)
     assert found["answer"] == context[offsets[first, 0] : offsets[last, 1]].strip()
-    save(load(folder, description=describe(folder, with_decoder=True)), tmp_path / "ours")
+    save(load(describe(folder, with_decoder=True)), tmp_path / "ours")
     saved = [load_file(where / "model.safetensors") for where in (folder, tmp_path / "ours")]
     assert saved[0].keys() == saved[1].keys()
     assert all(torch.equal(saved[0][name], saved[1][name]) for name in saved[0])
@@ -160,7 +161,7 @@ def logits_of(model: Model, texts: list[list[int]]) -> torch.Tensor:
 
 def test_a_neighbour_changes_nothing(make: Make):
     _, folder = make(CLASSES, **named(LABELS))
-    model = load(folder, description=describe(folder, with_decoder=True))
+    model = load(describe(folder, with_decoder=True))
     text = [9, 30, 31, 7, 12, 1]
     alone = logits_of(model, [text])[0]
     for others in ([[5, 1]], [[8] * 20 + [1], [4, 4, 1]]):
@@ -217,7 +218,7 @@ def test_training_goes_on_and_resumes(make: Make, tokenizer: Any, rows: Path, tm
         tmp_path / "whole", output_loading_info=True
     )
     assert not any(info.values())
-    predictor = NetworkPredictor(tmp_path / "whole")
+    predictor = open_folder(tmp_path / "whole")
     raws, _ = predictor.raws([Row(i, (text,)) for i, text in enumerate(TEXTS)])
     expected = their_logits(theirs.eval(), tokenizer, TEXTS).softmax(-1)
     assert_close(torch.from_numpy(np.stack(raws)), expected, rtol=1e-5)
@@ -290,18 +291,18 @@ def test_what_is_refused_of_a_folder(make: Make, tmp_path: Path):
     with pytest.raises(InputError, match="answers with its decoder"):
         Embedder(folder)
     with pytest.raises(InputError, match="which only torch computes; leave --engine out"):
-        NetworkPredictor(folder, engine="onnx")
+        open_folder(folder, Compute(engine="onnx"))
     config = json.loads((folder / "config.json").read_text())
     for key, value in {"decoder_start_token_id": 9999, "eos_token_id": [1, 2]}.items():
         (folder / "config.json").write_text(json.dumps(config | {key: value}))
         with pytest.raises(InputError, match=f"{key} is .*; one token of the vocabulary is need"):
-            NetworkPredictor(folder)
+            open_folder(folder)
     (folder / "config.json").write_text(json.dumps(config | {"num_decoder_layers": 2}))
     with pytest.raises(InputError, match=r"unexpected tensor .*decoder\.block\.2"):
-        NetworkPredictor(folder)
+        open_folder(folder)
     (folder / "config.json").write_text(json.dumps(config))
     tensors = load_file(folder / "model.safetensors")
     del tensors["classification_head.dense.weight"]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(InputError, match="missing tensor"):
-        NetworkPredictor(folder)
+        open_folder(folder)

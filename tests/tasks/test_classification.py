@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import f1_score
 
 from ownbert import InputError, evaluate, finetune, predict
-from ownbert.inference.predictor import NetworkPredictor
+from ownbert.inference.open_folder import open_folder
 from ownbert.tasks.rows import Row
 from ownbert.train.state_files import newest_state
 
@@ -56,7 +56,7 @@ def test_predictions_are_in_order_and_sum_to_one(classifier: Path, topics: Path,
 
 
 def test_a_text_gets_the_same_probabilities_in_any_company(classifier: Path, topics: Path):
-    predictor = NetworkPredictor(classifier)
+    predictor = open_folder(classifier)
     _, texts = labels_and_texts(topics / "test.csv")
     rows = [Row(i, (text,)) for i, text in enumerate(texts)]
     together = np.stack(predictor(rows))

@@ -24,7 +24,7 @@ from ownbert.finetuning.init_weights import sinusoidal_positions
 from ownbert.finetuning.labelled_splits import LabelledSplits
 from ownbert.finetuning.preview import preview_finetuning
 from ownbert.finetuning.run import FinetuningRun
-from ownbert.inference.predictor import NetworkPredictor
+from ownbert.inference.open_folder import open_folder
 from ownbert.settings import resolve
 from ownbert.tasks.image import ImageTask, choose_sizes
 from ownbert.tasks.recipe import FinetuneRecipe, TaskSettings, Vit
@@ -118,7 +118,7 @@ def test_the_folder_is_one_of_transformers(model: Path, three_digits: tuple[Arra
     with torch.no_grad():
         expected = theirs(**pixels).logits.softmax(-1).numpy()
     task = ImageTask()
-    found = np.stack(NetworkPredictor(model)(list(task.stream(pictures))))
+    found = np.stack(open_folder(model)(list(task.stream(pictures))))
     assert np.abs(found - expected).max() < 1e-5
     assert theirs.config.id2label == {i: str(i) for i in range(3)}
 
@@ -172,7 +172,7 @@ def test_answers_may_lie_among_the_pictures(model: Path, folders: Path, tmp_path
 
 
 def test_colours_and_other_sizes_are_made_to_fit(model: Path, three_digits: tuple[Arrays, Arrays]):
-    predictor, task = NetworkPredictor(model), ImageTask()
+    predictor, task = open_folder(model), ImageTask()
     grey = np.round(three_digits[1][0][:20] * 255).astype("u1")
     expected = np.stack(predictor(list(task.stream(grey))))
     colour = np.stack(predictor(list(task.stream(np.stack([grey] * 3, -1)))))
@@ -258,12 +258,10 @@ def test_seeds_are_averaged_and_share_what_was_measured(folders: Path, tmp_path:
     finetune("image", output=tmp_path / "it", folds=2, **given)
     processors = [Processor.load(tmp_path / "it" / f"fold-{i}") for i in (1, 2)]
     assert processors[0] == processors[1]
-    found = np.stack(NetworkPredictor(tmp_path / "it")(list(ImageTask().stream(folders / "test"))))
+    found = np.stack(open_folder(tmp_path / "it")(list(ImageTask().stream(folders / "test"))))
     alone = [
         np.stack(
-            NetworkPredictor(tmp_path / "it" / f"fold-{i}")(
-                list(ImageTask().stream(folders / "test"))
-            )
+            open_folder(tmp_path / "it" / f"fold-{i}")(list(ImageTask().stream(folders / "test")))
         )
         for i in (1, 2)
     ]

@@ -12,7 +12,7 @@ from ownbert import InputError, evaluate, finetune
 from ownbert.checkpoint import load
 from ownbert.data.batch import Example
 from ownbert.finetuning.run import FinetuningRun, WordsInUse
-from ownbert.inference.predictor import NetworkPredictor
+from ownbert.inference.open_folder import open_folder
 from ownbert.settings import resolve
 from ownbert.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe, TaskSettings
 from ownbert.tasks.rows import Row
@@ -73,7 +73,7 @@ def test_long_documents_are_read_to_their_end(pretrained: Path, tmp_path: Path):
     recipe = resolve(FinetuneRecipe, config=output / "recipe.yaml")
     assert recipe.task.long == "windows"
     assert FinetuningRun(recipe).recipe == recipe
-    predictor = NetworkPredictor(output)
+    predictor = open_folder(output)
     noise = "w1 " * 400
     ends = [noise + "red1 red2 red3", noise + "blue1 blue2 blue3"]
     one, other = predictor([Row(i, (text,)) for i, text in enumerate(ends)])
@@ -99,7 +99,7 @@ def test_a_folder_that_names_no_way_cuts(pretrained: Path, topics: Path, tmp_pat
              long="cut", epochs=1, quiet=True)  # fmt: skip
     saved = json.loads((tmp_path / "out" / "config.json").read_text())["ownbert_task"]
     assert "long" not in saved["settings"]  # as all folders were before there was a choice
-    predictor = NetworkPredictor(tmp_path / "out")
+    predictor = open_folder(tmp_path / "out")
     predictor([Row(1, ("w1 " * 100,))])
     assert (predictor.task.settings.long, predictor.cut) == ("cut", 1)
 

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from ownbert import InputError, evaluate, finetune, predict
 from ownbert.cli import app
 from ownbert.data.batch import Example, pack
-from ownbert.inference.predictor import NetworkPredictor
+from ownbert.inference.open_folder import open_folder
 from ownbert.tasks.multilabel import MultiLabelTask, best_threshold, score_multilabel
 from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.row_objectives import MultiLabelObjective
@@ -106,7 +106,7 @@ def test_the_folder_is_the_same_model_in_transformers(labeller: Path, data: Path
     theirs = AutoModelForSequenceClassification.from_pretrained(labeller).eval()
     assert theirs.config.problem_type == "multi_label_classification"
     assert [theirs.config.id2label[i] for i in range(3)] == ["blue", "green", "red"]
-    predictor = NetworkPredictor(labeller)
+    predictor = open_folder(labeller)
     rows = predictor.task.read(data / "test.csv")
     for row, ours in zip(rows, predictor(rows), strict=True):
         ids = torch.from_numpy(predictor.builder.one(predictor.builder.ids(row.texts)[0]))[None]
@@ -116,14 +116,14 @@ def test_the_folder_is_the_same_model_in_transformers(labeller: Path, data: Path
 
 
 def test_a_text_gets_the_same_probabilities_in_any_company(labeller: Path, data: Path):
-    predictor = NetworkPredictor(labeller)
+    predictor = open_folder(labeller)
     rows = predictor.task.read(data / "test.csv")
     alone = np.concatenate([predictor([row]) for row in rows])
     assert np.abs(np.stack(predictor(rows)) - alone).max() < 1e-5
 
 
 def test_the_threshold_is_the_best_on_dev_rows_and_is_kept(labeller: Path, data: Path):
-    predictor = NetworkPredictor(labeller)
+    predictor = open_folder(labeller)
     task = predictor.task
     assert isinstance(task, MultiLabelTask)
     rows = task.read(data / "dev.csv")
@@ -145,7 +145,7 @@ def test_what_is_given_stays_and_without_dev_rows_the_threshold_is_a_half(
     for options, threshold in ((dev, 0.3), ([], 0.5)):
         output = tmp_path / str(threshold)
         assert CliRunner().invoke(app, [*command, *options, "-o", str(output)]).exit_code == 0
-        task = NetworkPredictor(output).task
+        task = open_folder(output).task
         assert isinstance(task, MultiLabelTask)
         assert (task.threshold, task.settings.separator) == (threshold, ";")
 
@@ -160,7 +160,7 @@ def test_the_guessed_separator_is_kept_for_other_files(labeller: Path, tmp_path:
 def test_long_documents(data: Path, pretrained: Path, tmp_path: Path, long: str):
     output = tmp_path / "out"
     tune(data, pretrained, output, long=long, stride=4, max_length=16, rdrop=0.5)
-    predictor = NetworkPredictor(output)
+    predictor = open_folder(output)
     rows = [Row(1, ("w1 " * 200 + "red1 " * 40,)), Row(2, ("red1 9",)), Row(3, ("",))]
     together = np.stack(predictor(rows))
     alone = np.concatenate([predictor([row]) for row in rows])
@@ -170,7 +170,7 @@ def test_long_documents(data: Path, pretrained: Path, tmp_path: Path, long: str)
 
 
 def test_windows_are_averaged(labeller: Path):
-    predictor = NetworkPredictor(labeller)
+    predictor = open_folder(labeller)
     predictor.task.settings = replace(predictor.task.settings, long="windows", stride=0)
     room = predictor.builder.room
     first, second = " ".join(["red1"] * room), " ".join(["blue1"] * room)

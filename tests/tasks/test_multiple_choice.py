@@ -13,10 +13,11 @@ from transformers import AutoModelForMultipleChoice, AutoTokenizer
 from typer.testing import CliRunner
 
 from ownbert import InputError, evaluate, finetune, predict
+from ownbert.checkpoint import describe
 from ownbert.cli import app
 from ownbert.data.batch import pack
 from ownbert.data.readers.columns import ColumnNames
-from ownbert.inference.predictor import NetworkPredictor
+from ownbert.inference.open_folder import open_folder
 from ownbert.tasks.multiple_choice import MultipleChoiceTask
 from ownbert.tasks.row_objectives import MultipleChoiceObjective, RDrop
 from ownbert.tasks.rows import Row
@@ -85,7 +86,7 @@ def test_it_is_the_model_of_transformers(chooser: Path, questions: Path):
     assert config["architectures"] == ["BertForMultipleChoice"]
     theirs, loading = AutoModelForMultipleChoice.from_pretrained(chooser, output_loading_info=True)
     assert not any(loading.values())
-    tokenizer, predictor = AutoTokenizer.from_pretrained(chooser), NetworkPredictor(chooser)
+    tokenizer, predictor = AutoTokenizer.from_pretrained(chooser), open_folder(chooser)
     rows = predictor.task.read(questions / "test.jsonl")[:20]
     for row, ours in zip(rows, predictor(rows), strict=True):
         prompt, *choices = row.texts
@@ -94,7 +95,7 @@ def test_it_is_the_model_of_transformers(chooser: Path, questions: Path):
         with torch.no_grad():
             logits = theirs.eval()(**given).logits[0]
         data = predictor.task.encode([row], predictor.builder, training=False)
-        model = predictor.task.load(chooser)
+        model = predictor.task.load(describe(chooser))
         with torch.no_grad():
             found = model(pack(data.examples)).logits["choice"][:, 0]
         torch.testing.assert_close(found, logits, atol=1e-5, rtol=0)
@@ -102,7 +103,7 @@ def test_it_is_the_model_of_transformers(chooser: Path, questions: Path):
 
 
 def test_a_row_gets_the_same_answer_in_any_company(chooser: Path, questions: Path):
-    predictor = NetworkPredictor(chooser)
+    predictor = open_folder(chooser)
     rows = predictor.task.read(questions / "test.jsonl")
     together, alone = predictor(rows), [predictor([row])[0] for row in rows]
     for one, other in zip(together, alone, strict=True):
@@ -110,7 +111,7 @@ def test_a_row_gets_the_same_answer_in_any_company(chooser: Path, questions: Pat
 
 
 def batch_of(chooser: Path, rows: list[Row]):
-    predictor = NetworkPredictor(chooser)
+    predictor = open_folder(chooser)
     examples = predictor.task.encode(rows, predictor.builder, training=True).examples
     return pack(list(examples)), pack([*examples, *examples])
 
@@ -160,11 +161,11 @@ def test_poolings_and_two_passes(pretrained: Path, questions: Path, tmp_path: Pa
         epochs=1,
         quiet=True,
     )
-    assert NetworkPredictor(tmp_path / "out").models[0].specs["choice"].pooling == "mean"
+    assert open_folder(tmp_path / "out").models[0].specs["choice"].pooling == "mean"
 
 
 def test_long_texts_are_cut_and_counted(chooser: Path):
-    predictor = NetworkPredictor(chooser)
+    predictor = open_folder(chooser)
     long = " ".join(["red1"] * 100)
     rows = [Row(1, (long, "red1", "blue2")), Row(2, ("red1", "red1", "blue2"))]
     data = predictor.task.encode(rows, predictor.builder, training=False)

@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,7 @@ from ownbert.checkpoint import load
 from ownbert.cli import app
 from ownbert.data.batch import Example, pack
 from ownbert.data.readers.columns import ColumnNames
-from ownbert.inference.predictor import NetworkPredictor
+from ownbert.inference.open_folder import open_folder
 from ownbert.tasks.packed_network import PackedNetwork
 from ownbert.tasks.regression import RegressionTask, score_regression
 from ownbert.tasks.row_objectives import RegressionObjective
@@ -83,7 +84,7 @@ def read(tmp_path: Path, text: str, name: str = "t.csv", label: str | None = Non
     return [row.target for row in task.read(tmp_path / name)], task.labels
 
 
-def in_transformers(folder: Path, predictor: NetworkPredictor, rows: list[Row]) -> np.ndarray:
+def in_transformers(folder: Path, predictor: Any, rows: list[Row]) -> np.ndarray:
     theirs = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     found = []
     for row in rows:
@@ -110,7 +111,7 @@ def test_it_learns_in_the_users_units(rater: Path, data: Path, tmp_path: Path):
 
 
 def test_the_folder_is_the_same_model_in_transformers(rater: Path, data: Path):
-    predictor = NetworkPredictor(rater)
+    predictor = open_folder(rater)
     rows = predictor.task.read(data / "test.csv")
     expected = in_transformers(rater, predictor, rows)
     assert np.abs(expected[:, 0] - 1200).mean() < 150  # units of the file
@@ -146,7 +147,7 @@ def test_finish_changes_the_units_of_each_model_and_no_answer(data: Path, pretra
 
 
 def test_a_text_gets_the_same_number_in_any_company(single: Path, data: Path, tmp_path: Path):
-    predictor = NetworkPredictor(single)
+    predictor = open_folder(single)
     rows = predictor.task.read(data / "test.csv")
     together = np.stack(predictor(rows))
     alone = np.concatenate([predictor([row]) for row in rows])
@@ -185,7 +186,7 @@ def test_a_folder_of_transformers_with_one_output_answers(
     (folder / "config.json").write_text(json.dumps(config))
     predict(folder, data / "test.csv", tmp_path / "out.jsonl")
     shown = [json.loads(line)["value"] for line in (tmp_path / "out.jsonl").open()]
-    predictor = NetworkPredictor(tmp_path / "ours")
+    predictor = open_folder(tmp_path / "ours")
     expected = np.stack(predictor(predictor.task.read(data / "test.csv")))[:, 0]
     assert_close(shown, expected)
     ours = evaluate(tmp_path / "ours", data / "test.csv")
@@ -196,7 +197,7 @@ def test_a_folder_of_transformers_with_one_output_answers(
 def test_long_documents(data: Path, pretrained: Path, tmp_path: Path, long: str):
     output = tmp_path / "out"
     tune(data, pretrained, output, long=long, stride=4, max_length=16, rdrop=0.5)
-    predictor = NetworkPredictor(output)
+    predictor = open_folder(output)
     rows = [Row(1, ("w1 " * 200 + "red1 " * 40,)), Row(2, ("red1 9",)), Row(3, ("",))]
     together = np.stack(predictor(rows))
     alone = np.concatenate([predictor([row]) for row in rows])

@@ -15,7 +15,7 @@ from ownbert.checkpoint import load
 from ownbert.data.batch import Example, pack
 from ownbert.files import read_yaml
 from ownbert.finetuning.run import FinetuningRun, WordsInUse
-from ownbert.inference.predictor import NetworkPredictor
+from ownbert.inference.open_folder import open_folder
 from ownbert.tasks.batched_forward import forward_rows
 from ownbert.tasks.packed_network import PackedNetwork
 from ownbert.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe, TaskSettings
@@ -71,7 +71,7 @@ def test_what_stands_at_the_end_of_long_documents(long, pretrained: Path, tmp_pa
         assert found < 0.6  # the model is of 48 tokens
     else:
         assert found > 0.8
-    alone = NetworkPredictor(output)
+    alone = open_folder(output)
     texts = [Row(i, (line.split(",")[1],)) for i, line in enumerate(dev.read_text().splitlines())]
     together = np.stack(alone(texts[1:]))
     one_by_one = np.concatenate([alone([row]) for row in texts[1:]])
@@ -92,7 +92,7 @@ def test_the_answer_to_windows_is_the_mean_of_transformers_answers(pretrained, t
             for w in windows
         ]
     mean = torch.stack(each).softmax(-1).mean(0).numpy()
-    assert np.abs(NetworkPredictor(tmp_path / "out")([Row(1, (text,))])[0] - mean).max() < 1e-5
+    assert np.abs(open_folder(tmp_path / "out")([Row(1, (text,))])[0] - mean).max() < 1e-5
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_a_document_of_ten_thousand_tokens_is_learnt_from(pretrained: Path, tmp_
     model = tune(tmp_path, pretrained, tmp_path / "out", most, train=train, dev=train,
                  long="segments", batch_size=2, stride=4)  # fmt: skip
     assert model.encoder.gradient_checkpointing
-    predictor = NetworkPredictor(tmp_path / "out")
+    predictor = open_folder(tmp_path / "out")
     predictor([Row(1, ("w1 " * 10_000,))])
     assert predictor.cut == 0
     predictor([Row(1, ("w1 " * 50_000,))])
@@ -130,7 +130,7 @@ def test_pairs_are_found_by_their_names_and_are_transformers_pairs(pretrained, t
     output = tmp_path / "out"
     tune(tmp_path, pretrained, output, train=train, dev=dev, epochs=2)
     rows = [json.loads(line) for line in dev.read_text().splitlines()]
-    ours = NetworkPredictor(output)(
+    ours = open_folder(output)(
         [Row(i, (r["premise"], r["hypothesis"])) for i, r in enumerate(rows)]
     )
     tokenizer = AutoTokenizer.from_pretrained(output)
@@ -301,7 +301,7 @@ def test_the_loss_can_be_watched(pretrained: Path, topics: Path, tmp_path: Path)
     tune(topics, pretrained, tmp_path / "out", measure="loss", epochs=3, patience=1)
     rows = [json.loads(x) for x in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     least = min(row["loss"] for row in rows if row.get("evaluation"))
-    task = NetworkPredictor(tmp_path / "out").task
+    task = open_folder(tmp_path / "out").task
     assert task.name == "classify"
     run = FinetuningRun(
         FinetuneRecipe(
@@ -376,7 +376,7 @@ def test_a_classifier_with_the_pooling_of_its_base(pretrained: Path, topics: Pat
     tune(topics, folder, tmp_path / "out")
     assert load(tmp_path / "out").specs["classification"].pooling == "mean"
     assert "pooling: mean" in (tmp_path / "out" / "recipe.yaml").read_text()
-    assert NetworkPredictor(tmp_path / "out").models[0].specs["classification"].pooling == "mean"
+    assert open_folder(tmp_path / "out").models[0].specs["classification"].pooling == "mean"
 
 
 def test_minilm_is_read_as_sentence_transformers_reads_it(topics: Path):

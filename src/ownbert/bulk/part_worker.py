@@ -9,7 +9,6 @@ import secrets
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,10 @@ from ownbert.bulk.storage import DONE, StoredFolder
 from ownbert.checkpoint.agreement import ANSWERS, VECTORS
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
-from ownbert.inference.default_precision import ChosenPrecision, default_precision
-from ownbert.inference.embedder import Embedder, in_blocks
+from ownbert.inference.compute import AS_FOLDER, Compute
+from ownbert.inference.open_folder import settled
 from ownbert.inference.predict import RowPredictions
-from ownbert.inference.vector_files import (
-    arrow_table,
-    records_of,
-    refuse_options,
-    vectors_depend_on,
-)
+from ownbert.inference.vector_files import RowVectors
 from ownbert.tasks.rows import OutputOptions
 
 # So often a part may end its worker: Ray itself would start another one for ever.
@@ -41,133 +35,40 @@ class BulkJob:
         command: predict or embed.
         folder: of the model.
         columns: that the user named.
-        device, precision: as of the commands.
-        options: predict: those of ``OutputOptions`` and ``network``; embed: ``max_length`` and
-            those of ``Embedder.encode``.
+        compute: what computes.
+        options: predict: those of ``OutputOptions``; embed: ``max_length`` and those of
+            ``Embedder.encode``.
     """
 
     command: str
     folder: str
     columns: ColumnNames
-    device: str = "auto"
-    precision: str | None = None
+    compute: Compute = AS_FOLDER
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def default_precision(self) -> ChosenPrecision:
-        """The precision that the folder is used in here.
+    def settled(self) -> Compute:
+        """What computes here, with the precision that the folder says.
 
         Raises:
             InputError: the folder cannot be used.
         """
-        vectors = self.command == "embed"
-        return default_precision(
-            self.precision,
-            self.folder,
-            device=self.device,
-            network=vectors or bool(self.options.get("network")),
-            what=(VECTORS,) if vectors else (ANSWERS, VECTORS),
-        )
+        what = (VECTORS,) if self.command == "embed" else (ANSWERS, VECTORS)
+        return settled(self.folder, self.compute, what)
 
-    def open(self) -> "RowAnswers | RowVectors":
+    def open(self) -> RowPredictions | RowVectors:
         """The model, ready to answer.
 
         Raises:
             InputError: the folder or an option cannot be used.
         """
-        return RowAnswers(self) if self.command == "predict" else RowVectors(self)
-
-
-class RowAnswers:
-    """The answers of a fine-tuned model to parts of an input, as Arrow tables."""
-
-    def __init__(self, job: BulkJob) -> None:
-        options = dict(job.options)
-        self._columns = job.columns
-        self._predictions = RowPredictions(
-            job.folder,
-            None,
-            columns=job.columns,
-            device=job.device,
-            precision=job.precision,
-            network=options.pop("network", False),
-            options=OutputOptions(**options),
-        )
-
-    def refuse_kind(self, kind: str) -> None:
-        """Raise ``InputError`` for files that the task cannot read in parts."""
-        self._predictions.refuse_parts_of(kind)
-
-    def depends_on(self) -> dict[str, Any]:
-        """What the answers depend on, besides the rows."""
-        return self._predictions.depends_on(self._columns)
-
-    def table(self, source: Any, before: int) -> Any:
-        """The answers to the rows of a part.
-
-        Args:
-            source: a file or a table.
-            before: rows at its beginning that are not of the part.
-
-        Returns:
-            A pyarrow.Table.
-        """
-        import pyarrow as pa
-
-        rows = []
-        for block in self._predictions.read(source, before):
-            rows += self._predictions.predict(block)
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        try:
-            return pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
-        except (pa.ArrowException, OverflowError) as error:
-            raise InputError(
-                f"{source}: values of a column are not of one kind ({error})"
-            ) from None
-
-    def warnings(self) -> list[str]:
-        """Of all parts so far."""
-        return list(self._predictions.warnings())
-
-
-class RowVectors:
-    """The vectors of the texts of parts of an input, as Arrow tables."""
-
-    def __init__(self, job: BulkJob) -> None:
-        self._options = dict(job.options)
-        self._columns = job.columns
-        self._embedder = Embedder(
-            job.folder,
-            device=job.device,
-            precision=job.precision,
-            max_length=self._options.pop("max_length", None),
-        )
-        refuse_options(self._options)
-        self._embedder.encode([], **self._options)  # refuses wrong values
-
-    def refuse_kind(self, kind: str) -> None:
-        """Texts of any file can be embedded."""
-
-    def depends_on(self) -> dict[str, Any]:
-        """As of ``RowAnswers``."""
-        columns = {"text": self._columns.text, "id": self._columns.id}
-        return vectors_depend_on(self._embedder, columns, self._options)
-
-    def table(self, source: Any, before: int) -> Any:
-        """As of ``RowAnswers``."""
-        import numpy as np
-
-        records = islice(records_of(source, self._columns), before, None)
-        kept, vectors = [], [np.empty((0, self._embedder.size), np.float32)]
-        for block in in_blocks(records, size=lambda each: len(each[1])):
-            kept += block
-            texts = [text for _, text in block]
-            vectors.append(self._embedder.encode(texts, **self._options))
-        return arrow_table(kept, np.concatenate(vectors), self._columns.id)
-
-    def warnings(self) -> list[str]:
-        """As of ``RowAnswers``."""
-        warning = self._embedder.warning()
-        return [] if warning is None else [warning]
+        options = dict(self.options)
+        if self.command == "predict":
+            given: Any = {"columns": self.columns, "options": OutputOptions(**options)}
+            return RowPredictions(self.folder, None, compute=self.compute, **given)
+        most = options.pop("max_length", None)
+        rows = RowVectors(self.folder, self.columns, self.compute, most, options)
+        rows.embedder.encode([], **options)  # refuses wrong values
+        return rows
 
 
 class PartWorker:
@@ -215,7 +116,7 @@ class PartWorker:
                 if self._refused:
                     raise InputError(self._refused)
                 record = self.answer(row["name"], InputPart(**json.loads(row["part"])))
-                found.append({"record": record, "warnings": self._model.warnings()})
+                found.append({"record": record, "warnings": list(self._model.warnings())})
             except InputError as error:
                 found.append({"error": str(error)})
             found[-1]["worker"] = self._name

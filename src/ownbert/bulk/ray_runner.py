@@ -28,6 +28,7 @@ from ownbert.data.corpus.workers import cores
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
+from ownbert.inference.compute import Compute
 from ownbert.settings import between
 
 Progress = Callable[[int], None]
@@ -90,9 +91,8 @@ def predict_with_ray(
         "predict",
         str(folder),
         ColumnNames(text_column, second_column, id=id_column),
-        device,
-        precision,
-        {"network": network, "top": top_k, "threshold": threshold, "probabilities": probabilities},
+        Compute(device, precision, network=network),
+        {"top": top_k, "threshold": threshold, "probabilities": probabilities},
     )
     return _run(job, inputs, output, workers, threads, part_rows, resume, progress, say)
 
@@ -125,7 +125,8 @@ def embed_with_ray(
     Returns, raises: as ``predict_with_ray``.
     """
     columns = ColumnNames(text=text_column, id=id_column)
-    job = BulkJob("embed", str(folder), columns, device, precision, options)
+    compute = Compute(device, precision, network=True)
+    job = BulkJob("embed", str(folder), columns, compute, options)
     return _run(job, inputs, output, workers, threads, part_rows, resume, progress, say)
 
 
@@ -149,16 +150,16 @@ def _run(
     files = list_input_files(inputs)
     _require_ray()
     job = replace(job, folder=str(model_folder(job.folder).absolute()))
-    chosen = job.default_precision()  # here: all workers take the same
-    if say is not None and chosen.note:
-        say(chosen.note)
-    job = replace(job, precision=chosen.name)
+    compute = job.settled()  # here: all workers take the same
+    if say is not None and compute.note:
+        say(compute.note)
+    job = replace(job, compute=compute)
     made_for = _made_for(job, files, part_rows)
     warnings: dict[Any, list[str]] = {}
     with PartsFolder(output, made_for, resume=resume) as parts:
         if parts.complete is not None:
             return parts.complete
-        with parts.kept(), crew_of(workers, threads, job.device) as crew:
+        with parts.kept(), crew_of(workers, threads, job.compute.device) as crew:
             if parts.plan is None:
                 parts.begin(_split(files, part_rows))
             show = progress or (lambda rows: None)

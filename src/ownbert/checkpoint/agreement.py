@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from ownbert.checkpoint.config_file import read_config
+from ownbert.checkpoint.description import Description, describe
 from ownbert.checkpoint.model_files import AGREEMENT_KEY, CONFIG, weights_checksums
 from ownbert.files import atomic_path, read_json
 
@@ -29,20 +29,18 @@ def record_agreement(folder: Path, what: str) -> None:
         path.write_bytes(json.dumps(values, ensure_ascii=False, indent=2).encode())
 
 
-def claims(folder: Path, what: Collection[str] = (ANSWERS, VECTORS)) -> bool:
-    """Whether a folder says that one of ``what`` agrees in bfloat16, be it of other weights."""
-    return _value(folder).get("bfloat16") in what
+def claims(values: Mapping[str, Any], what: Collection[str] = (ANSWERS, VECTORS)) -> bool:
+    """Whether a config.json says, if of other weights, that one of ``what`` agrees in bfloat16."""
+    return (values.get(AGREEMENT_KEY) or {}).get("bfloat16") in what
 
 
-def agrees(folder: Path, what: Collection[str] = (ANSWERS, VECTORS)) -> bool:
+def agrees(folder: Path | Description, what: Collection[str] = (ANSWERS, VECTORS)) -> bool:
     """Whether a folder says of its own weights that one of ``what`` agrees in bfloat16."""
-    value = _value(folder)
-    return value.get("bfloat16") in what and value["weights"] == weights_checksums(folder)
-
-
-def _value(folder: Path) -> Mapping[str, Any]:
-    path = folder / CONFIG
-    return (read_config(path).get(AGREEMENT_KEY) if path.is_file() else None) or {}
+    found = describe(folder, with_decoder=True)
+    if not claims(found.values, what):
+        return False
+    assert found.folder is not None
+    return found.values[AGREEMENT_KEY]["weights"] == weights_checksums(found.folder)
 
 
 def without_agreement(values: Mapping[str, Any]) -> dict[str, Any]:

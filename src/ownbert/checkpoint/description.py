@@ -40,6 +40,7 @@ class Description:
         values: all keys and values.
         decoder: structure of the decoder that the heads stand on, if there is one.
         second_reading: how it reads the text.
+        folder: where it is.
     """
 
     config: EncoderConfig
@@ -51,6 +52,11 @@ class Description:
     values: Mapping[str, Any]
     decoder: EncoderConfig | None = None
     second_reading: SecondReading | None = None
+    folder: Path | None = None
+
+    def __reduce__(self) -> Any:
+        # A family holds functions, which are not pickled: it is found by its name.
+        return _described, ({**vars(self), "family": self.family.model_type},)
 
     @property
     def weight_map(self) -> WeightMap:
@@ -93,23 +99,40 @@ class Description:
                 )
 
 
+def _described(state: dict[str, Any]) -> Description:
+    return Description(**{**state, "family": family_of(state["family"], "a pickle")})
+
+
 def describe(
-    folder: str | Path, *, any_architecture: bool = False, with_decoder: bool = False
+    folder: "str | Path | Description",
+    *,
+    values: Mapping[str, Any] | None = None,
+    any_architecture: bool = False,
+    with_decoder: bool = False,
 ) -> Description:
     """The description of a model folder, from its config.json.
 
     Args:
-        folder: of the model; where config.json names no architecture, it is the base model.
+        folder: of the model; where config.json names no architecture, it is the base model. A
+            description is returned as it is.
+        values: of config.json, if it has been read.
         any_architecture: an unknown one (a custom class) is the base model too.
         with_decoder: whether the decoder of the model may be what answers.
 
     Raises:
         InputError: values are not supported.
     """
-    path = model_folder(folder) / CONFIG
-    return describe_config(
-        read_config(path), path, any_architecture=any_architecture, with_decoder=with_decoder
+    if isinstance(folder, Description):
+        return folder
+    folder = model_folder(folder)
+    path = folder / CONFIG
+    found = describe_config(
+        read_config(path) if values is None else values,
+        path,
+        any_architecture=any_architecture,
+        with_decoder=with_decoder,
     )
+    return replace(found, folder=folder)
 
 
 def describe_config(

@@ -25,7 +25,6 @@ from ownbert.checkpoint.translation import new_translation, save_translation
 from ownbert.checkpoint.weights import read_weights, write_model
 from ownbert.config import HeadSpec
 from ownbert.families import family_of
-from ownbert.hub import model_folder
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import Undrawn
 from ownbert.text.tokenizer import Tokenizer
@@ -77,13 +76,12 @@ def save(
 
 
 def load(
-    folder: str | Path,
+    folder: str | Path | Description,
     *,
     heads: Sequence[str | HeadSpec] | None = None,
     pooler: bool | None = None,
     labels: Sequence[str] = (),
     dropout: float | None = None,
-    description: Description | None = None,
     anew: Collection[str] = (),
 ) -> Model:
     """The packed model of a Hugging Face folder, in evaluation mode.
@@ -91,30 +89,29 @@ def load(
     That of a quantized folder has ``QuantizedLinear`` in its blocks, and cannot be trained.
 
     Args:
-        folder: with config.json and weights.
+        folder: with config.json and weights, or its description, so that config.json is not read
+            again; a model whose decoder answers has one alone (``with_decoder``).
         heads: instead of those of the folder. Heads (and a pooler) that it lacks are newly
             initialised; its other heads are left out.
         pooler: whether there is one; by default as the folder or the heads need it.
         labels: names of the classes, instead of the folder's.
         dropout: rate of all layers, instead of the folder's.
-        description: of the folder, from ``describe``, so that config.json is not read again; a
-            model whose decoder answers is loaded with one alone (``with_decoder``).
         anew: kinds of ``heads`` that are newly initialised even if the folder has them.
 
     Raises:
         InputError: a file is missing, a tensor is missing, unexpected or of the wrong shape, or
             the config has a value that is not supported.
     """
-    folder = model_folder(folder)
-    description = describe(folder) if description is None else description
+    description = describe(folder)
+    assert description.folder is not None
     specs = None
     if heads is not None:
         specs = [description.spec_of(head) if isinstance(head, str) else head for head in heads]
     smooth = None
     if is_quantized(description.values):
-        tensors, smooth, path = read_quantized(folder)
+        tensors, smooth, path = read_quantized(description.folder)
     else:
-        tensors, path = read_weights(folder)
+        tensors, path = read_weights(description.folder)
     require_sizes(tensors, description if heads is None else replace(description, specs=()), path)
     with_pooler = _has_pooler(description, heads) if pooler is None else pooler
     other = heads is not None or pooler is not None

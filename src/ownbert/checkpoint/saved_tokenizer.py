@@ -1,9 +1,12 @@
 """The tokenizer of a model folder, and whether it is the one that was saved with the model."""
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ownbert.checkpoint.config_file import read_config
+from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.model_files import CONFIG
 from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
@@ -15,26 +18,36 @@ from ownbert.text.tokenizer import Tokenizer
 VOCABULARY = "ownbert_vocabulary"
 
 
-def load_tokenizer(folder: str | Path, *, config: EncoderConfig | None = None) -> Tokenizer:
+def load_tokenizer(
+    folder: str | Path | Description, *, config: EncoderConfig | None = None
+) -> Tokenizer:
     """The tokenizer of a model folder.
+
+    Args:
+        folder: of the model, or its description, so that config.json is not read again.
+        config: of the model; by default that of the description.
 
     Raises:
         InputError: it has more tokens than ``config``, or is not the one that was saved.
     """
-    folder = model_folder(folder)
-    tokenizer = Tokenizer.load(folder)
+    values: Mapping[str, Any] = {}
+    if isinstance(folder, Description):
+        assert folder.folder is not None
+        values, config, folder = folder.values, config or folder.config, folder.folder
+    elif ((folder := model_folder(folder)) / CONFIG).exists():
+        values = read_config(folder / CONFIG)
+    tokenizer = Tokenizer.load(folder, values)
     if config is not None and tokenizer.vocab_size > config.vocab_size:
         raise InputError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, the model only "
             f"{config.vocab_size}; they are not of one model"
         )
-    if (folder / CONFIG).exists():
-        saved = read_config(folder / CONFIG).get(VOCABULARY)
-        if isinstance(saved, str) and saved != _fingerprint(tokenizer, _counted(saved)):
-            raise InputError(
-                f"{folder}: the vocabulary is not the one that the model was trained with; put "
-                "the original tokenizer files back"
-            )
+    saved = values.get(VOCABULARY)
+    if isinstance(saved, str) and saved != _fingerprint(tokenizer, _counted(saved)):
+        raise InputError(
+            f"{folder}: the vocabulary is not the one that the model was trained with; put the "
+            "original tokenizer files back"
+        )
     return tokenizer
 
 

@@ -113,6 +113,7 @@ def predict(
     """
     from ownbert.data.readers.columns import ColumnNames
     from ownbert.data.readers.memory import Lines
+    from ownbert.inference.compute import Compute
     from ownbert.inference.predict import RowPredictions, count_rows, refuse_missing
     from ownbert.inference.predict import predict as run
     from ownbert.inference.shards import as_shard
@@ -154,8 +155,6 @@ def predict(
     found: Any = given_input(texts or (), data, missing=_NOTHING)
     if isinstance(found, Iterator):
         found = Lines(found)
-    given: dict[str, Any] = {"device": device, "precision": precision, "network": network}
-    given["engine"] = engine
     if str(output) == "-":
         if resume:
             raise InputError("--resume continues a file; give it as -o FILE")
@@ -167,8 +166,8 @@ def predict(
             folder,
             found,
             columns=ColumnNames(text_column, second_column, id=id_column),
+            compute=Compute(device, precision, engine, network),
             options=OutputOptions(top, threshold, probabilities),
-            **given,
         )
         for note in rows.notes():
             say(note)
@@ -197,7 +196,10 @@ def predict(
             shard=own,
             progress=progress,
             say=say,
-            **given,
+            device=device,
+            precision=precision,
+            engine=engine,
+            network=network,
         )
     _say_saved(count, output if own is None else own.path(output), quiet)
 

@@ -41,7 +41,7 @@ from ownbert.inference.finished_files import (
     network_files,
     require_inside,
 )
-from ownbert.inference.predictor import list_members
+from ownbert.inference.opened import list_members
 from ownbert.nn.heads import ClassificationHead, TokenHead
 from ownbert.nn.model import Model
 from ownbert.run.file_names import BLEND
@@ -103,7 +103,7 @@ def export(
         refuse_foreign(target, _written(source, kind, beside=beside))
         description, sentences = describe_network(source), (source / MODULES).is_file()
         require_float(description.values, folder)
-        model = load(source, heads=() if sentences else None, description=description)
+        model = load(description, heads=() if sentences else None)
         for note in notes_of(source, model):
             if say is not None:
                 say(f"note: {note}")
@@ -306,7 +306,7 @@ def copy_beside(source: Path, new: Path, description: Description) -> None:
     if (values := without_agreement(description.values)) != description.values:
         write_json(new / CONFIG, values)
     if has_tokenizer(source) and not (new / TOKENIZER).exists():
-        load_tokenizer(source, config=description.config).save(new)
+        load_tokenizer(description).save(new)
 
 
 def _report(

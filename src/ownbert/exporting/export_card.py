@@ -101,7 +101,7 @@ def _usage(
 ) -> Iterator[str]:
     run = FORMATS[to].load.format(path=f"{name}/{file}")
     if has_tokenizer(source):
-        tokenizer = load_tokenizer(source, config=description.config)
+        tokenizer = load_tokenizer(description)
         longest = description.config.max_length
         yield code("python", f"{_tokenize(tokenizer, name, longest, graph)}\n\n{run}")
     else:

@@ -89,7 +89,7 @@ def quantize(
             raise InputError(f"{source} reads images; only models of texts can be quantized")
         sentences = (source / MODULES).is_file()
         heads = () if sentences else None
-        model = load(source, heads=heads, description=description)
+        model = load(description, heads=heads)
         given = sequences_of(source, model, data=data, text_column=text_column)
         if say is not None and not activation_bits():
             say(

@@ -17,8 +17,9 @@ from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.linear_baseline import LinearBaseline
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.folders import refuse_foreign
+from ownbert.inference.compute import Compute
+from ownbert.inference.opened import Networks, average, decide_all, describe_members
 from ownbert.inference.precision_check import EACH_AGREES
-from ownbert.inference.predictor import NetworkPredictor, average, decide_all
 from ownbert.language import translated
 from ownbert.run.file_names import ENSEMBLE, RECIPE
 from ownbert.schema import object_, record
@@ -228,7 +229,7 @@ class _Results:
 
     def __init__(self, run: FinetuningRun, members: Sequence[_Member], output: Path) -> None:
         self.run, self.members, self.output = run, members, output
-        self.predictors: list[NetworkPredictor] = []
+        self.predictors: list[Networks] = []
         self.decided: list[Any] = [None] * len(run.splits.train_rows)
         self.each = [self._evaluate(member) for member in members]
 
@@ -237,7 +238,8 @@ class _Results:
         if rows is None:
             return {}
         folder = self.output / member.name
-        predictor = NetworkPredictor(folder, device=run.device, precision=run.precision)
+        compute = Compute(run.device, run.precision)
+        predictor = Networks(folder, describe_members(folder), compute)
         self.predictors.append(predictor)
         decided = decide_all(predictor, rows)
         for index, prediction in zip(member.held_out or (), decided, strict=False):

@@ -1,7 +1,6 @@
 """scikit-learn estimators: ``fit`` and ``predict`` on texts in memory."""
 
 import contextlib
-import copy
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ownbert.checkpoint import load_tokenizer, save
+from ownbert.checkpoint import save
 from ownbert.errors import InputError
 from ownbert.files import refuse_same
 from ownbert.finetuning.arrays import labels_of, name_of, numbers_of, rows_of, texts_of
@@ -22,19 +21,15 @@ from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.own_network import network_of
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.hub import model_folder
-from ownbert.inference.any_predictor import open_predictor
+from ownbert.inference.compute import Compute
 from ownbert.inference.finished_files import copy_files, finished_files
-from ownbert.inference.predictor import decide_all, list_members
-from ownbert.nn.kernels.prepack import prepack
-from ownbert.run.file_names import BLEND
+from ownbert.inference.open_folder import open_folder
+from ownbert.inference.opened import Networks, Opened, decide_all
+from ownbert.run.file_names import BLEND, ENSEMBLE
 from ownbert.settings import resolve
-from ownbert.tasks.batched_forward import forward_rows
-from ownbert.tasks.packed_network import PackedNetwork
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
-from ownbert.tasks.task import NoTaskHead, Task, load_finetuned
-from ownbert.tasks.text_input import TextInputBuilder
-from ownbert.train.device import pick_device
+from ownbert.tasks.task import NoTaskHead, Task
 from ownbert.train.job import Interrupted
 
 try:
@@ -137,16 +132,19 @@ class TextEstimator(BaseEstimator):
         """Be fitted with the folder of ``model``."""
         assert self.model is not None
         folder = model_folder(self.model)
-        if (folder / BLEND).exists() or len(list_members(folder)) > 1:
-            predictor = open_predictor(folder, device=self.device)
-            self._accept(predictor.task)
-            self.folder_, self._predictor = str(folder.resolve()), predictor
-        else:
-            task, model = load_finetuned(folder)
-            tokenizer = load_tokenizer(folder, config=model.config)
-            self._accept(task)
-            self.task_, self.model_, self.tokenizer_ = task, model, tokenizer
-            self._packed()
+        several = any((folder / name).exists() for name in (BLEND, ENSEMBLE))
+        opened = open_folder(folder, Compute(self.device if several else "cpu", packed=several))
+        self._accept(opened.task)
+        if several:
+            self.folder_ = str(folder.resolve())
+        self._keep(opened)
+
+    def _keep(self, opened: Opened) -> None:
+        """Predict with a folder."""
+        self._opened, self.task_ = opened, opened.task
+        if isinstance(opened, Networks) and not opened.compute.packed:
+            (self.model_,), self.tokenizer_ = opened.models, opened.tokenizer
+        self._answers()  # now: ``predict`` changes nothing in an estimator
 
     def _accept(self, task: Any) -> None:
         """Take the task of a folder, or refuse one that is of another kind."""
@@ -196,12 +194,10 @@ class TextEstimator(BaseEstimator):
             recipe = replace(recipe, model=replace(recipe.model, folder=str(model)))
             run = FinetuningRun(recipe, parts, labels=labels, with_card=self.output is not None)
             run.train(folder, quiet=not self.verbose)
-            self.task_, self.model_ = load_finetuned(folder.path)
-            self.tokenizer_ = load_tokenizer(folder.path, config=self.model_.config)
+            for name in ("_ready", "folder_"):
+                vars(self).pop(name, None)
+            self._keep(open_folder(folder.path, Compute("cpu", packed=False)))
         self._texts = len(rows[0].texts)
-        for name in ("_ready", "_predictor", "folder_"):
-            vars(self).pop(name, None)
-        self._packed()  # now: ``predict`` changes nothing in an estimator
 
     def _seed(self) -> int:
         if self.random_state is None:
@@ -259,27 +255,18 @@ class TextEstimator(BaseEstimator):
         texts = texts_of(X, least=0)
         rows = rows_of(texts, [None] * len(texts))
         if not rows:
-            task: Any = self._predictor.task if hasattr(self, "folder_") else self.task_
-            return np.zeros((0, len(task.labels)))
+            return np.zeros((0, len(self.task_.labels)))
         if len(rows[0].texts) != self._texts:
             one = "one text" if self._texts == 1 else "a pair of texts"
             raise InputError(f"X[0] must be {one}, as in fit")
-        if hasattr(self, "folder_"):
-            return np.asarray(decide_all(self._predictor, rows))
-        config = self.model_.config
-        builder = TextInputBuilder(self.tokenizer_, config, self.task_.max_length or config.longest)
-        data = self.task_.encode(rows, builder, training=False)
-        raws = forward_rows(self._packed(), self.task_, data.examples)
-        decided = zip(raws, rows, data.notes, strict=True)
-        return np.asarray([self.task_.decide(*each) for each in decided])
+        return np.asarray(decide_all(self._answers(), rows))
 
-    def _packed(self) -> PackedNetwork:
-        """The model on the device with packed matrices, made once."""
+    def _answers(self) -> Opened:
+        """What predicts, with the model on the device and packed matrices, made once."""
         if not hasattr(self, "_ready"):
-            device, model = pick_device(self.device), self.model_
-            if device.type != "cpu":  # A copy, so that the pickled model stays on the CPU.
-                model = copy.deepcopy(model).to(device)
-            self._ready = PackedNetwork(prepack(model))
+            self._ready = self._opened
+            if isinstance(self._opened, Networks) and not self._opened.compute.packed:
+                self._ready = self._opened.packed(self.device)
         return self._ready
 
     def __getstate__(self) -> dict[str, Any]:

@@ -46,12 +46,11 @@ def make_model(
     else:
         pretrained = task.pretrained_head(description)
         model = load(
-            settings.folder,
+            description,
             heads=[spec] if pretrained is None else [spec, pretrained],
             pooler=pooler,
             labels=task.labels,
             dropout=settings.dropout,
-            description=description,
             anew=[] if knows_labels(description, task) else [spec.kind],
         )
         if pretrained is not None:

@@ -250,7 +250,7 @@ class LabelledSplits:
         network = PackedNetwork(model, precision, objective)
         raws = self.raws = forward_rows(network, task, data.examples)
         task.tune(raws, data, rows)
-        decided = [task.decide(*each) for each in zip(raws, rows, data.notes, strict=True)]
+        decided = task.decide_each(raws, rows, data.notes)
         scores = task.score(rows, decided)
         if network.loss is None or objective is None:
             return scores

@@ -110,7 +110,7 @@ class FinetuningRun(TrainingRun):
         self.config = self.description.config
         _refuse_freezing(recipe.model.freeze, self.description)
         length = _max_length(recipe.data.max_length, self.config)
-        self.builder = self.task.input_builder(recipe.model.folder, self.config, length)
+        self.builder = self.task.input_builder(self.description, length)
         self.task.max_length = self.max_length = self.builder.max_length
         self.splits.encode(self.builder)
         self.monitor = self._monitor(recipe)

@@ -21,7 +21,9 @@ from ownbert.fitting.report.drift import compare_texts
 from ownbert.fitting.report.label_errors import find_label_errors
 from ownbert.fitting.report.learning_curve import LearningCurve, fit_learning_curve
 from ownbert.fitting.report.typical import hardest_rows, largest_errors, typical_rows
-from ownbert.inference.blend_predictor import MemberScorer, score_all
+from ownbert.inference.blend import BlendMember
+from ownbert.inference.compute import Compute
+from ownbert.inference.opened_blend import Members, score_all
 from ownbert.tasks.rows import Row
 from ownbert.time_limit import check_time, seconds_left
 from ownbert.views.blending import blend as add_up
@@ -89,10 +91,9 @@ def make_report(
     board: list[LeaderboardRow] = []
     tested: dict[str, np.ndarray] = {}  # of each candidate the scores of the test rows
     for model in compared.candidates:
-        scorer = attempt(
-            f"opening {model.title}",
-            partial(MemberScorer, folder, model.kind, model.folders, device),
-        )
+        alone = [BlendMember(model.name, model.kind, model.folders, 1.0)]
+        opening = partial(Members, folder, alone, Compute(device))
+        scorer = attempt(f"opening {model.title}", opening)
         speed = None
         if scorer is not None:
             speed = attempt(f"the speed of {model.title}", partial(_speed, scorer, rows))

@@ -58,7 +58,7 @@ from ownbert.fitting.student import teach
 from ownbert.folders import refuse_both, refuse_foreign, writing
 from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
-from ownbert.inference.blend_predictor import network_scores, score_all
+from ownbert.inference.compute import Compute
 from ownbert.inference.finished_files import (
     BESIDE_WEIGHTS,
     REPORTS,
@@ -66,8 +66,9 @@ from ownbert.inference.finished_files import (
     require_inside,
 )
 from ownbert.inference.frozen_probe import ENCODER
+from ownbert.inference.opened import Networks, characters, describe_members
+from ownbert.inference.opened_blend import score_all
 from ownbert.inference.pipeline import Predictor
-from ownbert.inference.predictor import NetworkPredictor, characters
 from ownbert.run.file_names import BLEND, RECIPE
 from ownbert.settings import dump, resolve
 from ownbert.tasks.rows import Row
@@ -311,11 +312,10 @@ def _check_model(folder: str, task: Task) -> None:
     """Refuse a model before anything is fitted, not minutes later."""
     description = describe(folder)
     task.check_modality(description, folder)
-    load_tokenizer(folder, config=description.config)
-    require_inside(model_folder(folder), network_files(model_folder(folder)))
-    if not any(
-        any(model_folder(folder).glob(name)) for name in ("*.safetensors", "pytorch_model*.bin")
-    ):
+    load_tokenizer(description)
+    place = model_folder(folder)
+    require_inside(place, network_files(place))
+    if not any(any(place.glob(name)) for name in ("*.safetensors", "pytorch_model*.bin")):
         raise InputError(f"{folder} has no weights (model.safetensors)")
 
 
@@ -764,9 +764,9 @@ class Fit:
 
     def _scores_of(self, folder: Path, rows: Sequence[Row]) -> np.ndarray:
         """A network's scores of held-out rows; the time tells how long the report will need."""
-        network = NetworkPredictor(folder, device=self.recipe.device)
+        network = Networks(folder, describe_members(folder), Compute(self.recipe.device))
         began = time.monotonic()
-        scores = score_all(partial(network_scores, network), rows)
+        scores = score_all(network.scores, rows)
         self.per_character = (time.monotonic() - began) / max(1, sum(map(characters, rows)))
         # The report times a network alone, and as a part of the blend.
         timed = 2 * sum(map(characters, rows[:TIMED])) + sum(map(characters, self.test))

@@ -275,7 +275,7 @@ def calibrate_network(folder: Path, task: Task, factor: float, offsets: np.ndarr
     if task.name == "regress":
         return
     description = describe(folder)
-    model, values = load(folder, description=description), dict(description.values)
+    model, values = load(description), dict(description.values)
     last = cast(Any, model.heads["classification"]).dense
     with torch.no_grad():
         last.weight *= factor

@@ -22,9 +22,11 @@ from ownbert.fitting.networks import (
     tokens_per_text,
 )
 from ownbert.fitting.taught_texts import mixed_texts, pieces_of
-from ownbert.inference.blend_predictor import MemberScorer
+from ownbert.inference.blend import BlendMember
+from ownbert.inference.compute import Compute
+from ownbert.inference.opened_blend import Members
 from ownbert.tasks.rows import Row
-from ownbert.views.blending import blend, from_scores
+from ownbert.views.blending import from_scores
 from ownbert.views.features import Texts
 
 # Passes through the texts that a student needs at least, and a third for the teacher's answers.
@@ -127,11 +129,11 @@ def _answers(
     total = sum(w for _, w in members)
     if any(c.kind == "linear" for c, _ in members):
         members = [(c, w) for c, w in members if c.kind == "linear" or w >= _LEAST_PART * total]
-    scorers = [MemberScorer(folder, c.kind, c.first, device) for c, _ in members]
-    weights = np.asarray([w for _, w in members])
+    chosen = [BlendMember(c.name, c.kind, c.first, w) for c, w in members]
+    scorer = Members(folder, chosen, Compute(device))
     for start in range(0, len(texts), _TOGETHER):
         some = [Row(0, own) for own in texts[start : start + _TOGETHER]]
-        found.append(blend([scorer(some) for scorer in scorers], weights))
+        found.append(scorer(some))
         if time.monotonic() - began > seconds:
             break
     return np.concatenate(found)

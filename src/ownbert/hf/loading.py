@@ -6,7 +6,7 @@ from typing import Any
 
 from ownbert import checkpoint
 from ownbert.checkpoint.config_file import read_config
-from ownbert.checkpoint.description import describe_config
+from ownbert.checkpoint.description import describe
 from ownbert.checkpoint.translation import kind_of, save_translation
 from ownbert.config import HeadSpec
 from ownbert.errors import InputError
@@ -56,16 +56,9 @@ def load(
         (named, *_) = values.get("architectures") or [kind.architecture]
         found = classes.get(named, classes[kind.architecture])
         return found.from_pretrained(folder, config=found.config_class.from_dict(values))
-    description = describe_config(values, path)
+    description = describe(folder, values=values)
     family = description.family
-    model = checkpoint.load(
-        folder,
-        heads=heads,
-        pooler=pooler,
-        labels=labels,
-        dropout=dropout,
-        description=description,
-    )
+    model = checkpoint.load(description, heads=heads, pooler=pooler, labels=labels, dropout=dropout)
     architecture = description.architecture if heads is None else checkpoint.architecture_of(model)
     values |= family.write_config(model.config)
     if model.labels:

@@ -3,17 +3,18 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from ownbert import limits
-from ownbert.checkpoint import describe, load_tokenizer
+from ownbert.checkpoint import Description, describe, load_tokenizer
 from ownbert.data.readers.memory import is_list, is_table, items
 from ownbert.errors import InputError, warn_of_input
 from ownbert.files import refuse_same
-from ownbert.hub import model_folder
+from ownbert.inference.compute import Compute
 from ownbert.inference.embedding_outputs import (
     FORMS,
     SENTENCES,
@@ -26,7 +27,7 @@ from ownbert.inference.embedding_outputs import (
 )
 from ownbert.inference.embedding_pool import EmbeddingPool, usual_devices
 from ownbert.inference.engines import choose_engine
-from ownbert.inference.exported_network import HIDDEN, ExportedNetwork, RoutedNetwork
+from ownbert.inference.exported_network import HIDDEN, network_of
 from ownbert.inference.finished_files import copy_files, finished_files
 from ownbert.inference.similarity import (
     COSINE,
@@ -67,7 +68,7 @@ class Embedder:
     is the mean over all tokens, and texts are truncated at the model's limit.
 
     Args:
-        folder: of the model.
+        folder: of the model, or its description.
         device: auto (default), cpu or cuda.
         precision: float32 (default), bfloat16, or auto for the faster one. With float32 a vector
             does not depend on the other texts, whatever the folder says of bfloat16.
@@ -92,7 +93,7 @@ class Embedder:
 
     def __init__(
         self,
-        folder: str | Path,
+        folder: str | Path | Description,
         *,
         device: Any = None,
         precision: str | None = None,
@@ -103,24 +104,18 @@ class Embedder:
         similarity_fn_name: str | None = None,
         truncate_dim: int | None = None,
     ) -> None:
-        self.folder = model_folder(folder)
+        description = describe(folder)
+        assert description.folder is not None
+        self.folder, self.config = description.folder, description.config
         self.embedding_config = known = read_embedding_config(self.folder)
-        description = describe(self.folder)
-        self.config = description.config
-        device, precision = str(device or "auto"), precision or "float32"
-        self.engine = choose_engine(
-            self.folder,
-            description,
-            engine,
-            device=device,
-            precision=precision,
-            outputs=(HIDDEN,),
-        )
-        self._device = device
-        self.device = pick_device(device) if self.engine.exported is None else "cpu"
-        self.precision = pick_precision(precision, device) if self.engine.packed else "float32"
-        self._network = self._open()
-        self.tokenizer = load_tokenizer(self.folder, config=self.config)
+        self._device, precision = str(device or "auto"), precision or "float32"
+        compute = Compute(self._device, precision, engine)
+        self.engine = choose_engine(description, compute, (HIDDEN,))
+        self.device = pick_device(self._device) if self.engine.exported is None else "cpu"
+        packed = self.engine.packed
+        self.precision = pick_precision(precision, self._device) if packed else "float32"
+        self.tokenizer = load_tokenizer(description)
+        self._network = network_of(self.engine, self.config, partial(self._packed, description))
         self.max_length = max_length
         self.prompts = {**_PROMPTS, **known.prompts, **(prompts or {})}
         self.default_prompt_name = default_prompt_name or known.default_prompt_name
@@ -129,17 +124,11 @@ class Embedder:
         self.truncate_dim = truncate_dim
         self.seen = self.cut = 0
 
-    def _open(self) -> Any:
-        """What computes vectors: a ``PackedEncoder`` or what has its functions."""
-        if self.engine.exported is None:
-            return self._packed()
-        exported = ExportedNetwork(self.engine.exported, self.config)
-        return RoutedNetwork(exported, self._packed) if self.engine.packed else exported
-
-    def _packed(self) -> Any:
+    def _packed(self, description: Description) -> Any:
         from ownbert.inference.packed_encoder import PackedEncoder
 
-        return PackedEncoder(self.folder, self._device, self.precision)
+        given = (description, self._device, self.precision, self.tokenizer.input_format)
+        return PackedEncoder(*given)
 
     @property
     def model(self) -> Any:

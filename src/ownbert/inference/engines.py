@@ -20,10 +20,10 @@ from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.model_files import weights_checksums, weights_form
 from ownbert.errors import InputError, in_short
 from ownbert.files import inside, read_json
+from ownbert.inference.compute import AUTO, TORCH, Compute
 from ownbert.schema import anything, dict_of, maybe, record, text, whole
 
 PARITY = "parity.json"
-TORCH, AUTO = "torch", "auto"
 # Runs an exported file: arrays by the names of its inputs to arrays by the names of its outputs.
 Engine = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
@@ -121,6 +121,8 @@ KINDS = {
     ),
 }
 ENGINES = (AUTO, TORCH, "onnx", "openvino")
+# Devices and precisions that leave the choice to an engine.
+_CPU, _FLOAT32 = ("auto", "cpu"), ("float32", "auto")
 
 
 @dataclass(frozen=True)
@@ -182,23 +184,15 @@ class Choice:
 
 
 def choose_engine(
-    folder: Path,
-    description: Description,
-    engine: str | None = None,
-    *,
-    device: str = "auto",
-    precision: str = "float32",
-    outputs: Sequence[str] = (),
+    description: Description, compute: Compute, outputs: Sequence[str] = ()
 ) -> Choice:
     """What computes the outputs of a model folder.
 
     Args:
-        folder: of the model, or one that ``ownbert export`` wrote.
-        description: of the folder.
-        engine: one of ``ENGINES``; by default torch, and of an exported folder its own. With auto
-            single queries are computed by the fastest engine that is installed and has a file
-            there, and all else by torch.
-        device, precision: that torch would compute with; engines have the CPU and float32 only.
+        description: of the folder of a model, or of one that ``ownbert export`` wrote.
+        compute: its engine is one of ``ENGINES``; by default torch, and of an exported folder its
+            own. With auto single queries are computed by the fastest engine that is installed and
+            has a file there, and all else by torch. Engines have the CPU and float32 only.
         outputs: that the file must have.
 
     Raises:
@@ -206,6 +200,8 @@ def choose_engine(
         InputError: the engine is not known or not installed, or there is no such file, or it is
             damaged or of other weights.
     """
+    folder, engine = description.folder, compute.engine
+    assert folder is not None
     if engine is not None and engine not in ENGINES:
         raise InputError(f"engine {in_short(engine)} is not known; one of {', '.join(ENGINES)}")
     whole_folder = exported_folder(folder, outputs)
@@ -213,7 +209,7 @@ def choose_engine(
         if engine in (None, TORCH):
             return Choice()
         if engine == AUTO:
-            return _automatic(folder, description, device, precision, outputs)
+            return _automatic(folder, description, compute, outputs)
         assert engine is not None
         found = _beside(folder, description, engine, outputs)
     else:
@@ -223,7 +219,7 @@ def choose_engine(
                 f"{folder} was exported to {own} and has no file for {engine}; leave --engine out, "
                 "or name the folder of the model"
             )
-    _require_cpu(found.engine, device, precision)
+    _require_cpu(found.engine, compute)
     require_engine(found.engine)
     return Choice(found, packed=False, note=f"engine: {found.engine}" if engine == AUTO else "")
 
@@ -237,12 +233,14 @@ def require_engine(engine: str) -> None:
         )
 
 
-def _require_cpu(engine: str, device: str, precision: str) -> None:
-    if device not in ("auto", "cpu"):
-        raise InputError(f"the engine {engine} computes on the CPU; leave --device {device} out")
-    if precision not in ("float32", "auto"):
+def _require_cpu(engine: str, compute: Compute) -> None:
+    if compute.device not in _CPU:
         raise InputError(
-            f"the engine {engine} computes in float32; leave --precision {precision} out"
+            f"the engine {engine} computes on the CPU; leave --device {compute.device} out"
+        )
+    if compute.precision not in _FLOAT32:
+        raise InputError(
+            f"the engine {engine} computes in float32; leave --precision {compute.precision} out"
         )
 
 
@@ -336,10 +334,10 @@ def _beside(
 
 
 def _automatic(
-    folder: Path, description: Description, device: str, precision: str, outputs: Sequence[str]
+    folder: Path, description: Description, compute: Compute, outputs: Sequence[str]
 ) -> Choice:
     """The fastest engine for single queries, and torch for the rest."""
-    if device not in ("auto", "cpu") or precision not in ("float32", "auto"):
+    if compute.device not in _CPU or compute.precision not in _FLOAT32:
         return Choice(note="engine: torch, for this device and precision")
     problems = []
     for engine in KINDS:

@@ -15,7 +15,7 @@ from ownbert.config import EncoderConfig
 from ownbert.data.example import Example
 from ownbert.errors import InputError
 from ownbert.files import read_json
-from ownbert.inference.engines import ExportedFile, first_line, missing_output
+from ownbert.inference.engines import Choice, ExportedFile, first_line, missing_output
 from ownbert.schema import anything, record
 from ownbert.tasks.network import RowNetwork
 
@@ -299,3 +299,23 @@ class RoutedNetwork:
     def _for(self, lengths: Sequence[int]) -> Any:
         few = len(lengths) <= 1 or sum(lengths) <= FEW_TOKENS
         return self._small if few else self._packed
+
+
+def network_of(
+    choice: Choice, config: EncoderConfig, packed: Callable[[], Any], **options: Any
+) -> Any:
+    """What computes a folder's outputs.
+
+    Args:
+        choice: of the engine.
+        config: of the model.
+        packed: makes the network that torch computes.
+        options: of an ``ExportedNetwork``.
+
+    Raises:
+        InputError: the folder cannot be used.
+    """
+    if choice.exported is None:
+        return packed()
+    exported = ExportedNetwork(choice.exported, config, **options)
+    return RoutedNetwork(exported, packed) if choice.packed else exported

@@ -3,24 +3,20 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ownbert.checkpoint import CONFIG, Description, describe, load_tokenizer
-from ownbert.checkpoint.description import describe_config
+from ownbert.checkpoint import Description, describe, load_tokenizer
 from ownbert.data.example import Example
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
+from ownbert.inference.compute import Compute
 from ownbert.inference.engines import choose_engine
-from ownbert.inference.exported_network import (
-    LOGITS,
-    MASKS_OF_BOTH,
-    ExportedNetwork,
-    RoutedNetwork,
-)
+from ownbert.inference.exported_network import LOGITS, MASKS_OF_BOTH, network_of
 from ownbert.tasks.batched_forward import batches_by_tokens
 from ownbert.text.tokenizer import Tokenizer
 
@@ -80,7 +76,7 @@ class Filler:
     """A model folder with an MLM head, ready to fill masks.
 
     Args:
-        folder: of the model.
+        folder: of the model, or its description.
         top: candidates per mask.
         device: auto, cpu or cuda.
         engine: torch, onnx, openvino or auto (``choose_engine``).
@@ -95,7 +91,7 @@ class Filler:
 
     def __init__(
         self,
-        folder: str | Path,
+        folder: str | Path | Description,
         *,
         top: int = 5,
         device: str = "auto",
@@ -103,47 +99,37 @@ class Filler:
     ) -> None:
         if top < 1:
             raise InputError(f"top is {top}; it must be 1 or more")
-        folder = model_folder(folder)
-        if not folder.is_dir():
-            raise InputError(f"no such folder: {folder}")
-        description = _with_its_head(describe(folder), folder)
+        if not isinstance(folder, Description):
+            folder = model_folder(folder)
+            if not folder.is_dir():
+                raise InputError(f"no such folder: {folder}")
+        description = _with_its_head(describe(folder))
+        where = description.folder
         head = next((spec for spec in description.specs if spec.kind == "mlm"), None)
         if head is None:
             raise InputError(
-                f"{folder} is a {description.architecture}, which has no masked-language-model "
+                f"{where} is a {description.architecture}, which has no masked-language-model "
                 "head; take a folder that ownbert pretrain wrote"
             )
         if head.features is not None:
             raise InputError(
-                f"{folder} predicts masked words with word features beside the text, and fill "
+                f"{where} predicts masked words with word features beside the text, and fill "
                 "reads texts alone; fine-tune it with --feature-columns"
             )
         if description.config.is_decoder:
             raise InputError(
-                f"{folder} is a decoder, which reads from left to right only; filling masks needs "
+                f"{where} is a decoder, which reads from left to right only; filling masks needs "
                 "a model that sees both sides (is_decoder false)"
             )
         alone = [spec.kind for spec in description.specs] == ["mlm"]
         output = LOGITS if alone else MASKS_OF_BOTH
-        self.engine = choose_engine(folder, description, engine, device=device, outputs=(output,))
-        self.tokenizer = load_tokenizer(folder, config=description.config)
-        self._network = self._open(folder, description, device, output)
+        self.engine = choose_engine(description, Compute(device, engine=engine), (output,))
+        self.tokenizer = load_tokenizer(description)
+        packed = partial(_packed, description, device)
+        self._network = network_of(self.engine, description.config, packed, masks=output)
         self.top = min(top, self.tokenizer.vocab_size)
         self.longest = description.config.max_length
         self.spelling = _spelling(self.tokenizer)
-
-    def _open(self, folder: Path, description: Description, device: str, output: str) -> Any:
-        """What computes candidates: ``PackedMasks`` or what has its function."""
-
-        def packed() -> Any:
-            from ownbert.inference.packed_masks import PackedMasks
-
-            return PackedMasks(folder, description, device)
-
-        if self.engine.exported is None:
-            return packed()
-        exported = ExportedNetwork(self.engine.exported, description.config, masks=output)
-        return RoutedNetwork(exported, packed) if self.engine.packed else exported
 
     @property
     def mask(self) -> str:
@@ -290,15 +276,22 @@ def fill(
     return list(filler([texts] if isinstance(texts, str) else texts))
 
 
-def _with_its_head(description: Description, folder: Path) -> Description:
+def _packed(description: Description, device: str) -> Any:
+    from ownbert.inference.packed_masks import PackedMasks
+
+    return PackedMasks(description, device)
+
+
+def _with_its_head(description: Description) -> Description:
     """Of an old folder that names no architecture, as of one with the head; whether it has that is
     seen when it is loaded."""
-    if description.values.get("architectures"):
+    folder = description.folder
+    if folder is None or description.values.get("architectures"):
         return description
     for name, architecture in description.family.architectures.items():
         kinds = [spec.kind for spec in architecture.heads]
         if kinds == ["mlm"] and not architecture.decoder:
-            return describe_config({**description.values, "architectures": [name]}, folder / CONFIG)
+            return describe(folder, values={**description.values, "architectures": [name]})
     return description
 
 

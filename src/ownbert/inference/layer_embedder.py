@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ownbert.checkpoint import Description
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.packed_encoder import PackedEncoder
 from ownbert.nn.pooling import POOLINGS
@@ -41,8 +42,9 @@ class LayerEmbedder(Embedder):
         super().__init__(folder, engine="torch")
         self.layers = 1 + sum(ends for _, ends in self.model.encoder.schedule())
 
-    def _packed(self) -> LayerEncoder:
-        return LayerEncoder(self.folder, self._device, self.precision)
+    def _packed(self, description: Description) -> LayerEncoder:
+        given = (description, self._device, self.precision, self.tokenizer.input_format)
+        return LayerEncoder(*given)
 
     @property
     def size(self) -> int:

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ownbert.checkpoint import load, load_tokenizer
+from ownbert.checkpoint import Description, load
 from ownbert.data.batch import Batch, pack
 from ownbert.data.example import Example
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.kernels.prepack import prepack
 from ownbert.nn.pooling import POOLINGS
+from ownbert.text.input_format import InputFormat
 from ownbert.train.device import pick_device
 
 
@@ -24,20 +25,27 @@ class PackedEncoder:
     """The encoder of a folder, without its heads.
 
     Args:
-        folder: of the model.
+        folder: of the model, or its description.
         device: auto, cpu or cuda.
         precision: float32 or bfloat16, where a call names none.
+        format: by which the types of tokens are set; by default they are all 0.
 
     Raises:
         InputError: the folder cannot be used.
     """
 
-    def __init__(self, folder: Path, device: str, precision: str) -> None:
+    def __init__(
+        self,
+        folder: Path | Description,
+        device: str,
+        precision: str,
+        format: InputFormat | None = None,
+    ) -> None:
         self.model = load(folder, heads=(), pooler=False).to(pick_device(device))
         self.precision = precision
         # The types of tokens matter even in a single text where its last token has its own.
         segments = self.model.config.position_embedding_type == "transformer_xl"
-        self.format = load_tokenizer(folder).input_format if segments else None
+        self.format = format if segments else None
         self._encoders: dict[str, Encoder] = {}
 
     def __getstate__(self) -> dict[str, Any]:

@@ -4,7 +4,6 @@ M masks, V tokens of the vocabulary, k candidates.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,7 +19,6 @@ class PackedMasks:
     """A model with a head for masked words.
 
     Args:
-        folder: of the model.
         description: of the folder.
         device: auto, cpu or cuda.
 
@@ -28,9 +26,8 @@ class PackedMasks:
         InputError: the folder lacks that head, or is damaged.
     """
 
-    def __init__(self, folder: Path, description: Description, device: str) -> None:
-        model = load(folder, heads=["mlm"], description=description)
-        self.model = model.to(pick_device(device))
+    def __init__(self, description: Description, device: str) -> None:
+        self.model = load(description, heads=["mlm"]).to(pick_device(device))
 
     @torch.inference_mode()
     def likeliest(

@@ -14,10 +14,10 @@ from ownbert.data.readers.columns import ColumnNames, usual_names
 from ownbert.data.readers.memory import MemoryTable, as_record, is_list, is_table, items
 from ownbert.errors import InputError
 from ownbert.files import read_json, refuse_same
-from ownbert.hub import model_folder
-from ownbert.inference.any_predictor import open_predictor
+from ownbert.inference.compute import Compute
+from ownbert.inference.open_folder import open_folder
+from ownbert.inference.opened import Opened, characters
 from ownbert.inference.other_names import INSTEAD
-from ownbert.inference.predictor import characters
 from ownbert.settings import between
 from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.metrics import Scores
@@ -46,7 +46,8 @@ class Predictor:
     several threads may call at once: they take turns.
 
     Args:
-        folder: of a fine-tuned model, an ensemble or a blend.
+        folder: of a fine-tuned model, an ensemble or a blend; or one that was opened, of which the
+            other arguments say nothing.
         text_column, second_column: by default as in training.
         device: auto, cpu or cuda.
         precision: with float32, the default whatever the folder says of bfloat16, an answer does
@@ -64,7 +65,7 @@ class Predictor:
 
     def __init__(
         self,
-        folder: str | Path,
+        folder: str | Path | Opened,
         *,
         text_column: str | None = None,
         second_column: str | None = None,
@@ -77,16 +78,11 @@ class Predictor:
         _refuse_options_of_pipelines(others)
         if others:
             raise TypeError(f"Predictor has no option {next(iter(others))!r}")
-        self.folder = Path(folder)
-        columns = ColumnNames(text_column, second_column)
-        self.rows_predictor = open_predictor(
-            folder,
-            columns=columns,
-            device=device,
-            precision=precision,
-            network=network,
-            engine=engine,
-        )
+        if not isinstance(folder, Opened):
+            compute = Compute(device, precision, engine, network)
+            columns = ColumnNames(text_column, second_column)
+            folder = open_folder(folder, compute, columns=columns)
+        self.rows_predictor, self.folder = folder, folder.folder
         self.labels = self.task.labels
         self._turn = threading.Lock()
 
@@ -263,9 +259,8 @@ class Predictor:
         """
         from ownbert.inference.finished_files import copy_files, finished_files
 
-        source = model_folder(self.folder)
-        refuse_same(source, folder)
-        copy_files(source, Path(folder), finished_files(source))
+        refuse_same(self.folder, folder)
+        copy_files(self.folder, Path(folder), finished_files(self.folder))
 
     save_pretrained = save  # of Transformers
 

@@ -95,10 +95,7 @@ def check_answers(
             np.concatenate(rough),
             "The commands `ownbert embed`, `predict` and `evaluate`",
         )
-    decided = [
-        [task.decide(*each) for each in zip(scores, rows, data.notes, strict=True)]
-        for scores in (raws, rough)
-    ]
+    decided = [task.decide_each(scores, rows, data.notes) for scores in (raws, rough)]
     before, after = (task.score(rows, own).values[metric] for own in decided)
     measured = f"{shown_name(metric)} {after:.4f} instead of {before:.4f}"
     agree = abs(after - before) <= _METRIC

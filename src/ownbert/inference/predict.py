@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.data.corpus.documents import fingerprint
@@ -28,20 +28,17 @@ from ownbert.files import (
 )
 from ownbert.folders import refuse_foreign
 from ownbert.hub import model_folder
-from ownbert.inference.any_predictor import open_predictor
-from ownbert.inference.engines import TORCH
+from ownbert.inference.compute import AS_FOLDER, TORCH, Compute
+from ownbert.inference.open_folder import open_folder
+from ownbert.inference.opened import Networks, Progress, characters, decide_all
 from ownbert.inference.pipeline import Predictor, output_options, read_labelled_rows
 from ownbert.inference.prediction_writer import PredictionWriter
-from ownbert.inference.predictor import Progress, characters, decide_all
 from ownbert.inference.shards import DealtRows, Shard, as_shard, manifest_path
 from ownbert.run.file_names import RECIPE
 from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, NoTaskHead, Task, untrained_similarity
-
-if TYPE_CHECKING:
-    pass
 
 Say = Callable[[str], None]
 
@@ -83,8 +80,8 @@ def predict(
         id_column: with ``output``, the column that each row has instead of its texts, to join it
             with others; by default that of a usual name (id, guid, uuid, ...), if there is one.
         encoding: of text files, any that Python knows; by default UTF-8.
-        device, engine: as for ``NetworkPredictor``.
-        precision: float32, bfloat16 or auto; by default as the folder says (``default_precision``).
+        device, engine: as for ``Compute``.
+        precision: float32, bfloat16 or auto; by default as the folder says (``Compute``).
         resume: continue an interrupted run.
         shard: with ``output``, only a share of the rows, (3, 16) or "3/16": they are written beside
             ``output``, for ``ownbert.merge``.
@@ -101,6 +98,8 @@ def predict(
         InputError: a row cannot be read, or, with ``resume``, the model, the input, the columns or
             the precision differ.
     """
+    compute = Compute(device, precision, engine, network)
+    columns = ColumnNames(text_column, second_column, id=id_column)
     if output is None:
         if id_column is not None:
             raise InputError("id_column is a column of the output; name a file with output")
@@ -109,15 +108,7 @@ def predict(
         data = text_or_file(input)
         if isinstance(data, Path):
             refuse_missing(data)
-        predictor = Predictor(
-            folder,
-            text_column=text_column,
-            second_column=second_column,
-            device=device,
-            precision=precision,
-            engine=engine,
-            network=network,
-        )
+        predictor = Predictor(open_folder(folder, compute, columns=columns))
         found = predictor(data, top_k=top_k, threshold=threshold, probabilities=probabilities)
         if say is not None:
             for line in (*predictor.rows_predictor.notes(), *predictor.warnings()):
@@ -127,7 +118,6 @@ def predict(
     if own is not None:
         output = own.path(output)
         refuse_foreign(output.parent, [manifest_path(output).name], signs=())
-    columns = ColumnNames(text_column, second_column, id=id_column)
     in_file = isinstance(input, str | os.PathLike)
     if in_file:
         refuse_missing(Path(input))
@@ -139,20 +129,17 @@ def predict(
         input,
         columns=columns,
         shard=own,
-        device=device,
-        precision=precision,
-        engine=engine,
-        network=network,
+        compute=compute,
         options=output_options(top_k, threshold, probabilities),
     )
-    made_for = found.made_for(Path(input), columns) if in_file else None
+    made_for = found.made_for(Path(input)) if in_file else None
     rows = first_read(found.blocks)
     if say is not None:
         for line in found.notes():
             say(line)
     count = PredictionWriter(output, made_for, resume=resume).fill(rows, found.predict, progress)
     if found.dealt is not None:
-        found.dealt.write_manifest(output, found.depends_on(columns))
+        found.dealt.write_manifest(output, found.depends_on())
     if say is not None:
         for line in found.warnings():
             say(line)
@@ -181,7 +168,7 @@ class RowPredictions:
         data: a file, rows in memory, or an iterator of lines: texts, or JSON objects; None: inputs
             are given to ``read``.
         columns: named by the user.
-        device, precision, engine, network: as for ``open_predictor``.
+        compute: what computes.
         options: what the rows of predictions hold.
         shard: only this share of the rows.
 
@@ -199,25 +186,14 @@ class RowPredictions:
         data: Any,
         *,
         columns: ColumnNames,
-        device: str = "auto",
-        precision: str | None = None,
-        engine: str | None = None,
-        network: bool = False,
+        compute: Compute = AS_FOLDER,
         options: OutputOptions = PLAIN_OUTPUT,
         shard: Shard | None = None,
     ) -> None:
-        self._predictor = open_predictor(
-            folder,
-            columns=columns,
-            device=device,
-            precision=precision,
-            engine=engine,
-            network=network,
-        )
+        self._predictor = open_folder(folder, compute, columns=columns)
         task = self._predictor.task
         task.refuse_output_options(options)
-        self._options = options
-        self._id_column = columns.id
+        self._options, self._columns = options, columns
         self.dealt = None if shard is None else DealtRows(shard)
         if isinstance(data, Iterator) and task.reads_arrays:
             raise InputError(f"{folder} reads images: give files or folders of them")
@@ -227,14 +203,14 @@ class RowPredictions:
         """Blocks of the rows of an input, after the first ``skip`` rows."""
         task = self._predictor.task
         source = task.source(data, name="the input", labelled=False)
-        if self._id_column is not None:
-            _require_ids(task, source, self._id_column)
+        if self._columns.id is not None:
+            _require_ids(task, source, self._columns.id)
         rows = task.stream(source)
         if self.dealt is not None:
             rows = self.dealt.take(rows, lambda row: [row.texts, task.identity(row)])
         return blocks(islice(rows, skip, None), size=characters)
 
-    def refuse_parts_of(self, kind: str) -> None:
+    def refuse_kind(self, kind: str) -> None:
         """Raise ``InputError`` unless the task can read files of a kind in parts."""
         task = self._predictor.task
         if task.reads_arrays or (kind == "txt" and task.head == "tokens"):
@@ -269,13 +245,34 @@ class RowPredictions:
         """Of the rows so far."""
         return self._predictor.warnings()
 
-    def made_for(self, input: Path, columns: ColumnNames) -> dict[str, Any]:
+    def table(self, source: Any, before: int) -> Any:
+        """The predictions for a part of an input.
+
+        Args:
+            source: a file or a table.
+            before: rows at its beginning that are not of the part.
+
+        Returns:
+            A pyarrow.Table.
+        """
+        import pyarrow as pa
+
+        rows = [row for block in self.read(source, before) for row in self.predict(block)]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        try:
+            return pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
+        except (pa.ArrowException, OverflowError) as error:
+            raise InputError(
+                f"{source}: values of a column are not of one kind ({error})"
+            ) from None
+
+    def made_for(self, input: Path) -> dict[str, Any]:
         """The identity of a file of predictions: everything that its rows depend on."""
         encoding = current_encoding()
         as_read = {} if encoding == UTF8 else {"encoding": encoding}
-        return {**self.depends_on(columns), "input": identity_of(input), **as_read}
+        return {**self.depends_on(), "input": identity_of(input), **as_read}
 
-    def depends_on(self, columns: ColumnNames) -> dict[str, Any]:
+    def depends_on(self) -> dict[str, Any]:
         """What the predictions depend on besides the rows."""
         predictor = self._predictor
         weights = [
@@ -288,7 +285,7 @@ class RowPredictions:
             **({"engines": engines} if engines else {}),
             "format": 1,
             "model": weights,
-            "columns": asdict(columns),
+            "columns": asdict(self._columns),
             "precision": predictor.precision,
             "options": asdict(self._options),
         }
@@ -338,7 +335,7 @@ def evaluate(
         output: a file to which the metrics are also written, as JSON.
         text_column, second_column, label_column: by default as in training.
         encoding: of text files, any that Python knows; by default UTF-8.
-        device: as for ``NetworkPredictor``.
+        device: as for ``Compute``.
         precision: as for ``predict``.
         progress: called with the number of rows so far.
         say: called with notes and warnings.
@@ -354,19 +351,19 @@ def evaluate(
         refuse_missing(Path(data))
         if output is not None:
             refuse_same([folder, data], output)
-    given: dict[str, Any] = {"device": device, "precision": precision}
+    compute = Compute(device, precision, network=network)
     try:
-        predictor = open_predictor(folder, columns=columns, network=network, **given)
-    except NoTaskHead:
-        similarity = _similarity(folder, data, columns)
+        predictor = open_folder(folder, compute, columns=columns)
+    except NoTaskHead as error:
+        similarity, found = _similarity(folder, data, columns), [error.description]
         if similarity is None:
             raise
-        predictor = open_predictor(folder, task=similarity, network=True, **given)
+        predictor = Networks(model_folder(folder), found, compute.settled(found), task=similarity)
     task = predictor.task
     rows = read_labelled_rows(task, data, folder)
-    if say is not None and predictor.precision_note:
-        say(predictor.precision_note)
-    if say is not None and has_learnt_from(model_folder(folder), data):
+    if say is not None and predictor.compute.note:
+        say(predictor.compute.note)
+    if say is not None and has_learnt_from(predictor.folder, data):
         say(f"{data} is what {folder} was trained on: these metrics say nothing of new rows")
     decided = decide_all(predictor, rows, progress)
     scores = task.score(rows, decided)

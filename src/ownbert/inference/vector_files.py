@@ -4,11 +4,14 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ownbert.checkpoint import describe
 from ownbert.checkpoint.agreement import VECTORS
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.data.corpus.documents import find_files
@@ -19,9 +22,8 @@ from ownbert.encodings import reads_encoding
 from ownbert.errors import InputError, in_short
 from ownbert.files import atomic_path, refuse_same
 from ownbert.folders import refuse_foreign
-from ownbert.inference.default_precision import default_precision
+from ownbert.inference.compute import TORCH, Compute
 from ownbert.inference.embedder import Embedder, Progress, after, in_blocks
-from ownbert.inference.engines import TORCH
 from ownbert.inference.shards import DealtRows, as_shard, manifest_path
 
 Say = Callable[[str], None]
@@ -65,7 +67,7 @@ def embed(
 
     Args:
         folder, device, max_length, engine: as for ``Embedder``.
-        precision: float32, bfloat16 or auto; by default as the folder says (``default_precision``).
+        precision: float32, bfloat16 or auto; by default as the folder says (``Compute``).
         inputs: files, folders or globs, one or several; or rows in memory: a DataFrame, a
             datasets.Dataset, a list or Series of texts, a mapping of columns, a list of mappings.
             Without ``output`` also one text. A string that names no file is a text there.
@@ -85,18 +87,20 @@ def embed(
     Raises:
         InputError: a file cannot be read or written.
     """
+    columns = ColumnNames(text=text_column, id=id_column)
     refuse_options(options)
     single = output is None and isinstance(text_or_file(inputs), str)
     inputs = table_of_texts([inputs]) if single else _as_inputs(inputs)
-    records = records_of(inputs, ColumnNames(text=text_column, id=id_column))
-    given: Any = (folder, device, precision, max_length, engine, say)
+    records = records_of(inputs, columns)
+    compute = Compute(device, precision, engine)
+    opening = partial(RowVectors, folder, columns, compute, max_length, options)
     if output is None:
         if shard is not None:
             raise InputError("a shard is written to a part of the output; name a file with output")
-        embedder = _opened(*given)
-        blocks = [block for _, block in _embedded(embedder, records, progress, options)]
-        vectors = np.concatenate([np.empty((0, embedder.size), np.float32), *blocks])
-        _warn(embedder, say)
+        rows = opening()
+        _say_each(rows.notes(), say)
+        vectors = rows.joined([block for _, block in rows.embedded(records, progress)])
+        _say_each(rows.warnings(), say)
         return vectors[0] if single else vectors
     output, chosen, dealt = Path(output), as_shard(shard), None
     if chosen is not None:
@@ -105,32 +109,101 @@ def embed(
         records = dealt.take(records, list)
     writer = _writer(output, id_column)
     refuse_same([folder, *_files(inputs)], output)
-    embedder = _opened(*given)
-    done = 0
-    with atomic_path(output) as temporary, writer(temporary, embedder.size) as write:
-        for block, vectors in _embedded(embedder, records, progress, options):
+    rows, done = opening(), 0
+    _say_each(rows.notes(), say)
+    with atomic_path(output) as temporary, writer(temporary, rows.embedder.size) as write:
+        for block, vectors in rows.embedded(records, progress):
             write(block, vectors)
             done += len(block)
     if dealt is not None:
-        columns = {"text": text_column, "id": id_column}
-        dealt.write_manifest(output, vectors_depend_on(embedder, columns, options))
-    _warn(embedder, say)
+        dealt.write_manifest(output, rows.depends_on())
+    _say_each(rows.warnings(), say)
     return done
 
 
-def vectors_depend_on(
-    embedder: Embedder, columns: Mapping[str, str | None], options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What the vectors of texts depend on, besides the texts."""
-    engine = embedder.engine.name
-    return {
-        **({} if engine == TORCH else {"engine": engine}),
-        "model": [list(each) for each in model_checksums(embedder.folder)],
-        "columns": dict(columns),
-        "precision": options.get("precision") or embedder.precision,
-        "max_length": embedder.max_length,
-        "options": {k: v for k, v in options.items() if k not in _NOT_OF_VECTORS},
-    }
+class RowVectors:
+    """The texts of an input and their vectors: in memory, on the terminal, in files and parts.
+
+    Args:
+        folder: of the model.
+        columns: that the user named.
+        compute: what computes.
+        max_length: as for ``Embedder``.
+        options: those of ``Embedder.encode`` that give float vectors of the model's size.
+
+    Raises:
+        InputError: the folder or an option cannot be used.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        columns: ColumnNames,
+        compute: Compute,
+        max_length: int | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        refuse_options(options)
+        description = describe(folder)
+        self._columns, self._options = columns, options
+        self._compute = compute.settled([description], (VECTORS,))
+        self.embedder = Embedder(
+            description,
+            device=compute.device,
+            precision=self._compute.precision,
+            max_length=max_length,
+            engine=compute.engine,
+        )
+
+    def embedded(
+        self, records: Iterator[Record], progress: Progress | None = None
+    ) -> Iterator[tuple[list[Record], np.ndarray]]:
+        """Blocks of texts with their vectors."""
+        done = 0
+        for block in in_blocks(records, size=lambda each: len(each[1])):
+            shown = None if progress is None else after(done, progress)
+            texts = [text for _, text in block]
+            yield block, self.embedder.encode(texts, progress=shown, **self._options)
+            done += len(block)
+
+    def joined(self, blocks: Sequence[np.ndarray]) -> np.ndarray:
+        """The vectors (N, D) of all blocks, of which there may be none."""
+        return np.concatenate([np.empty((0, self.embedder.size), np.float32), *blocks])
+
+    def refuse_kind(self, kind: str) -> None:
+        """Texts of any file can be embedded."""
+
+    def table(self, source: Any, before: int) -> Any:
+        """As of ``RowPredictions``."""
+        found = [*self.embedded(islice(records_of(source, self._columns), before, None))]
+        records = [record for block, _ in found for record in block]
+        return arrow_table(records, self.joined([each for _, each in found]), self._columns.id)
+
+    def depends_on(self) -> dict[str, Any]:
+        """What the vectors of texts depend on, besides the texts."""
+        embedder, options, engine = self.embedder, self._options, self.embedder.engine.name
+        return {
+            **({} if engine == TORCH else {"engine": engine}),
+            "model": [list(each) for each in model_checksums(embedder.folder)],
+            "columns": {"text": self._columns.text, "id": self._columns.id},
+            "precision": options.get("precision") or embedder.precision,
+            "max_length": embedder.max_length,
+            "options": {k: v for k, v in options.items() if k not in _NOT_OF_VECTORS},
+        }
+
+    def notes(self) -> Iterator[str]:
+        """What was chosen where nothing was named: the precision, and the engine of ``auto``."""
+        return filter(None, (self._compute.note, self.embedder.engine.note))
+
+    def warnings(self) -> Iterator[str]:
+        """Of the texts so far."""
+        return filter(None, (self.embedder.warning(),))
+
+
+def _say_each(lines: Iterable[str], say: Say | None) -> None:
+    for line in lines:
+        if say is not None:
+            say(line)
 
 
 def refuse_options(options: Mapping[str, Any]) -> None:
@@ -154,52 +227,14 @@ def embedded_rows(
     **options: Any,
 ) -> Iterator[dict[str, Any]]:
     """The rows of a .jsonl file of ``embed``, as they come; arguments as there."""
-    refuse_options(options)
-    records = records_of(_as_inputs(inputs), ColumnNames(text=text_column, id=id_column))
+    columns = ColumnNames(text=text_column, id=id_column)
+    records = records_of(_as_inputs(inputs), columns)
     _refuse_name(id_column)
-    embedder = _opened(folder, device, precision, max_length, engine, say)
-    for block, vectors in _embedded(embedder, records, None, options):
+    rows = RowVectors(folder, columns, Compute(device, precision, engine), max_length, options)
+    _say_each(rows.notes(), say)
+    for block, vectors in rows.embedded(records):
         yield from _rows(block, vectors, id_column)
-    _warn(embedder, say)
-
-
-def _opened(
-    folder: str | Path,
-    device: str,
-    precision: str | None,
-    max_length: int | None,
-    engine: str | None,
-    say: Say | None,
-) -> Embedder:
-    """The embedder of a folder, after a note about what was chosen for the user."""
-    chosen = default_precision(
-        precision, folder, device=device, engine=engine, network=True, what=(VECTORS,)
-    )
-    embedder = Embedder(
-        folder, device=device, precision=chosen.name, max_length=max_length, engine=engine
-    )
-    for note in (chosen.note, embedder.engine.note):
-        if say is not None and note:
-            say(note)
-    return embedder
-
-
-def _warn(embedder: Embedder, say: Say | None) -> None:
-    if say is not None and (warning := embedder.warning()):
-        say(warning)
-
-
-def _embedded(
-    embedder: Embedder,
-    records: Iterator[Record],
-    progress: Progress | None,
-    options: dict[str, Any],
-) -> Iterator[tuple[list[Record], np.ndarray]]:
-    done = 0
-    for block in in_blocks(records, size=lambda each: len(each[1])):
-        shown = None if progress is None else after(done, progress)
-        yield block, embedder.encode([text for _, text in block], progress=shown, **options)
-        done += len(block)
+    _say_each(rows.warnings(), say)
 
 
 def _as_inputs(inputs: Any) -> Inputs:

@@ -16,7 +16,7 @@ from torch.nn.functional import embedding_bag
 from ownbert.checkpoint import CONFIG, FEATURES, copy_weights, load_tokenizer
 from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.copying import first_of
-from ownbert.checkpoint.description import Description, describe_config
+from ownbert.checkpoint.description import Description, describe
 from ownbert.checkpoint.sizes import require_sizes
 from ownbert.checkpoint.weights import read_weights
 from ownbert.config import EncoderConfig
@@ -354,7 +354,7 @@ def copy_checkpoint(
         assert isinstance(head, WordFeatures)
         assert isinstance(known, WordFeatures)
         head.start_from(known, description.values[FEATURES], store.tags)
-    old_tokenizer = load_tokenizer(path, config=description.config)
+    old_tokenizer = load_tokenizer(description)
     match = match_vocabulary(tokenizer, old_tokenizer, store.counts, ranking)
     ours[_WORDS].copy_(_word_vectors(theirs[_WORDS], match, seed))
     fresh = [n for n in ours if n not in copied and n not in (_WORDS, _BIAS)]
@@ -369,7 +369,7 @@ def _describe_bert(path: Path) -> Description:
             f"{path / CONFIG}: model_type is {model_type!r}; pretraining can start from 'bert' "
             "only (BERT itself, and MiniLM, SciBERT and others of its structure)"
         )
-    description = describe_config(values, path / CONFIG, any_architecture=True)
+    description = describe(path, values=values, any_architecture=True)
     if description.config.add_cross_attention:
         raise InputError(
             f"{path / CONFIG}: add_cross_attention is true, but pretraining has nothing to attend "

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.checkpoint import describe
 from ownbert.checkpoint.translation import is_translation
 from ownbert.data.example import Example
 from ownbert.errors import InputError
+from ownbert.inference.compute import AUTO, FLOAT32, TORCH, Compute
 from ownbert.inference.embedder import Embedder
-from ownbert.inference.engines import AUTO, TORCH, MissingOutput
+from ownbert.inference.engines import MissingOutput
 from ownbert.inference.fill_mask import Filled, Filler
+from ownbert.inference.open_folder import open_folder
+from ownbert.inference.opened import Networks
 from ownbert.inference.pipeline import Predictor
-from ownbert.inference.predictor import NetworkPredictor
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.methods import METHODS
 from ownbert.inspect.internals.attention_maps import ChosenHeads, chosen_heads
@@ -77,7 +78,7 @@ class ServedModel:
         name: by which requests choose it.
         folder: that ``finetune``, ``fit``, ``probe``, ``pretrain`` or ``translate`` wrote, or a
             sentence model.
-        device, precision, engine: as of ``Predictor``.
+        compute: what computes.
 
     Attributes:
         task: what the folder is for: a task of ``finetune``, fill, embed or translate.
@@ -87,17 +88,8 @@ class ServedModel:
         InputError: the folder cannot be used.
     """
 
-    def __init__(
-        self,
-        name: str,
-        folder: str | Path,
-        *,
-        device: str = "auto",
-        precision: str = "float32",
-        engine: str | None = None,
-    ) -> None:
-        self.name, self.folder = name, Path(folder)
-        self.device, self.precision, self.engine = device, precision, engine
+    def __init__(self, name: str, folder: str | Path, compute: Compute = FLOAT32) -> None:
+        self.name, self.folder, self.compute = name, Path(folder), compute
         self.predictor: Predictor | None = None
         self.embedder: Embedder | None = None
         self.filler: Filler | None = None
@@ -116,30 +108,31 @@ class ServedModel:
         self.task = "fill" if self.filler is not None else self.operations[0]
 
     def _load(self) -> None:
-        given: dict[str, Any] = {"device": self.device, "precision": self.precision}
+        engine = self.compute.engine
+        given: Any = {"device": self.compute.device, "precision": self.compute.precision}
         if is_translation(self.folder):
-            if self.engine not in (None, TORCH, AUTO):
+            if engine not in (None, TORCH, AUTO):
                 raise InputError(f"{self.folder} translates, which only torch does")
             self.translator = Translator(self.folder, **given)
             return
-        given["engine"] = self.engine
         try:
-            predictor = Predictor(self.folder, **given)
-        except NoTaskHead:
-            pass
+            opened = open_folder(self.folder, self.compute)
+        except NoTaskHead as error:
+            description = error.description
         else:
-            if predictor.task.name != "embed":
-                self.predictor = predictor
+            if not isinstance(opened, Networks) or opened.task.name != "embed":
+                self.predictor = Predictor(opened)
                 return
+            (description,) = opened.described
         missing: list[MissingOutput] = []  # an exported file gives either vectors or candidates
         # A head with word features reads more than texts.
-        if any(s.kind == "mlm" and s.features is None for s in describe(self.folder).specs):
+        if any(s.kind == "mlm" and s.features is None for s in description.specs):
             try:
-                self.filler = Filler(self.folder, device=self.device, engine=self.engine)
+                self.filler = Filler(description, device=self.compute.device, engine=engine)
             except MissingOutput as error:
                 missing.append(error)
         try:
-            self.embedder = Embedder(self.folder, **given)
+            self.embedder = Embedder(description, **given, engine=engine)
         except MissingOutput as error:
             missing.append(error)
         if self.filler is None and self.embedder is None:
@@ -158,13 +151,7 @@ class ServedModel:
 
     def reloaded(self) -> "ServedModel":
         """The folder as it is now."""
-        return ServedModel(
-            self.name,
-            self.folder,
-            device=self.device,
-            precision=self.precision,
-            engine=self.engine,
-        )
+        return ServedModel(self.name, self.folder, self.compute)
 
     @property
     def note(self) -> str:
@@ -269,7 +256,7 @@ class ServedModel:
         """Raise a ``Refusal`` unless the model has logits of labels."""
         if self.task not in ("classify", "multilabel", "regress"):
             self.require("classify")
-        if not isinstance(self._rows_predictor, NetworkPredictor):
+        if not isinstance(self._rows_predictor, Networks):
             raise bad_field(
                 f"the model {self.name} is a blend of several, which has probabilities and no "
                 "logits"
@@ -306,7 +293,7 @@ class ServedModel:
         """Refuse rows that a network would truncate."""
         predictors = [self._rows_predictor, *getattr(self._rows_predictor, "networks", ())]
         for own in predictors:
-            if not isinstance(own, NetworkPredictor):
+            if not isinstance(own, Networks):
                 continue  # what a blend consists of, or an ensemble
             if own.task.encode(rows, own.builder, training=False).truncated:
                 limit = own.task.length_limit(own.max_length)
@@ -478,7 +465,7 @@ class ServedModel:
                     f"the folder of {self.name} has changed since it was read; POST /reload first",
                     "changed",
                 )
-            self._explainer = Explainer(self.folder, predictor=self.predictor)
+            self._explainer = Explainer(self._rows_predictor)
         explainer = self._explainer
         return [[e.to_dict() for e in explainer([each], method=method)] for each in data]
 

@@ -153,6 +153,7 @@ def serve(
         import uvicorn
     except ImportError as error:
         raise InputError("serve needs more packages: pip install 'ownbert[serve]'") from error
+    from ownbert.inference.compute import Compute
     from ownbert.serve.app import make_app
     from ownbert.serve.models import Models
     from ownbert.serve.served_model import ServedModel
@@ -165,7 +166,7 @@ def serve(
     require_memory(list(named.values()), max_memory)
     with contextlib.closing(listening_socket(host, port)) as listening:
         models = [
-            ServedModel(name, folder, device=device, precision=precision, engine=engine)
+            ServedModel(name, folder, Compute(device, precision, engine))
             for name, folder in named.items()
         ]
         service = Service(Models(models), limits)

@@ -177,7 +177,7 @@ def router(service: Service) -> APIRouter:
         return {
             "model_id": first.name,
             "model_sha": None,
-            "model_dtype": first.precision,
+            "model_dtype": first.compute.precision,
             "model_type": _type(first),
             "max_input_length": first.max_length,
             "max_batch_tokens": limits.batch_tokens,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.checkpoint.description import Description, describe, describe_config
-from ownbert.config import EncoderConfig, Image
+from ownbert.config import Image
 from ownbert.data.example import Example
 from ownbert.data.images.augmentation import Augmentation
 from ownbert.data.images.image_files import (
@@ -113,12 +113,14 @@ class ImageTask(SingleLabelTask):
         return describe_config(values, "model.vit")
 
     def input_builder(
-        self, folder: str | Path, config: EncoderConfig, max_length: int | None = None
+        self, description: Description, max_length: int | None = None
     ) -> ImageInputBuilder:
+        folder, image = description.folder, description.config.image
+        assert image is not None
         if self.processor is None:
+            assert folder is not None
             self.processor = Processor.load(folder)
-        assert config.image is not None
-        return ImageInputBuilder(self.processor, config.image, folder or "the new model")
+        return ImageInputBuilder(self.processor, image, folder or "the new model")
 
     def complete_recipe(self, recipe: FinetuneRecipe, builder: Any) -> FinetuneRecipe:
         if recipe.data.max_length is not None:

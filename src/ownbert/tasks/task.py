@@ -20,7 +20,7 @@ from ownbert.checkpoint import (
     require_float,
     require_tables,
 )
-from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.config import HeadSpec
 from ownbert.data.example import Example
 from ownbert.data.readers.columns import ColumnNames, ColumnSpec, positional_names
 from ownbert.data.readers.memory import table_of
@@ -58,7 +58,13 @@ _DROPOUT = 0.1
 
 
 class NoTaskHead(InputError):
-    """The folder was not fine-tuned for a task."""
+    """The folder was not fine-tuned for a task. description: of the folder."""
+
+    def __init__(self, description: Description) -> None:
+        super().__init__(
+            f"{description.folder} has no task head; fine-tune it: ownbert finetune TASK"
+        )
+        self.description = description
 
 
 class Task(ABC):
@@ -186,13 +192,10 @@ class Task(ABC):
                 "finetune image"
             )
 
-    def input_builder(
-        self, folder: str | Path, config: EncoderConfig, max_length: int | None = None
-    ) -> Any:
-        """What turns rows into inputs of the folder's model: a ``TextInputBuilder`` or similar."""
-        return TextInputBuilder(
-            load_tokenizer(folder, config=config), config, max_length or config.longest
-        )
+    def input_builder(self, description: Description, max_length: int | None = None) -> Any:
+        """What turns rows into inputs of a folder's model: a ``TextInputBuilder`` or similar."""
+        config = description.config
+        return TextInputBuilder(load_tokenizer(description), config, max_length or config.longest)
 
     def complete_recipe(self, recipe: FinetuneRecipe, builder: Any) -> FinetuneRecipe:
         """The recipe with the settings that depend on the kind of model."""
@@ -330,6 +333,12 @@ class Task(ABC):
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> Any:
         """The prediction for a row, from its scores and its note in ``EncodedRows``."""
 
+    def decide_each(
+        self, raws: Sequence[np.ndarray], rows: Sequence[Row], notes: Sequence[Any]
+    ) -> list[Any]:
+        """The prediction for each row."""
+        return [self.decide(*each) for each in zip(raws, rows, notes, strict=True)]
+
     def identity(self, row: Row) -> dict[str, Any]:
         """What tells which row a prediction is for: its id, else its texts.
 
@@ -387,16 +396,11 @@ class Task(ABC):
         """Write further files into the folder of the finished model."""
         return
 
-    def load(self, folder: str | Path, description: Description | None = None) -> "Model":
-        """The model of a finished folder, with its head.
-
-        Args:
-            folder: of the model.
-            description: of the folder, if known.
-        """
+    def load(self, description: Description) -> "Model":
+        """The model of a finished folder, with its head."""
         from ownbert.checkpoint import load
 
-        return load(folder, description=description)
+        return load(description)
 
     def values(self) -> dict[str, Any]:
         """Keys of config.json besides those of the model."""
@@ -498,31 +502,28 @@ def task_class(name: str) -> type[Task]:
     return getattr(import_module(f"ownbert.tasks.{module}"), kind)
 
 
-def task_of(
-    description: Description, folder: str | Path, columns: ColumnNames | None = None
-) -> Task:
+def task_of(description: Description, columns: ColumnNames | None = None) -> Task:
     """The task that a folder was fine-tuned for: as its config.json says, or by its head.
 
     Args:
         description: of the folder.
-        folder: for messages.
         columns: named by the user; others are as in training.
 
     Raises:
         InputError: the folder has no task head.
     """
-    saved = description.values.get(KEY) or {}
+    saved, folder = description.values.get(KEY) or {}, description.folder or Path()
     name = saved.get("name") or _by_head(description, folder)
     if name == "embed" and not saved:
         return untrained_similarity(folder, columns)
     try:
         task = restored_task(name, saved, description.labels, columns)
     except (InputError, TypeError) as error:
-        raise InputError(f"{Path(folder) / CONFIG}: {KEY}: {error}") from None
+        raise InputError(f"{folder / CONFIG}: {KEY}: {error}") from None
     try:
         require_tables(task.features, task.head, description.specs)
     except InputError as error:
-        raise InputError(f"{Path(folder) / CONFIG}: {error}") from None
+        raise InputError(f"{folder / CONFIG}: {error}") from None
     return task
 
 
@@ -554,11 +555,11 @@ def restored_task(
 def load_finetuned(folder: str | Path) -> "tuple[Task, Model]":
     """The task and the model of a fine-tuned folder."""
     description = describe(folder, with_decoder=True)
-    task = task_of(description, folder)
-    return task, task.load(folder, description)
+    task = task_of(description)
+    return task, task.load(description)
 
 
-def _by_head(description: Description, folder: str | Path) -> str:
+def _by_head(description: Description, folder: Path) -> str:
     kinds = {spec.kind for spec in description.specs}
     if "classification" in kinds and description.config.image is not None:
         return "image"
@@ -571,9 +572,9 @@ def _by_head(description: Description, folder: str | Path) -> str:
     for kind, name in (("tokens", "tag"), ("span", "answer"), ("choice", "choose")):
         if kind in kinds:
             return name
-    if (Path(folder) / "modules.json").exists():  # of sentence-transformers
+    if (folder / "modules.json").exists():  # of sentence-transformers
         return "embed"
-    raise NoTaskHead(f"{folder} has no task head; fine-tune it: ownbert finetune TASK")
+    raise NoTaskHead(description)
 
 
 def untrained_similarity(folder: str | Path, columns: ColumnNames | None = None) -> Task:

@@ -78,21 +78,28 @@ def has_tokenizer(folder: str | os.PathLike[str]) -> bool:
     return (place / TOKENIZER).is_file() or bool(styles_of(place))
 
 
-def read_folder(folder: str | os.PathLike[str]) -> TokenizerFiles:
+def read_folder(
+    folder: str | os.PathLike[str], model: Mapping[str, Any] | None = None
+) -> TokenizerFiles:
     """Read the tokenizer of a folder.
 
     What tokenizer_config.json states about case, accents and Chinese characters takes precedence
     over tokenizer.json, as in Transformers.
 
+    Args:
+        folder: of the tokenizer.
+        model: its config.json, if it has been read.
+
     Raises:
         InputError: files are missing, damaged or contradictory, or the vocabulary lacks a special
             token.
     """
-    place = model_folder(folder)
+    place = model_folder(folder) if model is None else Path(folder)
     if not place.is_dir():
         raise InputError(f"no such folder: {place}")
     config = read_tokenizer_config(place)
-    named = class_name(config, read_json(place / MODEL_CONFIG, missing={}))
+    values = read_json(place / MODEL_CONFIG, missing={}) if model is None else model
+    named = class_name(config, values)
     backend = read_backend(place / TOKENIZER) if (place / TOKENIZER).is_file() else None
     if named and backend is not None and kind_of(backend) in ("blank", "wordpiece"):
         # Words as BERT's, whatever network was pretrained on them (XLNet, T5).

@@ -110,13 +110,19 @@ class Tokenizer:
         return cls(backend, special=ROBERTA.special, config={"add_prefix_space": True})
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> "Tokenizer":
+    def load(
+        cls, folder: str | os.PathLike[str], model: Mapping[str, Any] | None = None
+    ) -> "Tokenizer":
         """Read a folder with tokenizer.json or a family's own files; see ``ownbert.text.files``.
+
+        Args:
+            folder: of the tokenizer.
+            model: its config.json, if it has been read.
 
         Raises:
             InputError: files are missing, damaged or contradictory.
         """
-        found = read_folder(folder)
+        found = read_folder(folder, model)
         limit = found.config.get("model_max_length")
         if not isinstance(limit, int | float) or not 0 < limit < NO_LIMIT:
             limit = None

@@ -11,7 +11,7 @@ import ownbert
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.fitting.candidates import fit_view, view_names
 from ownbert.fitting.labelled_rows import find_task, read_labelled
-from ownbert.inference.blend_predictor import BlendPredictor
+from ownbert.inference.open_folder import open_folder
 from ownbert.inspect.explain.linear import LinearShares
 from ownbert.tasks.rows import Row
 from ownbert.views.contributions import contributions
@@ -69,14 +69,14 @@ def linear(topics: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_shares_follow_from_the_weights_of_all_models(linear: Path):
-    found = LinearShares(linear)
+    found = LinearShares(open_folder(linear))
     row = Row(0, ("red1 w3 blue2 red1 9",))
     words = found.words(row)
     (index, name, probability), *_ = found.targets(row, "red", 1)
     values = found.shares(row, index, words)
     assert (name, len(words)) == ("red", 5)
     assert values[0] > 0 > values[2]
-    (raw,), _ = BlendPredictor(linear).raws([row])
+    (raw,), _ = open_folder(linear).raws([row])
     assert probability == pytest.approx(raw[index])
 
 

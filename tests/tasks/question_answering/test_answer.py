@@ -11,7 +11,7 @@ import torch
 
 from ownbert import InputError, evaluate, finetune, predict
 from ownbert.checkpoint import load, load_tokenizer
-from ownbert.inference.predictor import NetworkPredictor
+from ownbert.inference.open_folder import open_folder
 from ownbert.tasks.batched_forward import forward_rows
 from ownbert.tasks.packed_network import PackedNetwork
 from ownbert.tasks.question_answering.answer import QuestionAnsweringTask, QuestionRow
@@ -82,7 +82,7 @@ def test_it_learns_and_says_where_there_is_no_answer(reader: Path, files: Path, 
 
 
 def test_a_question_gets_the_same_answer_in_any_company(reader: Path, files: Path):
-    predictor = NetworkPredictor(reader)
+    predictor = open_folder(reader)
     rows = predictor.task.read(files / "dev.jsonl")
     together = predictor(rows)
     for row, found in zip(rows[:20], together, strict=False):
@@ -95,7 +95,7 @@ def test_transformers_gives_the_same_logits(reader: Path, files: Path):
     from transformers import AutoModelForQuestionAnswering
 
     theirs = AutoModelForQuestionAnswering.from_pretrained(reader).eval()
-    predictor = NetworkPredictor(reader)
+    predictor = open_folder(reader)
     rows = predictor.task.read(files / "dev.jsonl")[:4]
     data = predictor.task.encode(rows, predictor.builder, training=False)
     model, examples = predictor.models[0], data.examples

@@ -17,7 +17,7 @@ from ownbert.checkpoint import load
 from ownbert.cli import app
 from ownbert.data.batch import pack
 from ownbert.inference.embedder import Embedder
-from ownbert.inference.predictor import NetworkPredictor
+from ownbert.inference.open_folder import open_folder
 from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
@@ -180,7 +180,7 @@ def test_the_same_as_sentence_transformers(
     found = Embedder(folder).encode(texts)
     assert_close(found, expected)
     assert_close(np.linalg.norm(found, axis=1), 1)
-    predictor = NetworkPredictor(folder)
+    predictor = open_folder(folder)
     (answer,) = predictor([Row(1, (texts[0], texts[-1]))])
     assert_close(answer.vectors, expected[[0, -1]])
     assert predictor.cut == 1
@@ -200,7 +200,7 @@ def test_the_folder_is_a_plain_encoder_with_its_pooler(ranker: Path, pretrained:
 
 
 def test_a_pair_gets_the_same_cosine_in_any_company(ranker: Path, files: Path):
-    predictor = NetworkPredictor(ranker)
+    predictor = open_folder(ranker)
     rows = list(predictor.task.stream(files / "test_pairs.csv"))
     together, alone = predictor(rows), [predictor([row])[0] for row in rows]
     for one, other in zip(together, alone, strict=True):
@@ -250,7 +250,7 @@ def test_a_model_of_pairs_is_measured_by_scores_too(ranker: Path, files: Path):
 
 
 def test_texts_are_numbered_and_long_ones_counted(ranker: Path, files: Path):
-    predictor, task = NetworkPredictor(ranker), EmbeddingTask()
+    predictor, task = open_folder(ranker), EmbeddingTask()
     builder = TextInputBuilder(predictor.tokenizer, predictor.models[0].config, 8)
     rows = [Row(1, ("red1", "red2", "w1")), Row(2, ("red2", "red3 " * 9, "red1"))]
     task.learn(rows, "")

@@ -16,7 +16,7 @@ from ownbert.cli import app
 from ownbert.data.batch import pack
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.finetuning.preview import preview_finetuning
-from ownbert.inference.predictor import NetworkPredictor
+from ownbert.inference.open_folder import open_folder
 from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import TextInputBuilder
@@ -120,7 +120,7 @@ def test_transformers_gives_the_same_logits_and_tags(tagger: Path, tagged: Path)
     theirs = AutoModelForTokenClassification.from_pretrained(tagger).eval()
     assert type(theirs).__name__ == "BertForTokenClassification"
     tokenizer = AutoTokenizer.from_pretrained(tagger)
-    model, predictor = load(tagger), NetworkPredictor(tagger)
+    model, predictor = load(tagger), open_folder(tagger)
     for row, decided in zip(rows, predictor(rows), strict=True):
         inputs = tokenizer(list(row.texts), is_split_into_words=True, return_tensors="pt")
         batch = pack(_encoded(tagger, [row]))
@@ -137,7 +137,7 @@ def test_transformers_gives_the_same_logits_and_tags(tagger: Path, tagged: Path)
 def test_a_sentence_gets_the_same_tags_in_any_company(
     name: str, tagged: Path, request: pytest.FixtureRequest
 ):
-    predictor = NetworkPredictor(request.getfixturevalue(name))
+    predictor = open_folder(request.getfixturevalue(name))
     rows = read_sentences(tagged / "dev.conll", ColumnNames())
     rows += [Row(1, ()), Row(2, tuple(f"w{i % 30}" for i in range(300)))]
     together = predictor(rows)
@@ -170,7 +170,7 @@ def test_ten_thousand_words_all_get_their_tag(name: str, request: pytest.Fixture
     while len(pairs) < 10_000:
         pairs += sentence(rng)
     words, truth = zip(*pairs[:10_000], strict=True)
-    predictor = NetworkPredictor(folder)
+    predictor = open_folder(folder)
     found = predictor([Row(1, words)])[0]
     assert len(found.tags) == 10_000
     assert predictor.cut == 0

@@ -12,17 +12,16 @@ import numpy as np
 
 from ownbert.checkpoint import CONFIG
 from ownbert.errors import InputError
-from ownbert.hub import model_folder
-from ownbert.inference.any_predictor import open_predictor
-from ownbert.inference.blend_predictor import BlendPredictor
+from ownbert.inference.compute import Compute
 from ownbert.inference.embedder import Embedder
+from ownbert.inference.open_folder import open_folder
+from ownbert.inference.opened import Opened, decide_all
+from ownbert.inference.opened_blend import OpenedBlend
 from ownbert.inference.pipeline import read_labelled_rows
-from ownbert.inference.predictor import decide_all
 from ownbert.inspect.errors.judgement import JUDGES, WrongAnswer
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.linear import CONTRIBUTIONS
 from ownbert.language import translated
-from ownbert.run.file_names import BLEND
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 from ownbert.views.features import Texts
@@ -125,7 +124,7 @@ def analyse_errors(
 
     Source: of label errors Northcutt, Jiang and Chuang 2021, section 3.
     """
-    predictor = open_predictor(folder, device=device)
+    predictor = open_folder(folder, Compute(device))
     task: Any = predictor.task
     if task.name not in JUDGES:
         raise InputError(
@@ -140,10 +139,10 @@ def analyse_errors(
     wrong = list(found.wrong)[:most] if task.name == "regress" else wrong  # in their order
     doubtful = list(found.doubtful)[:most]
     chosen = list(dict.fromkeys((*wrong, *doubtful)))
-    vectors = None if task.reads_arrays else _Vectors(folder, device)
+    vectors = None if task.reads_arrays else _Vectors(predictor)
     made: dict[WrongAnswer, Mistake] = {}
     if chosen:
-        words = _words_of(folder, task, rows, chosen, device)
+        words = _words_of(predictor, rows, chosen)
         near = _neighbours(folder, task, [rows[each.row] for each in chosen], train, vectors)
         for each, own, neighbour in zip(chosen, words, near, strict=True):
             row = rows[each.row]
@@ -168,13 +167,11 @@ def analyse_errors(
     )
 
 
-def _answers(predictor: Any, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
+def _answers(predictor: Opened, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
     """The scores of each row, and what the task decides by them."""
 
     def answered(block: Sequence[Row]) -> list[tuple[np.ndarray, Any]]:
-        raws, notes = predictor.raws(block)
-        given = zip(raws, block, notes, strict=True)
-        return [(each[0], predictor.task.decide(*each)) for each in given]
+        return list(zip(*predictor.answered(block), strict=True))
 
     raws, decided = zip(*decide_all(answered, rows), strict=True)
     return raws, decided
@@ -190,16 +187,12 @@ def _texts_of(task: Any, row: Any) -> tuple[str, ...]:
 
 
 def _words_of(
-    folder: str | Path,
-    task: Any,
-    rows: Sequence[Row],
-    chosen: Sequence[WrongAnswer],
-    device: str,
+    predictor: Opened, rows: Sequence[Row], chosen: Sequence[WrongAnswer]
 ) -> list[list[str]]:
     """The words of each row that speak most for the answer of the folder's network."""
-    if task.reads_arrays:
+    if predictor.task.reads_arrays:
         return [[] for _ in chosen]
-    explainer = Explainer(folder, device=device)
+    explainer = Explainer(predictor, device=predictor.compute.device)
     method = "leave_one_out" if explainer.linear is None else CONTRIBUTIONS
     found = []
     for each in chosen:
@@ -222,28 +215,28 @@ def _words_of(
 class _Vectors:
     """Vectors of rows: those of the folder's network, or, where it has none, of its LSA."""
 
-    def __init__(self, folder: str | Path, device: str) -> None:
-        self._folder, self._device = folder, device
+    def __init__(self, predictor: Opened) -> None:
+        self._predictor = predictor
         self._embedder: Embedder | None = None
 
     def __call__(self, rows: Sequence[Row]) -> np.ndarray:
         """(N, D), of length 1."""
-        folder = model_folder(self._folder)
-        if not (folder / CONFIG).is_file() and (folder / BLEND).is_file():
-            return _lsa_vectors(folder, rows)
+        found = self._predictor
+        if isinstance(found, OpenedBlend) and not (found.folder / CONFIG).is_file():
+            return _lsa_vectors(found, rows)
         if self._embedder is None:
-            self._embedder = Embedder(self._folder, device=self._device)
+            self._embedder = Embedder(found.folder, device=found.compute.device)
         return self._embedder.encode([" ".join(row.texts) for row in rows], normalize=True)
 
 
-def _lsa_vectors(folder: Path, rows: Sequence[Row]) -> np.ndarray:
+def _lsa_vectors(predictor: OpenedBlend, rows: Sequence[Row]) -> np.ndarray:
     """(N, D), of length 1; without an LSA the scores of the linear models take its place."""
-    path = folder / "members" / "lsa"
+    path = predictor.folder / "members" / "lsa"
     if path.is_dir():
         lsa = LinearView.load(path)
         found = np.asarray(lsa.view.features(Texts([row.texts for row in rows], lsa.kind)))
     else:
-        found = BlendPredictor(folder).scores(rows)
+        found = predictor.scores(rows)
     return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
 
 

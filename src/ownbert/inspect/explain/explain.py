@@ -11,14 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ownbert.checkpoint import describe, load, load_tokenizer
+from ownbert.checkpoint import load, load_tokenizer
 from ownbert.checkpoint.translation import is_translation
 from ownbert.data.batch import Batch, Example, pack
 from ownbert.data.readers.columns import read_texts
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
+from ownbert.inference.compute import Compute
+from ownbert.inference.open_folder import blend_of, open_folder
+from ownbert.inference.opened import Networks, Opened
+from ownbert.inference.opened_blend import OpenedBlend
 from ownbert.inference.pipeline import Predictor
-from ownbert.inference.predictor import NetworkPredictor
 from ownbert.inspect.explain.linear import CONTRIBUTIONS, LinearShares, answers_linearly
 from ownbert.inspect.explain.methods import ExplainedTarget, Relevance, method_named
 from ownbert.inspect.explain.targets import Target, likeliest, masked_word, targets_of
@@ -149,52 +152,41 @@ class Explainer:
 
     Args:
         folder: of a fine-tuned model that reads texts, of a pretrained one or of one that
-            translates.
+            translates; or one that was opened, of which ``device`` says nothing.
         device: auto, cpu or cuda.
-        predictor: of the folder, if it is loaded already.
 
     Raises:
         InputError: the folder cannot be explained.
     """
 
-    def __init__(
-        self, folder: str | Path, *, device: str = "auto", predictor: Predictor | None = None
-    ) -> None:
-        self.folder = model_folder(folder)
-        self.predictor: Predictor | None = predictor
+    def __init__(self, folder: str | Path | Opened, *, device: str = "auto") -> None:
+        self.folder = folder.folder if isinstance(folder, Opened) else model_folder(folder)
+        self.predictor: Predictor | None = None
         self.translator: ExplainedTranslator | None = None
         self.linear: LinearShares | None = None
-        if predictor is None and answers_linearly(self.folder):
-            self.linear, self.models = LinearShares(self.folder), []
-            self.head = self.linear.predictor.task.head
-            return
-        if predictor is None and is_translation(self.folder):
+        if not isinstance(folder, Opened) and is_translation(self.folder):
             self.translator = ExplainedTranslator(self.folder, device)
             self.models = [self.translator.model]
             self.tokenizer, self.head = self.translator.tokenizer, self.translator.head
             return
         try:
-            if predictor is None:
-                self.predictor = Predictor(self.folder, device=device, network=True)
-        except NoTaskHead:
-            self.models = [load(self.folder)]
+            opened = _explained(folder if isinstance(folder, Opened) else self.folder, device)
+        except NoTaskHead as error:
+            self.models = [load(error.description)]
             if "mlm" not in self.models[0].heads:
                 raise
-            self.tokenizer = load_tokenizer(self.folder, config=self.models[0].config)
-            self.head = "mlm"
+            self.tokenizer, self.head = load_tokenizer(error.description), "mlm"
             return
-        assert self.predictor is not None
-        rows, task = self._reader(self.predictor), self.predictor.task
-        if task.reads_arrays:
+        self.predictor, self.head = Predictor(opened), opened.task.head
+        if isinstance(opened, OpenedBlend):
+            self.linear, self.models = LinearShares(opened), []
+            return
+        if opened.task.reads_arrays:
             raise InputError(f"{folder} reads images; take ownbert relevance")
-        if not rows.models:
+        reader = self._reader(self.predictor)
+        if not reader.models:
             raise InputError(f"{folder} was exported; name the folder of the model")
-        self.head = task.head
-        # Without the packed copies of weights that prediction uses, which have no gradient.
-        self.models = [
-            task.load(member, describe(member)).to(rows.models[0].device) for member in rows.members
-        ]
-        self.tokenizer = rows.tokenizer
+        self.models, self.tokenizer = reader.models_with_gradients(), reader.tokenizer
 
     def __call__(
         self,
@@ -277,7 +269,8 @@ class Explainer:
         labels: int,
     ) -> Iterator[tuple[ExplainedRow, list[Explanation]]]:
         """The shares of words in the outputs of linear models."""
-        read = data if _are_rows(data) else Predictor(self.folder).rows(data)
+        assert self.predictor is not None
+        read = data if _are_rows(data) else self.predictor.rows(data)
         nothing = Example(np.zeros(0, np.int64), np.zeros(0, np.int64))
         for number, row in enumerate(islice(read, rows)):
             words = linear.words(row)
@@ -370,9 +363,9 @@ class Explainer:
         return self.tokenizer.mask_id if self.translator is None else self.translator.unknown
 
     @staticmethod
-    def _reader(predictor: Predictor) -> NetworkPredictor:
+    def _reader(predictor: Predictor) -> Networks:
         found = predictor.rows_predictor
-        assert isinstance(found, NetworkPredictor)  # it was asked for the network
+        assert isinstance(found, Networks)  # it was asked for the network
         return found
 
     @staticmethod
@@ -471,6 +464,21 @@ def explain(
 ) -> list[Explanation]:
     """How much each word has to do with a model's answers; see ``Explainer``."""
     return Explainer(folder, device=device)(data, method=method, target=target, by=by)
+
+
+def _explained(folder: Path | Opened, device: str) -> Opened:
+    """What is explained of a folder: the linear models, where they alone answer, or its network."""
+    blend = folder.blend if isinstance(folder, OpenedBlend) else None
+    if isinstance(folder, Path):
+        blend = blend_of(folder)
+    elif blend is None:
+        return folder
+    place = folder if isinstance(folder, Path) else folder.folder
+    linear = blend is not None and answers_linearly(place, blend)
+    if linear and isinstance(folder, Opened):
+        return folder
+    # Without the packed copies of weights that prediction uses, which have no gradient.
+    return open_folder(place, Compute(device, network=not linear, packed=False))
 
 
 def _word_probabilities(model: Model, example: Example) -> np.ndarray:

@@ -92,7 +92,7 @@ def explain_images(
         if name not in IMAGE_METHODS:
             known = ", ".join(IMAGE_METHODS)
             raise InputError(f"images are explained by {known}; there is no {name!r} for them")
-    model = load(folder, description=description).to(pick_device(device))
+    model = load(description).to(pick_device(device))
     processor = Processor.load(folder)
     files = list(islice(chain.from_iterable(map(stream_images, images)), rows))
     wanted = None if target is None else [class_number(model, target)]

@@ -13,9 +13,8 @@ import numpy as np
 from ownbert.checkpoint import CONFIG
 from ownbert.errors import InputError
 from ownbert.inference.blend import Blend
-from ownbert.inference.blend_predictor import BlendPredictor
+from ownbert.inference.opened_blend import OpenedBlend
 from ownbert.inspect.explain.words import Word
-from ownbert.run.file_names import BLEND
 from ownbert.tasks.rows import Row
 from ownbert.views.contributions import contributions
 from ownbert.views.linear import LinearModel
@@ -26,11 +25,9 @@ CONTRIBUTIONS = "contributions"
 _ANSWERS = 3
 
 
-def answers_linearly(folder: Path) -> bool:
+def answers_linearly(folder: Path, blend: Blend) -> bool:
     """Whether linear models alone answer in a folder, or it has no network."""
-    if not (folder / BLEND).is_file():
-        return False
-    kinds = {member.kind for member in Blend.read(folder).members}
+    kinds = {member.kind for member in blend.members}
     return kinds == {"linear"} or not (folder / CONFIG).is_file()
 
 
@@ -38,14 +35,14 @@ class LinearShares:
     """The linear models of a folder.
 
     Raises:
-        InputError: the folder cannot be used, or has models of other kinds too.
+        InputError: it has models of other kinds too.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.predictor = BlendPredictor(folder)
-        if any(member.kind != "linear" for member in self.predictor.blend.members):
+    def __init__(self, opened: OpenedBlend) -> None:
+        self.predictor = opened
+        if any(member.kind != "linear" for member in opened.blend.members):
             raise InputError(
-                f"{folder} answers with vectors of a network as well, which has no head to "
+                f"{opened.folder} answers with vectors of a network as well, which has no head to "
                 "explain; give fit more --minutes"
             )
 
@@ -88,10 +85,10 @@ class LinearShares:
 
     def _views(self) -> Iterator[tuple[float, Any]]:
         """Each linear model with its weight."""
-        scorers = self.predictor.scorers
-        for member, scorer in zip(self.predictor.blend.members, scorers, strict=True):
-            for view in scorer.linear:
-                yield member.weight / len(scorer.linear), view
+        every = self.predictor.scores.models
+        for member, models in zip(self.predictor.blend.members, every, strict=True):
+            for view in models:
+                yield member.weight / len(models), view
 
     def shares(self, row: Row, target: int, words: list[Word]) -> np.ndarray:
         """(words) what each adds to the output for a label, over that for the others."""

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 from ownbert.checkpoint import describe
-from ownbert.data.batch import Batch, Example, pack
+from ownbert.data.batch import Batch, pack
 from ownbert.errors import InputError
-from ownbert.hub import model_folder
+from ownbert.inference.compute import TORCH, Compute
+from ownbert.inference.opened import Networks
 from ownbert.inference.pipeline import read_labelled_rows
 from ownbert.inspect.probe import evaluating
 from ownbert.nn.model import Model
 from ownbert.objectives import Objective
-from ownbert.tasks.batched_forward import batches_by_tokens, forward_rows
-from ownbert.tasks.packed_network import PackedNetwork
+from ownbert.tasks.batched_forward import batches_by_tokens
 from ownbert.tasks.rows import Row
-from ownbert.tasks.task import Task, task_of
-from ownbert.train.device import pick_device
+from ownbert.tasks.task import Task
+from ownbert.tasks.text_input import EncodedRows
 
 _TOKENS = 4096
 
@@ -31,26 +31,28 @@ class LabelledModel:
     """A fine-tuned model, and labelled rows as it reads them.
 
     Args:
-        folder: of the model.
-        task, model: of the folder.
-        builder: what made the examples.
-        rows, examples, notes: of the data.
+        opened: the folder of the model.
+        rows: of the data.
+        data: the same, encoded.
     """
 
-    folder: Path
-    task: Task
-    model: Model
-    builder: Any
+    opened: Networks
     rows: Sequence[Row]
-    examples: Sequence[Example]
-    notes: Sequence[Any]
+    data: EncodedRows
+
+    @property
+    def task(self) -> Task:
+        """That of the folder."""
+        return self.opened.task
+
+    @property
+    def model(self) -> Model:
+        """The only one of the folder."""
+        return self.opened.models[0]
 
     def score(self) -> float:
         """The task's first metric."""
-        raws = forward_rows(PackedNetwork(self.model), self.task, self.examples)
-        decided = [
-            self.task.decide(*each) for each in zip(raws, self.rows, self.notes, strict=True)
-        ]
+        decided = self.task.decide_each(self.opened.raws_of(self.data), self.rows, self.data.notes)
         return float(self.task.score(self.rows, decided).values[self.metric])
 
     @property
@@ -60,10 +62,11 @@ class LabelledModel:
 
     def batches(self) -> Sequence[Batch]:
         """All rows, in packed batches of similar length."""
-        sizes = [len(example.token_ids) for example in self.examples]
+        examples = self.data.examples
+        sizes = [len(example.token_ids) for example in examples]
         order = np.argsort(sizes, kind="stable")
         return [
-            pack([self.examples[i] for i in chosen]).to(self.model.device)
+            pack([examples[i] for i in chosen]).to(self.model.device)
             for chosen in batches_by_tokens(order, sizes, _TOKENS)
         ]
 
@@ -82,16 +85,14 @@ def labelled_model(
     Raises:
         InputError: the folder or the rows cannot be used.
     """
-    folder = model_folder(folder)
     description = describe(folder)
-    task = task_of(description, folder)
-    if task.head == "embedding":
+    assert description.folder is not None
+    compute = Compute(device, engine=TORCH, packed=False)
+    opened = Networks(description.folder, [description], compute)
+    if opened.task.head == "embedding":
         raise InputError("heads are measured by the loss of a task with labels, which embed is not")
-    read = read_labelled_rows(task, data, folder)[:rows]
-    model = task.load(folder, description).to(pick_device(device))
-    builder = task.input_builder(folder, model.config, task.max_length)
-    encoded = task.encode(read, builder, training=False)
-    return LabelledModel(folder, task, model, builder, read, encoded.examples, encoded.notes)
+    read = read_labelled_rows(opened.task, data, opened.folder)[:rows]
+    return LabelledModel(opened, read, opened.encoded(read))
 
 
 def gradient_importance(labelled: LabelledModel) -> np.ndarray:

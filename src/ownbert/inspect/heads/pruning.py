@@ -171,7 +171,7 @@ class Pruning:
 
 
 def _save(labelled: LabelledModel, folder: Path) -> None:
-    model, tokenizer = labelled.model, getattr(labelled.builder, "tokenizer", None)
+    model, tokenizer = labelled.model, labelled.opened.tokenizer
     save(model, folder, tokenizer=tokenizer, values=labelled.task.values())
     labelled.task.write(folder, model)
 
@@ -190,7 +190,7 @@ def _prune(model: Model, importance: np.ndarray, gone: int, heads: int) -> None:
 
 
 def _measured(labelled: LabelledModel) -> PruningRound:
-    tokens = sum(len(example.token_ids) for example in labelled.examples)
+    tokens = sum(len(example.token_ids) for example in labelled.data.examples)
     score, taken = 0.0, []
     for _ in range(_PASSES):
         began = time.perf_counter()

@@ -60,7 +60,7 @@ def describe(
     kind = None
     if tokenizer is None and has_tokenizer(folder):
         try:
-            tokenizer = load_tokenizer(folder, config=description.config)
+            tokenizer = load_tokenizer(description)
         except InputError as error:
             if text is not None:
                 raise

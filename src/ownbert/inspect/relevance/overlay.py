@@ -95,7 +95,7 @@ def draw_relevance(
     description = describe(folder)
     if description.config.image is None:
         raise InputError(f"{folder} holds a text model; relevance maps are of images")
-    model, processor = load(folder, description=description), Processor.load(folder)
+    model, processor = load(description), Processor.load(folder)
     most = _MOST + 1 if rows is None else min(rows, _MOST + 1)
     files = list(islice(chain.from_iterable(map(stream_images, images)), most))
     if len(files) > _MOST:

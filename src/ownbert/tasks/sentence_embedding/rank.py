@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ownbert.checkpoint import Description, describe
+from ownbert.checkpoint import Description
 from ownbert.config import HeadSpec
 from ownbert.data.example import Example
 from ownbert.data.readers.columns import COLUMNS, find_columns
@@ -220,11 +220,10 @@ class EmbeddingTask(Task):
         bare.encoder, bare.pooler = model.encoder, model.pooler
         return bare
 
-    def load(self, folder: str | Path, description: Description | None = None) -> "Model":
+    def load(self, description: Description) -> "Model":
         from ownbert.checkpoint import load
 
-        description = description or describe(folder)
-        return load(folder, heads=[self.head_spec(description)], description=description)
+        return load(description, heads=[self.head_spec(description)])
 
     def write(self, folder: Path, model: "Model") -> None:
         """Write the files of sentence-transformers, by the names that all its versions know."""

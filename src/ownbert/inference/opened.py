@@ -1,7 +1,9 @@
-"""Predict and evaluate with a fine-tuned folder, or with several that are averaged."""
+"""Folders in use: fine-tuned networks that answer rows, alone or several that are averaged."""
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,12 @@ from ownbert.checkpoint.model_files import no_network
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.files import inside, read_json
-from ownbert.hub import model_folder
+from ownbert.inference.compute import Compute
 from ownbert.inference.engines import Choice, choose_engine
-from ownbert.inference.exported_network import ExportedNetwork, RoutedNetwork, outputs_of
+from ownbert.inference.exported_network import network_of, outputs_of
 from ownbert.run.file_names import BLEND, ENSEMBLE, RECIPE
 from ownbert.schema import list_of, maybe, record, text
 from ownbert.tasks.batched_forward import blocks, forward_rows
-from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_of
 from ownbert.tasks.text_input import EncodedRows, UnknownWords, truncation_warning
@@ -31,99 +32,136 @@ _ENSEMBLE_KEYS = record(
 )
 
 Progress = Callable[[int], None]
-Say = Callable[[str], None]
 
 
-class NetworkPredictor:
-    """A fine-tuned folder, or an ensemble of such folders, ready to answer rows of its task.
-
-    The scores of an ensemble's members are averaged, and so are their thresholds; everything else
-    of the task is that of the first member.
-
-    Args:
-        folder: of the model or the ensemble.
-        columns: named by the user; others are as in training.
-        task: for a folder that was not fine-tuned for one.
-        device: auto, cpu or cuda.
-        precision: with float32, the default, an answer does not depend on the other rows of the
-            batch.
-        engine: torch, onnx, openvino or auto (``choose_engine``).
+class Opened(ABC):
+    """A folder that was read once and answers rows of its task (``open_folder``).
 
     Attributes:
-        precision_note: for the user, where the folder has chosen the precision.
-        engines: what computes, for each member.
+        folder: that was opened.
+        task: of its rows.
+        compute: what computes, with its precision settled.
+        members: the folders of all models.
+        engines: what computes each network.
+        precision: that torch computes in.
+        tokenizer: of the first network; None without one.
+    """
+
+    folder: Path
+    task: Task
+    compute: Compute
+    members: list[Path]
+    engines: list[Choice]
+    precision: str
+    tokenizer: Any
+
+    def __call__(self, rows: Sequence[Row]) -> list[Any]:
+        """The answer of the task to each row."""
+        return self.answered(rows)[1]
+
+    def answered(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], list[Any]]:
+        """The scores of each row, and what the task decides by them."""
+        raws, notes = self.raws(rows)
+        return raws, self.task.decide_each(raws, rows, notes)
+
+    @abstractmethod
+    def raws(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
+        """The scores of each row, from which the task decides, and its note for that."""
+
+    def notes(self) -> Iterator[str]:
+        """The precision that the folder has chosen, and the engine of ``auto``, once."""
+        chosen = (self.compute.note, *(choice.note for choice in self.engines))
+        yield from dict.fromkeys(filter(None, chosen))
+
+    @abstractmethod
+    def warnings(self) -> Iterator[str]:
+        """Warnings about truncated rows and unknown words, if there were any."""
+
+
+class Networks(Opened):
+    """A fine-tuned network, or several whose scores are averaged.
+
+    The thresholds of several are averaged too; everything else of the task is that of the first.
+
+    Args:
+        folder: that was opened.
+        described: the folders of the networks.
+        compute: what computes, with its precision settled.
+        columns: named by the user; others are as in training.
+        task: of networks that were not fine-tuned for one.
+
+    Attributes:
         seen: how many rows there were.
         cut: how many of them were truncated.
 
     Raises:
-        InputError: the folder cannot be used.
+        InputError: a folder cannot be used.
     """
-
-    precision_note = ""
 
     def __init__(
         self,
-        folder: str | Path,
+        folder: Path,
+        described: Sequence[Description],
+        compute: Compute,
         *,
         columns: ColumnNames | None = None,
-        device: str = "auto",
-        precision: str = "float32",
         task: Task | None = None,
-        engine: str | None = None,
     ) -> None:
-        self.folder = model_folder(folder)
-        self.members = list_members(self.folder)
-        described = [(folder, describe(folder, with_decoder=True)) for folder in self.members]
-        self.task = task or combine_tasks(
-            [task_of(about, folder, columns) for folder, about in described]
-        )
+        self.folder, self.described, self.compute = folder, described, compute
+        self.members = [each.folder for each in described if each.folder is not None]
+        self.task = task or combine_tasks([task_of(each, columns) for each in described])
         outputs = outputs_of(self.task.head)
-        self.engines = [
-            choose_engine(
-                *each,
-                engine,
-                device=device,
-                precision=precision,
-                outputs=outputs,
-            )
-            for each in described
-        ]
+        self.engines = [choose_engine(each, compute, outputs) for each in described]
         packed = any(choice.packed for choice in self.engines)
-        self.precision = pick_precision(precision, device) if packed else "float32"
+        self.precision = "float32"
+        if packed:
+            self.precision = pick_precision(compute.precision or "float32", compute.device)
         self.networks = [
-            self._open(*each, choice, device)
+            network_of(
+                choice,
+                each.config,
+                partial(_torch_network, self.task, each, compute, self.precision),
+                pooling=self.task.head_spec(each).pooling,
+            )
             for each, choice in zip(described, self.engines, strict=True)
         ]
-        self.builder = self.task.input_builder(
-            self.members[0], described[0][1].config, self.task.max_length
-        )
+        self.builder = self.task.input_builder(described[0], self.task.max_length)
         self.tokenizer, self.max_length = self.builder.tokenizer, self.builder.max_length
         self.seen = self.cut = 0
         self.unknown = UnknownWords(self.tokenizer)
 
-    def _open(self, folder: Path, about: Description, choice: Choice, device: str) -> RowNetwork:
-        packed = partial(_packed_network, self.task, folder, about, device, self.precision)
-        if choice.exported is None:
-            return packed()
-        pooling = self.task.head_spec(about).pooling
-        exported = ExportedNetwork(choice.exported, about.config, pooling)
-        return RoutedNetwork(exported, packed) if choice.packed else exported
-
     @property
     def models(self) -> list[Any]:
         """The models that torch computes."""
-        networks: list[Any] = list(self.networks)
-        return [network.model for network in networks if hasattr(network, "model")]
+        return [network.model for network in self.networks if hasattr(network, "model")]
 
-    def __call__(self, rows: Sequence[Row]) -> list[Any]:
-        """The answer of the task to each row."""
-        raws, notes = self.raws(rows)
-        return [self.task.decide(*each) for each in zip(raws, rows, notes, strict=True)]
+    def models_with_gradients(self) -> list[Any]:
+        """The models without packed matrices; they are loaded where ``compute`` has packed ones."""
+        if not self.compute.packed:
+            return self.models
+        device = self.models[0].device
+        return [self.task.load(each).to(device) for each in self.described]
+
+    def packed(self, device: str) -> "Networks":
+        """The same with packed copies of its models on a device."""
+        found = copy.copy(self)
+        found.compute = replace(self.compute, device=device, packed=True)
+        target = pick_device(device)
+        models = self.models
+        if target.type != "cpu":  # A copy, so that these stay on the CPU.
+            models = [copy.deepcopy(model).to(target) for model in models]
+        found.networks = [_packed_network(model, self.precision) for model in models]
+        return found
 
     def raws(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
-        """The scores of each row, from which the task decides, and its note for that."""
         data = self.encoded(rows)
         return self.raws_of(data), data.notes
+
+    def scores(self, rows: Sequence[Row]) -> np.ndarray:
+        """(N, C) scores of N rows, as blends add them."""
+        from ownbert.views.blending import to_scores
+
+        return to_scores(self.task.name, np.stack(self.raws(rows)[0]))
 
     def encoded(self, rows: Sequence[Row]) -> EncodedRows:
         """Rows as the networks read them."""
@@ -149,13 +187,7 @@ class NetworkPredictor:
         plain.task = task
         return plain.raws(rows)[0]
 
-    def notes(self) -> Iterator[str]:
-        """The precision that the folder has chosen, and the engine of ``auto``, once."""
-        chosen = (self.precision_note, *(choice.note for choice in self.engines))
-        yield from dict.fromkeys(filter(None, chosen))
-
     def warnings(self) -> Iterator[str]:
-        """Warnings about truncated rows and unknown words, if there were any."""
         if self.cut:
             limit = self.task.length_limit(self.max_length)
             yield truncation_warning(self.cut, self.seen, limit, self.task.unit)
@@ -163,31 +195,43 @@ class NetworkPredictor:
             yield warning
 
 
-def _packed_network(
-    task: Task, folder: Path, about: Description, device: str, precision: str
-) -> Any:
+def _torch_network(task: Task, description: Description, compute: Compute, precision: str) -> Any:
     """The model of a folder as torch computes it."""
+    from ownbert.tasks.packed_network import PackedNetwork
+
+    model = task.load(description).to(pick_device(compute.device))
+    return _packed_network(model, precision) if compute.packed else PackedNetwork(model, precision)
+
+
+def _packed_network(model: Any, precision: str) -> Any:
     from ownbert.nn.kernels.prepack import prepack_for_heads
     from ownbert.tasks.packed_network import PackedNetwork
 
-    model = task.load(folder, about).to(pick_device(device))
     if model.device.type != "cpu" and precision != "float32":
         return PackedNetwork(model, precision)
     return PackedNetwork(prepack_for_heads(model, precision))
 
 
-def average(predictors: Sequence[NetworkPredictor]) -> NetworkPredictor:
-    """A predictor that averages the scores of several, the members of an ensemble, with the models
-    that these have loaded.
+def average(opened: Sequence[Networks]) -> Networks:
+    """The networks of several folders, whose scores are averaged, with the models that these have
+    loaded.
 
     Raises ``InputError`` for a task whose answers cannot be averaged.
     """
-    together = copy.copy(predictors[0])
-    together.task = combine_tasks([predictor.task for predictor in predictors])
-    together.members = [member for predictor in predictors for member in predictor.members]
-    together.networks = [network for predictor in predictors for network in predictor.networks]
-    together.engines = [choice for predictor in predictors for choice in predictor.engines]
+    together = copy.copy(opened[0])
+    together.task = combine_tasks([each.task for each in opened])
+    for name in ("members", "described", "networks", "engines"):
+        setattr(together, name, [one for each in opened for one in getattr(each, name)])
     return together
+
+
+def describe_members(folder: Path) -> list[Description]:
+    """The networks whose answers are averaged: those of an ensemble, or that of ``folder``.
+
+    Raises:
+        InputError: a folder does not exist, or its training is unfinished.
+    """
+    return [describe(member, with_decoder=True) for member in list_members(folder)]
 
 
 def list_members(folder: Path) -> list[Path]:

@@ -1,0 +1,163 @@
+"""A folder of ``ownbert fit`` in use: several models whose scores are added."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.checkpoint import Description
+from ownbert.data.readers.columns import ColumnNames
+from ownbert.errors import InputError
+from ownbert.inference.blend import Blend, BlendMember
+from ownbert.inference.compute import AUTO, TORCH, Compute
+from ownbert.inference.frozen_probe import FrozenProbe
+from ownbert.inference.opened import Networks, Opened, characters, describe_members
+from ownbert.run.file_names import BLEND
+from ownbert.tasks.batched_forward import blocks
+from ownbert.tasks.rows import Row
+from ownbert.time_limit import check_time
+from ownbert.train.device import pick_device, pick_precision
+from ownbert.views.blending import blend, from_scores
+from ownbert.views.linear_view import LinearView
+
+# Rows that are scored between two looks at the clock.
+_TOGETHER = 512
+
+
+class Members:
+    """Models whose scores are added with weights; several of one member are averaged.
+
+    Args:
+        folder: that those of the models are relative to.
+        members: with their weights.
+        compute: what computes the networks, with its precision settled.
+        described: networks of folders that have been read already.
+
+    Attributes:
+        models: of each member.
+
+    Raises:
+        InputError: a folder cannot be used.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        members: Sequence[BlendMember],
+        compute: Compute,
+        described: Mapping[Path, Sequence[Description]] = {},
+    ) -> None:
+        def opened(kind: str, path: Path) -> Networks | LinearView | FrozenProbe:
+            if kind == "network":
+                return Networks(path, described.get(path) or describe_members(path), compute)
+            if kind == "frozen":
+                given: Any = {"device": compute.device, "precision": compute.precision}
+                return FrozenProbe.load(path, **given)
+            return LinearView.load(path)
+
+        self._weights = np.asarray([member.weight for member in members])
+        self.models = [[opened(m.kind, folder / path) for path in m.folders] for m in members]
+
+    def __call__(self, rows: Sequence[Row]) -> np.ndarray:
+        """(N, C) scores of N rows."""
+        texts = [row.texts for row in rows]
+        found = [
+            [m.scores(rows) if isinstance(m, Networks) else m.scores(texts) for m in models]
+            for models in self.models
+        ]
+        return blend([np.mean(each, axis=0) for each in found], self._weights)
+
+    @property
+    def networks(self) -> list[Networks]:
+        """The models that are networks."""
+        return [one for own in self.models for one in own if isinstance(one, Networks)]
+
+
+def score_all(scorer: Callable[[Sequence[Row]], np.ndarray], rows: Sequence[Row]) -> np.ndarray:
+    """(N, C) scores of any number of rows, in blocks that fit in memory.
+
+    Raises:
+        OutOfTime: the time limit has passed, if there is one.
+    """
+    found = []
+    for block in blocks(rows, rows=_TOGETHER, size=characters):
+        check_time()
+        found.append(scorer(block))
+    return np.concatenate(found)
+
+
+class OpenedBlend(Opened):
+    """A folder of ``ownbert fit``: several models whose scores are added with weights.
+
+    Args:
+        folder: that was opened.
+        blend: of the folder.
+        compute: what computes, with its precision settled; the engine is that of its networks.
+        columns: named by the user; others are as in training.
+        described: its networks that have been read already, by their folders.
+
+    Raises:
+        InputError: the folder cannot be used.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        blend: Blend,
+        compute: Compute,
+        *,
+        columns: ColumnNames | None = None,
+        described: Mapping[Path, Sequence[Description]] = {},
+    ) -> None:
+        self.folder, self.blend = folder, blend
+        self.task = self.blend.task(columns)
+        self.precision = pick_precision(compute.precision or "float32", pick_device(compute.device))
+        self.compute = replace(compute, precision=self.precision)
+        self.scores = Members(folder, blend.members, self.compute, described)
+        paths = [folder / path for member in blend.members for path in member.folders]
+        self.members = list(dict.fromkeys([folder, *paths]))
+        self.networks = self.scores.networks
+        self.engines = [choice for network in self.networks for choice in network.engines]
+        probes = [
+            m.embedder for each in self.scores.models for m in each if isinstance(m, FrozenProbe)
+        ]
+        self.tokenizer = next((each.tokenizer for each in (*self.networks, *probes)), None)
+        for models, member in zip(self.scores.models, blend.members, strict=True):
+            self._check(models, member)
+        if compute.engine not in (None, AUTO, TORCH) and not self.engines:
+            raise InputError(
+                f"{self.folder} has no network for --engine {compute.engine}; leave it out"
+            )
+
+    def _check(self, models: Sequence[Any], member: BlendMember) -> None:
+        """Refuse models that answer otherwise than the blend says; the folder may be foreign."""
+        task, size = self.task, len(self.task.labels)
+        texts = ("a",) * (2 if task.pair else 1)  # pyright: ignore
+
+        def fits(one: Any) -> bool:
+            if isinstance(one, Networks):
+                own = one.task
+                return (own.name, tuple(own.labels)) == (task.name, tuple(task.labels))
+            return one.scores([texts]).shape == (1, size)
+
+        try:
+            right = all(map(fits, models))
+        except (ValueError, IndexError, TypeError):
+            right = False
+        if not right:
+            raise InputError(
+                f"{self.folder / BLEND}: the model {member.name!r} does not answer with the "
+                f"{size} {task.label_unit} of the blend, or its files are damaged"
+            )
+
+    def raws(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
+        """The scores of each row; there are no notes."""
+        scores = self.scores(rows) + np.asarray(self.blend.offsets)
+        return list(from_scores(self.task.name, scores)), [None] * len(rows)
+
+    def warnings(self) -> Iterator[str]:
+        """Warnings of the first network; the others read the rows in the same way."""
+        for network in self.networks[:1]:
+            yield from network.warnings()
