@@ -24,7 +24,7 @@ from ownbert.families.vit import CLASSIFICATION, STRUCTURE, image_rules
 from ownbert.families.weight_map import WeightMap
 from ownbert.nn.model import Model
 from ownbert.nn.patches import picture_batch
-from ownbert.nn.undrawn import Undrawn
+from ownbert.nn.undrawn import shapes_alone
 
 _BLOCK, _TIMM = "encoder.blocks.{i}.", "blocks.{i}."
 
@@ -139,7 +139,7 @@ def from_timm(
     except KeyError as error:
         raise InputError(f"no tensor {error.args[0]}: not a VisionTransformer of timm") from None
     side = round(patches**0.5)
-    with Undrawn():
+    with shapes_alone():
         model = make_model(
             image_size=image_size or (side * patch[0], side * patch[1]),
             patch_size=(patch[0], patch[1]),

@@ -9,11 +9,13 @@ from torch import Tensor
 
 from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.model_files import CONFIG
+from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.families.family import OWN_FIELDS
 from ownbert.families.weight_map import MISSING, UNEXPECTED, WeightMap
 from ownbert.nn.kernels.int8 import QuantizedLinear
 from ownbert.nn.model import Model
+from ownbert.nn.undrawn import materialize
 
 # How the names of the tensors of ``nn.sesame.LayerGate`` begin.
 GATE = "encoder.gate."
@@ -46,11 +48,12 @@ def copy_weights(
     anew: Collection[str] = (),
     our_names: bool = False,
 ) -> LoadReport:
-    """Copy a checkpoint's tensors into the model; every one that does not fit is a problem.
+    """Copy a checkpoint's tensors into the model; every one that does not fit is a problem, and
+    then none is copied.
 
     Args:
-        model: its parameters are written over, so it is best made ``Undrawn``: those that may be
-            missing are initialised here.
+        model: its parameters are written over, so it is best made with ``shapes_alone``: memory is
+            taken here, once all fit, and parameters that may be missing are initialised.
         tensors: the checkpoint's, by its names.
         weight_map: from these names to ours.
         description: of the checkpoint's config.json; by default it has the model's heads.
@@ -85,8 +88,7 @@ def copy_weights(
         if lenient and description is not None and _may_start_anew(name, description, own)
     }
     problems += [MISSING + shown(name) for name in missing - new]
-    if new:
-        model.initialize(new)
+    tables: list[str] = []  # are named first: their sizes are those of a config.json
     for name, tensor in ours.items():
         if name not in parameters:
             if lenient and name.split(".")[0] in ("heads", "pooler"):
@@ -95,14 +97,23 @@ def copy_weights(
                 problems.append(UNEXPECTED + shown(name))
         elif parameters[name].shape != tensor.shape:
             wanted = weight_map.their_shape(name, parameters[name], config)
-            problems.append(misshapen(shown(name), tuple(tensor.shape), wanted))
+            of_tables = name.startswith("encoder.embeddings.") and tensor.ndim > 1
+            (tables if of_tables else problems).append(
+                misshapen(shown(name), tuple(tensor.shape), wanted)
+            )
         elif not tensor.is_floating_point():
             problems.append(
                 f"tensor {shown(name)} holds {tensor.dtype}, not floating point numbers"
             )
-        else:
-            parameters[name].data.copy_(tensor)
-    return LoadReport(sorted(problems), sorted(map(shown, new)), sorted(unused))
+    problems = [*sorted(tables), *sorted(problems)]
+    if not problems:
+        materialize(model)
+        if new:
+            model.initialize(new)
+        parameters = dict(model.named_parameters())
+        for name in ours.keys() & parameters.keys():
+            parameters[name].data.copy_(ours[name])
+    return LoadReport(problems, sorted(map(shown, new)), sorted(unused))
 
 
 def require_fit(report: LoadReport, path: Path, description: Description | None = None) -> None:
@@ -120,6 +131,33 @@ def require_fit(report: LoadReport, path: Path, description: Description | None 
         advice = "" if description is None else hint(report.problems, description)
         lines = [*first_of(report.problems), *filter(None, [advice])]
         raise InputError(f"{path} does not fit its {CONFIG}: {'; '.join(lines)}")
+
+
+def require_blocks(
+    tensors: Mapping[str, Tensor],
+    weight_map: WeightMap,
+    path: Path,
+    *stacks: EncoderConfig | None,
+) -> None:
+    """Check that a file has the last block that a config.json states: a thousand are made in some
+    seconds, before any of them is found to be missing.
+
+    Args:
+        tensors: of the file, by its names.
+        weight_map: from these names to ours.
+        path: of the file, for the message.
+        stacks: structures of the encoder and the decoder.
+
+    Raises:
+        InputError: it has not.
+    """
+    there = set(map(weight_map.full_name, tensors))
+    for stack, config in zip(("encoder", "decoder"), stacks, strict=False):
+        names = set[str]()
+        if config is not None:
+            names = weight_map.names_in(f"{stack}.blocks.{config.num_blocks - 1}.", config)
+        if names and not names & there:
+            require_fit(LoadReport([MISSING + min(names)], [], []), path)
 
 
 def named_tensors(

@@ -7,15 +7,14 @@ from torch import Tensor
 
 from ownbert.checkpoint import new_model, save
 from ownbert.checkpoint.config_file import CONFIG_KEYS
-from ownbert.checkpoint.copying import copy_weights, require_fit
+from ownbert.checkpoint.copying import copy_weights, require_blocks, require_fit
 from ownbert.checkpoint.description import describe_config
-from ownbert.checkpoint.sizes import require_sizes
 from ownbert.checkpoint.tensor_bundle import INDEX, read_bundle
 from ownbert.checkpoint.weights import require_finite
 from ownbert.errors import InputError
 from ownbert.files import read_json, refuse_same
 from ownbert.nn.model import Model
-from ownbert.nn.undrawn import Undrawn
+from ownbert.nn.undrawn import shapes_alone
 from ownbert.text.files import read_vocabulary
 from ownbert.text.tokenizer import Tokenizer
 
@@ -97,8 +96,8 @@ def convert(
     cased = _has_cases(tokens) if cased is None else cased
     longest = description.config.max_length
     tokenizer = Tokenizer.wordpiece(tokens, do_lower_case=not cased, max_length=longest)
-    require_sizes(tensors, description, path)
-    with Undrawn():
+    require_blocks(tensors, description.weight_map, path, description.config)
+    with shapes_alone():
         model = new_model(description, pooler=description.pooler)
     report = copy_weights(model, tensors, description.family.weight_map, description=description)
     require_fit(report, path)

@@ -7,7 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
-from ownbert.checkpoint.copying import copy_weights, named_tensors, require_fit
+from ownbert.checkpoint.copying import (
+    copy_weights,
+    named_tensors,
+    require_blocks,
+    require_fit,
+)
 from ownbert.checkpoint.description import (
     Description,
     architecture_of,
@@ -20,13 +25,12 @@ from ownbert.checkpoint.description import (
 from ownbert.checkpoint.model_files import is_quantized
 from ownbert.checkpoint.quantized import quantize_model, read_quantized
 from ownbert.checkpoint.saved_tokenizer import VOCABULARY, vocabulary_fingerprint
-from ownbert.checkpoint.sizes import require_sizes
 from ownbert.checkpoint.translation import new_translation, save_translation
 from ownbert.checkpoint.weights import read_weights, write_model
 from ownbert.config import HeadSpec
 from ownbert.families import family_of
 from ownbert.nn.model import Model
-from ownbert.nn.undrawn import Undrawn
+from ownbert.nn.undrawn import shapes_alone
 from ownbert.text.tokenizer import Tokenizer
 
 
@@ -112,10 +116,10 @@ def load(
         tensors, smooth, path = read_quantized(description.folder)
     else:
         tensors, path = read_weights(description.folder)
-    require_sizes(tensors, description if heads is None else replace(description, specs=()), path)
+    require_blocks(tensors, description.weight_map, path, description.config, description.decoder)
     with_pooler = _has_pooler(description, heads) if pooler is None else pooler
     other = heads is not None or pooler is not None
-    with Undrawn():
+    with shapes_alone():
         model = new_model(description, specs, pooler=with_pooler, labels=labels, dropout=dropout)
     report = copy_weights(
         model, tensors, description.weight_map, description=description, lenient=other, anew=anew

@@ -5,8 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.checkpoint.config_file import read_config
-from ownbert.checkpoint.copying import copy_weights, named_tensors, require_fit
-from ownbert.checkpoint.sizes import require_stacks
+from ownbert.checkpoint.copying import (
+    copy_weights,
+    named_tensors,
+    require_blocks,
+    require_fit,
+)
 from ownbert.checkpoint.weights import CONFIG, read_weights, write_model
 from ownbert.config import EncoderConfig, HeadSpec, SecondReading
 from ownbert.errors import InputError
@@ -16,7 +20,7 @@ from ownbert.families.family import OWN
 from ownbert.families.weight_map import WeightMap
 from ownbert.hub import model_folder
 from ownbert.nn.model import Model
-from ownbert.nn.undrawn import Undrawn
+from ownbert.nn.undrawn import shapes_alone
 from ownbert.text.tokenizer import Tokenizer
 
 # Classes of earlier versions of Transformers.
@@ -161,8 +165,8 @@ def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
         raise InputError(f"{path}: {error}") from None
     tensors, weights = read_weights(Path(folder))
     weight_map = kind.weight_map(encoder, decoder, shared=shared, head="generator")
-    require_stacks(tensors, weight_map, encoder, decoder, weights)
-    with Undrawn():
+    require_blocks(tensors, weight_map, weights, encoder, decoder)
+    with shapes_alone():
         model = new_translation(kind, encoder, decoder, shared=shared)
     require_fit(copy_weights(model, tensors, weight_map, our_names=True), weights)
     return model.eval(), values

@@ -31,6 +31,9 @@ OWN_TENSOR = "ownbert."
 # How these problems begin; the name of the tensor follows.
 UNEXPECTED, MISSING = "unexpected tensor ", "missing tensor "
 
+# Rules with a tensor of ours.
+_RENAMED = Rename | Fuse | Heads | Reshape
+
 
 @dataclass(frozen=True)
 class WeightMap:
@@ -150,7 +153,7 @@ class WeightMap:
     def their_name(self, ours: str, config: EncoderConfig) -> str:
         """The checkpoint's name of a tensor of ours, for messages."""
         for rule in written_out(self.rules, config):
-            if isinstance(rule, Rename | Fuse | Heads | Reshape) and rule.ours == ours:
+            if isinstance(rule, _RENAMED) and rule.ours == ours:
                 return ", ".join(their_names(rule))
         return ours
 
@@ -160,7 +163,7 @@ class WeightMap:
         """Our names of the tensors that have any of theirs, in a model with these heads."""
         found = {name.removeprefix(OWN_TENSOR) for name in theirs if name.startswith(OWN_TENSOR)}
         for rule in written_out(self.rules, config):
-            named = isinstance(rule, Rename | Fuse | Heads | Reshape)
+            named = isinstance(rule, _RENAMED)
             if named and head_of(rule) in (None, *kinds) and {*their_names(rule)} & {*theirs}:
                 found.add(rule.ours)
         return found
@@ -176,6 +179,12 @@ class WeightMap:
         """Their names of all tensors, or of those of a head or of the pooler."""
         rules = written_out(self.rules, config)
         return {n for rule in rules if part in (None, part_of(rule)) for n in their_names(rule)}
+
+    def names_in(self, ours: str, config: EncoderConfig) -> set[str]:
+        """Their names of the tensors whose names begin so here."""
+        rules = written_out(self.rules, config)
+        own = (r for r in rules if isinstance(r, _RENAMED) and r.ours.startswith(ours))
+        return {name for rule in own for name in their_names(rule)}
 
     @cached_property
     def shared(self) -> frozenset[str]:

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ownbert.checkpoint.copying import copy_weights, require_fit
-from ownbert.checkpoint.sizes import require_stacks
+from ownbert.checkpoint.copying import copy_weights, require_blocks, require_fit
 from ownbert.checkpoint.translation import map_of, new_translation, save_translation
 from ownbert.data.batch import from_padded
 from ownbert.errors import InputError
@@ -425,12 +424,12 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         return given.values or {}
 
     @classmethod
-    def _require_sizes(cls, description: Any, tensors: Mapping[str, Tensor], path: Path) -> None:
+    def _require_blocks(cls, description: Any, tensors: Mapping[str, Tensor], path: Path) -> None:
         encoder, decoder, shared = cls.kind.read_config(description)
         heads = cls.kind.heads(cls.architecture, description, shared=shared)
         head = heads[0].kind if heads else None
         weight_map = cls.kind.weight_map(encoder, decoder, shared=shared, head=head)
-        require_stacks(tensors, weight_map, encoder, decoder, path)
+        require_blocks(tensors, weight_map, path, encoder, decoder)
 
     def _fill(
         self,

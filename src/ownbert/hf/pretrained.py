@@ -2,10 +2,9 @@
 
 import copy
 import inspect
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.checkpoint.config_file import read_config
+from ownbert.checkpoint.copying import require_blocks
 from ownbert.checkpoint.description import CONFIG, describe_config
-from ownbert.checkpoint.sizes import require_sizes
 from ownbert.checkpoint.weights import read_weights
 from ownbert.data.batch import Batch
 from ownbert.errors import InputError
@@ -29,23 +28,27 @@ from ownbert.hf.parts import children_by_name, follow, their_parameters
 from ownbert.hf.states import fill, to_ours, to_theirs, write
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
-from ownbert.nn.undrawn import Undrawn
+from ownbert.nn.undrawn import Undrawn, shapes_alone
 
 # Accepted by every forward pass, besides the arguments of its signature.
 _FURTHER = {
     *("past_key_value", "cache_position", "num_items_in_batch", "next_sentence_label"),
     *("output_attentions", "output_hidden_states", "return_dict"),
 }
-_WRITTEN_OVER = ContextVar("written_over", default=False)
+# What a model that is written over is made in.
+_Made = Callable[[], AbstractContextManager[Any]]
+_WRITTEN_OVER = ContextVar[_Made]("written_over", default=nullcontext)
 
 
 @contextmanager
-def written_over() -> Iterator[None]:
+def written_over(made: _Made = Undrawn) -> Iterator[None]:
     """Within this context new models draw no weights: those of a folder are copied into them.
 
     Layers that a subclass adds are drawn, since its folder may lack them.
+
+    made: ``shapes_alone``, where no subclass may look at the weights meanwhile.
     """
-    token = _WRITTEN_OVER.set(True)
+    token = _WRITTEN_OVER.set(made)
     try:
         yield
     finally:
@@ -87,7 +90,7 @@ class PreTrainedModel(CommonModel):
         self.config = config
         self.num_labels = config.num_labels
         self.with_pooler = self.architecture_spec.pooler and (add_pooling_layer or bool(self.kinds))
-        with Undrawn() if _WRITTEN_OVER.get() else nullcontext():
+        with _WRITTEN_OVER.get()():
             self.model = model or self._new_model()
             if model is None:
                 self._initialize_heads()
@@ -410,11 +413,9 @@ class PreTrainedModel(CommonModel):
         return description
 
     @classmethod
-    def _require_sizes(cls, description: Any, tensors: Mapping[str, Tensor], path: Path) -> None:
-        """Refuse a folder whose config.json states other sizes than its tensors have."""
-        heads = {head.kind for head in cls.family.architectures[cls.architecture].heads}
-        specs = tuple(spec for spec in description.specs if spec.kind in heads)
-        require_sizes(tensors, replace(description, specs=specs), path)
+    def _require_blocks(cls, description: Any, tensors: Mapping[str, Tensor], path: Path) -> None:
+        """Refuse a folder whose config.json states more blocks than it has."""
+        require_blocks(tensors, cls.family.weight_map, path, description.config)
 
     @classmethod
     def from_pretrained(
@@ -449,8 +450,10 @@ class PreTrainedModel(CommonModel):
         given = read_arguments(cls, name, config, options)
         description, weights = cls._describe(given), read_weights(given.folder)
         if given.values is not None and not given.mismatched:
-            cls._require_sizes(description, *weights)
-        with written_over():
+            cls._require_blocks(description, *weights)
+        # What is of another size begins as in a new model, and a subclass may look at its weights.
+        plain = not given.mismatched and cls.__module__.split(".")[0] == "ownbert"
+        with written_over(shapes_alone if plain else Undrawn):
             model = cls(given.config, *positional, **given.further)
         info = model._fill(description, *weights, mismatched=given.mismatched)
         model._read_generation(given.folder)

@@ -19,6 +19,7 @@ from ownbert.checkpoint.description import Description
 from ownbert.errors import InputError
 from ownbert.families.weight_map import MISSING, UNEXPECTED
 from ownbert.hf.names import their_tensors, with_second_names
+from ownbert.nn.undrawn import materialize
 from ownbert.text.tokenizer import Tokenizer
 
 
@@ -127,6 +128,7 @@ def _select(
     crossing = core.config.add_cross_attention and not description.config.add_cross_attention
     lacking = [n for n in own if crossing and ".crossattention." in n and n not in theirs]
     if anew := [*lacking, *(name for name, *_ in wrong)]:
+        materialize(core)
         initialise(model, anew)
         own = _own(model)
         theirs |= {name: own[name] for name in anew}

@@ -130,7 +130,9 @@ class Model(nn.Module):
                     truncated_normal_(module.weight, std)
                 if isinstance(module, nn.Linear) and id(module.bias) in new:
                     nn.init.zeros_(module.bias)
-            elif names is not None and not isinstance(module, nn.EmbeddingBag):  # it begins at zero
+            elif isinstance(module, nn.EmbeddingBag):
+                nn.init.zeros_(module.weight)
+            elif names is not None:
                 # Convolutions, recurrent layers, a CRF: those of a whole model are drawn when made.
                 getattr(module, "reset_parameters", lambda: None)()
         gate = self.encoder.gate

@@ -106,9 +106,13 @@ class Alibi(nn.Module):
 
     def __init__(self, config: EncoderConfig, heads: Sequence[int]) -> None:
         super().__init__()
-        slopes = [2 ** (-8 * (head + 1) / config.num_attention_heads) for head in heads]
+        self._slopes = [2 ** (-8 * (head + 1) / config.num_attention_heads) for head in heads]
         self.slopes: Tensor
-        self.register_buffer("slopes", torch.tensor(slopes), persistent=False)
+        self.fill_buffers()
+
+    def fill_buffers(self) -> None:
+        """Set what is in no file."""
+        self.register_buffer("slopes", torch.tensor(self._slopes), persistent=False)
 
     def forward(self, q: Tensor, k: Tensor, distances: Tensor) -> Tensor:
         """(B or 1, S, S') -> (B or 1, H, S, S'), whatever the queries and keys."""

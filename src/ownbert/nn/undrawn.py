@@ -34,9 +34,25 @@ class Undrawn(TorchFunctionMode):
 
 @contextmanager
 def shapes_alone() -> Iterator[None]:
-    """Within this context a new model has shapes and no values: its parameters can be counted.
+    """Within this context a new model has shapes and no values: its parameters can be counted, and
+    compared with those of a file before ``materialize`` takes memory for them.
 
     Drawing without values would load torch's compiler, for a second and 60 MB.
     """
     with torch.device("meta"), Undrawn():
         yield
+
+
+def materialize(model: nn.Module) -> None:
+    """Take memory for the parameters of a model of ``shapes_alone``; it holds what happened to be
+    there. One that two modules share stays one."""
+    made: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, own in module._parameters.items():
+            if own is not None and own.is_meta:
+                if id(own) not in made:
+                    values = torch.empty(own.shape, dtype=own.dtype)
+                    made[id(own)] = nn.Parameter(values, own.requires_grad)
+                module._parameters[name] = made[id(own)]
+        if any(buffer is not None and buffer.is_meta for buffer in module._buffers.values()):
+            module.fill_buffers()  # pyright: ignore[reportCallIssue]

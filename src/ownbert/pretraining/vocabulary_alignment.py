@@ -15,9 +15,8 @@ from torch.nn.functional import embedding_bag
 
 from ownbert.checkpoint import CONFIG, FEATURES, copy_weights, load_tokenizer
 from ownbert.checkpoint.config_file import read_config
-from ownbert.checkpoint.copying import first_of
+from ownbert.checkpoint.copying import first_of, require_blocks
 from ownbert.checkpoint.description import Description, describe
-from ownbert.checkpoint.sizes import require_sizes
 from ownbert.checkpoint.weights import read_weights
 from ownbert.config import EncoderConfig
 from ownbert.data.corpus.store import Store
@@ -29,7 +28,7 @@ from ownbert.hub import model_folder
 from ownbert.language import translated
 from ownbert.nn.features import WordFeatures
 from ownbert.nn.model import Model
-from ownbert.nn.undrawn import Undrawn
+from ownbert.nn.undrawn import shapes_alone
 from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.text.bert import CONTINUATION
 from ownbert.text.tokenizer import Tokenizer
@@ -390,8 +389,8 @@ def _load_old_model(
         if own["mlm"].feature_size == model.specs["mlm"].feature_size:
             specs = [own.get(spec.kind, spec) for spec in specs]
     tensors, weights = read_weights(path)
-    require_sizes(tensors, replace(description, specs=()), weights)
-    with Undrawn():
+    require_blocks(tensors, family.weight_map, weights, config)
+    with shapes_alone():
         old = Model(config, specs, pooler=model.pooler is not None)
     with torch.random.fork_rng(devices=[]):
         report = copy_weights(
