@@ -489,3 +489,14 @@ def test_without_scikit_learn_the_message_says_what_to_install(monkeypatch: pyte
     monkeypatch.delitem(sys.modules, "ownbert.finetuning.estimator")
     with pytest.raises(InputError, match=r"needs scikit-learn: pip install 'ownbert\[eval\]'"):
         importlib.import_module("ownbert.finetuning.estimator")
+
+
+def test_an_exported_folder_predicts_with_its_engine(exported: Path, tmp_path: Path):
+    pytest.importorskip("onnxruntime")
+    texts = ["a b", "c"]
+    expected = OwnBertClassifier.from_pretrained(exported / "classifier").predict_proba(texts)
+    model = OwnBertClassifier.from_pretrained(exported / "onnx")
+    assert np.abs(model.predict_proba(texts) - expected).max() < 1e-5
+    model.save(tmp_path / "saved")
+    again = OwnBertClassifier.from_pretrained(tmp_path / "saved")
+    assert np.abs(again.predict_proba(texts) - expected).max() < 1e-5

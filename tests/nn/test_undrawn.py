@@ -2,13 +2,16 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import nn
 
 from ownbert.config import EncoderConfig
+from ownbert.data.batch import Example, pack
 from ownbert.nn.model import Model
-from ownbert.nn.undrawn import Undrawn, truncated_normal_
+from ownbert.nn.undrawn import Undrawn, materialize, shapes_alone, truncated_normal_
 
 CONFIG = EncoderConfig(
     vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
@@ -49,3 +52,20 @@ def test_counting_parameters_loads_no_compiler():
         p.numel() for p in Model(EncoderConfig(vocab_size=50), ["mlm", "nsp"]).parameters()
     )
     assert done.stdout.splitlines() == [f"{counted} {{'meta'}}", "False"]
+
+
+def test_shapes_become_a_model_that_computes_the_same():
+    """Also what is in no file, the slopes of ALiBi, and a matrix that two layers share."""
+    config = replace(CONFIG, position_embedding_type="alibi")
+    with shapes_alone():
+        model = Model(config, ["mlm"]).eval()
+    assert {p.device.type for p in (*model.parameters(), *model.buffers())} == {"meta"}
+    materialize(model)
+    other = Model(config, ["mlm"]).eval()
+    own, theirs = dict(model.named_parameters()), dict(other.named_parameters())
+    assert own.keys() == theirs.keys()
+    for name, parameter in own.items():
+        parameter.data.copy_(theirs[name])
+    ids, at = np.arange(5, 12), np.asarray([2, 4])
+    batch = pack([Example(ids, 0 * ids, masked_positions=at, masked_ids=ids[at])])
+    assert torch.equal(model(batch).logits["mlm"], other(batch).logits["mlm"])

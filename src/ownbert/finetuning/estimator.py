@@ -24,7 +24,7 @@ from ownbert.hub import model_folder
 from ownbert.inference.compute import Compute
 from ownbert.inference.finished_files import copy_files, finished_files
 from ownbert.inference.open_folder import open_folder
-from ownbert.inference.opened import Networks, Opened, decide_all
+from ownbert.inference.opened import Opened, decide_all
 from ownbert.run.file_names import BLEND, ENSEMBLE
 from ownbert.settings import resolve
 from ownbert.tasks.recipe import FinetuneRecipe
@@ -135,15 +135,15 @@ class TextEstimator(BaseEstimator):
         several = any((folder / name).exists() for name in (BLEND, ENSEMBLE))
         opened = open_folder(folder, Compute(self.device if several else "cpu", packed=several))
         self._accept(opened.task)
-        if several:
+        if several or not opened.models:  # of an exported file
             self.folder_ = str(folder.resolve())
         self._keep(opened)
 
     def _keep(self, opened: Opened) -> None:
         """Predict with a folder."""
-        self._opened, self.task_ = opened, opened.task
-        if isinstance(opened, Networks) and not opened.compute.packed:
-            (self.model_,), self.tokenizer_ = opened.models, opened.tokenizer
+        self._opened, self.task_, self.tokenizer_ = opened, opened.task, opened.tokenizer
+        if not hasattr(self, "folder_"):
+            (self.model_,) = opened.models
         self._answers()  # now: ``predict`` changes nothing in an estimator
 
     def _accept(self, task: Any) -> None:
@@ -264,9 +264,7 @@ class TextEstimator(BaseEstimator):
     def _answers(self) -> Opened:
         """What predicts, with the model on the device and packed matrices, made once."""
         if not hasattr(self, "_ready"):
-            self._ready = self._opened
-            if isinstance(self._opened, Networks) and not self._opened.compute.packed:
-                self._ready = self._opened.packed(self.device)
+            self._ready = self._opened.packed(self.device)
         return self._ready
 
     def __getstate__(self) -> dict[str, Any]:

@@ -68,6 +68,15 @@ class Opened(ABC):
     def raws(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
         """The scores of each row, from which the task decides, and its note for that."""
 
+    @property
+    def models(self) -> list[Any]:
+        """The models that torch computes; a blend shows none."""
+        return []
+
+    def packed(self, device: str) -> "Opened":
+        """The same with packed copies of ``models`` on a device, if these are not."""
+        return self
+
     def notes(self) -> Iterator[str]:
         """The precision that the folder has chosen, and the engine of ``auto``, once."""
         chosen = (self.compute.note, *(choice.note for choice in self.engines))
@@ -132,7 +141,6 @@ class Networks(Opened):
 
     @property
     def models(self) -> list[Any]:
-        """The models that torch computes."""
         return [network.model for network in self.networks if hasattr(network, "model")]
 
     def models_with_gradients(self) -> list[Any]:
@@ -143,7 +151,8 @@ class Networks(Opened):
         return [self.task.load(each).to(device) for each in self.described]
 
     def packed(self, device: str) -> "Networks":
-        """The same with packed copies of its models on a device."""
+        if self.compute.packed or not self.models:
+            return self
         found = copy.copy(self)
         found.compute = replace(self.compute, device=device, packed=True)
         target = pick_device(device)

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ownbert.checkpoint import load, load_tokenizer
+from ownbert.checkpoint import describe, load, load_tokenizer
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
 from ownbert.inspect.internals.observation import Observation, observation_of_text
@@ -46,8 +46,8 @@ def _loaded(folder: str | Path) -> tuple[Model, Tokenizer]:
     folder = model_folder(folder)
     if not folder.is_dir():
         raise InputError(f"no such folder: {folder}")
-    model = load(folder)
-    return model, load_tokenizer(folder, config=model.config)
+    description = describe(folder)
+    return load(description), load_tokenizer(description)
 
 
 @torch.inference_mode()
