@@ -1,6 +1,7 @@
 """What every request passes before it is read: limits, the key, the access log."""
 
 import asyncio
+import contextlib
 import hmac
 import json
 import re
@@ -27,6 +28,8 @@ _ALWAYS = ("/livez", "/readyz", "/health", "/ping", "/metrics")
 _DISCARDED = 8
 # Bytes of a body that are examined at once in the thread of all requests.
 _EXAMINED = 100_000
+# Turns of the event loop between two large bodies, as many as a small request takes.
+_TURNS = 5
 # What stands between values of JSON; a key costs more to read than a number.
 _BETWEEN = {b",": 1, b"[": 1, b"{": 1, b":": 4}
 # Characters of a request id of the client.
@@ -62,6 +65,8 @@ class Gate:
         self.app, self.service, self.log = app, service, log
         self.running = 0  # requests
         self.bytes = 0  # of their bodies
+        # Reading JSON cannot be interrupted: between two large bodies others have their turn.
+        self._large = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -98,7 +103,11 @@ class Gate:
                 await self._discard(receive, refusal)
                 await send_error(refusal, scope["path"], sending)
                 return
-            if refusal := await self._examined(whole):
+            async with self._large if len(whole) > _EXAMINED else contextlib.nullcontext():
+                refusal = await self._examined(whole)
+                for _ in range(_TURNS):
+                    await asyncio.sleep(0)
+            if refusal:
                 await send_error(refusal, scope["path"], sending)
                 return
             await self.app(scope, replaying(whole, receive), sending)

@@ -27,6 +27,8 @@ T = TypeVar("T")
 _IN_THREAD = 4_000
 # Requests that are tokenised at the same time: each takes the memory of a part of its texts.
 _TOKENISED = 2
+# Requests of the largest size whose texts may wait for that.
+_UNTOKENISED = 4
 # What a candidate for a mask takes, in numbers of an answer.
 _PER_CANDIDATE = 20
 
@@ -78,6 +80,7 @@ class Service:
             on_batch=self.metrics.on_batch,
         )
         self.ready = False
+        self._untokenised = 0  # characters
         self._threads = ThreadPoolExecutor(_TOKENISED, "tokens")
 
     async def compute(
@@ -306,13 +309,21 @@ class Service:
         """Items of a request, made in a thread where there is much text.
 
         Raises:
-            Refusal: there is too much of it, or the client has left.
+            Refusal: there is too much of it, also of other requests, or the client has left.
         """
-        if self.require_size(data) < _IN_THREAD:
+        count = self.require_size(data)
+        if count < _IN_THREAD:
             return work(*given)
-        return await self.in_thread(request, work, *given)
+        if self._untokenised + count > _UNTOKENISED * self.settings.characters:
+            message = f"texts of {self._untokenised:,} characters are waiting; come back later"
+            raise Refusal(429, message, "queue_full", retry_after=1)
+        self._untokenised += count
+        try:
+            return await self._in_thread(request, work, *given)
+        finally:
+            self._untokenised -= count
 
-    async def in_thread(self, request: Request, work: Callable[..., T], *given: Any) -> T:
+    async def _in_thread(self, request: Request, work: Callable[..., T], *given: Any) -> T:
         """What ``work`` returns; it stops when nobody waits for it any longer (``check_wanted``).
 
         Raises:

@@ -159,15 +159,16 @@ def router(service: Service) -> APIRouter:
     async def decode(body: DecodeRequest, request: Request, model: str | None = None) -> Any:
         tokenizer = _tokenizer(service.models.get(model))
         several: Any = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
-        service.require_size(several)
         count, most = sum(map(len, several)), service.settings.request_tokens
         if count > most:
             raise too_large(f"{count:,} ids; at most {most:,} in a request")
         if any(not 0 <= i < tokenizer.vocab_size for ids in several for i in ids):
             raise bad_field(f"ids must be from 0 to {tokenizer.vocab_size - 1:,}", "ids")
         skip = body.skip_special_tokens
-        return await service.in_thread(
-            request, lambda: [tokenizer.decode(ids, skip_special_tokens=skip) for ids in several]
+        return await service.prepared(
+            request,
+            several,
+            lambda: [tokenizer.decode(ids, skip_special_tokens=skip) for ids in several],
         )
 
     @routes.get("/info")
