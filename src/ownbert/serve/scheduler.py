@@ -79,13 +79,15 @@ class Scheduler:
         """Put a job at the end of the queue.
 
         Raises:
-            Refusal: the queue is full; the refusal says when to come back.
+            Refusal: the queue is full, or too long for the job's deadline; the refusal says when to
+                come back.
         """
         with self._changed:
             if self._closed:
                 raise Refusal(503, "the server is shutting down", "shutting_down", retry_after=1)
             # An empty queue takes whatever a request may have.
-            if self._jobs and self.waiting + job.tokens > self.queue_tokens:
+            full = self.waiting + job.tokens > self.queue_tokens
+            if self._jobs and (full or self._late(job)):
                 raise Refusal(
                     429,
                     f"{self.waiting:,} tokens are waiting; come back later",
@@ -95,6 +97,11 @@ class Scheduler:
             self._jobs.append(job)
             self.waiting += job.tokens
             self._changed.notify()
+
+    def _late(self, job: QueuedRequest) -> bool:
+        """Whether what waits takes half of the time that a job has, about, or more."""
+        left = job.deadline - time.monotonic()
+        return 0 < self.speed * left / 2 < self.waiting
 
     def _seconds_until_free(self) -> int:
         return max(1, min(60, math.ceil(self.waiting / self.speed))) if self.speed else 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -81,6 +82,7 @@ class Service:
         )
         self.ready = False
         self._untokenised = 0  # characters
+        self._speed = 0.0  # of them in a second, when texts were last tokenised
         self._threads = ThreadPoolExecutor(_TOKENISED, "tokens")
 
     async def compute(
@@ -314,12 +316,17 @@ class Service:
         count = self.require_size(data)
         if count < _IN_THREAD:
             return work(*given)
-        if self._untokenised + count > _UNTOKENISED * self.settings.characters:
+        ahead = self._untokenised + count
+        late = 0 < self._speed * self.settings.timeout / 2 < ahead
+        if self._untokenised and (late or ahead > _UNTOKENISED * self.settings.characters):
             message = f"texts of {self._untokenised:,} characters are waiting; come back later"
             raise Refusal(429, message, "queue_full", retry_after=1)
         self._untokenised += count
+        began = time.monotonic()
         try:
-            return await self._in_thread(request, work, *given)
+            found = await self._in_thread(request, work, *given)
+            self._speed = ahead / (time.monotonic() - began)
+            return found
         finally:
             self._untokenised -= count
 

@@ -46,7 +46,7 @@ def _logits(network: RowNetwork, batch: Sequence[Example], head: str) -> np.ndar
         return network.logits(batch, head)
     lengths = np.asarray(first.parts)
     stops = np.cumsum(lengths)
-    found = []
+    found = np.zeros(0)
     for chosen in batches_by_tokens(np.arange(len(lengths)), lengths.tolist()):
         own = slice(int(stops[chosen[0]] - lengths[chosen[0]]), int(stops[chosen[-1]]))
         part = {
@@ -55,8 +55,11 @@ def _logits(network: RowNetwork, batch: Sequence[Example], head: str) -> np.ndar
             if (array := getattr(first, name)) is not None
         }
         parts = tuple(lengths[chosen].tolist())
-        found.append(network.logits([replace(first, parts=parts, **part)], head))
-    return found[0] if len(found) == 1 else np.concatenate(found)
+        logits = network.logits([replace(first, parts=parts, **part)], head)
+        if not found.size:
+            found = np.empty((len(first.token_ids), *logits.shape[1:]), logits.dtype)
+        found[own] = logits
+    return found
 
 
 def batches_by_tokens(

@@ -14,8 +14,10 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     """(..., C) -> (..., C), along the last axis."""
     if not logits.size:
         return logits
-    powers = np.exp(logits - logits.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
+    powers = logits - logits.max(-1, keepdims=True)
+    np.exp(powers, out=powers)
+    powers /= powers.sum(-1, keepdims=True)
+    return powers
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:

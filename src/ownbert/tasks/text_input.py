@@ -249,10 +249,11 @@ class UnknownWords:
         """
         if (tokenizer := self.tokenizer) is None:
             return
-        special = np.asarray([*tokenizer.start_ids, tokenizer.sep_id, tokenizer.pad_id])
+        special = {*tokenizer.start_ids, tokenizer.sep_id, tokenizer.pad_id}
         for example in examples:
-            self.total += len(example.token_ids) - int(np.isin(example.token_ids, special).sum())
-            self.unknown += int((example.token_ids == tokenizer.unk_id).sum())
+            ids = example.token_ids
+            self.total += len(ids) - sum(int((ids == each).sum()) for each in special)
+            self.unknown += int((ids == tokenizer.unk_id).sum())
         if len(self.texts) < _EXAMINED:
             self.texts |= dict.fromkeys(text[:PART] for text in islice(texts, _EXAMINED))
 

@@ -136,7 +136,7 @@ class TaggingTask(Task):
     def encode(
         self, rows: Sequence[Row], builder: TextInputBuilder, *, training: bool
     ) -> EncodedRows:
-        ids = encode_words([word for row in rows for word in row.texts], builder)
+        ids = encode_words((word for row in rows for word in row.texts), builder)
         indices = {label: i for i, label in enumerate(self.labels)}
         continuation = None
         if training and self.settings.tag_all:
@@ -148,7 +148,7 @@ class TaggingTask(Task):
             pieces = [ids[word] for word in row.texts]
             sizes = list(map(len, pieces))
             windows = split_into_windows(sizes, builder.room, self.settings.stride)
-            made = [
+            made = (
                 window_example(
                     window,
                     pieces,
@@ -158,9 +158,12 @@ class TaggingTask(Task):
                     words=self._word_table(row, window, sizes, special),
                 )
                 for window in windows
-            ]
+            )
             # In training each window is an example; in use those of a sentence are one.
-            examples += map(join_windows, [[one] for one in made] if training else [made])
+            if training:
+                examples += [join_windows([one]) for one in made]
+            else:
+                examples.append(join_windows(made, marks=tags is None))
         return EncodedRows(examples, 0, [None] * len(examples))
 
     def _word_table(

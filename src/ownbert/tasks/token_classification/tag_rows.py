@@ -12,8 +12,9 @@ single characters and one of them is Chinese, else by blanks.
 """
 
 import re
+from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ownbert.data.readers.columns import (
@@ -70,7 +71,7 @@ class PlainTextRow(Row):
     """
 
     text: str = ""
-    starts: tuple[int, ...] = ()
+    starts: Sequence[int] = field(default=(), compare=False)
 
 
 def text_of(row: Row) -> tuple[str, Sequence[int]]:
@@ -94,8 +95,10 @@ def split_text(line: int, text: str, *, chinese: bool = True) -> PlainTextRow:
         text: to split.
         chinese: whether every Chinese character is a word.
     """
-    matches = list((_WORD if chinese else _BLANKS).finditer(text))
-    words, starts = tuple(m[0] for m in matches), tuple(m.start() for m in matches)
+    pattern = _WORD if chinese else _BLANKS
+    known: dict[str, str] = {}  # each word is kept once: a text may have millions
+    words = tuple(known.setdefault(m[0], m[0]) for m in pattern.finditer(text))
+    starts = array("I", (m.start() for m in pattern.finditer(text)))
     return PlainTextRow(line, words, None, text, starts)
 
 

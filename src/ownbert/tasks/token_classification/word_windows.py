@@ -1,12 +1,13 @@
 """Words as pieces, and sentences as windows of words."""
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ownbert.data.example import Example
-from ownbert.tasks.text_input import TextInputBuilder, join
+from ownbert.tasks.text_input import TextInputBuilder
 
 # The tag of tokens without one.
 NO_TAG = -1
@@ -28,7 +29,7 @@ class WordWindow:
     last: int
 
 
-def encode_words(words: Sequence[str], builder: TextInputBuilder) -> dict[str, list[int]]:
+def encode_words(words: Iterable[str], builder: TextInputBuilder) -> dict[str, list[int]]:
     """The ids of each distinct word on its own: at least one, and no more than fit in a window.
 
     As with ``is_split_into_words`` in Transformers, and ``add_prefix_space`` for byte-level BPE.
@@ -53,11 +54,11 @@ def split_into_windows(sizes: Sequence[int], room: int, stride: int) -> list[Wor
         stride: words that neighbours share, or half of the earlier window if that is less.
     """
     spans = list(_spans(sizes, room, stride))
-    words, far = np.arange(len(sizes)), len(sizes)
-    best = np.full(far, -1)
-    chosen = np.zeros(far, dtype=np.int64)
+    far = len(sizes)
+    best = np.full(far, -1, dtype=np.int32)
+    chosen = np.zeros(far, dtype=np.int32)
     for number, (start, stop) in enumerate(spans):
-        here = words[start:stop]
+        here = np.arange(start, stop)
         # The ends of the sentence are not edges: no context is missing there.
         left = here - start if start else np.full(stop - start, far)
         right = stop - 1 - here if stop < far else np.full(stop - start, far)
@@ -122,8 +123,23 @@ def window_example(
     return builder.example([ids], **targets)[0]
 
 
-def join_windows(examples: Sequence[Example]) -> Example:
-    """Windows of a sentence as one example."""
-    tags = np.concatenate([e.tags for e in examples if e.tags is not None])
-    words = [e.words for e in examples if e.words is not None]
-    return join(examples, tags=tags, words=np.concatenate(words) if words else None)
+def join_windows(examples: Iterable[Example], *, marks: bool = False) -> Example:
+    """Windows of a sentence as one example. Of a text of megabytes the tokens are in memory once if
+    the windows are made one by one.
+
+    Args:
+        examples: the windows.
+        marks: the tags only mark words, and the arrays may be small ones.
+    """
+    small = {"token_ids": np.int32, "type_ids": np.int8, "tags": np.int8}
+    kinds = small if marks else dict.fromkeys(small, np.int64)
+    columns = {name: bytearray() for name in kinds}
+    parts, words = array("q"), []
+    for example in examples:
+        parts.append(len(example.token_ids))
+        for name, column in columns.items():
+            column += getattr(example, name).astype(kinds[name]).tobytes()
+        if example.words is not None:
+            words.append(example.words)
+    arrays = {name: np.frombuffer(column, kinds[name]) for name, column in columns.items()}
+    return Example(**arrays, parts=tuple(parts), words=np.concatenate(words) if words else None)
