@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from ownbert.errors import InputError
 from ownbert.serve.refusals import Refusal
-from ownbert.serve.scheduler import Scheduler
+from ownbert.serve.scheduler import QueuedRequest, Scheduler
 
 
 class Worker:
@@ -129,3 +130,18 @@ def test_what_waits_is_answered_before_the_end(worker: Worker):
         return [list(job.answers or ()) for job in await asyncio.gather(*waiting)]
 
     assert asyncio.run(run()) == [[0], [2], [4], [6], [8]]
+
+
+def test_what_would_wait_too_long_is_refused_at_once():
+    scheduler = Scheduler(batch_tokens=10, queue_tokens=1000)
+    scheduler.speed = 10.0
+    added = []
+    for seconds in (1, 1, 10):  # tokens wait for 0, 2 and 2 seconds
+        job = QueuedRequest("key", list, [1], 20, time.monotonic() + seconds, added.append)
+        if len(scheduler._jobs) == 1 and seconds == 1:
+            with pytest.raises(Refusal) as refused:
+                scheduler.submit(job)
+            assert (refused.value.status, refused.value.retry_after) == (429, 2)
+        else:
+            scheduler.submit(job)
+    assert scheduler.waiting == 40

@@ -36,6 +36,7 @@ def long_text(seed: int, size: int, gap: str = " ") -> str:
 def test_the_tokens_are_those_of_the_whole_text(family: str, tmp_path: Path):
     tokenizer = load(family, tmp_path)
     texts = [long_text(0, 3 * PART), "a b", "", long_text(1, 2 * PART, "\n"), "北京" * PART]
+    texts += ["北京。Ab12，_、" * (PART // 4), "_，½！" * PART]
     whole = [tokenizer.encoder.encode(text, add_special_tokens=False).ids for text in texts]
     assert tokenizer.encode_batch(texts) == whole
     for most in (1, 7, 5000):
@@ -61,6 +62,11 @@ def test_where_texts_are_cut(tmp_path: Path):
         assert max(map(len, parts)) < PART + 100
     assert list(parts_of("a" * (3 * PART), places)) == ["a" * (3 * PART)]
     assert list(parts_of("", places)) == [""]
+
+
+def test_byte_level_bpe_is_cut_before_punctuation(tmp_path: Path):
+    places = places_to_cut(load("roberta", tmp_path).encoder)
+    assert max(map(len, parts_of("北京很大，" * PART, places))) < PART + 100
 
 
 def test_half_a_character_is_named_by_its_text():

@@ -99,9 +99,9 @@ class Scheduler:
             self._changed.notify()
 
     def _late(self, job: QueuedRequest) -> bool:
-        """Whether what waits takes half of the time that a job has, about, or more."""
+        """Whether what waits takes a quarter of the time that a job has, about, or more."""
         left = job.deadline - time.monotonic()
-        return 0 < self.speed * left / 2 < self.waiting
+        return 0 < self.speed * left / 4 < self.waiting
 
     def _seconds_until_free(self) -> int:
         return max(1, min(60, math.ceil(self.waiting / self.speed))) if self.speed else 1

@@ -317,7 +317,7 @@ class Service:
         if count < _IN_THREAD:
             return work(*given)
         ahead = self._untokenised + count
-        late = 0 < self._speed * self.settings.timeout / 2 < ahead
+        late = 0 < self._speed * self.settings.timeout / 4 < ahead
         if self._untokenised and (late or ahead > _UNTOKENISED * self.settings.characters):
             message = f"texts of {self._untokenised:,} characters are waiting; come back later"
             raise Refusal(429, message, "queue_full", retry_after=1)

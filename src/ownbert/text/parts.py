@@ -15,6 +15,9 @@ PART, TOGETHER = 1 << 14, 1 << 19
 # No special token with blanks around it ends or begins with a letter.
 _BLANK = r"(?<=\w)(?=[ \n]\w)"
 _CHINESE = r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])"
+# Byte-level BPE keeps letters or digits together, and ends such a run where punctuation begins: in
+# texts without blanks nothing else is a place between two of its words.
+_STOP = r"(?<=[^\W_])(?=[\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f])"
 
 
 def places_to_cut(backend: "tokenizers.Tokenizer") -> "re.Pattern[str] | None":
@@ -24,18 +27,29 @@ def places_to_cut(backend: "tokenizers.Tokenizer") -> "re.Pattern[str] | None":
     """
     splits = [
         pattern
-        for pattern, text in ((_BLANK, "a b"), (_CHINESE, "\u4e00\u4e00"))
-        if _splits(backend, text)
+        for pattern, *halves in (
+            (_BLANK, "a", " b"),
+            (_CHINESE, "\u4e00", "\u4e00"),
+            (_STOP, "a", "\uff0c"),
+        )
+        if _splits(backend, *halves)
     ]
     return re.compile("|".join(splits)) if splits else None
 
 
-def _splits(backend: "tokenizers.Tokenizer", text: str) -> bool:
+def _splits(backend: "tokenizers.Tokenizer", *halves: str) -> bool:
+    """Whether the words of a text are those of its halves."""
     if backend.pre_tokenizer is None:
         return False
-    if backend.normalizer is not None:
-        text = backend.normalizer.normalize_str(text)
-    return len(backend.pre_tokenizer.pre_tokenize_str(text)) > 1
+    words = [
+        [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(_normal(backend, text))]
+        for text in ("".join(halves), *halves)
+    ]
+    return len(words[0]) > 1 and words[0] == words[1] + words[2]
+
+
+def _normal(backend: "tokenizers.Tokenizer", text: str) -> str:
+    return text if backend.normalizer is None else backend.normalizer.normalize_str(text)
 
 
 def parts_of(text: str, places: "re.Pattern[str] | None", size: int = PART) -> Iterator[str]:
