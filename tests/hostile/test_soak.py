@@ -177,11 +177,14 @@ def test_four_times_the_capacity(tmp_path: Path):
             f"{before:.0f} in each half: {halves[0]:.0f} {halves[1]:.0f}"
         )
         assert not crashed
-        assert set(load.status) <= {200, 413, 429}  # no connection was lost either
+        # No connection was lost either. Where other programs take the processor, some requests
+        # reach their deadline, which is an answer too; most are refused before.
+        assert set(load.status) <= {200, 413, 429, 504}
+        assert load.status[504] < load.status[200] / 4
         assert load.status[200] > 0.5 * capacity * SECONDS / OVERLOAD
         # What the server counts as answered has arrived, but for those who had left.
         sent = answers(server)
         assert 0 <= sent[200] - load.status[200] - first.status[200] <= load.left
-        assert set(sent) <= {200, 413, 429, 499}
+        assert set(sent) <= {200, 413, 429, 499, 504}
         assert max(halves) < MOST
         assert halves[1] - halves[0] < GROWTH
