@@ -87,16 +87,16 @@ def embed(
     """
     refuse_options(options)
     single = output is None and isinstance(text_or_file(inputs), str)
-    inputs = table_of_texts([inputs]) if single else _as_inputs(inputs)
+    inputs = table_of_texts([inputs]) if single else as_inputs(inputs)
     records = records_of(inputs, ColumnNames(text=text_column, id=id_column))
     given: Any = (folder, device, precision, max_length, engine, say)
     if output is None:
         if shard is not None:
             raise InputError("a shard is written to a part of the output; name a file with output")
-        embedder = _opened(*given)
+        embedder = opened_embedder(*given)
         blocks = [block for _, block in _embedded(embedder, records, progress, options)]
         vectors = np.concatenate([np.empty((0, embedder.size), np.float32), *blocks])
-        _warn(embedder, say)
+        warn_of_cut(embedder, say)
         return vectors[0] if single else vectors
     output, chosen, dealt = Path(output), as_shard(shard), None
     if chosen is not None:
@@ -105,7 +105,7 @@ def embed(
         records = dealt.take(records, list)
     writer = _writer(output, id_column)
     refuse_same([folder, *_files(inputs)], output)
-    embedder = _opened(*given)
+    embedder = opened_embedder(*given)
     done = 0
     with atomic_path(output) as temporary, writer(temporary, embedder.size) as write:
         for block, vectors in _embedded(embedder, records, progress, options):
@@ -114,7 +114,7 @@ def embed(
     if dealt is not None:
         columns = {"text": text_column, "id": id_column}
         dealt.write_manifest(output, vectors_depend_on(embedder, columns, options))
-    _warn(embedder, say)
+    warn_of_cut(embedder, say)
     return done
 
 
@@ -155,15 +155,15 @@ def embedded_rows(
 ) -> Iterator[dict[str, Any]]:
     """The rows of a .jsonl file of ``embed``, as they come; arguments as there."""
     refuse_options(options)
-    records = records_of(_as_inputs(inputs), ColumnNames(text=text_column, id=id_column))
+    records = records_of(as_inputs(inputs), ColumnNames(text=text_column, id=id_column))
     _refuse_name(id_column)
-    embedder = _opened(folder, device, precision, max_length, engine, say)
+    embedder = opened_embedder(folder, device, precision, max_length, engine, say)
     for block, vectors in _embedded(embedder, records, None, options):
         yield from _rows(block, vectors, id_column)
-    _warn(embedder, say)
+    warn_of_cut(embedder, say)
 
 
-def _opened(
+def opened_embedder(
     folder: str | Path,
     device: str,
     precision: str | None,
@@ -184,7 +184,7 @@ def _opened(
     return embedder
 
 
-def _warn(embedder: Embedder, say: Say | None) -> None:
+def warn_of_cut(embedder: Embedder, say: Say | None) -> None:
     if say is not None and (warning := embedder.warning()):
         say(warning)
 
@@ -202,7 +202,7 @@ def _embedded(
         done += len(block)
 
 
-def _as_inputs(inputs: Any) -> Inputs:
+def as_inputs(inputs: Any) -> Inputs:
     """Names of files as they are, rows in memory as a table."""
     if is_table(inputs) or isinstance(inputs, Mapping):
         return table_of(inputs, name="the input")
@@ -215,14 +215,20 @@ def _files(inputs: Inputs) -> list[Path]:
     return [] if isinstance(inputs, MemoryTable) else find_files(inputs)
 
 
+def sources_of(inputs: Inputs) -> list[Any]:
+    """The files that are meant, or the table; ``InputError`` for a name without files."""
+    return [inputs] if isinstance(inputs, MemoryTable) else find_files(inputs)
+
+
 def records_of(inputs: Inputs, columns: ColumnNames) -> Iterator[Record]:
     """All texts with their ids, empty texts too: cells of columns, or lines.
 
     Raises:
         InputError: at once for a name without files, and while reading for other problems.
     """
-    sources = [inputs] if isinstance(inputs, MemoryTable) else find_files(inputs)
-    return (record for source in sources for record in read_texts_with_ids(source, columns))
+    return (
+        record for source in sources_of(inputs) for record in read_texts_with_ids(source, columns)
+    )
 
 
 def count_texts(
