@@ -209,7 +209,9 @@ class Index:
         if by not in WAYS:
             raise InputError(f"search by {by!r} is not known; one of {', '.join(WAYS)}")
         single = isinstance(queries, str)
-        wanted = [queries] if single else items(queries) if is_list(queries) else [None]
+        wanted: list[Any] = [queries]
+        if not single and is_list(queries):
+            wanted = items(queries)
         if not all(isinstance(query, str) for query in wanted):
             raise InputError("a query is a text; several are a list of texts")
         found, step = [], max(1, _MOST_SCORES // len(self))
