@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     from ownbert.pretraining.run import pretrain as pretrain
     from ownbert.text.tokenizer import Tokenizer as Tokenizer
     from ownbert.train.callbacks import Callbacks as Callbacks
+    from ownbert.unlabelled.duplicates import duplicates as duplicates
+    from ownbert.unlabelled.index import Index as Index
+    from ownbert.unlabelled.index import build_index as build_index
+    from ownbert.unlabelled.topics import topics as topics
 
     # Made from the table of families (ownbert.hf.classes).
     BertConfig: Any
@@ -68,6 +72,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "Callbacks": "train.callbacks",
     "EncoderConfig": "config",
+    "Index": "unlabelled.index",
     "InputError": "errors",
     "Model": "nn.model",
     "Tokenizer": "text.tokenizer",
@@ -76,7 +81,9 @@ _MODULES = {
     "OwnBertClassifier": "finetuning.estimator",
     "OwnBertRegressor": "finetuning.estimator",
     "Explainer": "inspect.explain.explain",
+    "build_index": "unlabelled.index",
     "describe": "inspect.overview.describe",
+    "duplicates": "unlabelled.duplicates",
     "embed": "inference.vector_files",
     "evaluate": "inference.predict",
     "explain": "inspect.explain.explain",
@@ -96,6 +103,7 @@ _MODULES = {
     "push": "exporting.push",
     "quantize": "exporting.quantize",
     "save": "hf.loading",
+    "topics": "unlabelled.topics",
 }
 
 # What other libraries have for what is here, by how their names begin.
@@ -108,8 +116,9 @@ _INSTEAD = {
     "SentenceTransformer": _EMBEDDER,
     "CrossEncoder": f"{_PREDICTOR}, and tuples for pairs of texts",
     "util": f"{_EMBEDDER}.similarity(one, two)",
+    "semantic_search": "ownbert.build_index(model, texts, folder), and search(query) of the index",
     **dict.fromkeys(
-        ("cos_sim", "cosine_similarity", "similarity", "semantic_search", "dot_score"),
+        ("cos_sim", "cosine_similarity", "similarity", "dot_score"),
         f"{_EMBEDDER}.similarity(one, two)",
     ),
     **dict.fromkeys(("InputExample", "losses"), 'ownbert.finetune("embed", ...)'),
@@ -148,6 +157,9 @@ _INSTEAD = {
     "OwnBertTokenizer": "ownbert.load_tokenizer(folder)",
     "OwnBert": "ownbert.fit(texts, labels) to train, ownbert.load(folder) for a network",
     "BERT": "ownbert.load(folder)",
+    **dict.fromkeys(("search", "index"), "ownbert.Index(folder).search(query)"),
+    **dict.fromkeys(("deduplicate", "dedup"), "ownbert.duplicates(texts)"),
+    **dict.fromkeys(("cluster", "Topic", "BERTopic"), "ownbert.topics(model, texts)"),
     "errors": "the command: ownbert errors FOLDER FILE",
     **{
         name: f"the command: ownbert {name}"
@@ -173,13 +185,16 @@ __all__ = [
     "Embedder",
     "EncoderConfig",
     "Explainer",
+    "Index",
     "InputError",
     "Model",
     "OwnBertClassifier",
     "OwnBertRegressor",
     "Predictor",
     "Tokenizer",
+    "build_index",
     "describe",
+    "duplicates",
     "embed",
     "evaluate",
     "explain",
@@ -199,6 +214,7 @@ __all__ = [
     "push",
     "quantize",
     "save",
+    "topics",
 ]
 
 

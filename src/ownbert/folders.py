@@ -27,6 +27,7 @@ _KEYS = {
     "vocabulary_report.json": {"running_tokens", "sentence_ends"},
     "store.json": {"format", "settings", "files"},
     "report.json": {"leaderboard", "task"},
+    "index.json": {"format", "checksums", "texts"},
 }
 # Those of others tell only if they are there: keys of a config.json that begin so, the manifest of
 # a part, and metrics that are drawn.

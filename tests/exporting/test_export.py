@@ -18,13 +18,14 @@ from ownbert.checkpoint import load, save
 from ownbert.config import HeadSpec
 from ownbert.data.batch import from_padded
 from ownbert.errors import InputError
-from ownbert.exporting.export import PARITY, complete_folder, notes_of, require_near
+from ownbert.exporting.export import PARITY, notes_of, require_near
 from ownbert.exporting.formats import FORMATS, write_onnx
 from ownbert.exporting.padded import PaddedModel, named_outputs
 from ownbert.exporting.parity import CHOICES, compare, sequences_of
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.engines import open_onnx
 from ownbert.nn.model import Model
+from ownbert.run.new_folder import complete_folder
 from support.cli import refusal
 from support.floats import assert_close
 from support.parity_models import padded, their_model

@@ -38,7 +38,7 @@ PANELS = {
     "Train": ("fit", "pretrain", "finetune", "probe", "translate"),
     "Use": (
         *("predict", "evaluate", "embed", "merge", "fill", "export", "quantize", "convert"),
-        *("serve", "push"),
+        *("search", "duplicates", "topics", "serve", "push"),
     ),
     "Inspect": (
         *("runs", "describe", "trace", "explain", "faithfulness", "relevance", "heads", "errors"),
@@ -62,20 +62,23 @@ _AS_ARGUMENT = {
     "faithfulness": ("--data", "--input"),
     "heads": ("--data", "--input"),
     "errors": ("--data", "--input"),
+    "search": ("--data", "--input", "--text", "--query"),
+    "duplicates": ("--data", "--input"),
+    "topics": ("--data", "--input", "--text"),
 }
 
 # The same for what stands first: the folder.
 _AS_FIRST: Mapping[str, tuple[str, ...]] = dict.fromkeys(
     (
         *("predict", "evaluate", "embed", "fill", "export", "quantize", "push"),
-        *("explain", "faithfulness", "errors", "heads", "describe"),
+        *("explain", "faithfulness", "errors", "heads", "describe", "topics"),
     ),
     ("--model", "--folder"),
 )
 
 # Options that name what a command writes. A path by any other name is one that it reads, and is
 # never written to.
-OUTPUTS = ("output", "html", "curves", "png")
+OUTPUTS = ("output", "html", "curves", "png", "groups")
 # Read whole at the start, and replaced by the complete one where it is in the output folder.
 _REPLACED = ("config",)
 _INTERRUPTED = "interrupted; nothing half-written is left"

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from ownbert import limits
-from ownbert.cli.input_texts import given_inputs
+from ownbert.cli.input_texts import given_texts
 from ownbert.cli.options import (
     Device,
     Engine,
@@ -94,8 +94,6 @@ def embed(
 
     Example: ownbert embed runs/bert "a text" "another one"
     """
-    from ownbert.data.readers.columns import TEXT, ColumnNames, positional_names
-    from ownbert.data.readers.memory import Lines, table_of
     from ownbert.inference.shards import as_shard
     from ownbert.inference.vector_files import count_texts, embedded_rows
     from ownbert.inference.vector_files import embed as run
@@ -131,12 +129,7 @@ def embed(
     if resume:
         raise InputError("embed resumes with --runner ray; leave out --resume, or take --shard")
     keep_memory()
-    inputs: Any = given_inputs(texts or (), missing=_NOTHING)
-    columns = ColumnNames(text=text_column, id=id_column)
-    if not (isinstance(inputs, list) and isinstance(inputs[0], Path)):
-        inputs = inputs if isinstance(inputs, list) else Lines(inputs)
-        names = positional_names([TEXT], columns, labelled=False)
-        inputs = table_of(inputs, name="the input", positional=names)
+    inputs = given_texts(texts or (), text_column, id_column, missing=_NOTHING)
     if str(output) == "-":
         if shard is not None:
             raise InputError("--shard writes a part of a file; give the file as -o FILE")

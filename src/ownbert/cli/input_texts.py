@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from glob import glob
 from pathlib import Path
+from typing import Any
 
 from ownbert.encodings import UTF8, current_encoding, decoded_lines
 from ownbert.errors import InputError
@@ -54,6 +55,22 @@ def given_inputs(given: Sequence[str], *, missing: str) -> "list[Path] | list[st
             f"no such file: {texts[0]} (and {files[0]} is one; give files, or texts alone)"
         )
     return files or list(given)
+
+
+def given_texts(
+    given: Sequence[str], text_column: str | None, id_column: str | None, *, missing: str
+) -> Any:
+    """As ``given_inputs``; what is no file as a table with the columns that were named."""
+    from ownbert.data.readers.columns import TEXT, ColumnNames, positional_names
+    from ownbert.data.readers.memory import Lines, table_of
+
+    found: Any = given_inputs(given, missing=missing)
+    if isinstance(found, list) and isinstance(found[0], Path):
+        return found
+    columns = ColumnNames(text=text_column, id=id_column)
+    names = positional_names([TEXT], columns, labelled=False)
+    rows = found if isinstance(found, list) else Lines(found)
+    return table_of(rows, name="the input", positional=names)
 
 
 def _text_or_file(argument: str) -> str | Path:

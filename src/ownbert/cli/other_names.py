@@ -15,6 +15,9 @@ _COMMANDS = {
     **dict.fromkeys(("tokenize", "preprocess"), "ownbert prepare"),
     **dict.fromkeys(("unmask", "fill-mask"), "ownbert fill"),
     **dict.fromkeys(("upload", "publish"), "ownbert push"),
+    **dict.fromkeys(("find", "query", "index", "retrieve"), "ownbert search build or find"),
+    **dict.fromkeys(("dedup", "deduplicate", "leaks"), "ownbert duplicates"),
+    **dict.fromkeys(("cluster", "clusters", "topic"), "ownbert topics"),
     "version": "ownbert --version",
     "help": "ownbert --help",
 }

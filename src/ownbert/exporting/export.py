@@ -2,8 +2,6 @@
 
 import os
 import platform
-import secrets
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -22,15 +20,7 @@ from ownbert.exporting.export_card import name_of, write_export_card
 from ownbert.exporting.formats import FORMATS, Format
 from ownbert.exporting.padded import PaddedModel
 from ownbert.exporting.parity import Parity, compare, sequences_of
-from ownbert.files import (
-    explained,
-    make_folder,
-    missing_folders,
-    refuse_same,
-    remove_empty,
-    uninterrupted,
-    write_json,
-)
+from ownbert.files import make_folder, write_json
 from ownbert.folders import refuse_foreign, writing
 from ownbert.hub import model_folder
 from ownbert.inference.engines import KINDS, PARITY
@@ -45,7 +35,7 @@ from ownbert.inference.opened import list_members
 from ownbert.nn.heads import ClassificationHead, TokenHead
 from ownbert.nn.model import Model
 from ownbert.run.file_names import BLEND
-from ownbert.run.model_card import CARD, is_ours
+from ownbert.run.new_folder import complete_folder, refuse_taken
 from ownbert.settings import between
 from ownbert.text.files import TOKENIZER, TOKENIZER_FILES, has_tokenizer
 
@@ -99,7 +89,9 @@ def export(
     kind.require(to)
     with writing(target):
         beside = _is_beside(source, target, to)
-        refuse_taken(target, source, data, overwrite=overwrite, to=to, beside=beside)
+        own = KINDS[to].folder if to in KINDS else None
+        taken = {"overwrite": overwrite, "to": to, "looked_in": own, "beside": beside}
+        refuse_taken(target, source, data, **taken)
         refuse_foreign(target, _written(source, kind, beside=beside))
         description, sentences = describe_network(source), (source / MODULES).is_file()
         require_float(description.values, folder)
@@ -199,82 +191,6 @@ def _is_beside(source: Path, target: Path, to: str) -> bool:
     """Whether the target is the folder in the model's own where engines look for the file."""
     own = source / KINDS[to].folder if to in KINDS else None
     return own is not None and os.path.realpath(own) == os.path.realpath(target)
-
-
-def refuse_taken(
-    target: Path,
-    source: Path,
-    data: Any,
-    *,
-    overwrite: bool,
-    to: str = "",
-    beside: bool = False,
-) -> None:
-    """Refuse what cannot be a folder of new files.
-
-    Args:
-        target: the folder.
-        source: the model's.
-        data: a file that is read, if any.
-        overwrite: whether it may hold files.
-        to: the format of an export.
-        beside: it is the folder in the model's own where engines look for a file.
-
-    Raises:
-        InputError: it holds files, or is inside the model's folder.
-    """
-    refuse_same([source, *([] if data is None else [Path(data)])], target)
-    inside = Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents
-    if inside and not beside:
-        if own := KINDS.get(to):
-            raise InputError(
-                f"{target} is inside the folder of the model; write to another folder, or to "
-                f"{source / own.folder}, where --engine {to} looks for the file"
-            )
-        raise InputError(f"{target} is inside the folder of the model; write to another folder")
-    if target.exists() and not target.is_dir():
-        raise InputError(f"{target} is a file; -o must name a folder")
-    if not overwrite and target.is_dir() and any(target.iterdir()):
-        raise InputError(
-            f"{target} already holds files; choose another folder, or replace them with --overwrite"
-        )
-
-
-@contextmanager
-def complete_folder(target: Path) -> Iterator[Path]:
-    """A new folder beside ``target`` that takes its place when the block succeeds.
-
-    In a folder that exists, files of the same names are replaced and others stay, as does
-    a card that a user wrote.
-    """
-    target = Path(os.path.abspath(target))  # "." has no name
-    made = missing_folders(target.parent)
-    make_folder(target.parent)
-    new = target.with_name(f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        with explained(target):
-            new.mkdir()
-            yield new
-            with uninterrupted():
-                _move(new, target)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-        remove_empty(made)
-
-
-def _move(new: Path, target: Path) -> None:
-    if not target.exists() or not any(target.iterdir()):
-        remove_empty([target])
-        os.replace(new, target)
-        return
-    for path in sorted(new.rglob("*")):
-        place = target / path.relative_to(new)
-        if path.is_dir():
-            make_folder(place)
-        elif place.is_dir():
-            raise InputError(f"cannot write {place}: it is a folder, a file name is needed")
-        elif path.name != CARD or not place.exists() or is_ours(place):
-            os.replace(path, place)
 
 
 @contextmanager

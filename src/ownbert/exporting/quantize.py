@@ -13,12 +13,7 @@ from ownbert.checkpoint.quantized import write_quantized
 from ownbert.checkpoint.weights import FORMS, QUANTIZED, read_weights
 from ownbert.data.batch import pack
 from ownbert.errors import InputError
-from ownbert.exporting.export import (
-    complete_folder,
-    copy_beside,
-    describe_network,
-    refuse_taken,
-)
+from ownbert.exporting.export import copy_beside, describe_network
 from ownbert.exporting.parity import Sequences, batches, sequences_of
 from ownbert.exporting.quantize_card import write_quantize_card
 from ownbert.exporting.quantized_parity import QuantizedParity, compare_models, halves
@@ -30,6 +25,7 @@ from ownbert.nn.kernels.int8 import activation_bits, quantizable, smoothing
 from ownbert.nn.kernels.prepack import prepack
 from ownbert.nn.model import Model
 from ownbert.run.file_names import BLEND
+from ownbert.run.new_folder import complete_folder, refuse_taken
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, read_embedding_config
 from ownbert.text.files import TOKENIZER_FILES
 

@@ -90,7 +90,7 @@ def embed(
     columns = ColumnNames(text=text_column, id=id_column)
     refuse_options(options)
     single = output is None and isinstance(text_or_file(inputs), str)
-    inputs = table_of_texts([inputs]) if single else _as_inputs(inputs)
+    inputs = table_of_texts([inputs]) if single else as_inputs(inputs)
     records = records_of(inputs, columns)
     compute = Compute(device, precision, engine)
     opening = partial(RowVectors, folder, columns, compute, max_length, options)
@@ -200,6 +200,24 @@ class RowVectors:
         return filter(None, (self.embedder.warning(),))
 
 
+def opened_embedder(
+    folder: str | Path,
+    device: str,
+    precision: str | None,
+    max_length: int | None,
+    engine: str | None,
+    say: Say | None,
+) -> Embedder:
+    """The embedder of a folder, after a note about what was chosen for the user."""
+    rows = RowVectors(folder, ColumnNames(), Compute(device, precision, engine), max_length, {})
+    _say_each(rows.notes(), say)
+    return rows.embedder
+
+
+def warn_of_cut(embedder: Embedder, say: Say | None) -> None:
+    _say_each(filter(None, (embedder.warning(),)), say)
+
+
 def _say_each(lines: Iterable[str], say: Say | None) -> None:
     for line in lines:
         if say is not None:
@@ -228,7 +246,7 @@ def embedded_rows(
 ) -> Iterator[dict[str, Any]]:
     """The rows of a .jsonl file of ``embed``, as they come; arguments as there."""
     columns = ColumnNames(text=text_column, id=id_column)
-    records = records_of(_as_inputs(inputs), columns)
+    records = records_of(as_inputs(inputs), columns)
     _refuse_name(id_column)
     rows = RowVectors(folder, columns, Compute(device, precision, engine), max_length, options)
     _say_each(rows.notes(), say)
@@ -237,7 +255,7 @@ def embedded_rows(
     _say_each(rows.warnings(), say)
 
 
-def _as_inputs(inputs: Any) -> Inputs:
+def as_inputs(inputs: Any) -> Inputs:
     """Names of files as they are, rows in memory as a table."""
     if is_table(inputs) or isinstance(inputs, Mapping):
         return table_of(inputs, name="the input")
@@ -250,14 +268,20 @@ def _files(inputs: Inputs) -> list[Path]:
     return [] if isinstance(inputs, MemoryTable) else find_files(inputs)
 
 
+def sources_of(inputs: Inputs) -> list[Any]:
+    """The files that are meant, or the table; ``InputError`` for a name without files."""
+    return [inputs] if isinstance(inputs, MemoryTable) else find_files(inputs)
+
+
 def records_of(inputs: Inputs, columns: ColumnNames) -> Iterator[Record]:
     """All texts with their ids, empty texts too: cells of columns, or lines.
 
     Raises:
         InputError: at once for a name without files, and while reading for other problems.
     """
-    sources = [inputs] if isinstance(inputs, MemoryTable) else find_files(inputs)
-    return (record for source in sources for record in read_texts_with_ids(source, columns))
+    return (
+        record for source in sources_of(inputs) for record in read_texts_with_ids(source, columns)
+    )
 
 
 def count_texts(

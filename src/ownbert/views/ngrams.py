@@ -126,13 +126,16 @@ class WordNgrams:
         return cls(words, keys)
 
 
-def character_ngrams(texts: Sequence[str], orders: Sequence[int], buckets: int) -> Matrix:
+def character_ngrams(
+    texts: Sequence[str], orders: Sequence[int], buckets: int, *, across: bool = False
+) -> Matrix:
     """Counts of hashed character n-grams, which stay inside words padded by blanks.
 
     Args:
         texts: N texts.
         orders: lengths of the n-grams, in characters.
         buckets: F, a power of two; n-grams with the same hash share a column.
+        across: whether n-grams may go from one word to the next.
 
     Returns:
         (N, buckets) counts.
@@ -141,7 +144,7 @@ def character_ngrams(texts: Sequence[str], orders: Sequence[int], buckets: int) 
     padded = [f" {text} " if text else "" for text in words]
     document = np.repeat(np.arange(len(padded)), [len(text) for text in padded])
     rows, columns = [], []
-    for starts, own in _character_columns("".join(padded), document, orders, buckets):
+    for starts, own in _character_columns("".join(padded), document, orders, buckets, across):
         rows.append(document[starts])
         columns.append(own)
     return _sum(rows, columns, (len(padded), buckets))
@@ -159,7 +162,7 @@ def character_occurrences(
 
 
 def _character_columns(
-    padded: str, document: np.ndarray, orders: Sequence[int], buckets: int
+    padded: str, document: np.ndarray, orders: Sequence[int], buckets: int, across: bool = False
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Where the n-grams of each order begin in the texts, and their columns."""
     joined = padded.encode("utf-32-le", errors="surrogatepass")
@@ -174,7 +177,7 @@ def _character_columns(
         for k in range(n):
             own = slice(k, k + len(values))
             values = values * np.uint64(0x9E3779B97F4A7C15) + codes[own] + np.uint64(1)
-            if 0 < k < n - 1:
+            if 0 < k < n - 1 and not across:
                 inner |= blank[own]
         last = slice(n - 1, n - 1 + len(values))
         starts = np.flatnonzero(~inner & (document[: len(values)] == document[last]))

@@ -6,7 +6,7 @@ Only the script of the page may run: the policy in its head names its hash.
 import base64
 import hashlib
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 
 import numpy as np
@@ -26,22 +26,40 @@ _KINDS = {"do": "Do", "note": "Note", "fine": "Fine"}
 
 def as_page(report: Report) -> str:
     """The report as HTML."""
-    script, shown = _resource("page.js"), sections(report)
-    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+    shown = sections(report)
     first, *rest = (_escaped(translated(sentence), _SENTENCE) for sentence in headline(report))
     keys = [(s.key, s.title) for s in shown if s.key != "drift_tokens"]
     if report.advice:
         keys.insert(1, ("advice", translated("What to do next")))
     board, *others = (_section(report, section) for section in shown)
+    return framed(
+        _words(_TASKS.get(report.task, "a number per text")),
+        first,
+        "".join(f"<p>{sentence}</p>" for sentence in rest if sentence) + _figures(report),
+        keys,
+        board + _advice(report) + "".join(others),
+    )
+
+
+def framed(kind: str, headline: str, lead: str, keys: Sequence[tuple[str, str]], main: str) -> str:
+    """A page with our style and a script that sorts its tables.
+
+    Args:
+        kind, headline: of the report, escaped.
+        lead: HTML that follows them.
+        keys: of the sections that are linked, with their titles.
+        main: HTML of the sections.
+    """
+    script = _resource("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     return translated_page(_resource("page.html")).format(
         script_hash=digest,
         style=_resource("page.css"),
-        task=_words(_TASKS.get(report.task, "a number per text")),
-        headline=first,
-        sentences="".join(f"<p>{sentence}</p>" for sentence in rest if sentence),
-        figures=_figures(report),
+        task=kind,
+        headline=headline,
+        lead=lead,
         links="".join(f'<a href="#{key}">{html.escape(title)}</a>' for key, title in keys),
-        main=board + _advice(report) + "".join(others),
+        main=main,
         script=script,
     )
 
@@ -73,10 +91,16 @@ def _figures(report: Report) -> str:
         found.append((f"{curve.further[0].gain:+.3f}", f"expected from {times:.2g}× the labels"))
     if 0 < share_contradicted(report) <= HARD_TASK:
         found.append((f"{len(report.label_errors):,}", "likely label errors"))
-    return "".join(
-        f"<div><b>{html.escape(value)}</b><span>{_words(name)}</span></div>"
+    return figures([(value, translated(name)) for value, name in found])
+
+
+def figures(found: Sequence[tuple[str, str]]) -> str:
+    """Values in large letters, each with its name."""
+    items = (
+        f"<div><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>"
         for value, name in found
     )
+    return f'<div class="figures">{"".join(items)}</div>'
 
 
 def _advice(report: Report) -> str:
@@ -94,20 +118,20 @@ def _advice(report: Report) -> str:
 
 def _section(report: Report, section: Section) -> str:
     lead = f"<p>{html.escape(section.lead)}</p>" if section.lead else ""
-    body, drawn = _table(section), _DRAWN.get(section.key)
+    body, drawn = table(section), _DRAWN.get(section.key)
     if section.has_texts:
-        body = _texts(section)
+        body = text_list(section)
     elif section.key == "drift_tokens":
         body = _token_lists(report)
     elif section.key == "leaderboard":
-        body = _table(section, _score_bars(report))
+        body = table(section, _score_bars(report))
     if drawn is not None:
         body = f'<div class="beside">{drawn(report)}{body}</div>'
     title = html.escape(section.title)
     return f'<section id="{section.key}"><h2>{title}</h2>{lead}{body}</section>'
 
 
-def _table(section: Section, bars: list[str] | None = None) -> str:
+def table(section: Section, bars: list[str] | None = None) -> str:
     """A table; a long one scrolls. bars: charts that follow the names of the rows."""
     kinds = ["name"] * section.names + ["number"] * (len(section.columns) - section.names)
     head = [
@@ -145,7 +169,7 @@ def _score_bars(report: Report) -> list[str]:
     return [charts.score_bar(row, min(ends), max(ends)) for row in report.ranked]
 
 
-def _texts(section: Section) -> str:
+def text_list(section: Section) -> str:
     """Rows with a text: the text, and above it what is known about it."""
     items = []
     for *cells, text in section.rows:

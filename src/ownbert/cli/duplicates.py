@@ -1,0 +1,109 @@
+"""duplicates: rows that say the same, and a file without them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ownbert.cli.options import Device, Encoding, Quiet, TextColumn
+from ownbert.cli.progress import counting, saying
+from ownbert.language import translated
+from ownbert.terminal import echo
+
+_GROUPS, _SHOWN = 10, 70  # groups and characters that are printed
+
+
+def duplicates(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="Rows: txt, csv, tsv, jsonl or parquet, plain or .gz.", show_default=False
+        ),
+    ],
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Rows that stay as they are, such as test rows: what is like one of them is "
+            "dropped; may be repeated.",
+            show_default="none",
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="Least similarity of duplicates, 0 to 1.",
+            show_default="0.8; 0.95 with --model",
+        ),
+    ] = None,
+    keep: Annotated[str, typer.Option(help="Row of a group that stays: first or longest.")] = (
+        "first"
+    ),
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a model: compare its vectors instead of pieces of texts.",
+            show_default="none",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="File for the rows that stay.", show_default=False),
+    ] = None,
+    groups: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for the groups of duplicates: .jsonl, .csv or .tsv.", show_default=False
+        ),
+    ] = None,
+    text_column: TextColumn = None,
+    encoding: Encoding = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Find rows that say the same as another row, or nearly so, and write a file without them.
+
+    Texts are the same if only case, punctuation or blanks differ, and nearly the same if they share
+    most pieces of five characters. With --against it finds what leaks from test rows into training
+    rows. Memory stays small, about a hundred bytes per row, beside a temporary file of 512 bytes
+    per row.
+
+    Example: ownbert duplicates corpus.txt -o clean.txt
+
+    Example: ownbert duplicates train.csv --against test.csv -o clean.csv --groups groups.jsonl
+    """
+    from ownbert.unlabelled.duplicates import duplicates as run
+
+    with counting("rows read", quiet=quiet) as progress:
+        found = run(
+            file,
+            against or None,
+            output,
+            groups=groups,
+            threshold=threshold,
+            keep=keep,
+            model=model,
+            text_column=text_column,
+            device=device,
+            progress=progress,
+            say=saying(quiet=quiet),
+        )
+    if quiet:
+        return
+    rows, near = len(found.kept) + len(found.dropped), len(found.dropped) - found.exact
+    echo(
+        translated(
+            f"{rows:,} rows, {len(found.dropped):,} of them duplicates: {found.exact:,} exact, "
+            f"{near:,} near"
+        )
+    )
+    if against:
+        echo(translated(f"{found.leaks:,} of them are like a row of --against"))
+    for group in found.groups[:_GROUPS]:
+        for each in group[: _GROUPS + 1]:
+            sign = "+" if each.kept else "-"
+            echo(f"{sign} {each.similarity:.2f}  {each.source}:{each.row}  {each.text[:_SHOWN]}")
+        echo()
+    if (more := len(found.groups) - _GROUPS) > 0:
+        echo(translated(f"{more:,} more groups; --groups FILE writes all of them"))
+    for saved in filter(None, (output, groups)):
+        echo(translated(f"saved {saved}"))

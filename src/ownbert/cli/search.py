@@ -1,0 +1,204 @@
+"""search: an index of texts, and what it finds for a query."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ownbert import limits
+from ownbert.cli.input_texts import given_input, given_texts
+from ownbert.cli.options import (
+    Device,
+    Encoding,
+    Engine,
+    FolderPrecision,
+    Quiet,
+    TextColumn,
+    TextsOrFile,
+    TextsOrFiles,
+)
+from ownbert.cli.progress import counting, saying
+from ownbert.language import translated
+from ownbert.terminal import console, echo
+
+app = typer.Typer(
+    name="search",
+    help="Find texts by their meaning and by their words.\n\n"
+    "ownbert search build runs/bert corpus.csv -o index\n\n"
+    'ownbert search find index "where is my parcel"',
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+_NO_TEXTS = "nothing to index; give files, texts, or lines"
+_NO_QUERY = 'no query; give one, as in ownbert search find INDEX "a text", or a file'
+# Queries that are answered at a time.
+_QUERIES = 256
+_SHOWN = 100  # characters of a text
+
+
+@app.command()
+def build(
+    model: Annotated[
+        Path, typer.Argument(help="Folder of the model of the vectors.", show_default=False)
+    ],
+    texts: TextsOrFiles = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for the index.", show_default=False)
+    ] = ...,  # type: ignore[assignment]
+    text_column: TextColumn = None,
+    id_column: Annotated[
+        str | None,
+        typer.Option(help="Column of ids, which the results have too.", show_default="none"),
+    ] = None,
+    encoding: Encoding = None,
+    form: Annotated[
+        str, typer.Option(help="Numbers of the vectors: float16; int8 takes half the bytes.")
+    ] = "float16",
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            help="Longest input in tokens; longer texts are cut off.",
+            show_default="the model's limit",
+            min=3,
+            max=limits.LENGTH,
+        ),
+    ] = None,
+    device: Device = "auto",
+    precision: FolderPrecision = None,
+    engine: Engine = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the index in the output folder.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Index texts: vectors of a model and BM25 weights of words, in files that are memory-mapped.
+
+    Any model folder will do, pretrained or fine-tuned; one of ownbert finetune embed is made for
+    it. The index names the model's folder and needs it for queries.
+
+    Example: ownbert search build runs/bert corpus.csv -o index
+    """
+    from ownbert.train.device import keep_memory
+    from ownbert.unlabelled.index import build_index
+
+    keep_memory()
+    given = given_texts(texts or (), text_column, id_column, missing=_NO_TEXTS)
+    with counting("texts indexed", quiet=quiet) as progress:
+        index = build_index(
+            model,
+            given,
+            output,
+            text_column=text_column,
+            id_column=id_column,
+            form=form,
+            device=device,
+            precision=precision,
+            max_length=max_length,
+            engine=engine,
+            overwrite=overwrite,
+            progress=progress,
+            say=saying(quiet=quiet),
+        )
+    if not quiet:
+        echo(translated(f"{len(index):,} texts indexed; saved {output}"))
+
+
+@app.command()
+def find(
+    index: Annotated[
+        Path, typer.Argument(help="Folder of ownbert search build.", show_default=False)
+    ],
+    queries: TextsOrFile = None,
+    top: Annotated[
+        int, typer.Option(help="Texts found for each query.", min=1, max=limits.COUNT)
+    ] = 10,
+    by: Annotated[
+        str,
+        typer.Option(help="vectors (cosine), words (BM25), or hybrid: the ranks of both."),
+    ] = "hybrid",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="File for what is found: .jsonl, .csv or .tsv.",
+            show_default="a table is printed",
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per text.")] = False,
+    text_column: TextColumn = None,
+    encoding: Encoding = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the model, where it has moved.", show_default="as built"),
+    ] = None,
+    device: Device = "auto",
+    engine: Engine = None,
+    quiet: Quiet = False,
+) -> None:
+    """Find the texts of an index that are nearest to each query.
+
+    Queries are texts, the rows of a table or the lines of plain text. Which way finds more depends
+    on the texts; docs/search.md has figures.
+
+    Example: ownbert search find index "where is my parcel"
+
+    Example: ownbert search find index queries.txt --top 3 -o found.jsonl
+    """
+    from ownbert.data.readers.columns import read_texts
+    from ownbert.inference.prediction_writer import PredictionWriter
+    from ownbert.tasks.batched_forward import blocks
+    from ownbert.terminal import print_rows
+    from ownbert.unlabelled.index import Index
+
+    given: Any = given_input(queries or (), None, missing=_NO_QUERY)
+    if isinstance(given, Path):
+        given = read_texts(given, text_column=text_column)
+    opened = Index(index, model=model, device=device, engine=engine)
+
+    def rows(block: Sequence[str]) -> list[dict[str, Any]]:
+        found = opened.search(block, top_k=top, by=by)
+        return [
+            {"query": query, "rank": rank, **hit}
+            for query, hits in zip(block, found, strict=True)
+            for rank, hit in enumerate(hits, start=1)
+        ]
+
+    if output is not None:
+        with counting("queries answered", quiet=quiet) as progress:
+            writer = PredictionWriter(output, None, resume=False)
+            count = writer.fill(blocks(given, _QUERIES), rows, progress)
+        if not quiet:
+            what = "query" if count == 1 else "queries"
+            echo(translated(f"{count:,} {what} answered; saved {output}"))
+        return
+    for block in blocks(given, _QUERIES):
+        if json:
+            print_rows(rows(block))
+        else:
+            _show(rows(block))
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    """A table of what was found for each query."""
+    from itertools import groupby
+
+    from rich.table import Table
+    from rich.text import Text
+
+    output = console()
+    if not rows:
+        echo(translated("nothing found: no text has a word of the query"), err=True)
+    for query, hits in groupby(rows, key=lambda row: row["query"]):
+        output.print(Text(query[:_SHOWN], style="bold"))
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), expand=True)
+        for _ in range(3):
+            table.add_column(justify="right", no_wrap=True)
+        table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+        for hit in hits:
+            id = hit.get("id", hit["row"])
+            cells = (f"{hit['rank']}", f"{hit['score']:.3f}", f"{id}", hit["text"][:_SHOWN])
+            table.add_row(*map(Text, cells))
+        output.print(table)

@@ -1,0 +1,98 @@
+"""Folders that are written completely or not at all, as the output of one step."""
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ownbert.errors import InputError
+from ownbert.files import (
+    explained,
+    make_folder,
+    missing_folders,
+    refuse_same,
+    remove_empty,
+    uninterrupted,
+)
+from ownbert.run.model_card import CARD, is_ours
+
+
+def refuse_taken(
+    target: Path,
+    source: Path,
+    data: Any,
+    *,
+    overwrite: bool,
+    to: str = "",
+    looked_in: str | Path | None = None,
+    beside: bool = False,
+) -> None:
+    """Refuse what cannot be a folder of new files.
+
+    Args:
+        target: the folder.
+        source: the model's.
+        data: a file that is read, if any.
+        overwrite: whether it may hold files.
+        to: the format of an export.
+        looked_in: where in the model's folder engines look for a file of that format, if they do.
+        beside: it is the folder in the model's own where engines look for a file.
+
+    Raises:
+        InputError: it holds files, or is inside the model's folder.
+    """
+    refuse_same([source, *([] if data is None else [Path(data)])], target)
+    inside = Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents
+    if inside and not beside:
+        if looked_in is not None:
+            raise InputError(
+                f"{target} is inside the folder of the model; write to another folder, or to "
+                f"{source / looked_in}, where --engine {to} looks for the file"
+            )
+        raise InputError(f"{target} is inside the folder of the model; write to another folder")
+    if target.exists() and not target.is_dir():
+        raise InputError(f"{target} is a file; -o must name a folder")
+    if not overwrite and target.is_dir() and any(target.iterdir()):
+        raise InputError(
+            f"{target} already holds files; choose another folder, or replace them with --overwrite"
+        )
+
+
+@contextmanager
+def complete_folder(target: Path) -> Iterator[Path]:
+    """A new folder beside ``target`` that takes its place when the block succeeds.
+
+    In a folder that exists, files of the same names are replaced and others stay, as does
+    a card that a user wrote.
+    """
+    target = Path(os.path.abspath(target))  # "." has no name
+    made = missing_folders(target.parent)
+    make_folder(target.parent)
+    new = target.with_name(f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        with explained(target):
+            new.mkdir()
+            yield new
+            with uninterrupted():
+                _move(new, target)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        remove_empty(made)
+
+
+def _move(new: Path, target: Path) -> None:
+    if not target.exists() or not any(target.iterdir()):
+        remove_empty([target])
+        os.replace(new, target)
+        return
+    for path in sorted(new.rglob("*")):
+        place = target / path.relative_to(new)
+        if path.is_dir():
+            make_folder(place)
+        elif place.is_dir():
+            raise InputError(f"cannot write {place}: it is a folder, a file name is needed")
+        elif path.name != CARD or not place.exists() or is_ours(place):
+            os.replace(path, place)

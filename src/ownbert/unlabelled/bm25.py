@@ -1,0 +1,94 @@
+"""BM25: texts ranked by the words that they share with a query. N texts, F words, Q queries."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ownbert.unlabelled.vectors import opened_array
+from ownbert.views.ngrams import Matrix, WordNgrams, sparse
+from ownbert.views.tokens import splitter, text_kind
+
+K1, B = 1.2, 0.75
+WORD_FILES = ("words.npy", "starts.npy", "texts.npy", "weights.npy")
+
+
+class WordCounts:
+    """Words of texts, counted block by block.
+
+    Attributes:
+        kind: of the texts, one of ``ownbert.views.tokens.KINDS``, by the first block.
+        words: each word with its number.
+    """
+
+    def __init__(self) -> None:
+        self.kind = ""
+        self.words: dict[str, int] = {}
+        self._blocks: list[Matrix] = []
+
+    def add(self, texts: Sequence[str]) -> None:
+        """Count the words of a block of texts."""
+        self.kind = self.kind or text_kind(texts)
+        split = splitter(self.kind)
+        # Saved words have zero bytes between them.
+        tokens = [split(text.replace("\0", " ")) for text in texts]
+        for word in (word for own in tokens for word in own):
+            self.words.setdefault(word, len(self.words))
+        ngrams = WordNgrams(self.words, [np.arange(len(self.words))])
+        self._blocks.append(ngrams.counts(tokens))
+
+    def matrix(self) -> Matrix:
+        """The counts of all texts, float32 (N, F)."""
+        for block in self._blocks:  # later blocks have more words
+            block.resize((block.shape[0], len(self.words)))
+        return sparse.vstack(self._blocks, format="csr")
+
+
+class WordIndex:
+    """BM25 weights by word, which stay in their files until a query has the word.
+
+    Args:
+        kind: of the texts.
+        words: each word with its number.
+        weights: (F, N), what a text gains from a word of the query.
+
+    Source: Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework: BM25 and Beyond",
+    section 3.4; the idf has 1 added inside of its logarithm, so that no weight is below 0.
+    """
+
+    def __init__(self, kind: str, words: dict[str, int], weights: Matrix) -> None:
+        self.kind, self.words, self.weights = kind, words, weights
+
+    @classmethod
+    def of(cls, counted: WordCounts) -> "WordIndex":
+        """The weights of counted texts."""
+        counts = counted.matrix()
+        texts, lengths = counts.shape[0], np.asarray(counts.sum(1)).ravel()
+        with_word = np.bincount(counts.indices, minlength=counts.shape[1])
+        idf = np.log1p((texts - with_word + 0.5) / (with_word + 0.5)).astype(np.float32)
+        norm = K1 * (1 - B + B * lengths / max(1e-9, lengths.mean()))
+        per_entry = np.repeat(norm.astype(np.float32), np.diff(counts.indptr))
+        counts.data *= (K1 + 1) * idf[counts.indices] / (counts.data + per_entry)
+        return cls(counted.kind, counted.words, counts.T.tocsr())
+
+    def save(self, folder: Path) -> None:
+        """Write the files that ``open`` reads."""
+        text = np.frombuffer("\0".join(self.words).encode(), dtype=np.uint8)
+        own = self.weights
+        for name, array in zip(WORD_FILES, (text, own.indptr, own.indices, own.data), strict=True):
+            np.save(folder / name, array)
+
+    @classmethod
+    def open(cls, folder: Path, kind: str, texts: int) -> "WordIndex":
+        """The weights in a folder, memory-mapped. texts: N."""
+        found = [opened_array(folder / name) for name in WORD_FILES]
+        joined = found[0].tobytes().decode()
+        words = {word: i for i, word in enumerate(joined.split("\0"))} if joined else {}
+        shape = (len(words), texts)
+        return cls(kind, words, sparse.csr_array((found[3], found[2], found[1]), shape=shape))
+
+    def scores(self, queries: Sequence[str]) -> np.ndarray:
+        """float32 (Q, N), 0 for texts without any word of the query."""
+        split = splitter(self.kind)
+        ngrams = WordNgrams(self.words, [np.arange(len(self.words))])
+        return (ngrams.counts([split(query) for query in queries]) @ self.weights).toarray()

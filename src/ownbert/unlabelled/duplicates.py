@@ -1,0 +1,266 @@
+"""Duplicates among rows, and between them and others: groups, the row to keep, a file without the
+rest."""
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.data.readers.columns import ColumnNames, id_value, read_texts_with_ids
+from ownbert.data.readers.memory import MemoryTable
+from ownbert.data.readers.tables import Source, columns, kind_of, read_values
+from ownbert.data.resumable_file import ResumableFile
+from ownbert.encodings import reads_encoding
+from ownbert.errors import InputError
+from ownbert.files import open_text, refuse_same
+from ownbert.inference.embedder import Progress, in_blocks
+from ownbert.inference.prediction_writer import PredictionWriter
+from ownbert.inference.vector_files import (
+    Say,
+    as_inputs,
+    opened_embedder,
+    sources_of,
+    warn_of_cut,
+    write_blocks,
+)
+from ownbert.tasks.batched_forward import blocks
+from ownbert.unlabelled.near import all_signatures, by_pieces, by_vectors
+
+KEEP = ("first", "longest")
+# The least similarity of duplicates: by pieces of texts, and by vectors.
+THRESHOLD, VECTOR_THRESHOLD = 0.8, 0.95
+_TEXT = 200  # characters of a text in a group
+
+
+@dataclass(frozen=True)
+class DuplicateRow:
+    """A row of a group.
+
+    Args:
+        source: the name of its file.
+        row: from 1.
+        similarity: to the row that is kept, 0 to 1; 1 for the same text after normalising.
+        text: its start.
+        kept: whether it is kept.
+    """
+
+    source: str
+    row: int
+    similarity: float
+    text: str
+    kept: bool = False
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """What ``duplicates`` has found.
+
+    Args:
+        kept: indices from 0 of the rows that are kept.
+        dropped: those of the others.
+        exact: how many of these are the same text as a kept row.
+        leaks: how many of them are like a row of ``against``.
+        groups: rows that are alike, the one that is kept first.
+    """
+
+    kept: np.ndarray
+    dropped: np.ndarray
+    exact: int
+    leaks: int
+    groups: list[list[DuplicateRow]]
+
+
+@reads_encoding
+def duplicates(
+    rows: Any,
+    against: Any = None,
+    output: str | Path | None = None,
+    *,
+    groups: str | Path | None = None,
+    threshold: float | None = None,
+    keep: str = "first",
+    model: str | Path | None = None,
+    text_column: str | None = None,
+    encoding: str | None = None,
+    device: str = "auto",
+    progress: Progress | None = None,
+    say: Say | None = None,
+) -> Duplicates:
+    """Find rows that say the same as another row, or nearly so.
+
+    Texts are the same if only case, punctuation or blanks differ. They are nearly the same if the
+    share of pieces of five characters that both have is ``threshold`` or more (estimated by
+    MinHash), or, with a model, the cosine of their vectors. Every row that is dropped is that much
+    like the row that is kept for it.
+
+    Args:
+        rows: a file, or rows in memory, as ``ownbert.embed`` takes them.
+        against: files or rows that are kept whatever happens, such as test rows: what is like one
+            of them is dropped from ``rows``.
+        output: the file of the rows that are kept: .csv, .tsv or .jsonl; for plain text .txt.
+        groups: a .jsonl, .csv or .tsv file of all rows of the groups.
+        threshold: 0 to 1; by default 0.8, with a model 0.95.
+        keep: the first row of a group, or the longest.
+        model: folder of a model. Each vector is compared with each, which takes minutes for 100,000
+            rows.
+        text_column, encoding, device, say: as for ``ownbert.embed``.
+        progress: called with the number of rows so far.
+
+    Raises:
+        InputError: something cannot be read or written; nothing is written then.
+    """
+    if threshold is None:
+        threshold = THRESHOLD if model is None else VECTOR_THRESHOLD
+    if not 0 < threshold <= 1:
+        raise InputError(f"threshold is {threshold:g}; it must be above 0 and at most 1")
+    if keep not in KEEP:
+        raise InputError(f"keep is {keep!r}; one of {', '.join(KEEP)}")
+    own = sources_of(as_inputs(rows))
+    if len(own) > 1:
+        raise InputError("duplicates are found in one file; join several, or name some as against")
+    others = [] if against is None else sources_of(as_inputs(against))
+    for path in filter(None, (output, groups)):
+        refuse_same([s for s in (*own, *others) if not isinstance(s, MemoryTable)], path)
+    corpus = _Corpus([*own, *others], ColumnNames(text=text_column))
+    with ExitStack() as stack:
+        write_kept = None if output is None else _kept_writer(own[0], Path(output), stack)
+        listed = None if groups is None else PredictionWriter(groups, None, resume=False)
+        if listed is not None:
+            stack.callback(listed.close)
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ownbert-duplicates-")))
+        exact, signed = all_signatures(corpus.texts(progress), work / "signatures")
+        order = corpus.priority(keep)
+        if model is None:
+            kept, likeness = by_pieces(exact, signed, order, threshold)
+        else:
+            embedder = opened_embedder(model, device, None, None, None, say)
+            vectors = corpus.vectors(embedder, work / "vectors.npy")
+            kept, likeness = by_vectors(exact, vectors, order, threshold)
+            warn_of_cut(embedder, say)
+        found = _found(corpus, exact, kept, likeness)
+        if write_kept is not None:
+            write_kept(np.isin(np.arange(corpus.counts[0]), found.kept))
+        if listed is not None:
+            listed.fill((_as_rows(*each) for each in enumerate(found.groups, start=1)), list)
+    return found
+
+
+def _found(
+    corpus: "_Corpus", exact: np.ndarray, kept: np.ndarray, likeness: np.ndarray
+) -> Duplicates:
+    count = corpus.counts[0]
+    own = kept[:count] == np.arange(count)
+    moved = np.flatnonzero(~own)
+    return Duplicates(
+        kept=np.flatnonzero(own),
+        dropped=moved,
+        exact=int((exact[moved] == exact[kept[moved]]).sum()),
+        leaks=int((kept[moved] >= count).sum()),
+        groups=corpus.groups(kept, likeness, moved),
+    )
+
+
+class _Corpus:
+    """Rows of several sources, one after another, which are read more than once.
+
+    Attributes:
+        counts: rows of each source, once they have been read.
+    """
+
+    def __init__(self, sources: Sequence[Source], given: ColumnNames) -> None:
+        self.sources, self._given = sources, given
+        self.counts: list[int] = []
+        self._lengths: list[int] = []
+
+    def texts(self, progress: Progress | None) -> Iterator[list[str]]:
+        """Blocks of texts; counts them."""
+
+        def every() -> Iterator[str]:
+            for number, source in enumerate(self.sources):
+                self.counts.append(0)
+                for _, text in read_texts_with_ids(source, self._given):
+                    self.counts[number] += 1
+                    self._lengths.append(len(text))
+                    yield text
+                    if progress is not None and not len(self._lengths) % 1000:
+                        progress(len(self._lengths))
+
+        return in_blocks(every())
+
+    def priority(self, keep: str) -> np.ndarray:
+        """All rows, those that are kept rather than others first; those of the first source last,
+        since others are always kept."""
+        lengths = np.asarray(self._lengths if keep == "longest" else [0] * len(self._lengths))
+        return np.lexsort((-lengths, np.arange(len(lengths)) < self.counts[0]))
+
+    def vectors(self, embedder: Any, path: Path) -> np.ndarray:
+        """float32 (rows, D), in a file."""
+        records = chain(*(read_texts_with_ids(source, self._given) for source in self.sources))
+        made = (
+            (block, embedder.encode_document([text for _, text in block]))
+            for block in in_blocks(records, size=lambda each: len(each[1]))
+        )
+        write_blocks(path, ".npy", made, embedder.size, None, lambda done: None)
+        return np.load(path, mmap_mode="r")
+
+    def groups(
+        self, kept: np.ndarray, likeness: np.ndarray, moved: np.ndarray
+    ) -> list[list[DuplicateRow]]:
+        """The rows of the first source that are dropped, by the row that is kept."""
+        wanted = {*moved.tolist(), *kept[moved].tolist()}
+        rows: dict[int, DuplicateRow] = {}
+        place = 0
+        for source in self.sources:
+            for number, (_, text) in enumerate(read_texts_with_ids(source, self._given), start=1):
+                if place in wanted:
+                    own = str(source), number, round(float(likeness[place]), 4), text[:_TEXT]
+                    rows[place] = DuplicateRow(*own, bool(kept[place] == place))
+                place += 1
+        found: dict[int, list[DuplicateRow]] = {}
+        for row in moved.tolist():
+            head = int(kept[row])
+            found.setdefault(head, [rows[head]]).append(rows[row])
+        return list(found.values())
+
+
+def _as_rows(number: int, group: Iterable[DuplicateRow]) -> list[dict[str, Any]]:
+    return [
+        {"group": number, "keep": each.kept, "similarity": each.similarity}
+        | {"source": each.source, "row": each.row, "text": each.text}
+        for each in group
+    ]
+
+
+def _kept_writer(source: Source, output: Path, stack: ExitStack) -> Callable[[np.ndarray], None]:
+    """What writes the rows that a mask (rows) keeps; refuses an output that it cannot write."""
+
+    def filling(file: ResumableFile, rows: Iterable[Any]) -> Callable[[np.ndarray], None]:
+        stack.callback(file.close)
+        return lambda mask: _fill(file, rows, mask)
+
+    kind = kind_of(source)
+    plain = kind == kind_of(output) and kind in ("txt", "jsonl")
+    if plain and not isinstance(source, MemoryTable):
+        # Lines as they are: objects may have keys that the first one lacks.
+        lines = (f"{line}\n" for _, line in open_text(source) if kind == "txt" or line.strip())
+        return filling(ResumableFile(output, None, resume=False), lines)
+    if kind == "txt":
+        raise InputError(f"{output}: lines of plain text are written to a .txt file")
+    names = columns(source)
+    rows = (
+        dict(zip(names, map(id_value, values), strict=True))
+        for _, values in read_values(source, names)
+    )
+    if kind_of(output) not in ("delimited", "jsonl"):
+        raise InputError(f"{output}: rows of a table are written to a .csv, .tsv or .jsonl file")
+    return filling(PredictionWriter(output, None, resume=False), rows)
+
+
+def _fill(file: ResumableFile, rows: Iterable[Any], mask: np.ndarray) -> None:
+    chosen = (row for row, kept in zip(rows, mask, strict=True) if kept)
+    file.fill(blocks(chosen), list)

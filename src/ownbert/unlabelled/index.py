@@ -1,0 +1,275 @@
+"""An index of texts: built once, searched by vectors, by words, or by both.
+
+N texts, D numbers of a vector, Q queries.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert import limits
+from ownbert.checkpoint.model_files import model_checksums
+from ownbert.data.readers.columns import ColumnNames
+from ownbert.data.readers.memory import is_list, items
+from ownbert.encodings import reads_encoding
+from ownbert.errors import InputError
+from ownbert.files import read_json, write_json
+from ownbert.folders import refuse_foreign, writing
+from ownbert.hub import model_folder
+from ownbert.inference.embedder import Progress, after, in_blocks
+from ownbert.inference.vector_files import (
+    Record,
+    Say,
+    as_inputs,
+    opened_embedder,
+    records_of,
+    warn_of_cut,
+    write_blocks,
+)
+from ownbert.run.new_folder import complete_folder, refuse_taken
+from ownbert.schema import anything, list_of, maybe, one_of, record, text, whole
+from ownbert.settings import between
+from ownbert.unlabelled.bm25 import WORD_FILES, WordCounts, WordIndex
+from ownbert.unlabelled.vectors import FORMS, VECTOR_FILES, VectorFile, write_vectors
+from ownbert.views.tokens import KINDS
+
+INDEX, ROWS = "index.json", "rows.arrow"
+WAYS = ("hybrid", "vectors", "words")
+# Cormack, Clarke and Buettcher 2009, "Reciprocal Rank Fusion", section 2: the constant of the sum,
+# and how far down a ranking is looked at.
+_RRF, _DEPTH = 60, 1000
+_SETTINGS = {
+    "format": one_of(1),
+    "model": text,
+    "checksums": list_of(anything),
+    "texts": whole(1, limits.COUNT),
+    "kind": one_of(*KINDS),
+    "ids": maybe(text),
+    "max_length": maybe(whole(1, limits.COUNT)),
+    "precision": text,
+}
+_CHECK = record(_SETTINGS, required=tuple(_SETTINGS))
+# Elements of a matrix of BM25 scores.
+_MOST_SCORES = 1 << 24
+
+
+@reads_encoding
+def build_index(
+    model: str | Path,
+    texts: Any,
+    output: str | Path,
+    *,
+    text_column: str | None = None,
+    id_column: str | None = None,
+    encoding: str | None = None,
+    form: str = "float16",
+    device: str = "auto",
+    precision: str | None = None,
+    max_length: int | None = None,
+    engine: str | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    say: Say | None = None,
+) -> "Index":
+    """Index texts, so that they can be searched by vectors and by words.
+
+    Args:
+        model: folder of the model that makes the vectors; the index names it, and needs it for
+            queries.
+        texts: files, folders or globs, or rows in memory, as ``ownbert.embed`` takes them.
+        output: the folder of the index.
+        text_column, id_column, encoding, device, precision, max_length, engine, say: as there.
+        form: of the vectors on disk: float16, or int8 with half the bytes.
+        overwrite: replace an index in ``output``.
+        progress: called with the number of texts so far.
+
+    Raises:
+        InputError: something cannot be read or written; nothing is written then.
+    """
+    if form not in FORMS:
+        raise InputError(f"the form of vectors is {form!r}; one of {', '.join(FORMS)}")
+    folder, target, inputs = model_folder(model), Path(output), as_inputs(texts)
+    with writing(target):
+        refuse_taken(target, folder, None, overwrite=overwrite)
+        refuse_foreign(target, [INDEX, ROWS, *VECTOR_FILES, *WORD_FILES], signs=[INDEX])
+        records = records_of(inputs, ColumnNames(text=text_column, id=id_column))
+        checksums = model_checksums(folder)  # before it is read: a training may replace it
+        embedder = opened_embedder(folder, device, precision, max_length, engine, say)
+        counted, count = WordCounts(), 0
+        with complete_folder(target) as new:
+
+            def blocks() -> Iterator[tuple[list[Record], np.ndarray]]:
+                done = 0
+                with _row_writer(new / ROWS) as write:
+                    for block in in_blocks(records, size=lambda each: len(each[1])):
+                        own = [text for _, text in block]
+                        shown = None if progress is None else after(done, progress)
+                        yield block, embedder.encode_document(own, progress=shown)
+                        counted.add(own)
+                        write(block)
+                        done += len(block)
+
+            raw = new / "raw.npy"
+            count = write_blocks(raw, ".npy", blocks(), embedder.size, None, lambda done: None)
+            write_vectors(np.load(raw, mmap_mode="r"), new, form)
+            raw.unlink()
+            WordIndex.of(counted).save(new)
+            settings = {
+                "format": 1,
+                "model": str(folder.resolve()),
+                "checksums": checksums,
+                "texts": count,
+                "kind": counted.kind,
+                "ids": id_column,
+                "max_length": embedder.max_length,
+                "precision": embedder.precision,
+            }
+            write_json(new / INDEX, settings)
+        warn_of_cut(embedder, say)
+    return Index(target, device=device, engine=engine)
+
+
+@contextmanager
+def _row_writer(path: Path) -> Iterator[Callable[[Sequence[Record]], None]]:
+    """Writes ids, as JSON, and texts into a file that can be memory-mapped."""
+    import pyarrow as pa
+
+    schema = pa.schema({"id": pa.string(), "text": pa.large_string()})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as rows:
+
+        def write(records: Sequence[Record]) -> None:
+            ids = pa.array([json.dumps(id) for id, _ in records], pa.string())
+            texts = pa.array([text for _, text in records], pa.large_string())
+            rows.write_batch(pa.record_batch([ids, texts], schema=schema))
+
+        yield write
+
+
+class Index:
+    """An index that ``build_index`` has written.
+
+    Args:
+        folder: of the index. Its files are memory-mapped.
+        model: the folder of the model, where it has moved since.
+        device, engine: as for ``Embedder``.
+
+    Raises:
+        InputError: it is no index, or it is damaged.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        model: str | Path | None = None,
+        device: str = "auto",
+        engine: str | None = None,
+    ) -> None:
+        import pyarrow as pa
+
+        self.folder = Path(folder)
+        if not (self.folder / INDEX).is_file():
+            raise InputError(f"{folder} is no index: ownbert search build makes one")
+        self.settings: Mapping[str, Any] = read_json(self.folder / INDEX, check=_CHECK)
+        self._model, self._given = model, (device, engine)
+        self._embedder: Any = None
+        try:
+            self.words = WordIndex.open(self.folder, self.settings["kind"], len(self))
+            self.vectors = VectorFile(self.folder)
+            self._rows = pa.ipc.open_file(pa.memory_map(str(self.folder / ROWS))).read_all()
+            counts = {len(self), len(self._rows), len(self.vectors.vectors)}
+            if len(counts) > 1 or self._rows.schema.names != ["id", "text"]:
+                raise ValueError("sizes differ")
+        except (ValueError, OSError, EOFError, pa.ArrowException) as error:
+            raise InputError(f"the index {folder} is damaged; build it anew") from error
+
+    def __len__(self) -> int:
+        return self.settings["texts"]
+
+    def search(self, queries: Any, top_k: int = 10, by: str = "hybrid") -> Any:
+        """The texts nearest to each query.
+
+        Args:
+            queries: one, or a list of them.
+            top_k: how many texts of each query.
+            by: vectors (cosine); words (BM25); or hybrid, the sum of the reciprocal ranks of both.
+
+        Returns:
+            For each query a list of mappings, the best first: row (from 1), id where the index has
+            ids, score and text. Texts that share no word with the query are not found by words.
+
+        Raises:
+            InputError: a value is not possible, or the model has changed.
+        """
+        between(1, limits.COUNT, "[]")("top_k", top_k)
+        if by not in WAYS:
+            raise InputError(f"search by {by!r} is not known; one of {', '.join(WAYS)}")
+        single = isinstance(queries, str)
+        wanted: list[Any] = [queries]
+        if not single and is_list(queries):
+            wanted = items(queries)
+        if not all(isinstance(query, str) for query in wanted):
+            raise InputError("a query is a text; several are a list of texts")
+        found, step = [], max(1, _MOST_SCORES // len(self))
+        for start in range(0, len(wanted), step):
+            found += self._ranked(wanted[start : start + step], top_k, by)
+        hits = [self._hits(*each) for each in found]
+        return hits[0] if single else hits
+
+    def _ranked(
+        self, queries: Sequence[str], count: int, by: str
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Rows and scores of a few queries, the best first."""
+        depth = count if by != "hybrid" else max(count, _DEPTH)
+        ways = []
+        if by != "words":
+            cosines, rows = self.vectors.nearest(self._embed(queries), depth)
+            ways.append(list(zip(rows, cosines, strict=True)))
+        if by != "vectors":
+            ways.append([_best(own, depth) for own in self.words.scores(queries)])
+        if len(ways) == 1:
+            return ways[0]
+        return [_fused([one, two], count) for (one, _), (two, _) in zip(*ways, strict=True)]
+
+    def _embed(self, queries: Sequence[str]) -> np.ndarray:
+        if self._embedder is None:
+            folder = model_folder(self._model or self.settings["model"])
+            if not folder.is_dir():
+                raise InputError(f"the model of the index is not at {folder}; name it with --model")
+            if json.loads(json.dumps(model_checksums(folder))) != self.settings["checksums"]:
+                raise InputError(f"{folder} is not the model of the index; build the index anew")
+            device, engine = self._given
+            precision, length = (self.settings[key] for key in ("precision", "max_length"))
+            self._embedder = opened_embedder(folder, device, precision, length, engine, None)
+        return self._embedder.encode_query(list(queries))
+
+    def _hits(self, rows: np.ndarray, scores: np.ndarray) -> list[dict[str, Any]]:
+        found = []
+        for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
+            id = json.loads(self._rows["id"][row].as_py())
+            own = {} if self.settings["ids"] is None else {"id": id}
+            text = self._rows["text"][row].as_py()
+            found.append({"row": row + 1, **own, "score": float(f"{score:.6g}"), "text": text})
+        return found
+
+
+def _best(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows with a score above 0, and their scores, the highest first."""
+    rows = np.flatnonzero(scores)
+    if len(rows) > count:
+        rows = rows[np.argpartition(-scores[rows], count - 1)[:count]]
+    rows = rows[np.argsort(-scores[rows], kind="stable")]
+    return rows, scores[rows]
+
+
+def _fused(rankings: Sequence[np.ndarray], count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows by the sum of their reciprocal ranks."""
+    rows, place = np.unique(np.concatenate(rankings), return_inverse=True)
+    gains = np.concatenate([1 / (_RRF + 1 + np.arange(len(own))) for own in rankings])
+    sums = np.bincount(place, gains, len(rows))
+    order = np.argsort(-sums, kind="stable")[:count]
+    return rows[order], sums[order]

@@ -1,0 +1,173 @@
+"""Which rows resemble which: by the pieces that texts share, or by their vectors.
+
+N rows, ordered by priority: of two that resemble each other the earlier one is kept.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ownbert.data.corpus.duplicates import digest
+from ownbert.inference.embedding_outputs import of_length_one
+from ownbert.views.ngrams import character_ngrams
+
+# Hashes of a signature: similarities are known to about 0.04.
+HASHES = 128
+# Characters of a piece, and hashed pieces that are told apart.
+_PIECE, _PIECES = 5, 1 << 30
+# Share of pairs at the threshold that have the same hashes in at least one band.
+_FOUND = 0.99
+_ROWS = 1024
+# Elements of a matrix of similarities.
+_MOST = 1 << 24
+_PUNCTUATION = re.compile(r"[\W_]+")
+
+
+def normalised(text: str) -> str:
+    """Small letters without accents of width, punctuation and repeated blanks; a text of
+    punctuation alone keeps it."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return _PUNCTUATION.sub(" ", folded).strip() or " ".join(folded.split())
+
+
+def signatures(texts: Sequence[str]) -> np.ndarray:
+    """MinHash signatures of normalised texts: uint32 (N, HASHES), equal in the share of places that
+    the sets of pieces of both texts have in common.
+
+    A piece is five characters in a row. A text without any has 0 everywhere.
+
+    Source: Broder 1997, "On the resemblance and containment of documents".
+    """
+    draw = np.random.default_rng(0)
+    factors = draw.integers(1 << 62, size=HASHES, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    shifts = draw.integers(1 << 62, size=HASHES, dtype=np.uint64)
+    found = np.zeros((len(texts), HASHES), np.uint32)
+    for start in range(0, len(texts), _ROWS):
+        pieces = character_ngrams(texts[start : start + _ROWS], (_PIECE,), _PIECES, across=True)
+        some = np.flatnonzero(np.diff(pieces.indptr))
+        numbers, starts = pieces.indices.astype(np.uint64), pieces.indptr[some]
+        for place in range(HASHES if len(some) else 0):
+            hashed = (numbers * factors[place] + shifts[place]) >> np.uint64(32)
+            least = np.minimum.reduceat(hashed.astype(np.uint32), starts)
+            found[start + some, place] = least
+    return found
+
+
+def by_pieces(
+    exact: np.ndarray, signed: np.ndarray, order: np.ndarray, threshold: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """What each row is a duplicate of.
+
+    Args:
+        exact: (N), the same number for the same text.
+        signed: signatures (N, HASHES), may be memory-mapped.
+        order: (N) rows by priority.
+        threshold: the least similarity of a duplicate.
+
+    Returns:
+        The row that is kept for each row, itself if it is kept, and the similarity of both, (N).
+    """
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    pairs = [_same(exact, order)]
+    width = _band(threshold)
+    for start in range(0, HASHES - width + 1, width):
+        keys = np.zeros(len(order), np.uint64)
+        for place in range(start, start + width):
+            keys = (keys ^ signed[:, place]) * np.uint64(0x9E3779B97F4A7C15)
+            keys ^= keys >> np.uint64(29)
+        band = _same(keys, order)
+        band = band[signed[band[:, 0], start] > 0]  # texts without pieces
+        pairs.append(band[_likeness(signed, band[:, 0], band[:, 1]) >= threshold])
+    every = np.unique(np.concatenate(pairs), axis=0)
+    kept, likeness = np.arange(len(order)), np.ones(len(order))
+    for row, other in every[np.argsort(rank[every[:, 0]], kind="stable")].tolist():
+        root = int(kept[other])
+        if exact[row] == exact[root]:
+            value = 1.0
+        else:  # the other may be a duplicate itself, of a text that is less like this one
+            value = float(_likeness(signed, np.array([row]), np.array([root]))[0])
+        if value >= threshold and (kept[row] == row or value > likeness[row]):
+            kept[row], likeness[row] = root, value
+    return kept, likeness
+
+
+def _band(threshold: float) -> int:
+    """Hashes of a band: as many as find nearly all pairs at the threshold.
+
+    Source: Leskovec, Rajaraman and Ullman 2020, "Mining of Massive Datasets", section 3.4.
+    """
+    widths = range(32, 0, -1)
+    chance = (1 - (1 - threshold**width) ** (HASHES // width) for width in widths)
+    return next((w for w, found in zip(widths, chance, strict=True) if found >= _FOUND), 1)
+
+
+def _same(keys: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """(pairs, 2): each row, and the first by priority with the same key."""
+    _, first, place = np.unique(keys[order], return_index=True, return_inverse=True)
+    pairs = np.stack([order, order[first[place]]], 1)
+    return pairs[pairs[:, 0] != pairs[:, 1]]
+
+
+def _likeness(signed: np.ndarray, one: np.ndarray, two: np.ndarray) -> np.ndarray:
+    """The estimated share of common pieces of rows."""
+    found = np.empty(len(one), np.float32)
+    for start in range(0, len(one), _ROWS):
+        own = slice(start, start + _ROWS)
+        found[own] = (signed[one[own]] == signed[two[own]]).mean(1)
+    return found
+
+
+def by_vectors(
+    exact: np.ndarray, vectors: np.ndarray, order: np.ndarray, threshold: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """As ``by_pieces``, by the cosine of vectors (N, D): each row is compared with all that are
+    kept before it, so time grows with the square of N."""
+    kept, likeness = np.arange(len(order)), np.ones(len(order))
+    first = {}
+    unique = []
+    for row in order.tolist():
+        kept[row] = first.setdefault(exact[row], row)
+        if kept[row] == row:
+            unique.append(row)
+    heads: list[int] = []
+    for start in range(0, len(unique), _ROWS):
+        rows = np.asarray(unique[start : start + _ROWS])
+        own = of_length_one(vectors[rows])
+        best, nearest = np.full(len(rows), -1.0), np.zeros(len(rows), np.int64)
+        step = _MOST // _ROWS
+        for begin in range(0, len(heads), step):
+            others = np.asarray(heads[begin : begin + step])
+            cosines = own @ of_length_one(vectors[others]).T
+            place = cosines.argmax(1)
+            value = cosines[np.arange(len(rows)), place]
+            better = value > best
+            best[better], nearest[better] = value[better], others[place[better]]
+        inside = own @ own.T
+        free: list[int] = []  # of this block, as places in it
+        for place, row in enumerate(rows.tolist()):
+            if free and (value := inside[place, free]).max() > best[place]:
+                best[place], nearest[place] = value.max(), rows[free[int(value.argmax())]]
+            if best[place] >= threshold:
+                kept[row], likeness[row] = nearest[place], best[place]
+            else:
+                free.append(place)
+        heads += rows[free].tolist()
+    # Equal texts of one that is a duplicate itself.
+    return kept[kept], np.where(kept[kept] == kept, likeness, likeness[kept])
+
+
+def all_signatures(blocks: Iterable[Sequence[str]], path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Exact keys (N) of texts, and their signatures (N, HASHES) in a file."""
+    exact: list[np.ndarray] = []
+    with path.open("wb") as file:
+        for block in blocks:
+            texts = [normalised(text) for text in block]
+            joined = b"".join(digest([text])[0][:8] for text in texts)
+            exact.append(np.frombuffer(joined, "<u8"))
+            file.write(signatures(texts).tobytes())
+    count = sum(map(len, exact))
+    return np.concatenate(exact), np.memmap(path, np.uint32, "r", shape=(count, HASHES))

@@ -1,0 +1,210 @@
+"""An index of texts: built, opened again and searched by vectors, by words and by both."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ownbert import Embedder, Index, InputError, build_index
+from ownbert.unlabelled.bm25 import K1, B, WordCounts, WordIndex
+from ownbert.unlabelled.index import _fused
+from support.cli import printed_rows, refusal, run_cli
+
+TEXTS = [f"red{i % 12} w{i} green{i % 7} w{3 * i % 31} blue{i % 5} 9" for i in range(60)]
+
+
+@pytest.fixture(scope="module")
+def built(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of ``TEXTS`` with ids; do not write into it."""
+    folder = tmp_path_factory.mktemp("index")
+    lines = [json.dumps({"id": f"n{i}", "text": text}) for i, text in enumerate(TEXTS)]
+    (folder / "texts.jsonl").write_text("\n".join(lines) + "\n")
+    options = ("-o", folder / "index", "--id-column", "id")
+    done = run_cli("search", "build", pretrained, folder / "texts.jsonl", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"60 texts indexed; saved {folder / 'index'}\n"
+    return folder / "index"
+
+
+@pytest.mark.parametrize("by", ["vectors", "words", "hybrid"])
+def test_a_text_finds_itself_first(built: Path, by: str):
+    for row, hits in enumerate(Index(built).search(TEXTS, top_k=3, by=by)):
+        assert hits[0] | {"score": 0} == {
+            "row": row + 1,
+            "id": f"n{row}",
+            "score": 0,
+            "text": TEXTS[row],
+        }
+        scores = [hit["score"] for hit in hits]
+        assert len(hits) == 3
+        assert scores == sorted(scores, reverse=True)
+
+
+def test_vectors_are_compared_by_their_cosine_less_the_mean(built: Path, pretrained: Path):
+    vectors = Embedder(pretrained).encode(TEXTS)
+    vectors -= vectors.mean(0)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    expected = vectors[7] @ vectors.T
+    for hit in Index(built).search(TEXTS[7], top_k=60, by="vectors"):
+        assert abs(hit["score"] - expected[hit["row"] - 1]) < 5e-3
+
+
+def test_bytes_agree_with_floats(built: Path, pretrained: Path, tmp_path: Path):
+    index = build_index(pretrained, TEXTS, tmp_path / "bytes", form="int8")
+    assert index.vectors.vectors.dtype == np.int8
+    exact = Index(built)
+    size = {"float16": built, "int8": tmp_path / "bytes"}
+    sizes = {name: (path / "vectors.npy").stat().st_size for name, path in size.items()}
+    assert sizes["int8"] < 0.6 * sizes["float16"]
+    found = [each.search(TEXTS, top_k=10, by="vectors") for each in (index, exact)]
+    shared = [
+        len({hit["row"] for hit in one} & {hit["row"] for hit in two})
+        for one, two in zip(*found, strict=True)
+    ]
+    assert np.mean(shared) > 9
+
+
+def test_blocks_find_what_one_matrix_finds(built: Path, monkeypatch: pytest.MonkeyPatch):
+    whole = Index(built).search(TEXTS[:5], top_k=8, by="vectors")
+    monkeypatch.setattr("ownbert.unlabelled.vectors._ROWS", 7)
+    assert [[hit["row"] for hit in hits] for hits in whole] == [
+        [hit["row"] for hit in hits]
+        for hits in Index(built).search(TEXTS[:5], top_k=8, by="vectors")
+    ]
+
+
+def test_words_are_weighted_by_bm25():
+    counted = WordCounts()
+    counted.add(["a b b", "a c"])
+    counted.add(["a d d d d"])  # a block with words that the first one lacks
+    found = WordIndex.of(counted).scores(["b", "a d", "unknown"])
+    mean = 10 / 3
+
+    def weight(count: int, length: int, texts: int) -> float:
+        idf = np.log1p((3 - texts + 0.5) / (texts + 0.5))
+        return idf * count * (K1 + 1) / (count + K1 * (1 - B + B * length / mean))
+
+    expected = [
+        [weight(2, 3, 1), 0, 0],
+        [weight(1, 3, 3), weight(1, 2, 3), weight(1, 5, 3) + weight(4, 5, 1)],
+        [0, 0, 0],
+    ]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_hybrid_adds_reciprocal_ranks():
+    rows, scores = _fused([np.array([4, 2, 9]), np.array([2, 7])], 3)
+    assert rows.tolist() == [2, 4, 7]
+    np.testing.assert_allclose(scores, [1 / 62 + 1 / 61, 1 / 61, 1 / 62])
+
+
+def test_found_rows_are_printed_or_written(built: Path, tmp_path: Path):
+    line = ("search", "find", built, TEXTS[3], "--top", "2")
+    rows = printed_rows(*line, "--json")
+    assert [row["rank"] for row in rows] == [1, 2]
+    assert rows[0] | {"score": 0} == {
+        "query": TEXTS[3],
+        "rank": 1,
+        "row": 4,
+        "id": "n3",
+        "score": 0,
+        "text": TEXTS[3],
+    }
+    table = run_cli(*line).stdout.splitlines()
+    assert table[0].strip() == TEXTS[3]
+    assert table[1].split()[2] == "n3"
+    (tmp_path / "queries.txt").write_text("".join(f"{text}\n" for text in TEXTS[:5]))
+    output = tmp_path / "found.jsonl"
+    done = run_cli("search", "find", built, tmp_path / "queries.txt", "-o", output)
+    assert done.stdout == f"5 queries answered; saved {output}\n"
+    assert len(output.read_text().splitlines()) == 50
+
+
+def test_words_need_no_model(built: Path, tmp_path: Path):
+    copy = Path(shutil.copytree(built, tmp_path / "index"))
+    settings = json.loads((copy / "index.json").read_text())
+    (copy / "index.json").write_text(json.dumps(settings | {"model": str(tmp_path / "gone")}))
+    assert Index(copy).search("w7", by="words")[0]["row"] == 8
+    assert Index(copy).search("nobody", by="words") == []
+    assert "--model" in refusal("search", "find", copy, "w7")
+
+
+def test_texts_without_words_are_indexed_too(pretrained: Path, tmp_path: Path):
+    index = build_index(pretrained, ["", " "], tmp_path / "index")
+    assert index.search("w1", by="words") == []
+    assert {hit["row"] for hit in index.search("w1")} == {1, 2}
+    for wrong in (5, [5], {"text": "w1"}):
+        with pytest.raises(InputError, match="list of texts"):
+            index.search(wrong)
+
+
+def test_chinese_is_found_by_its_characters(pretrained: Path, tmp_path: Path):
+    texts = ["我的包裹还没到", "音乐专辑发行了", "学校在北京"]
+    index = build_index(pretrained, texts, tmp_path / "index")
+    assert index.settings["kind"] == "chinese"
+    assert index.search("包裹在哪里", by="words")[0]["row"] == 1
+
+
+def test_standard_input_is_indexed(pretrained: Path, tmp_path: Path):
+    output = tmp_path / "index"
+    lines = '{"name": 7, "text": "w1 w2"}\n{"name": 8, "text": "w3"}\n'
+    line = ("search", "build", pretrained, "-", "-o", output, "--id-column", "name")
+    assert run_cli(*line, stdin=lines).returncode == 0
+    assert [hit["id"] for hit in Index(output).search("w3", by="words")] == [8]
+
+
+def test_another_model_is_refused(built: Path, classifier: Path):
+    assert "not the model of the index" in refusal(
+        "search", "find", built, "w7", "--model", classifier
+    )
+
+
+def test_mistakes_leave_nothing(built: Path, pretrained: Path, tmp_path: Path):
+    (tmp_path / "texts.csv").write_text("label,text\nx,w1 w2\n")
+    (tmp_path / "broken.csv").write_text('label,text\nx,w1\ny,"w2\n')
+    before = sorted(tmp_path.rglob("*"))
+    texts, output = tmp_path / "texts.csv", tmp_path / "new" / "index"
+    line = ("search", "build", pretrained)
+    for wrong in (
+        (*line, tmp_path / "none.csv", "-o", output),
+        (*line, tmp_path / "broken.csv", "-o", output),
+        (*line, texts, "-o", output, "--form", "int4"),
+        (*line, texts, "-o", output, "--text-column", "body"),
+        (*line, texts, "-o", texts),
+        (*line, texts, "-o", pretrained),
+        ("search", "build", tmp_path / "none", texts, "-o", output),
+        ("search", "find", tmp_path, "w1"),
+        ("search", "find", built, "w1", "--by", "sense"),
+        ("search", "find", built, tmp_path / "none.txt"),
+        ("search", "find", built, "w1", "-o", tmp_path / "found.png"),
+    ):
+        refusal(*wrong)
+        assert sorted(tmp_path.rglob("*")) == before, wrong
+
+
+def test_an_index_is_replaced_if_asked_and_files_of_others_are_not(
+    pretrained: Path, tmp_path: Path
+):
+    output = tmp_path / "index"
+    build_index(pretrained, ["w1 9", "w2 9"], output, form="int8")
+    line = ("search", "build", pretrained, "w3 9", "w4 9", "w5 9", "-o")
+    assert "--overwrite" in refusal(*line, output)
+    assert run_cli(*line, output, "--overwrite").returncode == 0
+    assert [hit["row"] for hit in Index(output).search("w5", by="words")] == [3]
+    others = tmp_path / "others"
+    others.mkdir()
+    (others / "words.npy").write_bytes(b"mine")
+    refusal(*line, others, "--overwrite")
+    assert [path.name for path in others.iterdir()] == ["words.npy"]
+    assert (others / "words.npy").read_bytes() == b"mine"
+
+
+def test_a_damaged_index_is_refused(built: Path, tmp_path: Path):
+    for name in ("vectors.npy", "rows.arrow", "starts.npy"):
+        copy = Path(shutil.copytree(built, tmp_path / name))
+        data = (copy / name).read_bytes()
+        (copy / name).write_bytes(data[: len(data) // 2])
+        with pytest.raises(InputError, match="damaged"):
+            Index(copy)
