@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from ownbert.inference.pipeline import Predictor as Predictor
     from ownbert.inference.predict import evaluate as evaluate
     from ownbert.inference.predict import predict as predict
+    from ownbert.inference.score import Scorer as Scorer
+    from ownbert.inference.score import score as score
     from ownbert.inference.vector_files import embed as embed
     from ownbert.inspect.explain.explain import Explainer as Explainer
     from ownbert.inspect.explain.explain import explain as explain
@@ -96,6 +98,8 @@ _MODULES = {
     "push": "exporting.push",
     "quantize": "exporting.quantize",
     "save": "hf.loading",
+    "Scorer": "inference.score",
+    "score": "inference.score",
 }
 
 # What other libraries have for what is here, by how their names begin.
@@ -132,7 +136,6 @@ _INSTEAD = {
             "f1_score",
             "classification_report",
             "confusion_matrix",
-            "score",
             "eval",
         ),
         "ownbert.evaluate(folder, rows)",
@@ -178,6 +181,7 @@ __all__ = [
     "OwnBertClassifier",
     "OwnBertRegressor",
     "Predictor",
+    "Scorer",
     "Tokenizer",
     "describe",
     "embed",
@@ -199,6 +203,7 @@ __all__ = [
     "push",
     "quantize",
     "save",
+    "score",
 ]
 
 

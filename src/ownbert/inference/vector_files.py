@@ -87,7 +87,7 @@ def embed(
     """
     refuse_options(options)
     single = output is None and isinstance(text_or_file(inputs), str)
-    inputs = table_of_texts([inputs]) if single else _as_inputs(inputs)
+    inputs = table_of_texts([inputs]) if single else as_inputs(inputs)
     records = records_of(inputs, ColumnNames(text=text_column, id=id_column))
     given: Any = (folder, device, precision, max_length, engine, say)
     if output is None:
@@ -155,7 +155,7 @@ def embedded_rows(
 ) -> Iterator[dict[str, Any]]:
     """The rows of a .jsonl file of ``embed``, as they come; arguments as there."""
     refuse_options(options)
-    records = records_of(_as_inputs(inputs), ColumnNames(text=text_column, id=id_column))
+    records = records_of(as_inputs(inputs), ColumnNames(text=text_column, id=id_column))
     _refuse_name(id_column)
     embedder = _opened(folder, device, precision, max_length, engine, say)
     for block, vectors in _embedded(embedder, records, None, options):
@@ -202,7 +202,7 @@ def _embedded(
         done += len(block)
 
 
-def _as_inputs(inputs: Any) -> Inputs:
+def as_inputs(inputs: Any) -> Inputs:
     """Names of files as they are, rows in memory as a table."""
     if is_table(inputs) or isinstance(inputs, Mapping):
         return table_of(inputs, name="the input")
