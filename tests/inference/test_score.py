@@ -158,6 +158,16 @@ def test_parts_weigh_what_their_rarity_says(fitted: Path):
     assert len(middle) == len(PARTS)
 
 
+def test_what_is_usual_is_not_flagged(bert: Path):
+    """Few distinct rows, each of them often: nothing that was seen is rare."""
+    normal = ["open check close"] * 50 + ["open check read done close"] * 40
+    scorer = Scorer(bert).fit(normal, false_alarms=0.05)
+    # In batches of other sizes, where the last digits differ.
+    for texts in (normal[:1], normal[-1:], [*normal, *ODD]):
+        assert not any(one.flag or one.reasons for one in scorer(texts)[: len(normal)])
+    assert all(one.flag for one in scorer(ODD))
+
+
 def test_the_nearest_normal_counts_are_those_of_all_distances():
     rng = np.random.default_rng(0)
     letters = list("abcdefg")

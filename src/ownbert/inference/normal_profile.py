@@ -23,6 +23,8 @@ NORMAL = "normal.npz"
 # The parts of a score. Beyond what normal rows have, a part grows by the mean excess of their upper
 # twentieth, or by this much where that is smaller: many normal rows have the same value.
 PARTS = {"surprisal": 0.05, "counts": 0.01, "unseen": 1.0, "order": 0.01, "length": 0.05}
+# Of these steps: the same text differs by less, as it is in another batch. And of a score.
+_SAME, _SAME_SCORE = 0.02, 0.01
 # Normal rows that are used at most, and at least.
 MOST_ROWS, _FEWEST = 20_000, 20
 _FOLDS, _UPPER = 5, 0.05
@@ -60,7 +62,7 @@ class NormalProfile:
         self._sorted = np.sort(normal, axis=0).astype(np.float64)
         own = np.sort(self.weighed(normal).sum(1))
         place = math.ceil((len(own) + 1) * (1 - false_alarms))
-        self.threshold = float(own[min(place, len(own)) - 1])
+        self.threshold = float(own[min(place, len(own)) - 1]) + _SAME_SCORE
 
     @classmethod
     def fit(
@@ -108,11 +110,12 @@ class NormalProfile:
         count, found = len(self._sorted), np.empty(parts.shape)
         for column, floor in enumerate(PARTS.values()):
             own, x = self._sorted[:, column], parts[:, column].astype(np.float64)
-            larger = count - np.searchsorted(own, x, side="left")
+            same = _SAME * floor
+            larger = count - np.searchsorted(own, x - same, side="left")
             upper = own[int((1 - _UPPER) * (count - 1))]
-            excess = own[own > upper] - upper
+            excess = own[own > upper + same] - upper
             scale = max(floor, excess.mean() if len(excess) else 0.0)
-            tail = np.where(x > upper, (x - upper) / scale - math.log(_UPPER), 0.0)
+            tail = np.where(x > upper + same, (x - upper) / scale - math.log(_UPPER), 0.0)
             found[:, column] = np.maximum(-np.log((larger + 1) / (count + 1)), tail)
         return found
 
