@@ -116,7 +116,7 @@ class ExportedNetwork:
         """As of ``PackedMasks``."""
         scores = self._masked_scores(examples)
         scores -= scores.max(1, keepdims=True)
-        ids = np.concatenate([example.masked_ids for example in examples])
+        ids = np.concatenate([np.asarray(e.masked_ids) for e in examples])
         return np.log(np.exp(scores).sum(1)) - scores[np.arange(len(ids)), ids]
 
     def _masked_scores(self, examples: Sequence[Example]) -> np.ndarray:

@@ -87,9 +87,12 @@ class NormalProfile:
         fold = np.random.default_rng(0).permutation(len(texts)) % _FOLDS
         normal = np.zeros((len(texts), len(PARTS)), dtype=np.float32)
         for number in range(_FOLDS if len(texts) >= _FEWEST else 0):
-            others = NormalCounts.fit([texts[i] for i in np.flatnonzero(fold != number)])
-            own = np.flatnonzero(fold == number)
-            normal[own], _ = _parts(others, [texts[i] for i in own], surprisal[own])
+            others, own = (
+                [text for text, n in zip(texts, fold, strict=True) if (n == number) == inside]
+                for inside in (False, True)
+            )
+            place = fold == number
+            normal[place], _ = _parts(NormalCounts.fit(others), own, surprisal[place])
         counts = NormalCounts.fit(texts if len(texts) else [()])
         return cls(counts, normal, false_alarms, passes)
 
@@ -138,9 +141,8 @@ class NormalProfile:
             differences = self.counts.differences(text, nearest)
             found = [f"{token} x{own} for x{normal}" for token, own, normal in differences]
         elif name == "surprisal":
-            order = np.argsort(-surprisals, kind="stable")
-            high = [i for i in order if surprisals[i] >= surprisals.max() / 2]
-            found = list(dict.fromkeys(text[i] for i in high))
+            order = sorted(zip(-surprisals, text, strict=True))
+            found = list(dict.fromkeys(t for value, t in order if value <= order[0][0] / 2))
         else:
             found = [str(len(text))]
         more = [] if len(found) <= _NAMED else ["..."]

@@ -57,7 +57,7 @@ class PackedMasks:
         """-ln p of the token (``masked_ids``) at each masked position of examples, one after the
         other: float32 (M)."""
         log_probs = self._logits(examples).log_softmax(-1)
-        ids = torch.from_numpy(np.concatenate([example.masked_ids for example in examples]))
+        ids = torch.from_numpy(np.concatenate([np.asarray(e.masked_ids) for e in examples]))
         return -log_probs.gather(1, ids.to(log_probs.device)[:, None])[:, 0].cpu().numpy()
 
     def _logits(self, examples: Sequence[Example]) -> torch.Tensor:
