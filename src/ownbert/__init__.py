@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from ownbert.inference.pipeline import Predictor as Predictor
     from ownbert.inference.predict import evaluate as evaluate
     from ownbert.inference.predict import predict as predict
+    from ownbert.inference.score import Scorer as Scorer
+    from ownbert.inference.score import score as score
     from ownbert.inference.vector_files import embed as embed
     from ownbert.inspect.explain.explain import Explainer as Explainer
     from ownbert.inspect.explain.explain import explain as explain
@@ -103,6 +105,8 @@ _MODULES = {
     "push": "exporting.push",
     "quantize": "exporting.quantize",
     "save": "hf.loading",
+    "Scorer": "inference.score",
+    "score": "inference.score",
     "topics": "unlabelled.topics",
 }
 
@@ -141,7 +145,6 @@ _INSTEAD = {
             "f1_score",
             "classification_report",
             "confusion_matrix",
-            "score",
             "eval",
         ),
         "ownbert.evaluate(folder, rows)",
@@ -191,6 +194,7 @@ __all__ = [
     "OwnBertClassifier",
     "OwnBertRegressor",
     "Predictor",
+    "Scorer",
     "Tokenizer",
     "build_index",
     "describe",
@@ -214,6 +218,7 @@ __all__ = [
     "push",
     "quantize",
     "save",
+    "score",
     "topics",
 ]
 

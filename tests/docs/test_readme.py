@@ -34,7 +34,7 @@ def slice_of_sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_commands_run(slice_of_sample: Path):
     lines = "\n".join(blocks("README.md", "sh")).splitlines()
     commands = [line for line in lines if line.startswith("ownbert")]
-    assert len(commands) == 10
+    assert len(commands) == 11
     scripts = Path(sys.executable).parent
     for number, command in enumerate(commands):
         short = command.replace("--max-minutes 3", "--max-minutes 0.03")

@@ -276,6 +276,18 @@ def test_masks_are_filled_the_same_with_an_engine(masked: Path, tmp_path: Path):
     same([(c["id"], c["probability"]) for c in ours], candidates(expected[1:2])[0])
 
 
+@pytest.mark.slow
+def test_texts_are_scored_the_same_with_an_engine(masked: Path, tmp_path: Path):
+    texts = ["a b", "c d e f a b c", "f"]
+    alone = exported_alone(masked, tmp_path)
+    for passes in (2, 20):
+        expected = [one.surprisals for one in ownbert.score(masked, texts, passes=passes)]
+        for folder, engine in ((masked, "onnx"), (masked, "auto"), (alone, None)):
+            found = ownbert.score(folder, texts, passes=passes, engine=engine)
+            for one, own in zip(found, expected, strict=True):
+                np.testing.assert_allclose(one.surprisals, own, rtol=1e-3, atol=1e-4)
+
+
 def test_what_needs_another_output_leaves_the_file_aside(masked: Path, tmp_path: Path):
     texts = ["a b", "c"]
     vectors = Embedder(masked, engine="auto")

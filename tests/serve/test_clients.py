@@ -366,6 +366,18 @@ def test_tokens_there_and_back(server: Served):
     assert server.post("/decode?model=vectors", {"ids": [999]})[0] == 422
 
 
+def test_texts_are_scored(server: Served, folders: dict[str, Path]):
+    texts = ["red1 w2 9", ""]
+    status, found, _ = server.post("/v1/score", {"inputs": texts, "model": "words"})
+    first, empty = ownbert.score(folders["words"], texts)
+    assert status == 200
+    assert found["usage"]["tokens"] >= 3 * len(first.tokens)  # of all passes
+    assert found["answers"][0]["score"] == pytest.approx(first.score, rel=1e-3)
+    assert [token for token, _ in found["answers"][0]["tokens"]] == texts[0].split()
+    assert found["answers"][1]["score"] is empty.score is None
+    assert server.post("/v1/score", {"inputs": texts, "model": "topics"})[0] == 422
+
+
 @pytest.mark.parametrize(
     ("task", "model", "inputs"),
     [

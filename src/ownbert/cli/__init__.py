@@ -37,8 +37,8 @@ PANELS = {
     "Build what pretraining reads": ("vocab", "prepare"),
     "Train": ("fit", "pretrain", "finetune", "probe", "translate"),
     "Use": (
-        *("predict", "evaluate", "embed", "merge", "fill", "export", "quantize", "convert"),
-        *("search", "duplicates", "topics", "serve", "push"),
+        *("predict", "evaluate", "embed", "merge", "fill", "score", "export", "quantize"),
+        *("convert", "search", "duplicates", "topics", "serve", "push"),
     ),
     "Inspect": (
         *("runs", "describe", "trace", "explain", "faithfulness", "relevance", "heads", "errors"),
@@ -54,6 +54,7 @@ _AS_ARGUMENT = {
     "prepare": ("--data", "--input"),
     "predict": ("--text",),
     "embed": ("--data", "--input", "--text"),
+    "score": ("--data", "--input", "--text"),
     "export": ("--data", "--input"),
     "quantize": ("--data", "--input"),
     "describe": ("--text",),
@@ -70,7 +71,7 @@ _AS_ARGUMENT = {
 # The same for what stands first: the folder.
 _AS_FIRST: Mapping[str, tuple[str, ...]] = dict.fromkeys(
     (
-        *("predict", "evaluate", "embed", "fill", "export", "quantize", "push"),
+        *("predict", "evaluate", "embed", "fill", "score", "export", "quantize", "push"),
         *("explain", "faithfulness", "errors", "heads", "describe", "topics"),
     ),
     ("--model", "--folder"),

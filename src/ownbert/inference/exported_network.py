@@ -104,15 +104,26 @@ class ExportedNetwork:
         self, examples: Sequence[Example], known: np.ndarray, top: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """As of ``PackedMasks``; the file gives the scores of all tokens, not of masks alone."""
-        ids, types = _sequences(examples)
-        masked = [example.masked_positions for example in examples]
-        scores = self._packed(ids, types, (self.masks,), per_token=True, rows=masked)  # (M, V)
+        scores = self._masked_scores(examples)
         shares = np.exp(scores - scores.max(1, keepdims=True))
         shares = shares[:, known] / shares.sum(1, keepdims=True)
         best = np.argpartition(-shares, min(top, len(known)) - 1, axis=1)[:, :top]
         order = np.argsort(-np.take_along_axis(shares, best, 1), 1, kind="stable")
         best = np.take_along_axis(best, order, 1)
         return np.take_along_axis(shares, best, 1), known[best]
+
+    def surprisals(self, examples: Sequence[Example]) -> np.ndarray:
+        """As of ``PackedMasks``."""
+        scores = self._masked_scores(examples)
+        scores -= scores.max(1, keepdims=True)
+        ids = np.concatenate([np.asarray(e.masked_ids) for e in examples])
+        return np.log(np.exp(scores).sum(1)) - scores[np.arange(len(ids)), ids]
+
+    def _masked_scores(self, examples: Sequence[Example]) -> np.ndarray:
+        """The logits of masked positions, (M, V)."""
+        ids, types = _sequences(examples)
+        masked = [example.masked_positions for example in examples]
+        return self._packed(ids, types, (self.masks,), per_token=True, rows=masked)
 
     def vectors(
         self, ids: Sequence[np.ndarray], pooling: str, precision: str | None = None
@@ -282,9 +293,16 @@ class RoutedNetwork:
         self, examples: Sequence[Example], known: np.ndarray, top: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """As of ``PackedMasks``."""
+        return self._for_masks(examples).likeliest(examples, known, top)
+
+    def surprisals(self, examples: Sequence[Example]) -> np.ndarray:
+        """As of ``PackedMasks``."""
+        return self._for_masks(examples).surprisals(examples)
+
+    def _for_masks(self, examples: Sequence[Example]) -> Any:
         # An engine computes the scores of every token, which tells in a long text.
         few = sum(len(e.token_ids) for e in examples) <= FEW_TOKENS
-        return (self._small if few else self._packed).likeliest(examples, known, top)
+        return self._small if few else self._packed
 
     def vectors(
         self, ids: Sequence[np.ndarray], pooling: str, precision: str | None = None

@@ -168,6 +168,10 @@ class Filler:
         mask = f" {self.mask} " if self.tokenizer.kind == "blank" else self.mask
         return self.spelling.sub(lambda _: mask, text)
 
+    def surprisals(self, examples: Sequence[Example]) -> np.ndarray:
+        """-ln p of the tokens that were masked in examples: float32 (M)."""
+        return self._network.surprisals(examples)
+
     def _encode(self, texts: Sequence[str], before: int) -> list[np.ndarray]:
         """The ids of each text between its special tokens; ``before`` texts preceded them."""
         masked = [self.with_masks(text) for text in texts]

@@ -44,13 +44,24 @@ class PackedMasks:
             Their probabilities among all tokens, float32 (M, k), the largest first, and their ids
             (M, k).
         """
+        shares = self._logits(examples).softmax(-1)
+        ids = torch.from_numpy(known).to(shares.device)
+        best = shares[:, ids].topk(min(top, len(ids)))
+        return best.values.cpu().numpy(), ids[best.indices].cpu().numpy()
+
+    @torch.inference_mode()
+    def surprisals(self, examples: Sequence[Example]) -> np.ndarray:
+        """-ln p of the token (``masked_ids``) at each masked position of examples, one after the
+        other: float32 (M)."""
+        log_probs = self._logits(examples).log_softmax(-1)
+        ids = torch.from_numpy(np.concatenate([np.asarray(e.masked_ids) for e in examples]))
+        return -log_probs.gather(1, ids.to(log_probs.device)[:, None])[:, 0].cpu().numpy()
+
+    def _logits(self, examples: Sequence[Example]) -> torch.Tensor:
+        """float32 (M, V)."""
         batch = pack(examples).to(self.model.device)
         if self.model.config.mask_vector:
             # All masks are the first in the order: a query stream predicts each of them from the
             # words, and none sees a mask.
             batch = permuted_view(batch)
-        logits = self.model(batch, ["mlm"]).logits["mlm"]  # (M, V)
-        shares = logits.float().softmax(-1)
-        ids = torch.from_numpy(known).to(shares.device)
-        best = shares[:, ids].topk(min(top, len(ids)))
-        return best.values.cpu().numpy(), ids[best.indices].cpu().numpy()
+        return self.model(batch, ["mlm"]).logits["mlm"].float()

@@ -24,6 +24,7 @@ _EXAMPLES: dict[str, Any] = {
     "choose": [{"prompt": "a beginning", "choices": ["one ending", "another"]}],
     "image": ["the bytes of a picture in base64"],
     "fill": ["a text with a [MASK]"],
+    "score": ["a text"],
     "embed": ["a text", "another one"],
     "translate": ["a text"],
 }
@@ -154,8 +155,8 @@ def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
     @routes.post(f"/v1/{task}", openapi_extra=schema, name=task, operation_id=task)
     async def run(body: TaskRequest, request: Request) -> Response:
         served = service.models.get(body.model)
-        served.require(task)
-        if body.top_k is not None and task in ("tag", "embed", "translate"):
+        served.require("fill" if task == "score" else task)
+        if body.top_k is not None and task in ("tag", "score", "embed", "translate"):
             raise bad_field(f"top_k is of no use to {task}", "top_k")
         inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
         numbers = 0
@@ -168,6 +169,9 @@ def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
             top = body.top_k or 5
             filled = await service.fill(request, served, texts_of(inputs), body.targets, top)
             answers = [_candidates(each) for each in filled]
+        elif task == "score":
+            scored = await service.score(request, served, texts_of(inputs))
+            answers = [each.as_row(tokens=True) for each in scored]
         elif task == "translate":
             answers = list(await service.translate(request, served, texts_of(inputs)))
         else:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ownbert.inference.fill_mask import Filled, Filler
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Networks
 from ownbert.inference.pipeline import Predictor
+from ownbert.inference.score import ScoredText, Scorer
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.methods import METHODS
 from ownbert.inspect.internals.attention_maps import ChosenHeads, chosen_heads
@@ -353,6 +355,17 @@ class ServedModel:
         """Texts as they are."""
         return Items(list(texts), [self.count((text,)) for text in texts])
 
+    def score_items(self, texts: Sequence[str]) -> Items:
+        """Texts to score; the tokens of all passes count."""
+        counts = [self.count((text,)) for text in texts]
+        passes = [self.scorer.passes or count for count in counts]
+        return Items(list(texts), [n * min(n, p) for n, p in zip(counts, passes, strict=True)])
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        """Of a model with an MLM head."""
+        return Scorer(self.folder, filler=self.filler)
+
     def count(self, texts: Sequence[str]) -> int:
         """The tokens of the texts of a row, about, for a blend without a network."""
         if self.tokenizer is None:
@@ -508,6 +521,10 @@ class ServedModel:
         """Candidates for the masks of texts, of all tokens or of some."""
         assert self.filler is not None
         return list(self.filler(texts, targets=targets, top=top))
+
+    def score(self, texts: list[str]) -> Sequence[ScoredText]:
+        """How unusual texts are."""
+        return self.scorer(texts)
 
     def translate(self, texts: list[str]) -> Sequence[str]:
         """Translations."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from starlette.requests import Request
 
+from ownbert.inference.score import ScoredText
 from ownbert.serve.attention import AttentionQuery
 from ownbert.serve.connections import Bounds
 from ownbert.serve.metrics import Metrics
@@ -285,6 +286,13 @@ class Service:
         items = await self.prepared(request, texts, model.texts, texts)
         work = partial(model.fill, targets=ids, top=top)
         return await self.compute(request, model, ("fill", ids, top), work, items)
+
+    async def score(
+        self, request: Request, model: ServedModel, texts: Sequence[str]
+    ) -> Sequence[ScoredText]:
+        """How unusual texts are."""
+        items = await self.prepared(request, texts, model.score_items, texts)
+        return await self.compute(request, model, "score", model.score, items)
 
     async def translate(
         self, request: Request, model: ServedModel, texts: Sequence[str]

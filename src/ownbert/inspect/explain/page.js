@@ -3,7 +3,7 @@
 const { rows, inside, pictures, title } = JSON.parse(document.getElementById("data").textContent);
 const { heat, make, mode, picture, save, signed, sized, unpacked, observationView } = inspector;
 const say = { gap: "not accounted for", open: "Attention and layers", cut: "the grey end was not read: the text is too long",
-  seen: "as the model sees it", patch: "patch" };
+  seen: "as the model sees it", patch: "patch", surprising: "surprising" };
 const CUT = 20; // characters at the end of a text that belong to no word
 const at = id => document.getElementById(id), main = document.querySelector("main");
 const methods = [...new Set(rows.flatMap(row => row.map(each => each.method)))];
@@ -156,8 +156,11 @@ async function open(index) {
 function refresh() {
   at("method").value = state.method;
   rows.forEach((_, index) => show(index));
-  const stops = Array.from({ length: 17 }, (_, i) => pictures.length ? heat(i / 16) : signed(i / 8 - 1)).join(", ");
-  at("scale").previousElementSibling.hidden = pictures.length > 0; // nothing is against a class
+  const surprisal = state.method === "surprisal"; // of ownbert score: never below 0
+  const stops = Array.from({ length: 17 }, (_, i) =>
+    pictures.length ? heat(i / 16) : signed(surprisal ? i / 16 : i / 8 - 1)).join(", ");
+  at("scale").previousElementSibling.hidden = pictures.length > 0 || surprisal; // nothing is against a class
+  if (surprisal) at("scale").nextElementSibling.textContent = say.surprising;
   at("scale").style.background = `linear-gradient(90deg, ${stops})`;
 }
 at("method").onchange = () => { state.method = at("method").value; refresh(); changed(); };

@@ -1,0 +1,165 @@
+"""What normal texts consist of: their tokens, which follow each other, and how many of each.
+
+N texts, R normal texts, W tokens that normal texts have.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from ownbert.views.ngrams import Matrix, WordNgrams, sparse
+
+# Pairs of tokens and distinct normal rows that are remembered: those of the most texts.
+_MOST_PAIRS, _MOST_ROWS = 500_000, 20_000
+# Texts that are compared with all normal rows at once.
+_BLOCK = 256
+# Stands before the first token and behind the last one.
+_EDGE = "\n"
+
+
+class NormalCounts:
+    """How texts differ from normal ones in what can be counted.
+
+    Args:
+        ngrams: the tokens of normal texts and their pairs.
+        texts_with: (W), the share of normal texts that have each token.
+        rows: (R, W), the distinct counts of tokens of normal texts.
+        length: the median number of tokens.
+    """
+
+    def __init__(
+        self, ngrams: WordNgrams, texts_with: np.ndarray, rows: Matrix, length: float
+    ) -> None:
+        self._ngrams, self._texts_with, self._rows, self._length = ngrams, texts_with, rows, length
+        self._tokens = list(ngrams.words)
+        # Rare tokens weigh more, and unseen ones most.
+        self._weights = 1 - np.log(np.append(texts_with, 1 / (texts_with.size + 1)).clip(1e-6, 1))
+        row, number = _occurrences(rows)
+        self._keys = np.unique(number)
+        self._normal = self._matrix(row, number, rows.shape[0])
+        self._totals = rows @ self._weights[:-1]
+
+    @classmethod
+    def fit(cls, texts: Sequence[Sequence[str]]) -> "NormalCounts":
+        """Remember these tokenised texts."""
+        framed = [(_EDGE, *text, _EDGE) for text in texts]
+        ngrams = WordNgrams.fit(framed, order=2, most=_MOST_PAIRS)
+        counts = _counts(ngrams, framed)
+        texts_with = np.bincount(counts.indices, minlength=counts.shape[1]) / len(texts)
+        keys = np.array([hash(_row(counts, i)) for i in range(len(texts))])
+        _, first, times = np.unique(keys, return_index=True, return_counts=True)
+        kept = first[np.lexsort((first, -times))[:_MOST_ROWS]]
+        length = float(np.median([len(text) for text in texts]))
+        return cls(ngrams, texts_with, counts[np.sort(kept)], length)
+
+    def is_seen(self, token: str) -> bool:
+        """Whether a normal text has the token."""
+        return token in self._ngrams.words
+
+    def unseen_pairs(self, text: Sequence[str]) -> list[tuple[str, str]]:
+        """The neighbours in a text that are neighbours in no normal text; <start> and <end> are
+        its edges."""
+        framed = (_EDGE, *text, _EDGE)
+        seen = {first for first, length, _ in self._ngrams.occurrences(framed) if length == 2}
+        named = ("<start>", *text, "<end>")
+        return [pair for i, pair in enumerate(pairwise(named)) if i not in seen]
+
+    def measured(self, texts: Sequence[Sequence[str]]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """How unusual tokenised texts are.
+
+        Returns:
+            Four numbers (N): ``counts``, the distance of the weighted counts of tokens to those of
+            the nearest normal text, from 0 to 1 (Bray and Curtis 1957); ``unseen``, the number of
+            tokens that no normal text has; ``order``, the share of unseen pairs of neighbours;
+            ``length``, the distance of the logarithm of the length to that of the median. And the
+            number of the nearest normal text (N).
+        """
+        framed = [(_EDGE, *text, _EDGE) for text in texts]
+        counts = _counts(self._ngrams, framed)
+        lengths = np.array([len(text) for text in texts], dtype=np.float64)
+        unseen = lengths + 2 - counts.sum(1)
+        pairs = self._ngrams.counts(framed).sum(1) - counts.sum(1)
+        distances, nearest = self._nearest(counts, unseen)
+        return {
+            "counts": distances,
+            "unseen": unseen,
+            "order": 1 - pairs / (lengths + 1),
+            "length": np.abs(np.log1p(lengths) - np.log1p(self._length)),
+        }, nearest
+
+    def differences(self, text: Sequence[str], nearest: int) -> list[tuple[str, int, int]]:
+        """Tokens that a text has more or less often than a normal one, and both counts; the
+        heaviest first."""
+        own = _counts(self._ngrams, [(_EDGE, *text, _EDGE)]).toarray()[0]
+        normal = self._rows[[nearest]].toarray()[0]
+        weight = np.abs(own - normal) * self._weights[:-1]
+        order = np.argsort(-weight, kind="stable")
+        return [(self._tokens[i], int(own[i]), int(normal[i])) for i in order if weight[i] > 0]
+
+    def _nearest(self, counts: Matrix, unseen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        total = counts @ self._weights[:-1] + unseen * self._weights[-1]
+        row, number = _occurrences(counts)
+        own = self._matrix(row, number, counts.shape[0])
+        own = own * self._weights[self._keys % counts.shape[1]]
+        distances, nearest = np.empty(len(total)), np.empty(len(total), dtype=np.int64)
+        for start in range(0, len(total), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            shared = (own[block] @ self._normal.T).toarray()
+            apart = 1 - 2 * shared / (total[block, None] + self._totals)
+            nearest[block] = apart.argmin(1)
+            distances[block] = apart.min(1).clip(0)
+        return distances, nearest
+
+    def _matrix(self, row: np.ndarray, number: np.ndarray, rows: int) -> Matrix:
+        """Ones at the occurrences that normal rows have, so that products add up minima."""
+        place = np.minimum(np.searchsorted(self._keys, number), len(self._keys) - 1)
+        same = self._keys[place] == number
+        ones = np.ones(int(same.sum()))
+        return sparse.csr_array((ones, (row[same], place[same])), shape=(rows, len(self._keys)))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What ``from_arrays`` makes it from again."""
+        return {
+            **self._ngrams.arrays(),
+            "texts_with": self._texts_with,
+            "rows.starts": self._rows.indptr.astype(np.int64),
+            "rows.tokens": self._rows.indices.astype(np.int32),
+            "rows.counts": self._rows.data.astype(np.int32),
+            "length": np.array([self._length]),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "NormalCounts":
+        """What ``arrays`` was called on."""
+        ngrams = WordNgrams.from_arrays(arrays)
+        starts, size = arrays["rows.starts"], len(ngrams.words)
+        parts = arrays["rows.counts"].astype(np.float64), arrays["rows.tokens"], starts
+        rows = sparse.csr_array(parts, shape=(len(starts) - 1, size))
+        rows.check_format()
+        if arrays["texts_with"].shape != (size,):
+            raise ValueError("there is not one number for each token")
+        return cls(ngrams, arrays["texts_with"], rows, float(arrays["length"][0]))
+
+
+def _counts(ngrams: WordNgrams, framed: Sequence[Sequence[str]]) -> Matrix:
+    """How often texts have each known token, (N, W)."""
+    alone = WordNgrams(ngrams.words, [np.arange(len(ngrams.words), dtype=np.int64)])
+    counts = alone.counts(framed)
+    counts.sort_indices()
+    return counts
+
+
+def _row(counts: Matrix, row: int) -> bytes:
+    own = slice(counts.indptr[row], counts.indptr[row + 1])
+    return counts.indices[own].tobytes() + counts.data[own].tobytes()
+
+
+def _occurrences(counts: Matrix) -> tuple[np.ndarray, np.ndarray]:
+    """The row of each single occurrence, and a number for its token and which of its
+    occurrences in the row it is: two rows share as many as the sum of the minima of counts."""
+    times = counts.data.astype(np.int64)
+    rows = np.repeat(np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr)), times)
+    starts = np.repeat(np.cumsum(times) - times, times)
+    which = np.arange(times.sum()) - starts
+    return rows, np.repeat(counts.indices.astype(np.int64), times) + which * counts.shape[1]
