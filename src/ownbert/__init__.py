@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from ownbert.pretraining.run import pretrain as pretrain
     from ownbert.text.tokenizer import Tokenizer as Tokenizer
     from ownbert.train.callbacks import Callbacks as Callbacks
+    from ownbert.unlabelled.label import to_label as to_label
 
     # Made from the table of families (ownbert.hf.classes).
     BertConfig: Any
@@ -96,6 +97,7 @@ _MODULES = {
     "push": "exporting.push",
     "quantize": "exporting.quantize",
     "save": "hf.loading",
+    "to_label": "unlabelled.label",
 }
 
 # What other libraries have for what is here, by how their names begin.
@@ -148,6 +150,10 @@ _INSTEAD = {
     "OwnBertTokenizer": "ownbert.load_tokenizer(folder)",
     "OwnBert": "ownbert.fit(texts, labels) to train, ownbert.load(folder) for a network",
     "BERT": "ownbert.load(folder)",
+    **dict.fromkeys(
+        ("label", "active_learning", "uncertain", "next_to_label"),
+        "ownbert.to_label(folder, unlabelled)",
+    ),
     "errors": "the command: ownbert errors FOLDER FILE",
     **{
         name: f"the command: ownbert {name}"
@@ -199,6 +205,7 @@ __all__ = [
     "push",
     "quantize",
     "save",
+    "to_label",
 ]
 
 

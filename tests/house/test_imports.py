@@ -60,6 +60,7 @@ ALLOWED = {
     | {"tasks", "inference", "pretraining", "views"},
     "fitting": {"config", "data", "checkpoint", "train", "run", "tasks", "views", "inference"}
     | {"pretraining", "finetuning"},
+    "unlabelled": {"data", "checkpoint", "tasks", "views", "inference", "fitting"},
     "vit": {"config", "data", "families", "nn", "checkpoint"},
     "transformer": {"config", "data", "nn"},
     "translate": {"config", "text", "data", "nn", "objectives", "checkpoint", "train", "run"}
