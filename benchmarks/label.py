@@ -19,7 +19,15 @@ import numpy as np
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.fitting.labelled_rows import find_task
 from ownbert.tasks.metrics import score_labels
-from ownbert.unlabelled.choice import choose, rare_labels, share_of_rare, uncertainty
+from ownbert.unlabelled.choice import (
+    FEW,
+    POOL_FACTOR,
+    SAMPLE,
+    choose,
+    rare_labels,
+    share_of_rare,
+    uncertainty,
+)
 from ownbert.views.features import VIEWS, Texts
 from ownbert.views.linear import Targets, fit_linear
 from ownbert.views.tokens import text_kind
@@ -72,12 +80,22 @@ class Data:
         if way == "uncertainty":
             return left[np.argsort(-scores, kind="stable")[:count]]
         counts = np.bincount(self.known[chosen], minlength=len(self.labels))
-        number = share_of_rare(counts, count)
+        share = share_of_rare(counts, count)
         of_rare = np.flatnonzero(np.isin(probabilities.argmax(1), rare_labels(counts)))
-        first = of_rare[choose(scores[of_rare], self.vectors[left[of_rare]], number)]
+        of_rare = of_rare[np.argsort(-scores[of_rare], kind="stable")]
+        first = self._clustered(left, of_rare, scores, share, POOL_FACTOR * share)
         rest = np.setdiff1d(np.arange(len(left)), first)
-        then = choose(scores[rest], self.vectors[left[rest]], count - len(first))
-        return left[np.concatenate([first, rest[then]])]
+        ranks, pool = scores, POOL_FACTOR * count
+        if counts.mean() < FEW:
+            ranks = np.random.default_rng([draw, len(chosen)]).random(len(left))
+            pool = max(SAMPLE, pool)
+        rest = rest[np.argsort(-ranks[rest], kind="stable")]
+        return left[[*first, *self._clustered(left, rest, scores, count - len(first), pool)]]
+
+    def _clustered(self, left, rows, scores: np.ndarray, count: int, pool: int) -> np.ndarray:
+        """Of the first ``pool`` of these rows those that ``ownbert label`` chooses."""
+        rows = rows[:pool]
+        return rows[choose(scores[rows], self.vectors[left[rows]], count)]
 
 
 def curve(data: Data, way: str, draw: int) -> dict[int, float]:
@@ -101,8 +119,10 @@ def main() -> None:
     for folder in given.data:
         began = time.monotonic()
         data = Data(folder, thin=given.thin)
-        print(f"{folder.name}{', thinned' if given.thin else ''}: {len(data.known):,} texts, "
-              f"{len(data.labels)} labels")
+        print(
+            f"{folder.name}{', thinned' if given.thin else ''}: {len(data.known):,} texts, "
+            f"{len(data.labels)} labels"
+        )
         for way in _WAYS:
             curves = [curve(data, way, draw) for draw in range(given.draws)]
             cells = []

@@ -91,7 +91,9 @@ def fit(
 
     keep_memory()
     if dry_run:
-        echo(translated(preview_fit(train, unlabelled=unlabelled or (), add=add or None, **settings)))
+        echo(
+            translated(preview_fit(train, unlabelled=unlabelled or (), add=add or None, **settings))
+        )
         return
     run(
         train,

@@ -57,9 +57,10 @@ def label(
 ) -> None:
     """Choose which texts to label next.
 
-    The most uncertain texts are clustered by their vectors, and the most uncertain text of each
-    cluster is chosen; texts that may have a rare label come first. Fill in the column label and
-    give the file back: ownbert fit train.csv --add to_label.csv.
+    The most uncertain texts are clustered by their vectors, and the most typical text of each
+    cluster is chosen; texts that may have a rare label come first. Where there are few labels so
+    far, all texts are clustered. Fill in the column label and give the file back: ownbert fit
+    train.csv --add to_label.csv.
 
     Example: ownbert label best --unlabelled corpus.txt -n 50 -o to_label.csv
     """

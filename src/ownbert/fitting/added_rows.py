@@ -76,9 +76,7 @@ def _labelled(
     """The texts and the label of each row that has one."""
     present = columns(source)
     own = {role: name if name in present else None for role, name in vars(named).items()}
-    found = find_columns(
-        source, COLUMNS[task or "classify"], replace(named, **own), pair=True if pair else False
-    )
+    found = find_columns(source, COLUMNS[task or "classify"], replace(named, **own), pair=pair)
     names = (*found["text"], *found.get("second", ()), *found["label"])
     rows = [values for _, values in read_values(source, names)]
     labelled = [values for values in rows if not is_missing(values[-1])]

@@ -47,8 +47,9 @@ class FitRecipe:
     )
     add: tuple[str, ...] = setting(
         (),
-        "Rows that were labelled later, such as the filled-in file of ownbert label; rows without "
-        "a label are left out, and an added label replaces that of the same training text.",
+        "Rows that were labelled later: the filled-in file of ownbert label, or a JSON export of "
+        "Label Studio. Rows without a label are left out, and an added label replaces that of the "
+        "same training text.",
         DATA,
         shown="none",
     )

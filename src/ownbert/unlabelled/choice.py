@@ -1,9 +1,15 @@
 """Which texts are worth a label: uncertain ones that differ from each other. N texts, C labels."""
 
+import warnings
+
 import numpy as np
 
-# Texts are chosen from so many times as many of the most uncertain ones.
-POOL_FACTOR = 10
+from ownbert.errors import InputError
+
+# Texts are chosen from so many times as many of the most uncertain ones. With fewer training rows
+# per label than FEW a model is uncertain of what is odd, and macro-F1 fell far below that of chance
+# (docs/labelling.md): texts are chosen from as many as SAMPLE drawn ones then.
+POOL_FACTOR, FEW, SAMPLE = 10, 10, 5000
 # A label is rare with less than this share of the mean number of training rows; texts that may have
 # one are at most this share of a choice.
 _RARE, _MOST_RARE = 0.5, 0.5
@@ -23,11 +29,10 @@ def uncertainty(probabilities: np.ndarray) -> np.ndarray:
 
 
 def choose(scores: np.ndarray, vectors: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
-    """Rows of uncertain texts, the most uncertain of each of ``count`` clusters of the most
-    uncertain ones.
+    """Rows of texts that differ: the nearest to the centre of each of ``count`` clusters.
 
     Args:
-        scores: (N) uncertainties, which are also the weights of the texts in the clustering.
+        scores: (N) uncertainties, the weights of the texts in the clustering.
         vectors: (N, D).
         count: number of rows, fewer if there are not as many texts.
         seed: of the clustering.
@@ -35,22 +40,31 @@ def choose(scores: np.ndarray, vectors: np.ndarray, count: int, seed: int = 0) -
     Returns:
         Indices, the most uncertain first.
 
+    Raises:
+        InputError: scikit-learn is not installed.
+
     Source: Zhdanov 2019, "Diverse mini-batch Active Learning", section 3.
     """
     order = np.argsort(-scores, kind="stable")
-    pool = order[: POOL_FACTOR * count]
-    if len(pool) > count:
+    if len(order) <= count or not count:
+        return order[:count]
+    try:
         from sklearn.cluster import KMeans
-
-        vectors = vectors[pool] - vectors[pool].mean(0)
-        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        means = KMeans(count, n_init=1, max_iter=30, random_state=seed)
-        clusters = means.fit_predict(vectors, sample_weight=scores[pool] + 1e-6)
-        _, first = np.unique(clusters, return_index=True)
-        # Texts that are the same have fewer clusters than were asked for.
-        rest = np.setdiff1d(np.arange(len(pool)), first)
-        pool = pool[np.sort(np.concatenate([first, rest[: count - len(first)]]))]
-    return pool
+    except ImportError:
+        raise InputError(
+            "texts are clustered by scikit-learn: pip install 'ownbert[eval]'"
+        ) from None
+    vectors = vectors[order] - vectors.mean(0)
+    vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    means = KMeans(count, n_init=1, max_iter=20, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # texts with the same vector: fewer clusters
+        clusters = means.fit_predict(vectors, sample_weight=scores[order] + 1e-6)
+    distances = ((vectors - means.cluster_centers_[clusters]) ** 2).sum(1)
+    nearest = np.argsort(distances, kind="stable")
+    first = nearest[np.unique(clusters[nearest], return_index=True)[1]]
+    rest = np.setdiff1d(np.arange(len(order)), first)[: count - len(first)]
+    return order[np.sort(np.concatenate([first, rest]))]
 
 
 def rare_labels(counts: np.ndarray) -> np.ndarray:

@@ -4,36 +4,37 @@ import contextlib
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ownbert import limits
 from ownbert.checkpoint import CONFIG
-from ownbert.data.readers.columns import ColumnNames
 from ownbert.data.readers.label_studio import ENDING, write_tasks
 from ownbert.data.readers.texts_or_files import corpus_files
 from ownbert.errors import InputError
-from ownbert.files import read_json, together
+from ownbert.files import together
 from ownbert.fitting.networks import Corpus
-from ownbert.fitting.report.contents import cleaned
-from ownbert.fitting.report.report import SHOWN_TEXT
 from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.prediction_writer import PredictionWriter
+from ownbert.inference.predictor import characters
 from ownbert.language import translated
-from ownbert.schema import anything, list_of, maybe, number, record, text, whole
 from ownbert.settings import between
 from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.classification import ClassificationTask
 from ownbert.tasks.rows import Row
 from ownbert.unlabelled.choice import (
+    FEW,
     POOL_FACTOR,
+    SAMPLE,
     choose,
     rare_labels,
     share_of_rare,
     uncertainty,
 )
+from ownbert.unlabelled.fit_report import label_errors, read_report, worth_of_labels
 from ownbert.views.features import VIEWS, Texts
 from ownbert.views.tokens import text_kind
 
@@ -43,63 +44,46 @@ _ROWS = 512  # that are predicted at a time
 # A text is said to be undecided where the two most probable labels are closer than this, and to fit
 # no label where they have less than this share together.
 _UNDECIDED, _NO_LABEL = 0.5, 0.6
-# A curve is flat if twice as many rows gain less than this.
-_FLAT = 0.01
-_REPORT = "report.json"
-_finite = number(-1e9, 1e9)
-_CHECK = record(
-    {
-        "metric": text,
-        "labels": list_of(text),
-        "train_counts": list_of(whole(0, limits.COUNT)),
-        "label_errors": list_of(
-            record(
-                {
-                    "text": text,
-                    "place": text,
-                    "given": whole(0, limits.COUNT),
-                    "suggested": whole(0, limits.COUNT),
-                    "score": _finite,
-                },
-                required=("text", "place", "given", "suggested", "score"),
-            )
-        ),
-        "learning_curve": maybe(
-            record(
-                {
-                    "at": list_of(_finite),
-                    "reason": text,
-                    **dict.fromkeys(("limit", "slope", "exponent"), maybe(_finite)),
-                    "fitted": anything,
-                },
-                required=("at", "reason"),
-            )
-        ),
-    }
-)
 
 
-class _Uncertain(NamedTuple):
-    """A text of the pool; the first two are its order."""
+class _Candidate(NamedTuple):
+    """A text of a pool.
 
-    score: float
+    Args:
+        rank, number: the pool has the texts for which they are highest.
+        score: its uncertainty.
+    """
+
+    rank: float
     number: int
+    score: float
     text: str
     probabilities: np.ndarray
 
 
 class _Pool:
-    """The most uncertain texts so far, each once."""
+    """The texts of the highest ranks so far, each once.
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.heap: list[_Uncertain] = []
+    Args:
+        most: number of texts.
+        labels: that one of them has to be the most probable; None: any.
+        drawn: what draws the ranks; None: the most uncertain texts rank highest.
+    """
+
+    def __init__(
+        self, most: int, labels: Sequence[int] | None = None, drawn: Random | None = None
+    ) -> None:
+        self.most, self.labels, self.drawn = most, labels, drawn
+        self.heap: list[_Candidate] = []
         self.keys: set[str] = set()
 
-    def add(self, found: _Uncertain) -> None:
-        key = _key(found.text)
-        if key in self.keys or not self.most:
+    def add(self, number: int, text: str, score: float, probabilities: np.ndarray) -> None:
+        key = _key(text)
+        wanted = self.labels is None or int(probabilities.argmax()) in self.labels
+        if key in self.keys or not (self.most and wanted):
             return
+        rank = score if self.drawn is None else self.drawn.random()
+        found = _Candidate(rank, -number, score, text, probabilities)
         if len(self.heap) < self.most:
             heapq.heappush(self.heap, found)
         elif found[:2] > self.heap[0][:2]:
@@ -124,7 +108,7 @@ def to_label(
     say: Say | None = None,
 ) -> list[dict[str, Any]]:
     """The texts whose labels a model has most use for: uncertain ones that differ from each other,
-    those that may have a rare label first.
+    those that may have a rare label first. With few training rows, typical texts.
 
     Args:
         folder: of ``fit`` or ``finetune``, for one label per text.
@@ -152,63 +136,65 @@ def to_label(
     task, folder = predictor.task, predictor.folder
     if not isinstance(task, ClassificationTask) or task.pair:
         raise InputError(f"{folder}: texts are chosen for models of one label per text")
-    report = read_json(folder / _REPORT, missing={}, check=_CHECK)
+    report = read_report(folder)
     known = [row.texts[0] for row in task.read(train)] if train is not None else []
     with contextlib.ExitStack() as stack:
         save = [stack.enter_context(_writer(path)) for path in (output, check)]
-        errors = _label_errors(report, known) if check is not None else []
+        errors = label_errors(report, known) if check is not None else []
         counts = np.asarray(report.get("train_counts") or [])
-        counts = counts if len(counts) == len(task.labels) else np.ones(len(task.labels))
+        if len(counts) != len(task.labels):  # not of fit: any number that is not few
+            counts = np.full(len(task.labels), FEW)
         files = stack.enter_context(corpus_files(unlabelled))
         texts = Corpus(files, text_column).texts()
-        found = _pools(predictor, texts, count, counts, {_key(each) for each in known}, progress)
+        few = counts.mean() < FEW
+        share = share_of_rare(counts, count)
+        every = (
+            _Pool(max(SAMPLE, POOL_FACTOR * count), drawn=Random(seed))
+            if few
+            else _Pool(POOL_FACTOR * count + share)
+        )
+        pools = _Pool(POOL_FACTOR * share, rare_labels(counts).tolist()), every
+        _read(predictor, texts, pools, {_key(each) for each in known}, progress)
         rows: list[dict[str, Any]] = []
-        for pool, most in found:
-            most = count - len(rows) if most is None else most
+        for pool, most in zip(pools, (share, count), strict=True):
             taken = {row["text"] for row in rows}
-            pool = [each for each in pool if each.text not in taken]
-            vectors = _vectors(folder, [each.text for each in pool], device)
-            scores = np.asarray([each.score for each in pool])
-            rows += [_row(pool[i], task, counts) for i in choose(scores, vectors, most, seed)]
+            found = [each for each in pool.heap if each.text not in taken]
+            vectors = _vectors(folder, [each.text for each in found], device)
+            scores = np.asarray([each.score for each in found])
+            chosen = choose(scores, vectors, most - len(rows), seed)
+            rows += [_row(found[i], task, counts) for i in chosen]
         if not rows:
             raise InputError("there is no text to choose from: all are empty or labelled already")
         with together():
             for write, content in zip(save, (rows, errors), strict=True):
                 write(content)
     if say is not None:
-        for line in _lines(report, len(rows), errors, check):
-            say(line)
+        if check is not None and not errors:
+            say(f"the report has no likely label errors; {check} is not written")
+        say(f"note: {worth_of_labels(report, len(rows))}")
     return rows
 
 
-def _pools(
+def _read(
     predictor: Any,
     texts: Iterator[str],
-    count: int,
-    counts: np.ndarray,
+    pools: Sequence[_Pool],
     known: set[str],
     progress: Callable[[int], None] | None,
-) -> list[tuple[list[_Uncertain], int | None]]:
-    """The most uncertain texts whose most probable label is rare, with how many are chosen of
-    them, and the most uncertain of all texts."""
-    rare, share = set(rare_labels(counts).tolist()), share_of_rare(counts, count)
-    of_rare, of_all = _Pool(POOL_FACTOR * share), _Pool(POOL_FACTOR * count + share)
+) -> None:
+    """Put texts that have no label into the pools."""
     number = 0
-    rows = (Row(0, (each,)) for each in texts)
-    for block in blocks(rows, rows=_ROWS, size=lambda row: len(row.texts[0])):
-        number += len(block)
+    for block in blocks((Row(0, (each,)) for each in texts), rows=_ROWS, size=characters):
         new = [r for r in block if (key := _key(r.texts[0])) and key not in known]
         if new:
             probabilities = np.stack(predictor.raws(new)[0])
-            for i, score in enumerate(uncertainty(probabilities).tolist()):
-                each = _Uncertain(score, i - number, new[i].texts[0], probabilities[i])
-                of_all.add(each)
-                if int(each.probabilities.argmax()) in rare:
-                    of_rare.add(each)
+            scores = uncertainty(probabilities).tolist()
+            for i, row in enumerate(new):
+                for pool in pools:
+                    pool.add(number + i, row.texts[0], scores[i], probabilities[i])
+        number += len(block)
         if progress is not None:
             progress(number)
-    return [(sorted(of_rare.heap, reverse=True, key=lambda each: each[:2]), share),
-            (sorted(of_all.heap, reverse=True, key=lambda each: each[:2]), None)]  # fmt: skip
 
 
 def _vectors(folder: Path, texts: Sequence[str], device: str) -> np.ndarray:
@@ -221,18 +207,20 @@ def _vectors(folder: Path, texts: Sequence[str], device: str) -> np.ndarray:
     return np.asarray(VIEWS["lsa"].fit(own, Texts([], own.kind)).features(own))
 
 
-def _row(found: _Uncertain, task: Any, counts: np.ndarray) -> dict[str, Any]:
+def _row(found: _Candidate, task: Any, counts: np.ndarray) -> dict[str, Any]:
     first, second = np.argsort(-found.probabilities, kind="stable")[:2].tolist()
     a, b = task.labels[first], task.labels[second]
     p, q = found.probabilities[first], found.probabilities[second]
     if first in rare_labels(counts):
         reason = f"may have the rare label {a}, which has {int(counts[first]):,} training rows"
+    elif counts.mean() < FEW:
+        reason = "typical of texts like it; there are few labels so far"
     elif p + q < _NO_LABEL:
         reason = f"fits no label well: {a} {p:.0%}, {b} {q:.0%}"
     elif p - q < _UNDECIDED:
         reason = f"undecided between {a} ({p:.0%}) and {b} ({q:.0%})"
     else:
-        reason = f"the least certain of texts like it: {a} {p:.0%}"
+        reason = f"less certain than most texts: {a} {p:.0%}"
     return {
         "text": found.text,
         "label": "",
@@ -240,51 +228,6 @@ def _row(found: _Uncertain, task: Any, counts: np.ndarray) -> dict[str, Any]:
         "score": round(float(p), 4),
         "reason": translated(reason),
     }
-
-
-def _label_errors(report: dict[str, Any], known: Sequence[str]) -> list[dict[str, Any]]:
-    """Rows of the report's likely label errors, the surest first; with texts if these are known."""
-    if "label_errors" not in report:
-        raise InputError(f"--check needs the {_REPORT} that ownbert fit writes")
-    names, rows = report.get("labels", []), []
-    whole_texts = {cleaned(each, SHOWN_TEXT): each for each in known}
-    for each in report["label_errors"]:
-        given, suggested = (
-            names[each[key]] if each[key] < len(names) else str(each[key])
-            for key in ("given", "suggested")
-        )
-        own = {"given": given, "suggested": suggested, "score": round(each["score"], 4)}
-        if known:
-            if (found := whole_texts.get(each["text"])) is None:
-                continue  # of dev rows
-            own = {"text": found, "label": "", **own}
-        rows.append({**own, "place": each["place"]})
-    return rows
-
-
-def _lines(
-    report: dict[str, Any], count: int, errors: Sequence[Any], check: Any
-) -> Iterator[str]:
-    """What the user is told besides."""
-    if check is not None and not errors:
-        yield f"the report has no likely label errors; {check} is not written"
-    curve = report.get("learning_curve")
-    if not curve or not curve["at"]:
-        return
-    if curve["reason"] or None in (curve.get("slope"), curve.get("exponent")):
-        reason = translated(curve["reason"])
-        yield f"note: what {count:,} more labels would bring is not known: {reason}"
-        return
-    rows, slope, exponent = curve["at"][-1], curve["slope"], curve["exponent"]
-
-    def gain(further: float) -> float:
-        return slope * (rows**-exponent - (rows + further) ** -exponent)
-
-    flat = "the curve is flat" if gain(rows) < _FLAT else "the curve still rises"
-    yield (
-        f"note: {translated(flat)}: {count:,} more labels would bring about {gain(count):+.3f}, "
-        f"twice as many {gain(rows):+.3f} ({report.get('metric', '')})"
-    )
 
 
 @contextlib.contextmanager
