@@ -116,6 +116,16 @@ def test_with_few_labels_typical_texts_are_chosen(made: Path, tmp_path: Path):
     assert {word[:-1] for row in rows for word in row["text"].split()} >= set(TOPICS)
 
 
+def test_a_fine_tuned_folder_has_no_report(classifier: Path, topics: Path):
+    """Its network gives the vectors; no label is known to be rare or to have few rows."""
+    said: list[str] = []
+    rows = ownbert.to_label(classifier, topics / "corpus.txt", count=5, say=said.append)
+    assert len({row["text"] for row in rows}) == 5
+    assert not any("rare" in row["reason"] or "few" in row["reason"] for row in rows)
+    assert len(said) == 1
+    assert "the report has no learning curve" in said[0]
+
+
 def test_a_file_is_filled_in_and_given_back(made: Path, tmp_path: Path):
     out, errors = tmp_path / "to_label.csv", tmp_path / "errors.csv"
     train = made / "train.csv"

@@ -1,6 +1,7 @@
 """Which texts are worth a label: uncertain ones that differ from each other. N texts, C labels."""
 
 import warnings
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +57,8 @@ def choose(scores: np.ndarray, vectors: np.ndarray, count: int, seed: int = 0) -
         ) from None
     vectors = vectors[order] - vectors.mean(0)
     vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    means = KMeans(count, n_init=1, max_iter=20, random_state=seed)
+    once: Any = 1  # scikit-learn's own annotation has strings alone
+    means = KMeans(count, n_init=once, max_iter=20, random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # texts with the same vector: fewer clusters
         clusters = means.fit_predict(vectors, sample_weight=scores[order] + 1e-6)
