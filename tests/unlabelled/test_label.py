@@ -159,9 +159,9 @@ def test_a_file_is_filled_in_and_given_back(made: Path, tmp_path: Path):
     done = run_cli(*line)
     assert done.returncode == 0, done.stderr
     shown = " ".join((done.stdout + done.stderr).split())
-    assert "6 labelled rows added; 3 rows without a label are left out" in shown
-    assert "1 texts are there more than once; the last label counts" in shown
-    assert "whose labels count; 1 of these labels are others" in shown
+    assert "labelled rows added: 6; without a label, left out: 3" in shown
+    assert "repeated texts: 1; the last label counts" in shown
+    assert "with the same text: 1; with another label: 1" in shown
     report = json.loads((tmp_path / "next/report.json").read_text())
     counts = dict(zip(report["labels"], report["train_counts"], strict=True))
     assert counts == {"red": 22, "green": 20, "blue": 20, "grey": 4, "violet": 4}
@@ -213,7 +213,7 @@ def test_label_studio_there_and_back(made: Path, tmp_path: Path):
     rows = {text: label for _, (text, label) in table.read(["text", "label"])}
     assert rows[tasks[2]["data"]["text"]] == "violet"
     assert tasks[1]["data"]["text"] not in rows
-    assert "2 rows without a label are left out" in notes[0]
+    assert "without a label, left out: 2" in notes[0]
 
 
 def test_what_more_labels_would_bring():

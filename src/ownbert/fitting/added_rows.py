@@ -46,17 +46,15 @@ def with_added(
         labelled = _labelled(source, named, task, pair, notes)
         repeated = len(labelled) - len({_key(row) for row in labelled} - new.keys())
         if repeated:
-            notes.append(
-                f"{source}: {repeated:,} texts are there more than once; the last label counts"
-            )
+            notes.append(f"{source}: repeated texts: {repeated:,}; the last label counts")
         new.update((_key(row), row) for row in labelled)
     replaced = sum(counts[key] for key in new)
     if replaced:
         before = {_key(row): row[-1] for row in rows}
         other = sum(str(before[k]) != str(row[-1]) for k, row in new.items() if k in before)
         notes.append(
-            f"{replaced:,} rows of {train} have texts of added rows, whose labels count; {other:,} "
-            "of these labels are others"
+            f"rows of {train} replaced by added ones with the same text: {replaced:,}; with "
+            f"another label: {other:,}"
         )
     every = [*(row for row in rows if _key(row) not in new), *new.values()]
     name = f"{train} and added rows"
@@ -83,8 +81,9 @@ def _labelled(
     if not labelled:
         raise InputError(f"{source}: no row has a label yet; fill in the column {names[-1]!r}")
     empty = len(rows) - len(labelled)
-    left_out = f"; {empty:,} rows without a label are left out" if empty else ""
-    notes.append(f"{source}: {len(labelled):,} labelled rows added{left_out}")
+    notes.append(
+        f"{source}: labelled rows added: {len(labelled):,}; without a label, left out: {empty:,}"
+    )
     return labelled
 
 

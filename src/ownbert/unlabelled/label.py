@@ -14,7 +14,6 @@ from ownbert.checkpoint import CONFIG
 from ownbert.data.readers.label_studio import ENDING, write_tasks
 from ownbert.data.readers.texts_or_files import corpus_files
 from ownbert.errors import InputError
-from ownbert.files import together
 from ownbert.fitting.networks import Corpus
 from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.embedder import Embedder
@@ -37,8 +36,6 @@ from ownbert.unlabelled.choice import (
 from ownbert.unlabelled.fit_report import label_errors, read_report, worth_of_labels
 from ownbert.views.features import VIEWS, Texts
 from ownbert.views.tokens import text_kind
-
-Say = Callable[[str], None]
 
 _ROWS = 512  # that are predicted at a time
 # A text is said to be undecided where the two most probable labels are closer than this, and to fit
@@ -105,7 +102,7 @@ def to_label(
     seed: int = 0,
     device: str = "auto",
     progress: Callable[[int], None] | None = None,
-    say: Say | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:
     """The texts whose labels a model has most use for: uncertain ones that differ from each other,
     those that may have a rare label first. With few training rows, typical texts.
@@ -146,14 +143,8 @@ def to_label(
             counts = np.full(len(task.labels), FEW)
         files = stack.enter_context(corpus_files(unlabelled))
         texts = Corpus(files, text_column).texts()
-        few = counts.mean() < FEW
         share = share_of_rare(counts, count)
-        every = (
-            _Pool(max(SAMPLE, POOL_FACTOR * count), drawn=Random(seed))
-            if few
-            else _Pool(POOL_FACTOR * count + share)
-        )
-        pools = _Pool(POOL_FACTOR * share, rare_labels(counts).tolist()), every
+        pools = _pools(counts, count, share, seed)
         _read(predictor, texts, pools, {_key(each) for each in known}, progress)
         rows: list[dict[str, Any]] = []
         for pool, most in zip(pools, (share, count), strict=True):
@@ -165,14 +156,21 @@ def to_label(
             rows += [_row(found[i], task, counts) for i in chosen]
         if not rows:
             raise InputError("there is no text to choose from: all are empty or labelled already")
-        with together():
-            for write, content in zip(save, (rows, errors), strict=True):
-                write(content)
+        for write, content in zip(save, (rows, errors), strict=True):
+            write(content)
     if say is not None:
         if check is not None and not errors:
             say(f"the report has no likely label errors; {check} is not written")
         say(f"note: {worth_of_labels(report, len(rows))}")
     return rows
+
+
+def _pools(counts: np.ndarray, count: int, share: int, seed: int) -> tuple[_Pool, _Pool]:
+    """For ``share`` texts that may have a rare label, and for all others that are chosen."""
+    of_rare = _Pool(POOL_FACTOR * share, rare_labels(counts).tolist())
+    if counts.mean() < FEW:
+        return of_rare, _Pool(max(SAMPLE, POOL_FACTOR * count), drawn=Random(seed))
+    return of_rare, _Pool(POOL_FACTOR * count + share)  # some are chosen as rare ones
 
 
 def _read(
