@@ -15,10 +15,11 @@ from ownbert.data.readers.label_studio import ENDING, write_tasks
 from ownbert.data.readers.texts_or_files import corpus_files
 from ownbert.errors import InputError
 from ownbert.fitting.networks import Corpus
-from ownbert.inference.any_predictor import open_predictor
+from ownbert.inference.compute import Compute
 from ownbert.inference.embedder import Embedder
+from ownbert.inference.open_folder import open_folder
+from ownbert.inference.opened import characters
 from ownbert.inference.prediction_writer import PredictionWriter
-from ownbert.inference.predictor import characters
 from ownbert.language import translated
 from ownbert.settings import between
 from ownbert.tasks.batched_forward import blocks
@@ -129,7 +130,7 @@ def to_label(
         InputError: a file or the folder cannot be used, or there is no text.
     """
     between(1, limits.COUNT, "[]")("count", count)
-    predictor = open_predictor(folder, device=device)
+    predictor = open_folder(folder, Compute(device, "float32"))
     task, folder = predictor.task, predictor.folder
     if not isinstance(task, ClassificationTask) or task.pair:
         raise InputError(f"{folder}: texts are chosen for models of one label per text")
