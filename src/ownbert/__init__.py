@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from ownbert.unlabelled.duplicates import duplicates as duplicates
     from ownbert.unlabelled.index import Index as Index
     from ownbert.unlabelled.index import build_index as build_index
+    from ownbert.unlabelled.label import to_label as to_label
     from ownbert.unlabelled.topics import topics as topics
 
     # Made from the table of families (ownbert.hf.classes).
@@ -108,6 +109,7 @@ _MODULES = {
     "Scorer": "inference.score",
     "score": "inference.score",
     "topics": "unlabelled.topics",
+    "to_label": "unlabelled.label",
 }
 
 # What other libraries have for what is here, by how their names begin.
@@ -163,6 +165,10 @@ _INSTEAD = {
     **dict.fromkeys(("search", "index"), "ownbert.Index(folder).search(query)"),
     **dict.fromkeys(("deduplicate", "dedup"), "ownbert.duplicates(texts)"),
     **dict.fromkeys(("cluster", "Topic", "BERTopic"), "ownbert.topics(model, texts)"),
+    **dict.fromkeys(
+        ("label", "active_learning", "uncertain", "next_to_label"),
+        "ownbert.to_label(folder, unlabelled)",
+    ),
     "errors": "the command: ownbert errors FOLDER FILE",
     **{
         name: f"the command: ownbert {name}"
@@ -219,6 +225,7 @@ __all__ = [
     "quantize",
     "save",
     "score",
+    "to_label",
     "topics",
 ]
 

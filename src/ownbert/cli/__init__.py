@@ -38,7 +38,7 @@ PANELS = {
     "Train": ("fit", "pretrain", "finetune", "probe", "translate"),
     "Use": (
         *("predict", "evaluate", "embed", "merge", "fill", "score", "export", "quantize"),
-        *("convert", "search", "duplicates", "topics", "serve", "push"),
+        *("convert", "search", "duplicates", "topics", "label", "serve", "push"),
     ),
     "Inspect": (
         *("runs", "describe", "trace", "explain", "faithfulness", "relevance", "heads", "errors"),
@@ -72,14 +72,14 @@ _AS_ARGUMENT = {
 _AS_FIRST: Mapping[str, tuple[str, ...]] = dict.fromkeys(
     (
         *("predict", "evaluate", "embed", "fill", "score", "export", "quantize", "push"),
-        *("explain", "faithfulness", "errors", "heads", "describe", "topics"),
+        *("explain", "faithfulness", "errors", "heads", "describe", "topics", "label"),
     ),
     ("--model", "--folder"),
 )
 
 # Options that name what a command writes. A path by any other name is one that it reads, and is
 # never written to.
-OUTPUTS = ("output", "html", "curves", "png", "groups")
+OUTPUTS = ("output", "html", "curves", "png", "groups", "check")
 # Read whole at the start, and replaced by the complete one where it is in the output folder.
 _REPLACED = ("config",)
 _INTERRUPTED = "interrupted; nothing half-written is left"

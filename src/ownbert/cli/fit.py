@@ -42,6 +42,16 @@ def fit(
             show_default=False,
         ),
     ] = None,
+    add: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Rows that were labelled later: the filled-in file of ownbert label, or a JSON "
+            "export of Label Studio. Rows without a label are left out, and an added label "
+            "replaces that of the same training text.",
+            rich_help_panel=DATA,
+            show_default=False,
+        ),
+    ] = None,
     output: Output = None,
     settings: dict[str, Any],
     resume: Annotated[
@@ -81,12 +91,15 @@ def fit(
 
     keep_memory()
     if dry_run:
-        echo(translated(preview_fit(train, unlabelled=unlabelled or (), **settings)))
+        echo(
+            translated(preview_fit(train, unlabelled=unlabelled or (), add=add or None, **settings))
+        )
         return
     run(
         train,
         output=required_output(output),
         unlabelled=unlabelled or (),
+        add=add or None,
         resume=resume,
         overwrite=overwrite,
         quiet=quiet,

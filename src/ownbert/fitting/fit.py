@@ -26,6 +26,7 @@ from ownbert.errors import InputError, in_short
 from ownbert.files import atomic_path, inside, make_folder, refuse_same, uninterrupted, write_text
 from ownbert.finetuning.default_settings import FEW
 from ownbert.finetuning.preview import label_shares
+from ownbert.fitting.added_rows import with_added
 from ownbert.fitting.attempts import Attempts
 from ownbert.fitting.budget import Budget
 from ownbert.fitting.candidates import (
@@ -92,7 +93,7 @@ WORK = "work"
 # All that may be in the folder then.
 _WRITTEN = (*(RECIPE, STATE, BLEND, WORK, "members", WEIGHTS), *REPORTS, *BESIDE_WEIGHTS)
 # What of the recipe a resumed run may have otherwise, and files, which are known by their content.
-_NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled")
+_NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled", "add")
 # Share of what the linear models leave; the smaller one where many labelled rows teach more than
 # texts. Where a network is given none is pretrained.
 _PRETRAINING, _PRETRAINING_FOR_MANY = 0.45, 0.3
@@ -126,6 +127,7 @@ def fit(
     dev: Any = None,
     test: Any = None,
     unlabelled: Any = (),
+    add: Any = None,
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
@@ -145,6 +147,8 @@ def fit(
         dev: rows to compare models on, in the same form; by default some of ``train``.
         test: rows that nothing is chosen on, in the same form: the report has the scores on them.
         unlabelled: a file, several, or a list of texts.
+        add: rows that were labelled later, such as those of ``to_label``: files, or rows in
+            memory. Rows without a label are left out; of two labels of a text the added counts.
         resume: continue what was stopped; overwrite: replace what is in ``output``.
         debug: show the traceback of a step that fails; the run continues without it.
         options: settings of ``FitRecipe`` by name, such as ``minutes`` and ``model``.
@@ -167,6 +171,7 @@ def fit(
             dev=dev,
             test=test,
             unlabelled=unlabelled,
+            add=add,
             resume=resume,
             overwrite=overwrite,
             quiet=quiet,
@@ -184,6 +189,7 @@ def fit_folder(
     dev: Any = None,
     test: Any = None,
     unlabelled: Any = (),
+    add: Any = None,
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
@@ -210,7 +216,7 @@ def fit_folder(
             "or choose another folder"
         )
     refuse_foreign(folder, _WRITTEN)
-    given = (train, folder, dev, test, unlabelled, options)
+    given = (train, folder, dev, test, unlabelled, add, options)
     with (
         writing(folder),
         _checked(*given, quiet=quiet, debug=debug, started=started) as run,
@@ -235,10 +241,17 @@ def fit_folder(
 
 @reads_encoding
 def preview_fit(
-    train: Any, *, dev: Any = None, test: Any = None, unlabelled: Any = (), **options: Any
+    train: Any,
+    *,
+    dev: Any = None,
+    test: Any = None,
+    unlabelled: Any = (),
+    add: Any = None,
+    **options: Any,
 ) -> str:
     """What ``fit`` would do, as text; the arguments are the same. Nothing is written."""
-    with _checked(train, Path("own-bert"), dev, test, unlabelled, options, quiet=True) as run:
+    given = (train, Path("own-bert"), dev, test, unlabelled, add, options)
+    with _checked(*given, quiet=True) as run:
         return "\n".join(run.preview())
 
 
@@ -249,6 +262,7 @@ def _checked(
     dev: Any,
     test: Any,
     unlabelled: Any,
+    add: Any,
     options: dict[str, Any],
     *,
     quiet: bool,
@@ -271,8 +285,16 @@ def _checked(
         options |= {name: named.get(name) for name in ("dev", "test")}
         # The recipe, which is written, names no temporary files.
         options["unlabelled"] = tuple(texts) if are_names(unlabelled) else ()
+        options["add"] = _names(add)
         recipe = resolve(FitRecipe, options=options)
-        yield Fit(recipe, rows, texts, folder, quiet=quiet, debug=debug, started=started)
+        notes: list[str] = []
+        if add is not None:
+            named = ColumnNames(recipe.text_column, recipe.second_column, recipe.label_column)
+            every, notes = with_added(rows["train"].rows, add, named, recipe.task)
+            rows["train"] = _LabelledSource.of(every, "train", Path(scratch))
+        yield Fit(
+            recipe, rows, texts, folder, notes=notes, quiet=quiet, debug=debug, started=started
+        )
 
 
 class _LabelledSource(NamedTuple):
@@ -299,6 +321,13 @@ class _LabelledSource(NamedTuple):
         path, table = scratch / f"{name}.jsonl", table_of(data, name=f"the {name} data")
         table.write(path)
         return cls(table, path)
+
+
+def _names(given: Any) -> tuple[str, ...]:
+    """The names of files, for the recipe; none of rows in memory."""
+    if given is None or not are_names(given):
+        return ()
+    return (str(given),) if isinstance(given, str | os.PathLike) else tuple(map(str, given))
 
 
 def _column_in(names: Sequence[str], column: str | None) -> str | None:
@@ -367,6 +396,7 @@ class Fit:
         given: the labelled rows: train and, if there are any, dev and test.
         texts: files of unlabelled texts.
         folder: to write to.
+        notes: on how the rows were read, for the user.
         debug: whether the traceback of a step that fails is shown.
         started: when its time began, by ``time.monotonic``; by default now.
     """
@@ -378,11 +408,12 @@ class Fit:
         texts: Sequence[str],
         folder: Path,
         *,
+        notes: Sequence[str] = (),
         quiet: bool = False,
         debug: bool = False,
         started: float | None = None,
     ) -> None:
-        self.recipe, self.folder = recipe, folder
+        self.recipe, self.folder, self.notes = recipe, folder, notes
         pick_device(recipe.device)
         self.budget = Budget(recipe.minutes, time.monotonic() if started is None else started)
         named = ColumnNames(recipe.text_column, recipe.second_column, recipe.label_column)
@@ -487,6 +518,7 @@ class Fit:
 
     def _found_in_files(self) -> Iterator[str]:
         yield found_in_files(self.rows, self.kind, len(self.unlabelled), self.recipe.minutes)
+        yield from self.notes
         yield from self.rows.task.notes()
         if warning := self._other_texts():
             yield warning

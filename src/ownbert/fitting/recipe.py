@@ -45,6 +45,14 @@ class FitRecipe:
         DATA,
         shown="none",
     )
+    add: tuple[str, ...] = setting(
+        (),
+        "Rows that were labelled later: the filled-in file of ownbert label, or a JSON export of "
+        "Label Studio. Rows without a label are left out, and an added label replaces that of the "
+        "same training text.",
+        DATA,
+        shown="none",
+    )
     text_column: str | None = setting(
         None, "Column of the texts.", DATA, shown="by its usual names"
     )

@@ -1,1 +1,1 @@
-"""What a model is of use for before anything is labelled: search, duplicates, topics."""
+"""Without labels: search, duplicates, topics, and which texts to label next."""

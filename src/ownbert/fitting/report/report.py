@@ -20,7 +20,7 @@ from ownbert.tasks.metrics import Scores
 _WIDTH = 100
 _FEWEST = 12  # characters of a name
 _MOST_ROWS = 30  # of a table
-_TEXT = 500  # characters
+SHOWN_TEXT = 500  # characters
 _SENTENCE = 400
 # Columns that are left out where a name would be cut, the first of these first.
 _DROPPED = ("size", "texts/s", "training")
@@ -75,7 +75,7 @@ def as_json(report: Report) -> dict[str, Any]:
     values = {name: _plain(getattr(report, name)) for name in names if name not in _ROW_TEXTS}
     for key in ("label_errors", "hardest", "typical"):
         for row in values[key]:
-            row["text"] = cleaned(report.text_of(row["row"]), _TEXT)
+            row["text"] = cleaned(report.text_of(row["row"]), SHOWN_TEXT)
             row["place"] = _plain(report.place_of(row["row"]))
     return {"headline": _plain(headline(report)), **values, "best": _plain(report.winner.name)}
 

@@ -1,0 +1,138 @@
+"""Is it worth choosing which texts to label? Macro-F1 by the number of labels and how they are
+chosen: by chance, by uncertainty alone, and as ``ownbert label`` chooses.
+
+    python benchmarks/label.py [--data FOLDER ...] [--draws 3] [--thin]
+
+FOLDER contains train and test (csv, tsv, plain or .gz: label and text); the default is the sample
+in the repository. Labels begin with five per class by chance; each round adds five per class, up to
+40. The learner is a linear model of TF-IDF, vectors are those of LSA. --thin keeps a tenth of the
+training rows of every second label, so that there are rare ones.
+"""
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+
+from ownbert.data.readers.columns import ColumnNames
+from ownbert.fitting.labelled_rows import find_task
+from ownbert.tasks.metrics import score_labels
+from ownbert.unlabelled.choice import (
+    FEW,
+    POOL_FACTOR,
+    SAMPLE,
+    choose,
+    rare_labels,
+    share_of_rare,
+    uncertainty,
+)
+from ownbert.views.features import VIEWS, Texts
+from ownbert.views.linear import Targets, fit_linear
+from ownbert.views.tokens import text_kind
+
+_ROUND, _SHOWN = 5, (10, 20, 40)  # labels per class
+_WAYS = ("chance", "uncertainty", "label")
+
+
+class Data:
+    """Features, vectors and labels of a data set."""
+
+    def __init__(self, folder: Path, *, thin: bool) -> None:
+        train, test = (next(folder.glob(f"{name}.*")) for name in ("train", "test"))
+        task = find_task(train, ColumnNames())
+        rows, held = list(task.read(train)), list(task.read(test))
+        task.learn(rows, train)
+        if thin:
+            seen = dict.fromkeys(task.labels, 0)
+            every = []
+            for row in rows:
+                seen[row.target] += 1
+                if task.labels.index(row.target) % 2 == 0 or seen[row.target] % 10 == 0:
+                    every.append(row)
+            rows = every
+        kind = text_kind(row.texts[0] for row in rows)
+        texts, none = Texts([row.texts for row in rows], kind), Texts([], kind)
+        view = VIEWS["tfidf"].fit(texts, none)
+        self.features = view.features(texts)
+        self.test = view.features(Texts([row.texts for row in held], kind))
+        self.vectors = np.asarray(VIEWS["lsa"].fit(texts, none).features(texts))
+        self.labels = task.labels
+        self.known = np.asarray([task.labels.index(row.target) for row in rows])
+        self.truth = [task.labels.index(row.target) for row in held]
+
+    def model(self, chosen: np.ndarray):
+        targets = Targets("classify", self.known[chosen], len(self.labels))
+        return fit_linear(self.features[chosen], targets, 10.0)
+
+    def macro_f1(self, model) -> float:
+        answers = model.scores(self.test).argmax(1).tolist()
+        return score_labels(self.truth, answers, self.labels).macro_f1
+
+    def further(self, way: str, chosen: np.ndarray, count: int, draw: int) -> np.ndarray:
+        """Rows to label next."""
+        left = np.setdiff1d(np.arange(len(self.known)), chosen)
+        if way == "chance":
+            return np.random.default_rng([draw, len(chosen)]).permutation(left)[:count]
+        probabilities = np.exp(self.model(chosen).scores(self.features[left]))
+        scores = uncertainty(probabilities)
+        if way == "uncertainty":
+            return left[np.argsort(-scores, kind="stable")[:count]]
+        counts = np.bincount(self.known[chosen], minlength=len(self.labels))
+        share = share_of_rare(counts, count)
+        of_rare = np.flatnonzero(np.isin(probabilities.argmax(1), rare_labels(counts)))
+        of_rare = of_rare[np.argsort(-scores[of_rare], kind="stable")]
+        first = self._clustered(left, of_rare, scores, share, POOL_FACTOR * share)
+        rest = np.setdiff1d(np.arange(len(left)), first)
+        ranks, pool = scores, POOL_FACTOR * count
+        if counts.mean() < FEW:
+            ranks = np.random.default_rng([draw, len(chosen)]).random(len(left))
+            pool = max(SAMPLE, pool)
+        rest = rest[np.argsort(-ranks[rest], kind="stable")]
+        return left[[*first, *self._clustered(left, rest, scores, count - len(first), pool)]]
+
+    def _clustered(self, left, rows, scores: np.ndarray, count: int, pool: int) -> np.ndarray:
+        """Of the first ``pool`` of these rows those that ``ownbert label`` chooses."""
+        rows = rows[:pool]
+        return rows[choose(scores[rows], self.vectors[left[rows]], count)]
+
+
+def curve(data: Data, way: str, draw: int) -> dict[int, float]:
+    """Macro-F1 by labels per class."""
+    size = len(data.labels) * _ROUND
+    chosen = np.random.default_rng(draw).permutation(len(data.known))[:size]
+    found = {}
+    while len(chosen) < max(_SHOWN) * len(data.labels):
+        chosen = np.concatenate([chosen, data.further(way, chosen, size, draw)])
+        if len(chosen) // len(data.labels) in _SHOWN:
+            found[len(chosen) // len(data.labels)] = data.macro_f1(data.model(chosen))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, nargs="*", default=[Path("examples/anonymised")])
+    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--thin", action="store_true")
+    given = parser.parse_args()
+    for folder in given.data:
+        began = time.monotonic()
+        data = Data(folder, thin=given.thin)
+        print(
+            f"{folder.name}{', thinned' if given.thin else ''}: {len(data.known):,} texts, "
+            f"{len(data.labels)} labels"
+        )
+        for way in _WAYS:
+            curves = [curve(data, way, draw) for draw in range(given.draws)]
+            cells = []
+            for size in _SHOWN:
+                scores = [each[size] for each in curves]
+                spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
+                cells.append(f"{size}: {statistics.mean(scores):.4f} ± {spread:.4f}")
+            seconds = time.monotonic() - began
+            print(f"  {way:12} {'   '.join(cells)}   ({seconds:.0f} s)", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Training rows, and those that have been labelled since, as one table."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ownbert.data.readers.columns import COLUMNS, ColumnNames, find_columns
+from ownbert.data.readers.label_studio import is_export, read_export
+from ownbert.data.readers.labels import is_missing
+from ownbert.data.readers.memory import MemoryTable, table_of
+from ownbert.data.readers.tables import Source, columns, read_values
+from ownbert.data.readers.texts_or_files import are_names
+from ownbert.errors import InputError
+
+
+def with_added(
+    train: Source, added: Any, named: ColumnNames, task: str | None
+) -> tuple[MemoryTable, list[str]]:
+    """Training rows with added ones, whose label counts where the text is the same.
+
+    Args:
+        train: the training rows.
+        added: files of rows, also exports of Label Studio, or rows in memory; those without a label
+            are left out.
+        named: the columns that the user named, which added rows need not have.
+        task: that the user named.
+
+    Returns:
+        The rows, with the names of the columns of ``train``, and notes for the user.
+
+    Raises:
+        InputError: a file cannot be read or none of its rows has a label.
+    """
+    found = find_columns(train, COLUMNS[task or "classify"], named)
+    if len(found["label"]) != 1:
+        raise InputError("--add is for labels in one column")
+    names = (*found["text"], *found.get("second", ()), *found["label"])
+    pair = "second" in found
+    rows = [values for _, values in read_values(train, names)]
+    counts = Counter(map(_key, rows))
+    notes: list[str] = []
+    new: dict[Any, tuple[Any, ...]] = {}
+    for source in _sources(added):
+        labelled = _labelled(source, named, task, pair, notes)
+        repeated = len(labelled) - len({_key(row) for row in labelled} - new.keys())
+        if repeated:
+            notes.append(f"{source}: repeated texts: {repeated:,}; the last label counts")
+        new.update((_key(row), row) for row in labelled)
+    replaced = sum(counts[key] for key in new)
+    if replaced:
+        before = {_key(row): row[-1] for row in rows}
+        other = sum(str(before[k]) != str(row[-1]) for k, row in new.items() if k in before)
+        notes.append(
+            f"rows of {train} replaced by added ones with the same text: {replaced:,}; with "
+            f"another label: {other:,}"
+        )
+    every = [*(row for row in rows if _key(row) not in new), *new.values()]
+    name = f"{train} and added rows"
+    return table_of([dict(zip(names, row, strict=True)) for row in every], name=name), notes
+
+
+def _sources(added: Any) -> list[Source]:
+    if not are_names(added):
+        return [table_of(added, name="the added rows")]
+    paths = [added] if isinstance(added, str | Path) else list(added)
+    return [read_export(path) if is_export(path) else Path(path) for path in paths]
+
+
+def _labelled(
+    source: Source, named: ColumnNames, task: str | None, pair: bool, notes: list[str]
+) -> list[tuple[Any, ...]]:
+    """The texts and the label of each row that has one."""
+    present = columns(source)
+    own = {role: name if name in present else None for role, name in vars(named).items()}
+    found = find_columns(source, COLUMNS[task or "classify"], replace(named, **own), pair=pair)
+    names = (*found["text"], *found.get("second", ()), *found["label"])
+    rows = [values for _, values in read_values(source, names)]
+    labelled = [values for values in rows if not is_missing(values[-1])]
+    if not labelled:
+        raise InputError(f"{source}: no row has a label yet; fill in the column {names[-1]!r}")
+    empty = len(rows) - len(labelled)
+    notes.append(
+        f"{source}: labelled rows added: {len(labelled):,}; without a label, left out: {empty:,}"
+    )
+    return labelled
+
+
+def _key(values: Sequence[Any]) -> tuple[str, ...]:
+    """The texts of a row, alike where they differ by white space only."""
+    return tuple(" ".join(str(value).split()) for value in values[:-1])

@@ -1,0 +1,89 @@
+"""What the report of ``fit`` says of labels: those that may be wrong, and what more would bring."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ownbert import limits
+from ownbert.errors import InputError
+from ownbert.files import read_json
+from ownbert.fitting.report.contents import cleaned
+from ownbert.fitting.report.report import SHOWN_TEXT
+from ownbert.language import translated
+from ownbert.schema import list_of, maybe, number, record, text, whole
+
+# A curve is flat if twice as many rows gain less than this.
+_FLAT = 0.01
+_NAME = "report.json"
+_index, _finite = whole(0, limits.COUNT), maybe(number(-1e9, 1e9))
+_ERROR = {"text": text, "place": text, "given": _index, "suggested": _index, "score": _finite}
+_CURVE = {
+    "at": list_of(number(1, limits.COUNT)),
+    "reason": text,
+    **dict.fromkeys(("limit", "slope", "exponent"), _finite),
+}
+_CHECK = record(
+    {
+        "labels": list_of(text),
+        "train_counts": list_of(_index),
+        "label_errors": list_of(record(_ERROR, required=tuple(_ERROR))),
+        "learning_curve": maybe(record(_CURVE, required=tuple(_CURVE))),
+    }
+)
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    """The report of a folder; empty if it has none, as those of ``finetune``.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    return read_json(folder / _NAME, missing={}, check=_CHECK)
+
+
+def label_errors(report: dict[str, Any], known: Sequence[str]) -> list[dict[str, Any]]:
+    """The likely label errors as rows of a file, the surest first.
+
+    Args:
+        report: of ``fit``.
+        known: texts of the training rows; without them rows have places alone. Rows of other files
+            are left out.
+
+    Raises:
+        InputError: there is no such report.
+    """
+    if "label_errors" not in report:
+        raise InputError(f"likely label errors are in the {_NAME} that ownbert fit writes")
+    rows: list[dict[str, Any]] = []
+    whole_texts = {cleaned(each, SHOWN_TEXT): each for each in known}
+    for each in report["label_errors"]:
+        names = dict(enumerate(report.get("labels", [])))
+        given, suggested = (names.get(each[k], str(each[k])) for k in ("given", "suggested"))
+        own = {"given": given, "suggested": suggested, "score": each["score"]}
+        if known and each["text"] in whole_texts:
+            rows.append({"text": whole_texts[each["text"]], "label": "", **own})
+        elif not known:
+            rows.append({"place": each["place"], **own})
+    return rows
+
+
+def worth_of_labels(report: dict[str, Any], count: int) -> str:
+    """What ``count`` more labels would bring, by the report's learning curve."""
+    curve = report.get("learning_curve") or {"at": [], "reason": "the report has no learning curve"}
+    if curve["reason"] or None in (curve["slope"], curve["exponent"]) or not curve["at"]:
+        reason = translated(curve["reason"])
+        return f"what {count:,} more labels would bring is not known: {reason}"
+    rows, slope, exponent = curve["at"][-1], curve["slope"], curve["exponent"]
+
+    def gain(further: float) -> float:
+        return slope * (rows**-exponent - (rows + further) ** -exponent)
+
+    if gain(rows) < _FLAT:
+        return (
+            f"the curve is flat: {count:,} more labels would bring about {gain(count):+.3f}, twice "
+            f"as many {gain(rows):+.3f}"
+        )
+    return (
+        f"{count:,} more labels would bring about {gain(count):+.3f}, twice as many "
+        f"{gain(rows):+.3f}"
+    )
