@@ -63,9 +63,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_chosen_texts_are_uncertain_and_differ(made: Path):
     texts = (made / "corpus.txt").read_text(encoding="utf-8").splitlines()
-    rows = ownbert.to_label(made / "best", texts, count=12, train=made / "train.csv")
+    rows = ownbert.to_label(made / "best", texts, count=20, train=made / "train.csv")
     chosen = [row["text"] for row in rows]
-    assert len({" ".join(text.split()) for text in chosen}) == len(chosen) == 12
+    assert len({" ".join(text.split()) for text in chosen}) == len(chosen) == 20
     assert read(made / "train.csv")[0]["text"] not in chosen
     predictor = ownbert.Predictor(made / "best")
     means = [uncertainty(predictor.predict_proba(some)).mean() for some in (chosen, texts)]

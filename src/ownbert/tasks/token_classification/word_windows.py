@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -141,5 +142,7 @@ def join_windows(examples: Iterable[Example], *, marks: bool = False) -> Example
             column += getattr(example, name).astype(kinds[name]).tobytes()
         if example.words is not None:
             words.append(example.words)
-    arrays = {name: np.frombuffer(column, kinds[name]) for name, column in columns.items()}
+    arrays: dict[str, Any] = {
+        name: np.frombuffer(column, kinds[name]) for name, column in columns.items()
+    }
     return Example(**arrays, parts=tuple(parts), words=np.concatenate(words) if words else None)
