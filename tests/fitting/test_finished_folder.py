@@ -29,6 +29,7 @@ FILES = {
     "members/probe/probe.*": NOTHING,
     "members/probe/encoder/*": WORDS,
     "members/network/seed-*/fold-*/*": WORDS,
+    "members/start/*": WORDS,
     "members/student/*": WORDS,
     # The report, and what --resume needs.
     "README.md": NOTHING,

@@ -330,7 +330,7 @@ def test_a_dry_run_says_what_would_be_fitted_and_writes_nothing(topics: Path, tm
     done = run_cli(*command, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert done.stdout == run_cli(*command).stdout
-    for text in ("2 without labels", "labels: ", "of the same kind?", "LSA\n", "by the blend\n"):
+    for text in ("2 without labels", "labels: ", "of the same kind?", "LSA\n", "distilled network\n"):
         assert text in done.stdout
     assert list(tmp_path.iterdir()) == [other]
 

@@ -32,6 +32,8 @@ def duplicates(
         float | None,
         typer.Option(
             help="Least similarity of duplicates, 0 to 1.",
+            min=0,
+            max=1,
             show_default="0.8; 0.95 with --model",
         ),
     ] = None,
