@@ -27,7 +27,7 @@ test-slow: .venv/full.stamp
 # Libraries are limited to older instructions, as a stand-in for processors that are not at hand:
 # oneDNN, PyTorch's own loops, MKL, numpy's and scipy's OpenBLAS, and numba. OpenVINO and onnxruntime
 # are not limited. The limit of AVX-512 is without VNNI and bfloat16.
-ISA_TESTS := tests/nn tests/parity tests/exporting tests/inference tests/tasks tests/data/examples
+ISA_TESTS := tests/nn tests/parity tests/exporting tests/inference tests/tasks tests/corpus/test_cooccurrence.py
 ISAS := sse41 avx2 avx512 all
 LIMITS_sse41 := ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 \
 	OPENBLAS_CORETYPE=Nehalem NUMBA_CPU_NAME=nehalem NUMBA_CPU_FEATURES=+sse4.2

@@ -46,7 +46,7 @@ def prepared(folder: Path) -> None:
 def work(name: str, folder: Path, seconds: float) -> float:
     """Units per second: tokens, texts or views."""
     import ownbert
-    from ownbert.data.readers.columns import read_texts
+    from ownbert.tables.columns import read_texts
 
     texts = list(read_texts(SAMPLE / "test.csv.gz"))[:1000]
     if name == "pretrain":
@@ -58,7 +58,7 @@ def work(name: str, folder: Path, seconds: float) -> float:
         found = [row["tokens_per_second"] for row in rows if row.get("tokens_per_second")]
         return statistics.median(found)
     if name == "views":
-        from ownbert.views.features import VIEWS, Texts
+        from ownbert.views.view_features import VIEWS, Texts
 
         rows, none = [(text,) for text in texts], Texts([], "ids")
 

@@ -27,14 +27,14 @@ from gpu_report import Report
 from gpu_speed import BF16, F32, Machine, own_model, random_batch
 from torch import Tensor, nn
 
-from ownbert.data.layout import Layout, make_layout
-from ownbert.nn.attention import BACKENDS, attend
-from ownbert.nn.kernels.varlen import unsupported
+from ownbert.batches.layout import Layout, make_layout
+from ownbert.nn.attention.attend import BACKENDS, attend
+from ownbert.nn.attention.varlen import unsupported
 from ownbert.objectives import Learner, MaskedLM
 from ownbert.train.distributed import ALONE, World, full_tensor, shard
 from ownbert.train.optim.optimizers import make_optimizer
-from ownbert.train.recipe import Optim
 from ownbert.train.step import step
+from ownbert.train.training_settings import Optim
 
 DTYPES = (F32, BF16, torch.float16)
 # A backend may be wrong by so many times what the reference loses itself in the number type, and by

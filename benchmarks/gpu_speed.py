@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from gpu_report import Report
 
+from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checkpoint import save
 from ownbert.config import SIZES, EncoderConfig
-from ownbert.data.batch import Batch, Example, pack
 from ownbert.nn.model import Model
-from ownbert.tasks.batched_forward import batches_by_tokens
+from ownbert.tasks.forward.batched_forward import batches_by_tokens
 from ownbert.train.device import keep_memory
 from ownbert.train.flops import matmul_rate, training_flops
 
@@ -419,7 +419,7 @@ Vectors = Callable[[Sequence[np.ndarray]], np.ndarray]
 
 
 def own_encoders(folder: Path, about: Machine, batches: Sequence[int]) -> dict[str, Vectors]:
-    from ownbert.inference.packed_encoder import PackedEncoder
+    from ownbert.inference.embedding.packed_encoder import PackedEncoder
 
     encoder = PackedEncoder(folder, about.device.type, "bfloat16")
 
@@ -593,7 +593,7 @@ def loop(report: Report, about: Machine, given: argparse.Namespace) -> None:
     from store import batches, generate
 
     from ownbert import learn_vocabulary, prepare
-    from ownbert.data.corpus.store import Store
+    from ownbert.corpus.store import Store
 
     megabytes, cases = 20, [("tiny", 32_768, 200), ("base", 32_768, 60)]
     if given.small:

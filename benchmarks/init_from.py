@@ -34,8 +34,8 @@ import ownbert
 from ownbert.files import write_json
 from ownbert.objectives import Learner
 from ownbert.pretraining.init_weights import initialise, new_learner
-from ownbert.pretraining.recipe import PretrainRecipe
-from ownbert.pretraining.run import Pretraining
+from ownbert.pretraining.pretrain_recipe import PretrainRecipe
+from ownbert.pretraining.pretraining_run import Pretraining
 from ownbert.pretraining.vocabulary_alignment import copy_checkpoint, init_config
 from ownbert.run.run_folder import RunFolder
 from ownbert.settings import resolve

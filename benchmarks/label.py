@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ownbert.data.readers.columns import ColumnNames
 from ownbert.fitting.labelled_rows import find_task
+from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.metrics import score_labels
 from ownbert.unlabelled.choice import (
     FEW,
@@ -28,9 +28,9 @@ from ownbert.unlabelled.choice import (
     share_of_rare,
     uncertainty,
 )
-from ownbert.views.features import VIEWS, Texts
-from ownbert.views.linear import Targets, fit_linear
+from ownbert.views.linear_models import Targets, fit_linear
 from ownbert.views.tokens import text_kind
+from ownbert.views.view_features import VIEWS, Texts
 
 _ROUND, _SHOWN = 5, (10, 20, 40)  # labels per class
 _WAYS = ("chance", "uncertainty", "label")

@@ -25,9 +25,9 @@ SETTINGS = {
 
 def steps(tokens: str) -> float:
     """Median seconds per step in this process."""
-    from ownbert.data.loader import Position
-    from ownbert.pretraining.recipe import PretrainRecipe
-    from ownbert.pretraining.run import Pretraining
+    from ownbert.batches.loader import Position
+    from ownbert.pretraining.pretrain_recipe import PretrainRecipe
+    from ownbert.pretraining.pretraining_run import Pretraining
     from ownbert.settings import resolve
     from ownbert.train.device import keep_memory
     from ownbert.train.distributed import ALONE

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ownbert.batches.batch import Batch, Example, pack
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Batch, Example, pack
 from ownbert.nn.model import Model
 from ownbert.objectives import MaskedLM
 

@@ -114,10 +114,10 @@ class OwnBERT:
     """
 
     def __init__(self, model: Any, device: torch.device, *, sampled: bool = False) -> None:
-        from ownbert.data.sampled_softmax import CandidateSampler
+        from ownbert.batches.sampled_softmax import CandidateSampler
         from ownbert.objectives import Learner, MaskedLM
         from ownbert.train.optim.optimizers import make_optimizer
-        from ownbert.train.recipe import Optim
+        from ownbert.train.training_settings import Optim
 
         self.model, self.device = model.to(device).train(), device
         even = torch.zeros(VOCABULARY, device=device)
@@ -127,7 +127,7 @@ class OwnBERT:
         self.optimizer = make_optimizer(self.model, Optim(learning_rate=1e-4))
 
     def batch(self, text: Text, dtype: torch.dtype) -> Any:
-        from ownbert.data.batch import Example, pack
+        from ownbert.batches.batch import Example, pack
 
         parts = zip(text.ids, text.places, text.targets, strict=True)
         batch = pack([Example(ids, np.zeros_like(ids), at, what) for ids, at, what in parts])
@@ -144,7 +144,7 @@ class OwnBERT:
 
 def step(way: OwnBERT | Transformers, batches: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
     """One update by the mean of the losses of ``batches``; returns it, as it was before."""
-    from ownbert.nn.kernels.accumulation import one_update
+    from ownbert.nn.fast.accumulation import one_update
 
     total = torch.zeros((), device=way.device)
     # As ``ownbert.train.step`` does; of no effect on Transformers.

@@ -262,7 +262,7 @@ def training(way: OwnBERT | Transformers, dtype: torch.dtype) -> Callable[[Any],
 def encoding(way: OwnBERT | Transformers, precision: str) -> Callable[[Any], object]:
     """The forward pass of the encoder as it is used: its weights are in ``precision``."""
     if isinstance(way, OwnBERT):
-        from ownbert.nn.kernels.prepack import prepack
+        from ownbert.nn.packed.prepack import prepack
 
         return torch.inference_mode()(prepack(way.model.encoder, precision))
     encoder = way.model.bert.to(getattr(torch, precision)).eval()
@@ -330,7 +330,7 @@ def measure_corpus(task: Task, folder: Path, clock: Clock) -> dict[str, float]:
 
 def prepare_ours(corpus: Path, vocabulary: Path, store: Path) -> int:
     from ownbert import prepare
-    from ownbert.data.corpus.store import Store
+    from ownbert.corpus.store import Store
 
     prepare(corpus, store, tokenizer=vocabulary, processes=1)
     return len(Store.open(store).tokens)
@@ -352,7 +352,7 @@ def measure_batches(store: Path, clock: Clock) -> dict[str, float]:
     """The loader's time per batch of 2,048 tokens, and its memory."""
     from store import BATCH_TOKENS, BATCHES, READY, batches
 
-    from ownbert.data.corpus.store import Store
+    from ownbert.corpus.store import Store
 
     forget_peak()
     before = resident("VmRSS")

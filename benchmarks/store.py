@@ -27,12 +27,12 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.data.corpus.documents import read_documents
-from ownbert.data.corpus.learn_vocabulary import learn_vocabulary
-from ownbert.data.corpus.store import Store
-from ownbert.data.examples.pairs import pretraining_data
-from ownbert.data.loader import Loader, Position
-from ownbert.data.masking import Masking, ordinary_tokens
+from ownbert.batches.loader import Loader, Position
+from ownbert.batches.masking import Masking, ordinary_tokens
+from ownbert.corpus.documents import read_documents
+from ownbert.corpus.learn_vocabulary import learn_vocabulary
+from ownbert.corpus.sentence_pairs import pretraining_data
+from ownbert.corpus.store import Store
 from ownbert.text.tokenizer import Tokenizer
 
 SMALL = 10_000_000

@@ -27,11 +27,11 @@ from rounds import add_rounds, rounds_of
 
 import ownbert
 from ownbert.finetuning.finetune_folder import FinetuneFolder
-from ownbert.finetuning.run import FinetuningRun
+from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.settings import resolve
 from ownbert.tasks.classification import ClassificationTask
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.metrics import score_labels
-from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.train.device import keep_memory, pick_device, pick_precision
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "tasks"

@@ -11,8 +11,8 @@ import transformers
 from transformers import AutoTokenizer, Trainer, TrainingArguments
 from transformers.data import data_collator as collators
 
-from ownbert.data.readers.columns import ColumnNames
-from ownbert.tasks.recipe import FinetuneRecipe
+from ownbert.tables.columns import ColumnNames
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_class
 

@@ -17,11 +17,11 @@ import matplotlib
 import numpy as np
 import torch
 
+from ownbert.batches.batch import Batch, Example, pack
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Batch, Example, pack
 from ownbert.inspect.overview.parameters import head_columns
 from ownbert.inspect.trace import EXAMPLE, trace_attention
-from ownbert.inspect.trace.page import write_page
+from ownbert.inspect.trace.trace_page import write_page
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import Attention
 from ownbert.objectives import Learner, MaskedLM

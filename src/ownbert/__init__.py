@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ownbert.checkpoint import load_tokenizer as load_tokenizer
     from ownbert.config import EncoderConfig as EncoderConfig
-    from ownbert.data.corpus.learn_vocabulary import learn_vocabulary as learn_vocabulary
-    from ownbert.data.corpus.store import prepare as prepare
+    from ownbert.corpus.learn_vocabulary import learn_vocabulary as learn_vocabulary
+    from ownbert.corpus.store import prepare as prepare
     from ownbert.errors import InputError as InputError
     from ownbert.exporting.export import export as export
     from ownbert.exporting.push import push as push
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
     from ownbert.finetuning.estimator import OwnBertRegressor as OwnBertRegressor
     from ownbert.finetuning.finetune import finetune as finetune
     from ownbert.fitting.fit import fit as fit
-    from ownbert.fitting.probe import probe as probe
+    from ownbert.fitting.network_probe import probe as probe
     from ownbert.hf.loading import load as load
     from ownbert.hf.loading import save as save
-    from ownbert.inference.embedder import Embedder as Embedder
+    from ownbert.inference.embedding.embedder import Embedder as Embedder
+    from ownbert.inference.embedding.vector_files import embed as embed
     from ownbert.inference.fill_mask import fill as fill
-    from ownbert.inference.merge import merge as merge
+    from ownbert.inference.output.merge import merge as merge
     from ownbert.inference.pipeline import Predictor as Predictor
     from ownbert.inference.predict import evaluate as evaluate
     from ownbert.inference.predict import predict as predict
-    from ownbert.inference.score import Scorer as Scorer
-    from ownbert.inference.score import score as score
-    from ownbert.inference.vector_files import embed as embed
+    from ownbert.inference.scoring.score import Scorer as Scorer
+    from ownbert.inference.scoring.score import score as score
     from ownbert.inspect.explain.explain import Explainer as Explainer
     from ownbert.inspect.explain.explain import explain as explain
     from ownbert.inspect.explain.faithfulness import faithfulness as faithfulness
     from ownbert.inspect.overview.describe import describe as describe
     from ownbert.nn.model import Model as Model
-    from ownbert.pretraining.run import pretrain as pretrain
+    from ownbert.pretraining.pretraining_run import pretrain as pretrain
     from ownbert.text.tokenizer import Tokenizer as Tokenizer
-    from ownbert.train.callbacks import Callbacks as Callbacks
+    from ownbert.train.watch.callbacks import Callbacks as Callbacks
     from ownbert.unlabelled.duplicates import duplicates as duplicates
     from ownbert.unlabelled.index import Index as Index
     from ownbert.unlabelled.index import build_index as build_index
@@ -73,13 +73,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
-    "Callbacks": "train.callbacks",
+    "Callbacks": "train.watch.callbacks",
     "EncoderConfig": "config",
     "Index": "unlabelled.index",
     "InputError": "errors",
     "Model": "nn.model",
     "Tokenizer": "text.tokenizer",
-    "Embedder": "inference.embedder",
+    "Embedder": "inference.embedding.embedder",
     "Predictor": "inference.pipeline",
     "OwnBertClassifier": "finetuning.estimator",
     "OwnBertRegressor": "finetuning.estimator",
@@ -87,7 +87,7 @@ _MODULES = {
     "build_index": "unlabelled.index",
     "describe": "inspect.overview.describe",
     "duplicates": "unlabelled.duplicates",
-    "embed": "inference.vector_files",
+    "embed": "inference.embedding.vector_files",
     "evaluate": "inference.predict",
     "explain": "inspect.explain.explain",
     "export": "exporting.export",
@@ -95,19 +95,19 @@ _MODULES = {
     "fill": "inference.fill_mask",
     "finetune": "finetuning.finetune",
     "fit": "fitting.fit",
-    "learn_vocabulary": "data.corpus.learn_vocabulary",
+    "learn_vocabulary": "corpus.learn_vocabulary",
     "load": "hf.loading",
     "load_tokenizer": "checkpoint",
-    "merge": "inference.merge",
+    "merge": "inference.output.merge",
     "predict": "inference.predict",
-    "prepare": "data.corpus.store",
-    "pretrain": "pretraining.run",
-    "probe": "fitting.probe",
+    "prepare": "corpus.store",
+    "pretrain": "pretraining.pretraining_run",
+    "probe": "fitting.network_probe",
     "push": "exporting.push",
     "quantize": "exporting.quantize",
     "save": "hf.loading",
-    "Scorer": "inference.score",
-    "score": "inference.score",
+    "Scorer": "inference.scoring.score",
+    "score": "inference.scoring.score",
     "topics": "unlabelled.topics",
     "to_label": "unlabelled.label",
 }

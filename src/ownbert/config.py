@@ -50,7 +50,7 @@ NORMS = ("layer_norm", "rms_norm")
 # what others have. Eight channels keep the products aligned.
 SEGMENTS = 8
 
-# How the gated layers become one (nn/sesame.py): the last layer alone, or the sum of all.
+# How the gated layers become one (nn/variants/sesame.py): the last layer alone, or the sum of all.
 LAYER_GATES = ("last", "sum")
 
 # The terms of disentangled attention (He et al. 2021, equation 4): what a query asks of a distance,
@@ -90,8 +90,8 @@ class HeadSpec:
         segments: how the vectors of a document's segments become one, one of
             ``POOLINGS``; None: each sequence has its own answer.
         crf: whether the tags of a sequence are decoded together.
-        features: rows of the tables of word features, one for each column of tags (nn/features.py);
-            None: the head reads no such columns.
+        features: rows of the tables of word features, one for each column of tags
+            (nn/variants/feature_embeddings.py); None: the head reads no such columns.
         feature_size: numbers that stand for the features of a word.
         ngrams: rows of a table of hashed n-grams whose sum stands beside the pooled vector; None:
             no such table.

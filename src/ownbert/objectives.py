@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ownbert.data.batch import Batch
-from ownbert.data.layout import to_device
-from ownbert.data.permutation import permuted_view
-from ownbert.data.sampled_softmax import CandidateSampler
-from ownbert.nn.kernels.cross_entropy import cross_entropy
+from ownbert.batches.batch import Batch
+from ownbert.batches.layout import to_device
+from ownbert.batches.permutation import permuted_view
+from ownbert.batches.sampled_softmax import CandidateSampler
+from ownbert.nn.fast.cross_entropy import cross_entropy
 from ownbert.nn.model import Model
 
 # How the model sees a batch. masked: as it is; causal: masked tokens put back, and each token sees
@@ -238,7 +238,7 @@ class ReplacedToken:
         return Loss(total, right, truth.numel(), (~truth).sum())
 
 
-# Of pretraining, by the names of the recipe (``OBJECTIVES`` in pretraining/recipe.py).
+# Of pretraining, by the names of the recipe (``OBJECTIVES`` in pretraining/pretrain_recipe.py).
 PRETRAINING: Mapping[str, Callable[[float], Objective]] = {
     "mlm": MaskedLM,
     "clm": CausalLM,

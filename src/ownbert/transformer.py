@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ownbert.batches.batch import Batch, from_padded, to_padded
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Batch, from_padded, to_padded
 from ownbert.errors import InputError
+from ownbert.nn.fast.linear_layers import Linear
 from ownbert.nn.heads import NextTokenHead
-from ownbert.nn.kernels.linear import Linear
 from ownbert.nn.model import Model
 
 # How many matrices of the paper a fused one holds.

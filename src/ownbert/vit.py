@@ -14,17 +14,17 @@ from typing import Any
 
 from torch import Tensor
 
+from ownbert.batches.batch import Batch
 from ownbert.checkpoint import copy_weights, first_of, named_tensors
 from ownbert.config import EncoderConfig, Image
-from ownbert.data.batch import Batch
-from ownbert.data.images.pixels import Processor as Processor
 from ownbert.errors import InputError
 from ownbert.families.rules import Rename
 from ownbert.families.vit import CLASSIFICATION, STRUCTURE, image_rules
 from ownbert.families.weight_map import WeightMap
+from ownbert.images.pixels import Processor as Processor
 from ownbert.nn.model import Model
-from ownbert.nn.patches import picture_batch
 from ownbert.nn.undrawn import shapes_alone
+from ownbert.nn.variants.patches import picture_batch
 
 _BLOCK, _TIMM = "encoder.blocks.{i}.", "blocks.{i}."
 

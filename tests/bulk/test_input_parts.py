@@ -12,8 +12,8 @@ import pytest
 
 from ownbert import InputError
 from ownbert.bulk.input_parts import InputFile, list_input_files, open_part, split_file
-from ownbert.data.readers.columns import ColumnNames
-from ownbert.inference.vector_files import records_of
+from ownbert.inference.embedding.vector_files import records_of
+from ownbert.tables.columns import ColumnNames
 
 ODD = ["", 'a "quoted" b', "one\ntwo\r\nthree", "a,b;c\td", "\u2028é", '"', "x" * 300]
 

@@ -16,7 +16,7 @@ from ownbert.bulk.part_worker import BulkJob, PartWorker, store_part
 from ownbert.bulk.parts_folder import PartsFolder
 from ownbert.bulk.ray_runner import _made_for
 from ownbert.bulk.storage import DONE
-from ownbert.data.readers.columns import ColumnNames
+from ownbert.tables.columns import ColumnNames
 
 
 def run(

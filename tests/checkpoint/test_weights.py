@@ -17,7 +17,7 @@ from ownbert.checkpoint import describe, load
 from ownbert.checkpoint.weights import read_weights
 from ownbert.config import HeadSpec
 from ownbert.errors import InputError
-from ownbert.inference.packed_encoder import PackedEncoder
+from ownbert.inference.embedding.packed_encoder import PackedEncoder
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import truncated_normal_
 from support.tiny import LABELS, made, parameters, same

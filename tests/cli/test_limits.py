@@ -9,12 +9,12 @@ import typer
 
 from ownbert import InputError
 from ownbert.cli import COMMANDS, app, usage_message
-from ownbert.fitting.recipe import FitRecipe
-from ownbert.pretraining.recipe import PhaseRecipe, PretrainRecipe
-from ownbert.serve.settings import ServeSettings
+from ownbert.fitting.fit_recipe import FitRecipe
+from ownbert.pretraining.pretrain_recipe import PhaseRecipe, PretrainRecipe
+from ownbert.serve.server_settings import ServeSettings
 from ownbert.settings import resolve, settings_of
-from ownbert.tasks.recipe import FinetuneRecipe
-from ownbert.translate.recipe import TranslateRecipe
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
+from ownbert.translate.translation_recipe import TranslateRecipe
 from support.cli import run_cli
 
 RECIPES = (PretrainRecipe, FinetuneRecipe, TranslateRecipe, FitRecipe, ServeSettings)

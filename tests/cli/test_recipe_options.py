@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from ownbert import InputError
 from ownbert.cli import app
-from ownbert.pretraining.recipe import PretrainRecipe
+from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.settings import between, each, one_of, positive, settings_of, up_to
-from ownbert.tasks.recipe import FinetuneRecipe
-from ownbert.translate.recipe import TranslateRecipe
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
+from ownbert.translate.translation_recipe import TranslateRecipe
 
 
 def command_of(*path: str) -> Any:

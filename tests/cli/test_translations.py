@@ -12,14 +12,14 @@ import pytest
 from ownbert.fitting.fit_card import write_fit_card
 from ownbert.fitting.report.advice import give_advice
 from ownbert.fitting.report.contents import LeaderboardRow, Report
-from ownbert.fitting.report.page import as_page
 from ownbert.fitting.report.report import as_json, as_text
+from ownbert.fitting.report.report_page import as_page
 from ownbert.inspect.trace.formula import formula_of
-from ownbert.inspect.trace.page import as_page as trace_page
+from ownbert.inspect.trace.trace_page import as_page as trace_page
 from ownbert.inspect.trace.worked_example import EXAMPLE, trace_attention
 from ownbert.language import CHINESE, PLACE, translated, translated_message, translated_page
 from ownbert.language.catalogue import catalogue
-from ownbert.train.display import describe, live_parts
+from ownbert.train.watch.display import describe, live_parts
 from support.fit_report import made_report
 from support.shown_texts import SOURCE, entries_to_add, messages, modules, prose, words
 
@@ -31,14 +31,15 @@ TEXTS, TEMPLATES = TABLES[""], TABLES["page"]
 # Modules whose sentences are for programmers (exceptions of Python, warnings of Transformers'
 # classes), or stand in pictures, which are drawn with fonts that may have no Chinese.
 NOT_TRANSLATED = (
-    *("__init__.py", "inference/other_names.py"),
-    *("hf/", "nn/", "views/", "data/examples/", "data/layout.py", "families/marian.py"),
-    *("inspect/explain/curves.py", "inspect/relevance/", "train/curves.py"),
-    *("train/distributed.py", "train/optim/"),
+    *("__init__.py", "inference/argument_aliases.py"),
+    *("hf/", "nn/", "views/", "batches/layout.py", "families/marian.py"),
+    *(f"corpus/{n}.py" for n in ("cooccurrence", "sentence_pairs", "span_examples")),
+    *(f"inspect/explain/{n}.py" for n in ("attribution", "faithfulness_curves", "overlay")),
+    *("train/watch/training_curves.py", "train/distributed.py", "train/optim/"),
     # Answers of a server, which are for programs.
-    *(f"serve/{n}.py" for n in ("app", "gate", "metrics", "models", "scheduler")),
+    *(f"serve/{n}.py" for n in ("app", "gate", "prometheus", "models", "scheduler")),
     *(f"serve/{n}.py" for n in ("served_model", "service")),
-    *(f"serve/{n}_api.py" for n in ("huggingface", "native", "openai", "tei")),
+    *(f"serve/api/{n}_api.py" for n in ("huggingface", "native", "openai", "tei")),
     *("text/sentencepiece.py", "text/sentences.py", "text/tokenizer.py"),
 )
 # What looks like prose and is code: names of styles and fields, others' messages, commands.

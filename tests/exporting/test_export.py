@@ -14,15 +14,15 @@ import torch
 
 import ownbert
 from ownbert import vit
+from ownbert.batches.batch import from_padded
 from ownbert.checkpoint import load, save
 from ownbert.config import HeadSpec
-from ownbert.data.batch import from_padded
 from ownbert.errors import InputError
 from ownbert.exporting.export import PARITY, notes_of, require_near
 from ownbert.exporting.formats import FORMATS, write_onnx
 from ownbert.exporting.padded import PaddedModel, named_outputs
 from ownbert.exporting.parity import CHOICES, compare, sequences_of
-from ownbert.inference.embedder import Embedder
+from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.engines import open_onnx
 from ownbert.nn.model import Model
 from ownbert.run.new_folder import complete_folder

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from ownbert.batches.batch import from_padded
 from ownbert.checkpoint import load
 from ownbert.config import Disentangled, EncoderConfig, HeadSpec
-from ownbert.data.batch import from_padded
 from ownbert.errors import InputError
 from ownbert.exporting.padded import PaddedModel
 from ownbert.nn.model import Model

@@ -17,9 +17,9 @@ from ownbert.checkpoint.weights import QUANTIZED
 from ownbert.errors import InputError
 from ownbert.exporting.quantize import REPORT, quantize
 from ownbert.families import family_of
-from ownbert.inference.embedder import Embedder
-from ownbert.nn.kernels.int8 import QuantizedLinear, activation_bits
+from ownbert.inference.embedding.embedder import Embedder
 from ownbert.nn.model import Model
+from ownbert.nn.packed.int8 import QuantizedLinear, activation_bits
 from support.cli import printed_rows, refusal, run_cli
 from support.tiny import CONFIG, TOKENIZER, change_config, contents, made
 

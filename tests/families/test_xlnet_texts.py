@@ -7,14 +7,14 @@ import pytest
 import torch
 import transformers
 
+from ownbert.batches.masking import ordinary_tokens
+from ownbert.batches.permutation import PermutedSpans
 from ownbert.checkpoint import load, load_tokenizer
-from ownbert.data.corpus.store import prepare
-from ownbert.data.examples.pairs import pretraining_data
-from ownbert.data.masking import ordinary_tokens
-from ownbert.data.permutation import PermutedSpans
+from ownbert.corpus.sentence_pairs import pretraining_data
+from ownbert.corpus.store import prepare
 from ownbert.errors import InputError
 from ownbert.exporting.padded import PaddedModel
-from ownbert.inference.embedder import Embedder
+from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.fill_mask import Filler
 from ownbert.inspect.trace.model_trace import trace_folder
 from ownbert.tasks.question_answering.answer_spans import encode_contexts, split_context

@@ -14,11 +14,11 @@ from ownbert.checkpoint import load_tokenizer, save
 from ownbert.config import EncoderConfig
 from ownbert.finetuning.default_settings import DefaultSettings
 from ownbert.finetuning.ensemble import Ensemble
+from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.labelled_splits import texts_of
-from ownbert.finetuning.run import FinetuningRun
 from ownbert.nn.model import Model
-from ownbert.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe
-from ownbert.train.log import read_log
+from ownbert.tasks.finetune_recipe import FinetuneData, FinetuneModel, FinetuneRecipe
+from ownbert.train.watch.log import read_log
 
 
 def tune(topics: Path, model: Path, output: Path, **options) -> Model:

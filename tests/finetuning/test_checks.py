@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 
-from ownbert.finetuning.checks import LabelledSplit, check_rows, label_counts
+from ownbert.finetuning.row_checks import LabelledSplit, check_rows, label_counts
 from ownbert.tasks.rows import Row, shortened
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from ownbert import evaluate, finetune
 from ownbert.checkpoint import describe
+from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.labelled_splits import stratified_sample
-from ownbert.finetuning.run import FinetuningRun
-from ownbert.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe, FinetuneRun
+from ownbert.tasks.finetune_recipe import FinetuneData, FinetuneModel, FinetuneRecipe, FinetuneRun
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import KEY
-from ownbert.train.log import read_log
+from ownbert.train.watch.log import read_log
 
 
 def rows_of(*targets) -> list[Row]:

@@ -10,8 +10,8 @@ import pytest
 from ownbert import InputError, finetune
 from ownbert.finetuning.labelled_splits import LabelledSplits
 from ownbert.train.job import Interrupted
-from ownbert.train.log import read_log
 from ownbert.train.state_files import newest_state
+from ownbert.train.watch.log import read_log
 
 WAYS: Mapping[str, Mapping[str, object]] = {
     "plain": {},

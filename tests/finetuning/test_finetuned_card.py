@@ -12,15 +12,15 @@ import pytest
 import yaml
 
 from ownbert import Predictor, finetune
-from ownbert.finetuning.checks import LabelledSplit
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuned_card import base_name, write_card
-from ownbert.finetuning.run import FinetuningRun
+from ownbert.finetuning.finetuning_run import FinetuningRun
+from ownbert.finetuning.row_checks import LabelledSplit
 from ownbert.run.model_card import MARK, hub_base
+from ownbert.tasks.finetune_recipe import FinetuneData, FinetuneModel, FinetuneRecipe, FinetuneRun
 from ownbert.tasks.metrics import LabelScore
-from ownbert.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe, FinetuneRun
 from ownbert.tasks.rows import Row
-from ownbert.train.recipe import Optim
+from ownbert.train.training_settings import Optim
 
 
 def front(card: str) -> dict:

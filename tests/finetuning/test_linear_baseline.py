@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 import ownbert
-from ownbert.data.readers.columns import ColumnNames
 from ownbert.finetuning import linear_baseline
 from ownbert.finetuning.linear_baseline import LinearBaseline, can_be_compared, score_baseline
-from ownbert.tasks.recipe import TaskSettings
+from ownbert.tables.columns import ColumnNames
+from ownbert.tasks.finetune_recipe import TaskSettings
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_class
 

@@ -9,7 +9,7 @@ import pytest
 
 from ownbert import evaluate, finetune
 from ownbert.errors import InputError
-from ownbert.finetuning import run
+from ownbert.finetuning import finetuning_run as run
 
 TOPICS = ("red", "green", "blue")
 

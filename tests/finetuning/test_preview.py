@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from ownbert.data.batch import Example
+from ownbert.batches.batch import Example
 from ownbert.finetuning.preview import preview_finetuning
 from ownbert.tasks.text_input import UnknownWords, readable
 from ownbert.text.tokenizer import Tokenizer

@@ -8,12 +8,12 @@ import pytest
 from ownbert import InputError, evaluate, finetune
 from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
-from ownbert.finetuning.run import FinetuningRun
+from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.search import combinations
 from ownbert.nn.model import Model
 from ownbert.settings import resolve
-from ownbert.tasks.recipe import FinetuneRecipe
-from ownbert.train.log import read_log
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
+from ownbert.train.watch.log import read_log
 from support.plots import matplotlib_installed
 
 

@@ -11,22 +11,22 @@ import pytest
 import yaml
 
 import ownbert
-from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.fitting.candidates import ComparedModel, Comparison, best_network
 from ownbert.fitting.fit import preview_fit
 from ownbert.fitting.labelled_rows import find_task, read_labelled
 from ownbert.fitting.networks import finetune_on
-from ownbert.fitting.student import taught_texts
+from ownbert.fitting.teaching.student import taught_texts
 from ownbert.inference.compute import Compute
 from ownbert.inference.finished_files import copy_files, finished_files
 from ownbert.inference.open_folder import open_folder
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
-from ownbert.tasks.recipe import FinetuneRecipe
+from ownbert.tables.columns import ColumnNames
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
-from ownbert.train.log import read_log
-from ownbert.views.features import Texts
+from ownbert.train.watch.log import read_log
+from ownbert.views.view_features import Texts
 from support.cli import run_cli
 from support.shared import made_once
 
@@ -330,7 +330,13 @@ def test_a_dry_run_says_what_would_be_fitted_and_writes_nothing(topics: Path, tm
     done = run_cli(*command, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert done.stdout == run_cli(*command).stdout
-    for text in ("2 without labels", "labels: ", "of the same kind?", "LSA\n", "distilled network\n"):
+    for text in (
+        "2 without labels",
+        "labels: ",
+        "of the same kind?",
+        "LSA\n",
+        "distilled network\n",
+    ):
         assert text in done.stdout
     assert list(tmp_path.iterdir()) == [other]
 

@@ -12,9 +12,9 @@ from ownbert.fitting.labelled_rows import LabelledRows, read_labelled
 from ownbert.tasks.task import task_class
 from ownbert.time_limit import OutOfTime, time_limit
 from ownbert.views.blending import loss
-from ownbert.views.features import VIEWS, Texts
-from ownbert.views.linear import Targets, fit_linear
+from ownbert.views.linear_models import Targets, fit_linear
 from ownbert.views.linear_view import LinearView
+from ownbert.views.view_features import VIEWS, Texts
 
 SKEWED = (90, 30, 10, 6)
 

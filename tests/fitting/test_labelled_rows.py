@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ownbert.data.readers.columns import ColumnNames
-from ownbert.data.readers.memory import table_of
 from ownbert.errors import InputError
 from ownbert.fitting.labelled_rows import find_task, read_labelled
+from ownbert.tables.columns import ColumnNames
+from ownbert.tables.memory import table_of
 
 
 def table(path: Path, labels: list, texts: list[str] | None = None) -> Path:

@@ -10,8 +10,8 @@ from ownbert.fitting.candidates import fit_on_folds
 from ownbert.fitting.labelled_rows import LabelledRows, read_labelled
 from ownbert.tasks.task import task_class
 from ownbert.time_limit import OutOfTime, time_limit
-from ownbert.views.features import VIEWS, Texts
-from ownbert.views.linear import Targets, fit_linear
+from ownbert.views.linear_models import Targets, fit_linear
+from ownbert.views.view_features import VIEWS, Texts
 
 
 @pytest.fixture(scope="module")

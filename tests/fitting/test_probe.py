@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ownbert.inference.embedder import Embedder
+from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.frozen_probe import embed_rows
 from support.cli import run_cli
 

@@ -8,12 +8,12 @@ import pytest
 
 from ownbert.fitting.candidates import fit_view
 from ownbert.fitting.labelled_rows import LabelledRows, read_labelled
-from ownbert.fitting.self_training import self_train
+from ownbert.fitting.teaching.self_training import self_train
 from ownbert.tasks.task import task_class
 from ownbert.time_limit import OutOfTime, time_limit
 from ownbert.views.blending import loss
-from ownbert.views.features import Texts
 from ownbert.views.linear_view import LinearView
+from ownbert.views.view_features import Texts
 
 NAMES = ("tfidf", "lsa")
 WEIGHTS = np.array([0.5, 0.5])

@@ -21,8 +21,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import ownbert
-from ownbert.fitting import findings, fit, minutes_curve, student
+from ownbert.fitting import findings, fit, minutes_curve
 from ownbert.fitting.report import report as written_report
+from ownbert.fitting.teaching import student
 from support.cli import run_cli
 
 TOPICS = ("red", "green", "blue")

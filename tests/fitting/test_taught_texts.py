@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from ownbert.fitting.taught_texts import mixed_texts, pieces_of
+from ownbert.fitting.teaching.taught_texts import mixed_texts, pieces_of
 
 
 def test_long_texts_are_cut_between_words_and_nothing_is_lost():

@@ -166,7 +166,7 @@ def test_a_label_at_padding_counts_as_there():
 
 
 def test_a_packed_batch_goes_in_as_well():
-    from ownbert.data.batch import from_padded
+    from ownbert.batches.batch import from_padded
 
     _, ours = pair("BertModel")
     given = padded()

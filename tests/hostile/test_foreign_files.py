@@ -13,7 +13,7 @@ from tests.support.tiny import TOKENIZER, change_config, change_weights, made
 
 from ownbert import hf
 from ownbert.checkpoint import load
-from ownbert.data.corpus.store import Store
+from ownbert.corpus.store import Store
 from ownbert.errors import InputError
 from ownbert.files import inside, parse_yaml, read_json
 from ownbert.inference.fill_mask import Filler

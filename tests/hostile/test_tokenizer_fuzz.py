@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ownbert.hf as hf
-from ownbert.text.bert import SPECIAL_TOKENS
+from ownbert.text.bert_rules import SPECIAL_TOKENS
 from ownbert.text.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")

@@ -21,6 +21,7 @@ EVERYONE = {
     "hub",
     "language",
     "limits",
+    "resumable_file",
     "schema",
     "settings",
     "terminal",
@@ -36,6 +37,7 @@ ALLOWED = {
     "hub": set(),
     "language": set(),
     "limits": set(),
+    "resumable_file": set(),
     "schema": set(),
     "settings": set(),
     "terminal": set(),
@@ -43,28 +45,34 @@ ALLOWED = {
     "time_limit": set(),
     "config": set(),
     "text": set(),
-    "data": {"text"},
-    "nn": {"config", "data"},
-    "objectives": {"config", "data", "nn"},
+    "tables": set(),
+    "images": set(),
+    "batches": {"text", "tables"},
+    "corpus": {"text", "tables", "batches"},
+    "nn": {"config", "batches"},
+    "objectives": {"config", "batches", "nn"},
     "families": {"config", "nn"},
     "checkpoint": {"config", "families", "nn", "text"},
-    "hf": {"config", "data", "families", "nn", "text", "checkpoint"},
-    "train": {"config", "data", "nn", "objectives"},
+    "hf": {"config", "batches", "families", "nn", "text", "checkpoint"},
+    "train": {"config", "batches", "nn", "objectives"},
     "run": {"config", "text", "nn", "objectives", "checkpoint", "train"},
-    "tasks": {"config", "text", "data", "nn", "objectives", "checkpoint", "train"},
-    "views": {"data"},
-    "inference": {"config", "text", "data", "nn", "checkpoint", "train", "run", "tasks", "views"},
-    "pretraining": {"config", "text", "data", "nn", "objectives", "checkpoint", "train", "run"}
-    | {"inference"},
-    "finetuning": {"config", "text", "data", "nn", "objectives", "checkpoint", "train", "run"}
-    | {"tasks", "inference", "pretraining", "views"},
-    "fitting": {"config", "data", "checkpoint", "train", "run", "tasks", "views", "inference"}
-    | {"pretraining", "finetuning"},
-    "unlabelled": {"data", "checkpoint", "run", "tasks", "views", "inference", "fitting"},
-    "vit": {"config", "data", "families", "nn", "checkpoint"},
-    "transformer": {"config", "data", "nn"},
-    "translate": {"config", "text", "data", "nn", "objectives", "checkpoint", "train", "run"}
-    | {"transformer"},
+    "tasks": {"config", "text", "nn", "objectives", "checkpoint", "train"}
+    | {"tables", "images", "batches"},
+    "views": {"batches", "corpus"},
+    "inference": {"config", "text", "nn", "checkpoint", "train", "run", "tasks", "views"}
+    | {"tables", "images", "batches", "corpus"},
+    "pretraining": {"config", "text", "nn", "objectives", "checkpoint", "train", "run"}
+    | {"batches", "corpus", "inference"},
+    "finetuning": {"config", "text", "nn", "objectives", "checkpoint", "train", "run", "tasks"}
+    | {"tables", "images", "batches", "corpus", "inference", "pretraining", "views"},
+    "fitting": {"config", "checkpoint", "train", "run", "tasks", "views", "inference"}
+    | {"tables", "batches", "corpus", "pretraining", "finetuning"},
+    "unlabelled": {"checkpoint", "run", "tasks", "views", "inference", "fitting"}
+    | {"tables", "batches", "corpus", "train"},
+    "vit": {"config", "images", "batches", "families", "nn", "checkpoint"},
+    "transformer": {"config", "batches", "nn"},
+    "translate": {"config", "text", "nn", "objectives", "checkpoint", "train", "run"}
+    | {"tables", "batches", "corpus", "transformer"},
 }
 LEAVES = {"cli", "inspect", "serve", "exporting", "bulk"}
 HEAVY = (
@@ -104,7 +112,7 @@ FILES = [p for p in sorted(SOURCE.rglob("*.py")) if part_of(p) not in ("__init__
 
 def test_every_part_has_its_place():
     assert {part_of(path) for path in FILES} <= ALLOWED.keys() | LEAVES
-    assert {"cli", "data", "nn", "text", "train", "tasks"} <= {part_of(path) for path in FILES}
+    assert {"cli", "batches", "nn", "text", "train", "tasks"} <= {part_of(path) for path in FILES}
 
 
 def test_imports_go_one_way():

@@ -21,7 +21,6 @@ from ownbert import InputError, embed, evaluate, finetune, merge, predict, pretr
 from ownbert.bulk.part_worker import BulkJob
 from ownbert.checkpoint import describe, load
 from ownbert.checkpoint.agreement import agrees
-from ownbert.data.readers.columns import ColumnNames
 from ownbert.exporting.export import copy_beside
 from ownbert.exporting.quantize import quantize
 from ownbert.hf.loading import load as load_with_api
@@ -30,7 +29,8 @@ from ownbert.inference.compute import Compute
 from ownbert.inference.open_folder import open_folder, settled
 from ownbert.inference.precision_check import EACH_AGREES, check_answers, check_vectors
 from ownbert.language import translated
-from ownbert.tasks import batched_forward as forward
+from ownbert.tables.columns import ColumnNames
+from ownbert.tasks.forward import batched_forward as forward
 from support.cli import refusal, run_cli
 from support.shared import made_once
 from support.tiny import change_weights

@@ -18,13 +18,13 @@ from ownbert.checkpoint import save
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.inference.compute import Compute
-from ownbert.inference.embedder import Embedder
+from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.engines import KINDS, PARITY
 from ownbert.inference.exported_network import FEW_TOKENS, PLACES, groups_by_length
 from ownbert.inference.fill_mask import Filled, Filler, fill
 from ownbert.inference.pipeline import Predictor
 from ownbert.nn.model import Model
-from ownbert.serve.refusals import Refusal
+from ownbert.serve.api.refusals import Refusal
 from ownbert.serve.served_model import ServedModel
 from ownbert.tasks.sentence_embedding.rank import EmbeddingTask
 from ownbert.tasks.task import KEY
@@ -311,7 +311,7 @@ def test_what_needs_another_output_leaves_the_file_aside(masked: Path, tmp_path:
 
 def test_metrics_count_the_padding_of_engines(exported: Path):
     pytest.importorskip("prometheus_client")
-    from ownbert.serve.metrics import Metrics
+    from ownbert.serve.prometheus import Metrics
 
     def share() -> float:
         return Metrics(lambda: 0, lambda: 0).registry.get_sample_value("ownbert_padding_share")

@@ -10,7 +10,7 @@ from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.inference.fill_mask import Filler, fill
 from ownbert.nn.model import Model
-from ownbert.text.bert import SPECIAL_TOKENS
+from ownbert.text.bert_rules import SPECIAL_TOKENS
 from ownbert.text.tokenizer import Tokenizer
 from support.tokenizer_folders import FOLDERS
 

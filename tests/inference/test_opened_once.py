@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ownbert.checkpoint import describe
-from ownbert.fitting.probe import probe
+from ownbert.fitting.network_probe import probe
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.tasks.task import KEY, task_of
 

@@ -14,7 +14,7 @@ import torch
 import ownbert
 from ownbert import InputError, Scorer, merge, score
 from ownbert.checkpoint import load
-from ownbert.inference.normal_profile import NORMAL, PARTS
+from ownbert.inference.scoring.normal_profile import NORMAL, PARTS
 from ownbert.views.normal_counts import NormalCounts
 from support.cli import refusal, run_cli
 from support.plots import matplotlib_installed
@@ -91,8 +91,8 @@ def test_exact_is_one_masked_token_at_a_time(bert: Path):
     # As the network itself says.
     model, tokenizer = load(bert, heads=["mlm"]), ownbert.load_tokenizer(bert)
     ids = tokenizer.input_format.one(tokenizer.encode(text))
-    from ownbert.data.batch import pack
-    from ownbert.data.example import Example
+    from ownbert.batches.batch import pack
+    from ownbert.batches.example import Example
 
     for position in range(1, len(ids) - 1):
         masked = np.array(ids)

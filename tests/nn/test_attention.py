@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ownbert.batches.batch import make_layout
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import make_layout
-from ownbert.nn.attention import BACKENDS, attend
+from ownbert.nn.attention.attend import BACKENDS, attend
+from ownbert.nn.attention.varlen import unsupported
 from ownbert.nn.context import Context
-from ownbert.nn.kernels.varlen import unsupported
 from ownbert.nn.multihead import Attention
 
 HEADS, SIZE = 2, 8

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ownbert.batches.layout import Layout, make_layout
 from ownbert.config import EncoderConfig
-from ownbert.data.layout import Layout, make_layout
-from ownbert.nn.attention import BACKENDS, AttentionResult, attend
+from ownbert.nn.attention.attend import BACKENDS, AttentionResult, attend
 from ownbert.nn.positions import RelativeBuckets, make_bias
 
 HEADS, SIZE = 2, 4

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from ownbert.batches.batch import Batch, from_padded
+from ownbert.batches.layout import Layout, make_layout
 from ownbert.config import POSITIONS, EncoderConfig
-from ownbert.data.batch import Batch, from_padded
-from ownbert.data.layout import Layout, make_layout
 from ownbert.nn.context import Cache, Context
 from ownbert.nn.model import Model
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from ownbert.batches.batch import Batch
+from ownbert.batches.layout import distances, make_layout
 from ownbert.config import Disentangled, EncoderConfig
-from ownbert.data.batch import Batch
-from ownbert.data.layout import distances, make_layout
 from ownbert.errors import InputError
-from ownbert.nn.attention import BACKENDS, attend
-from ownbert.nn.disentangled import DisentangledBias, DistanceTable, row_of
-from ownbert.nn.kernels.prepack import prepack
+from ownbert.nn.attention.attend import BACKENDS, attend
 from ownbert.nn.model import Model
+from ownbert.nn.packed.prepack import prepack
+from ownbert.nn.variants.disentangled import DisentangledBias, DistanceTable, row_of
 from support.floats import assert_close
 
 V3 = Disentangled(share_att_key=True, position_buckets=4, norm_rel_ebd=True)

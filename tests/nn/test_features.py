@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checkpoint import load, save
 from ownbert.config import EncoderConfig, HeadSpec
-from ownbert.data.batch import Batch, Example, pack
 from ownbert.errors import InputError
-from ownbert.nn.features import WordFeatures
 from ownbert.nn.model import Model
+from ownbert.nn.variants.feature_embeddings import WordFeatures
 from support.floats import assert_close
 from support.tiny import change_config
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ownbert.data.batch import Batch, from_padded
+from ownbert.batches.batch import Batch, from_padded
 from ownbert.nn.generate import Hypothesis, beam_search, greedy
 from ownbert.nn.model import Model
 from ownbert.transformer import log_probs, make_model

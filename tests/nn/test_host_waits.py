@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from ownbert.batches.batch import Batch, Example, pack
+from ownbert.batches.layout import make_layout
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Batch, Example, pack
-from ownbert.data.layout import make_layout
-from ownbert.nn.attention import attend
-from ownbert.nn.kernels.varlen import attend_varlen, unsupported
+from ownbert.nn.attention.attend import attend
+from ownbert.nn.attention.varlen import attend_varlen, unsupported
 from ownbert.nn.model import Model
 from ownbert.objectives import (
     BagOfWords,
@@ -26,8 +26,8 @@ from ownbert.objectives import (
     SentencePair,
 )
 from ownbert.train.optim.optimizers import make_optimizer
-from ownbert.train.recipe import Optim
 from ownbert.train.step import _clip
+from ownbert.train.training_settings import Optim
 
 CONFIG = EncoderConfig(
     vocab_size=60,

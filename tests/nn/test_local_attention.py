@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from ownbert.batches.batch import Batch
+from ownbert.batches.layout import make_layout
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Batch
-from ownbert.data.layout import make_layout
 from ownbert.errors import InputError
-from ownbert.nn.attention import attend
-from ownbert.nn.kernels.int8 import quantizable, quantize_linears
-from ownbert.nn.kernels.prepack import prepack
+from ownbert.nn.attention.attend import attend
 from ownbert.nn.model import Model
+from ownbert.nn.packed.int8 import quantizable, quantize_linears
+from ownbert.nn.packed.prepack import prepack
 from ownbert.train.flops import training_flops
 from support.floats import assert_close
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from ownbert.batches.batch import Batch, Example, pack
 from ownbert.config import EncoderConfig, Mobile
-from ownbert.data.batch import Batch, Example, pack
 from ownbert.nn.context import Cache, Context
 from ownbert.nn.model import Model
 

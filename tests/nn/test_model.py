@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from ownbert.batches.batch import Batch, Example, pack
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Batch, Example, pack
+from ownbert.nn.fast.dropout import Dropout
 from ownbert.nn.heads import MaskedLMHead
-from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.model import Model
 
 HEADS = ("mlm", "nsp", "classification")

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from ownbert.batches.batch import Batch, Example, pack
 from ownbert.config import POSITIONS, EncoderConfig, Mobile
-from ownbert.data.batch import Batch, Example, pack
 from ownbert.errors import InputError
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model, Outputs

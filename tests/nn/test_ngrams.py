@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from ownbert.batches.batch import Batch, Example, from_padded, pack
 from ownbert.config import HeadSpec
-from ownbert.data.batch import Batch, Example, from_padded, pack
 from ownbert.nn.model import Model
-from ownbert.nn.ngrams import WIDTH, NgramTable, ngram_buckets
+from ownbert.nn.variants.ngram_embeddings import WIDTH, NgramTable, ngram_buckets
 from support.floats import assert_close
 from support.tiny import CONFIG
 

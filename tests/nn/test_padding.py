@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from ownbert.batches.batch import Example, from_padded, pack
 from ownbert.config import POSITIONS, EncoderConfig, HeadSpec, Mobile
-from ownbert.data.batch import Example, from_padded, pack
 from ownbert.nn.model import Model
 from ownbert.nn.pooling import POOLINGS
 

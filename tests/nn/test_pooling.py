@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ownbert.batches.layout import Layout, make_layout
 from ownbert.config import EncoderConfig, HeadSpec
-from ownbert.data.layout import Layout, make_layout
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.nn.pooling import POOLINGS

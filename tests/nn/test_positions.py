@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from ownbert.batches.batch import Example, pack
+from ownbert.batches.layout import distances
 from ownbert.config import POSITIONS, EncoderConfig, Mobile
-from ownbert.data.batch import Example, pack
-from ownbert.data.layout import distances
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.nn.positions import Alibi, RelativeKeys, make_bias, rotate, sinusoids

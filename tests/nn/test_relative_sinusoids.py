@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from ownbert.batches.batch import Batch
+from ownbert.batches.layout import distances, make_layout
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Batch
-from ownbert.data.layout import distances, make_layout
-from ownbert.nn.attention import BACKENDS, attend
-from ownbert.nn.kernels.prepack import prepack
+from ownbert.nn.attention.attend import BACKENDS, attend
 from ownbert.nn.model import Model
+from ownbert.nn.packed.prepack import prepack
 from ownbert.nn.positions import RelativeSinusoids
 from support.floats import assert_close
 

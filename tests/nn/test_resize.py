@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from ownbert.batches.batch import Batch, Example, pack
 from ownbert.config import EncoderConfig, Mobile
-from ownbert.data.batch import Batch, Example, pack
 from ownbert.errors import InputError
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model

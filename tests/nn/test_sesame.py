@@ -11,15 +11,15 @@ import torch
 import transformers
 
 import ownbert.hf as hf
+from ownbert.batches.batch import Batch, Example, pack
+from ownbert.batches.layout import make_layout
 from ownbert.checkpoint import load, save
 from ownbert.config import EncoderConfig, HeadSpec, Mobile
-from ownbert.data.batch import Batch, Example, pack
-from ownbert.data.layout import make_layout
 from ownbert.errors import InputError
 from ownbert.exporting.padded import PaddedModel
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import Attention
-from ownbert.nn.sesame import LayerGate, blur
+from ownbert.nn.variants.sesame import LayerGate, blur
 from support.floats import assert_close
 
 CONFIG = EncoderConfig(

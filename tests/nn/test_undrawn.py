@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from ownbert.batches.batch import Example, pack
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Example, pack
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import Undrawn, materialize, shapes_alone, truncated_normal_
 

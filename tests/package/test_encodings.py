@@ -12,12 +12,12 @@ import pytest
 
 import ownbert
 from ownbert import InputError
-from ownbert.data.corpus.documents import read_documents
-from ownbert.data.corpus.store import Store
-from ownbert.data.readers.conll import read_conll
-from ownbert.data.readers.tables import columns, read_records
+from ownbert.corpus.documents import read_documents
+from ownbert.corpus.store import Store
 from ownbert.encodings import reading_as
 from ownbert.files import open_text
+from ownbert.tables.conll import read_conll
+from ownbert.tables.tables import columns, read_records
 from support.cli import printed_rows, refusal, run_cli
 
 GERMAN = "Größe, Straße: ägyptisch – „Ölförderung“ 5 €"

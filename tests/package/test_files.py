@@ -221,7 +221,7 @@ def test_missing_and_unreadable_are_told_at_the_call(tmp_path: Path):
 
 def test_modules_of_the_command_line_import_nothing_heavy():
     modules = (
-        "ownbert.files, ownbert.data.corpus.documents, ownbert.data.corpus.learn_vocabulary, "
+        "ownbert.files, ownbert.corpus.documents, ownbert.corpus.learn_vocabulary, "
         "ownbert.text.sentences"
     )
     code = (

@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from ownbert.batches.batch import Batch, Example, pack
+from ownbert.batches.sampled_softmax import Candidates, CandidateSampler
 from ownbert.config import EncoderConfig, HeadSpec
-from ownbert.data.batch import Batch, Example, pack
-from ownbert.data.sampled_softmax import Candidates, CandidateSampler
 from ownbert.nn.model import Model
 from ownbert.objectives import (
     PRETRAINING,
@@ -26,11 +26,11 @@ from ownbert.objectives import (
     corrupted_view,
     unmasked,
 )
-from ownbert.pretraining.recipe import OBJECTIVES as RECIPE_NAMES
-from ownbert.pretraining.recipe import PretrainTask
+from ownbert.pretraining.pretrain_recipe import OBJECTIVES as RECIPE_NAMES
+from ownbert.pretraining.pretrain_recipe import PretrainTask
 from ownbert.tasks.row_objectives import SingleLabelObjective
-from ownbert.train.recipe import Optim
 from ownbert.train.step import NotANumber, StepStats, count_targets, step
+from ownbert.train.training_settings import Optim
 
 OBJECTIVES: list[Objective] = [MaskedLM(weight=0.7), SentencePair(weight=1.5)]
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from ownbert import InputError
-from ownbert.pretraining.recipe import PretrainRecipe
+from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.settings import dump, resolve
-from ownbert.tasks.recipe import FinetuneRecipe
-from ownbert.train.recipe import Optim
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.train.schedule import factor
-from ownbert.translate.recipe import TranslateRecipe
+from ownbert.train.training_settings import Optim
+from ownbert.translate.translation_recipe import TranslateRecipe
 
 
 def test_options_come_after_overrides_and_these_after_the_file(tmp_path: Path):

@@ -107,7 +107,7 @@ def test_padding_never_matters(norm_first: bool):
 
 
 def test_what_is_read_must_be_there():
-    from ownbert.data.batch import from_padded
+    from ownbert.batches.batch import from_padded
 
     model = make_model(9, 9, **TINY)
     with pytest.raises(ValueError, match=r"batch\.source"):

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 
 import ownbert
 from ownbert import vit
+from ownbert.batches.batch import Example, pack
 from ownbert.checkpoint import load, save
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Example, pack
-from ownbert.data.images.pixels import Processor, split_into_patches
 from ownbert.errors import InputError
+from ownbert.images.pixels import Processor, split_into_patches
 from support.floats import assert_close
 
 SMALL: dict[str, Any] = {

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from ownbert.batches.batch import from_padded
 from ownbert.checkpoint import load, save
-from ownbert.data.batch import from_padded
 from support.floats import assert_close
 
 transformers = pytest.importorskip("transformers")

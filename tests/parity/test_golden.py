@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from ownbert.batches.batch import from_padded
 from ownbert.checkpoint import load
-from ownbert.data.batch import from_padded
 from support.floats import assert_close
 
 FOLDER = Path(__file__).parents[1] / "golden"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from ownbert.checkpoint.translation import load_translation, save_translation
+from ownbert.checkpoint.transformer_folder import load_translation, save_translation
 from ownbert.errors import InputError
 from ownbert.transformer import log_probs, make_model
 from support.floats import assert_close

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from ownbert.batches.batch import Batch, from_padded, to_padded
 from ownbert.checkpoint import load, load_tokenizer
-from ownbert.data.batch import Batch, from_padded, to_padded
 from ownbert.nn.model import Model
 from support.floats import assert_close
 

@@ -10,7 +10,7 @@ from transformers import BertConfig, BertForPreTraining
 
 import ownbert
 from ownbert import InputError
-from ownbert.data.batch import from_padded
+from ownbert.batches.batch import from_padded
 from ownbert.inference.fill_mask import Filler
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]

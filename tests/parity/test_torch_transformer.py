@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ownbert.data.batch import to_padded
+from ownbert.batches.batch import to_padded
 from ownbert.nn.positions import sinusoids
 from ownbert.transformer import from_torch, make_model, to_batch
 from support.floats import assert_close

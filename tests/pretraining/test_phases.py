@@ -8,8 +8,8 @@ import pytest
 import transformers
 
 from ownbert import InputError, pretrain
-from ownbert.pretraining.recipe import PretrainRecipe
-from ownbert.pretraining.run import preview_pretraining
+from ownbert.pretraining.pretrain_recipe import PretrainRecipe
+from ownbert.pretraining.pretraining_run import preview_pretraining
 from ownbert.settings import dump, resolve
 from ownbert.text.tokenizer import Tokenizer
 from support.training_runs import learnt

@@ -11,10 +11,10 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from ownbert import InputError, finetune, load_tokenizer, pretrain
+from ownbert.batches.batch import from_padded
 from ownbert.checkpoint import load
-from ownbert.data.batch import from_padded
 from ownbert.nn.model import Model
-from ownbert.pretraining.recipe import PretrainRecipe
+from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.settings import resolve
 from ownbert.train.state_files import SavedState, newest_state
 from support.training_runs import rows

@@ -11,9 +11,9 @@ import torch
 from transformers import AutoModel
 
 from ownbert import Embedder, InputError, finetune, prepare, pretrain
+from ownbert.batches.batch import from_padded
 from ownbert.checkpoint import load, save
-from ownbert.data.batch import from_padded
-from ownbert.nn.features import WordFeatures
+from ownbert.nn.variants.feature_embeddings import WordFeatures
 from ownbert.text.tokenizer import Tokenizer
 from support.cli import run_cli
 from support.floats import assert_close

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from ownbert import InputError, learn_vocabulary, prepare, pretrain
-from ownbert.pretraining.recipe import PretrainData, PretrainRecipe
-from ownbert.pretraining.run import preview_pretraining
+from ownbert.pretraining.pretrain_recipe import PretrainData, PretrainRecipe
+from ownbert.pretraining.pretraining_run import preview_pretraining
 from ownbert.settings import resolve
-from ownbert.train.recipe import Run
+from ownbert.train.training_settings import Run
 from support.training_runs import learnt
 
 

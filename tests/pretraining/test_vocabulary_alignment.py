@@ -14,15 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ownbert import InputError, prepare
+from ownbert.batches.batch import Example, pack
 from ownbert.checkpoint import load, save
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Example, pack
-from ownbert.data.corpus.store import Store
+from ownbert.corpus.store import Store
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner
 from ownbert.pretraining.init_weights import new_learner
-from ownbert.pretraining.recipe import PretrainData, PretrainModel, PretrainRecipe, PretrainTask
-from ownbert.pretraining.run import Pretraining
+from ownbert.pretraining.pretrain_recipe import (
+    PretrainData,
+    PretrainModel,
+    PretrainRecipe,
+    PretrainTask,
+)
+from ownbert.pretraining.pretraining_run import Pretraining
 from ownbert.pretraining.vocabulary_alignment import (
     MATCH_KINDS,
     AlignmentReport,

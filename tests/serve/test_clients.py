@@ -16,8 +16,8 @@ from PIL import Image
 
 import ownbert
 from ownbert import Embedder, Predictor, finetune
+from ownbert.batches.batch import Example
 from ownbert.checkpoint import load
-from ownbert.data.batch import Example
 from ownbert.inspect.internals.attention_maps import attention_maps
 from ownbert.translate.decode import Translator
 from support.sequences import copying

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ownbert.errors import InputError
-from ownbert.serve.refusals import Refusal
+from ownbert.serve.api.refusals import Refusal
 from ownbert.serve.scheduler import QueuedRequest, Scheduler
 
 

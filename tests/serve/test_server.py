@@ -18,10 +18,10 @@ import pytest
 
 import ownbert
 from ownbert.errors import InputError
+from ownbert.serve.api.refusals import Refusal
 from ownbert.serve.models import Models
-from ownbert.serve.refusals import Refusal
 from ownbert.serve.served_model import ServedModel
-from ownbert.serve.settings import ServeSettings
+from ownbert.serve.server_settings import ServeSettings
 from support.cli import run_cli
 from support.serving import Served, served
 from support.tiny import change_weights, made

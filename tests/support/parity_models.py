@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from ownbert.batches.batch import Batch, from_padded
 from ownbert.checkpoint import load, save
-from ownbert.data.batch import Batch, from_padded
 from ownbert.families import FAMILIES
 from support.floats import assert_close
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ownbert.data.corpus.store import Store, prepare
-from ownbert.data.examples.pairs import PretrainingData, pretraining_data
-from ownbert.data.masking import Masking, ordinary_tokens
+from ownbert.batches.masking import Masking, ordinary_tokens
+from ownbert.corpus.sentence_pairs import PretrainingData, pretraining_data
+from ownbert.corpus.store import Store, prepare
 from ownbert.text.tokenizer import Tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -15,18 +15,18 @@ transformers = pytest.importorskip("transformers", "4.57")
 pytest.importorskip("sentencepiece")
 
 from ownbert import Embedder, InputError, finetune  # noqa: E402
+from ownbert.batches.batch import pack  # noqa: E402
+from ownbert.batches.example import Example  # noqa: E402
 from ownbert.checkpoint import describe, load, save  # noqa: E402
-from ownbert.data.batch import pack  # noqa: E402
-from ownbert.data.example import Example  # noqa: E402
 from ownbert.inference.compute import Compute  # noqa: E402
 from ownbert.inference.open_folder import open_folder  # noqa: E402
 from ownbert.inference.pipeline import Predictor  # noqa: E402
 from ownbert.inspect.overview.describe import describe as describe_model  # noqa: E402
 from ownbert.nn.model import Model  # noqa: E402
 from ownbert.tasks.rows import Row  # noqa: E402
-from ownbert.train.callbacks import Callbacks  # noqa: E402
-from ownbert.train.log import read_log  # noqa: E402
 from ownbert.train.state_files import newest_state  # noqa: E402
+from ownbert.train.watch.callbacks import Callbacks  # noqa: E402
+from ownbert.train.watch.log import read_log  # noqa: E402
 from support.floats import assert_close  # noqa: E402
 from support.tokenizer_folders import SNIPPETS, t5_folder  # noqa: E402
 

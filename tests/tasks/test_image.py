@@ -18,16 +18,16 @@ from typer.testing import CliRunner
 from ownbert import InputError, evaluate, finetune, predict
 from ownbert.checkpoint import describe
 from ownbert.cli import app
-from ownbert.data.images.image_files import ImageSource
-from ownbert.data.images.pixels import PROCESSOR, Processor
-from ownbert.finetuning.init_weights import sinusoidal_positions
+from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.labelled_splits import LabelledSplits
 from ownbert.finetuning.preview import preview_finetuning
-from ownbert.finetuning.run import FinetuningRun
+from ownbert.finetuning.start.task_weights import sinusoidal_positions
+from ownbert.images.image_files import ImageSource
+from ownbert.images.pixels import PROCESSOR, Processor
 from ownbert.inference.open_folder import open_folder
 from ownbert.settings import resolve
-from ownbert.tasks.image import ImageTask, choose_sizes
-from ownbert.tasks.recipe import FinetuneRecipe, TaskSettings, Vit
+from ownbert.tasks.finetune_recipe import FinetuneRecipe, TaskSettings, Vit
+from ownbert.tasks.images.image import ImageTask, choose_sizes
 from ownbert.train.job import Interrupted
 from support.cli import run_cli
 from support.floats import assert_close

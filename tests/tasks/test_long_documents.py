@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from ownbert import InputError, evaluate, finetune
+from ownbert.batches.batch import Example
 from ownbert.checkpoint import load
-from ownbert.data.batch import Example
-from ownbert.finetuning.run import FinetuningRun, WordsInUse
+from ownbert.finetuning.finetuning_run import FinetuningRun, WordsInUse
 from ownbert.inference.open_folder import open_folder
 from ownbert.settings import resolve
-from ownbert.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe, TaskSettings
+from ownbert.tasks.finetune_recipe import FinetuneData, FinetuneModel, FinetuneRecipe, TaskSettings
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import task_class
 from ownbert.tasks.text_input import EncodedRows

@@ -19,11 +19,11 @@ from transformers import AutoModelForSequenceClassification
 from typer.testing import CliRunner
 
 from ownbert import InputError, evaluate, finetune, predict
+from ownbert.batches.batch import Example, pack
 from ownbert.cli import app
-from ownbert.data.batch import Example, pack
 from ownbert.inference.open_folder import open_folder
+from ownbert.tasks.finetune_recipe import TaskSettings
 from ownbert.tasks.multilabel import MultiLabelTask, best_threshold, score_multilabel
-from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.row_objectives import MultiLabelObjective
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import KEY

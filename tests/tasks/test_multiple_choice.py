@@ -13,11 +13,11 @@ from transformers import AutoModelForMultipleChoice, AutoTokenizer
 from typer.testing import CliRunner
 
 from ownbert import InputError, evaluate, finetune, predict
+from ownbert.batches.batch import pack
 from ownbert.checkpoint import describe
 from ownbert.cli import app
-from ownbert.data.batch import pack
-from ownbert.data.readers.columns import ColumnNames
 from ownbert.inference.open_folder import open_folder
+from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.multiple_choice import MultipleChoiceTask
 from ownbert.tasks.row_objectives import MultipleChoiceObjective, RDrop
 from ownbert.tasks.rows import Row

@@ -21,12 +21,12 @@ from transformers import AutoModelForSequenceClassification
 from typer.testing import CliRunner
 
 from ownbert import InputError, evaluate, finetune, predict
+from ownbert.batches.batch import Example, pack
 from ownbert.checkpoint import load
 from ownbert.cli import app
-from ownbert.data.batch import Example, pack
-from ownbert.data.readers.columns import ColumnNames
 from ownbert.inference.open_folder import open_folder
-from ownbert.tasks.packed_network import PackedNetwork
+from ownbert.tables.columns import ColumnNames
+from ownbert.tasks.forward.packed_network import PackedNetwork
 from ownbert.tasks.regression import RegressionTask, score_regression
 from ownbert.tasks.row_objectives import RegressionObjective
 from ownbert.tasks.rows import Row

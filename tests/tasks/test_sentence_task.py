@@ -11,14 +11,14 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from ownbert import InputError, evaluate, finetune
+from ownbert.batches.batch import Example, pack
 from ownbert.checkpoint import load
-from ownbert.data.batch import Example, pack
 from ownbert.files import read_yaml
-from ownbert.finetuning.run import FinetuningRun, WordsInUse
+from ownbert.finetuning.finetuning_run import FinetuningRun, WordsInUse
 from ownbert.inference.open_folder import open_folder
-from ownbert.tasks.batched_forward import forward_rows
-from ownbert.tasks.packed_network import PackedNetwork
-from ownbert.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe, TaskSettings
+from ownbert.tasks.finetune_recipe import FinetuneData, FinetuneModel, FinetuneRecipe, TaskSettings
+from ownbert.tasks.forward.batched_forward import forward_rows
+from ownbert.tasks.forward.packed_network import PackedNetwork
 from ownbert.tasks.row_objectives import RDrop, SingleLabelObjective, symmetric_kl
 from ownbert.tasks.rows import Row
 
@@ -322,7 +322,7 @@ def test_a_step_does_not_depend_on_how_it_is_cut(
     train = documents(tmp_path / "train.csv", rows=24, words=60)
     weights = []
     for most in (100_000, 150):
-        monkeypatch.setattr("ownbert.finetuning.run.MICRO_TOKENS", most)
+        monkeypatch.setattr("ownbert.finetuning.finetuning_run.MICRO_TOKENS", most)
         output = tmp_path / str(most)
         options = {"train": train, "dev": train, "dropout": 0.0, "precision": "float32"}
         model = tune(tmp_path, pretrained, output, max_steps=3, batch_size=8, **options)

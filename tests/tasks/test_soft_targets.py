@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from ownbert import InputError, evaluate
-from ownbert.data.batch import Batch, Example, pack
+from ownbert.batches.batch import Batch, Example, pack
 from ownbert.finetuning.finetune_folder import FinetuneFolder
-from ownbert.finetuning.run import FinetuningRun
+from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.tasks.classification import ClassificationTask
+from ownbert.tasks.finetune_recipe import FinetuneModel, FinetuneRecipe, FinetuneRun, TaskSettings
 from ownbert.tasks.multilabel import MultiLabelTask
-from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, FinetuneRun, TaskSettings
 from ownbert.tasks.row_objectives import MultiLabelObjective, SingleLabelObjective
 from ownbert.tasks.rows import Row
 from support.floats import assert_close

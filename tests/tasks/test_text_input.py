@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import transformers
 
+from ownbert.batches.batch import Example, pack
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Example, pack
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, UnknownWords, join
 from ownbert.text.tokenizer import Tokenizer
 from support.tokenizer_folders import FOLDERS

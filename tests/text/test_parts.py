@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ownbert.errors import InputError
-from ownbert.text.parts import PART, TOGETHER, parts_of, places_to_cut
+from ownbert.text.text_parts import PART, TOGETHER, parts_of, places_to_cut
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.time_limit import Abandoned, wanted_until
 from support import tokenizer_folders

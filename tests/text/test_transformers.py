@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ownbert.text.bert import SPECIAL_TOKENS
+from ownbert.text.bert_rules import SPECIAL_TOKENS
 from ownbert.text.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ownbert.train.curves import _panels
+from ownbert.train.watch.training_curves import _panels
 
 pytestmark = pytest.mark.usefixtures("plots")
 

@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 import torch
 
+from ownbert.batches.batch import Example, pack
+from ownbert.batches.loader import Position
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Example, pack
-from ownbert.data.loader import Position
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, MaskedLM
-from ownbert.pretraining.recipe import PretrainRecipe
-from ownbert.pretraining.run import Pretraining
+from ownbert.pretraining.pretrain_recipe import PretrainRecipe
+from ownbert.pretraining.pretraining_run import Pretraining
 from ownbert.settings import resolve
-from ownbert.train.display import Display
-from ownbert.train.evaluation_budget import EvaluationClock, affordable_tokens
 from ownbert.train.job import Job, Monitor, Phase
 from ownbert.train.loop import train
 from ownbert.train.optim.optimizers import make_optimizer
-from ownbert.train.recipe import Optim, Run
 from ownbert.train.state import TrainState
+from ownbert.train.training_settings import Optim, Run
+from ownbert.train.watch.display import Display
+from ownbert.train.watch.evaluation_budget import EvaluationClock, affordable_tokens
 
 CONFIG = EncoderConfig(
     vocab_size=20,

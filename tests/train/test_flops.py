@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from ownbert.batches.batch import Example, pack
 from ownbert.config import EncoderConfig, Mobile
-from ownbert.data.batch import Example, pack
 from ownbert.nn.model import Model
 from ownbert.train.flops import matmul_rate, training_flops
 

@@ -19,7 +19,7 @@ from ownbert.train.optim.optimizers import (
     describe_groups,
     make_optimizer,
 )
-from ownbert.train.recipe import OPTIMIZERS, Optim
+from ownbert.train.training_settings import OPTIMIZERS, Optim
 
 # Peak rates that suit the small problem below; 0.02 for the others.
 RATES = {"adadelta": 3.0, "rprop": 0.01, "asgd": 0.05, "sgd": 0.05, "adagrad": 0.1, "muon": 0.05}

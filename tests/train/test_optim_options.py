@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 import torch
 
+from ownbert.batches.batch import Example, pack
+from ownbert.batches.loader import Position
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Example, pack
-from ownbert.data.loader import Position
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, MaskedLM
-from ownbert.train.display import Display
 from ownbert.train.job import Job, Monitor, Phase
 from ownbert.train.loop import train
 from ownbert.train.optim.optimizers import decay_groups, make_optimizer
-from ownbert.train.recipe import Optim, Run
 from ownbert.train.state import TrainState
 from ownbert.train.state_files import SavedState
 from ownbert.train.step import count_targets, step
+from ownbert.train.training_settings import Optim, Run
+from ownbert.train.watch.display import Display
 
 CONFIG = EncoderConfig(
     vocab_size=40,

@@ -5,15 +5,15 @@ import pytest
 import torch
 from torch import nn
 
+from ownbert.batches.batch import Example, pack
 from ownbert.config import HeadSpec
-from ownbert.data.batch import Example, pack
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner
 from ownbert.tasks.row_objectives import SingleLabelObjective
 from ownbert.train.optim.optimizers import describe_groups, make_optimizer
-from ownbert.train.optim.rows import RowAdagrad
-from ownbert.train.recipe import Optim
+from ownbert.train.optim.sparse_rows import RowAdagrad
 from ownbert.train.step import step
+from ownbert.train.training_settings import Optim
 from support.floats import assert_close
 from support.tiny import CONFIG
 

@@ -11,7 +11,7 @@ from ownbert import checkpoint
 from ownbert.cli import translate as command
 from ownbert.errors import InputError
 from ownbert.translate.decode import Translator
-from ownbert.translate.pairs import encode_sources
+from ownbert.translate.translation_pairs import encode_sources
 from support.cli import run_cli
 from support.sequences import copying, files, rows
 

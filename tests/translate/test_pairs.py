@@ -8,8 +8,8 @@ import pytest
 
 from ownbert.errors import InputError
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.translate.pairs import PairData, Pairs, hold_out, read_pairs
-from ownbert.translate.recipe import PairFiles
+from ownbert.translate.translation_pairs import PairData, Pairs, hold_out, read_pairs
+from ownbert.translate.translation_recipe import PairFiles
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ownbert.checkpoint.translation import load_translation
+from ownbert.checkpoint.transformer_folder import load_translation
 from ownbert.errors import InputError
-from ownbert.train.callbacks import Callbacks
 from ownbert.train.job import Interrupted
 from ownbert.train.state_files import list_states
+from ownbert.train.watch.callbacks import Callbacks
 from ownbert.translate.decode import Translator
-from ownbert.translate.run import preview_translation, train_translation
+from ownbert.translate.translation_run import preview_translation, train_translation
 from support.sequences import SETTINGS, Row, files, rows
 
 SHORT = {**SETTINGS, "d_model": 16, "d_ff": 32, "model.h": 2, "batch_tokens": 200}

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 import ownbert
-from ownbert.data.readers.columns import ColumnNames
-from ownbert.data.readers.label_studio import read_export
 from ownbert.errors import InputError
 from ownbert.fitting.added_rows import with_added
+from ownbert.tables.columns import ColumnNames
+from ownbert.tables.label_studio import read_export
 from ownbert.unlabelled.choice import choose, rare_labels, share_of_rare, uncertainty
 from ownbert.unlabelled.fit_report import worth_of_labels
 from support.cli import run_cli

@@ -14,7 +14,7 @@ from ownbert.views.blending import (
     loss,
     to_scores,
 )
-from ownbert.views.linear import Targets, log_softmax, loss_and_slope
+from ownbert.views.linear_models import Targets, log_softmax, loss_and_slope
 
 
 def rows(task: str, count: int = 400, seed: int = 0) -> tuple[Targets, list[np.ndarray]]:

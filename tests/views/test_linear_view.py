@@ -8,10 +8,10 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from ownbert.errors import InputError
-from ownbert.views.features import VIEWS, Texts
-from ownbert.views.linear import Targets, fit_linear, log_softmax
 from ownbert.views.linear_files import LINEAR
+from ownbert.views.linear_models import Targets, fit_linear, log_softmax
 from ownbert.views.linear_view import LinearView
+from ownbert.views.view_features import VIEWS, Texts
 
 
 def topics(seed: int, texts: int) -> tuple[list[tuple[str]], np.ndarray]:

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from ownbert.views.ngrams import WordNgrams, character_ngrams
+from ownbert.views.ngram_counts import WordNgrams, character_ngrams
 
 
 def tokenised(seed: int, texts: int = 40) -> list[list[str]]:

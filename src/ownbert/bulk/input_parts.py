@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.bulk.storage import as_address, is_local, open_file_system, read_errors
-from ownbert.data.corpus.documents import find_files
-from ownbert.data.readers.delimited import all_rows
-from ownbert.data.readers.memory import MemoryTable, arrow_cells
-from ownbert.data.readers.tables import ENDINGS, kind_of
+from ownbert.corpus.documents import find_files
 from ownbert.errors import InputError
 from ownbert.files import GZIP_MAGIC, READ_BUFFER, UTF8_BOM
+from ownbert.tables.delimited import all_rows
+from ownbert.tables.memory import MemoryTable, arrow_cells
+from ownbert.tables.tables import ENDINGS, kind_of
 
 # Bytes of text after which a part ends, whatever its number of rows.
 _MOST_BYTES = 1 << 26
@@ -46,7 +46,7 @@ class InputFile:
 
     @property
     def kind(self) -> str:
-        """As of ``ownbert.data.readers.tables.kind_of``."""
+        """As of ``ownbert.tables.tables.kind_of``."""
         return kind_of(Path(self.address).name)
 
 

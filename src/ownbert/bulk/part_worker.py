@@ -15,12 +15,12 @@ from typing import Any
 from ownbert.bulk.input_parts import InputFile, InputPart, open_part
 from ownbert.bulk.storage import DONE, StoredFolder
 from ownbert.checkpoint.agreement import ANSWERS, VECTORS
-from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.inference.compute import AS_FOLDER, Compute
+from ownbert.inference.embedding.vector_files import RowVectors
 from ownbert.inference.open_folder import settled
 from ownbert.inference.predict import RowPredictions
-from ownbert.inference.vector_files import RowVectors
+from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.rows import OutputOptions
 
 # So often a part may end its worker: Ray itself would start another one for ever.

@@ -13,8 +13,8 @@ from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.families.family import OWN_FIELDS
 from ownbert.families.weight_map import MISSING, UNEXPECTED, WeightMap
-from ownbert.nn.kernels.int8 import QuantizedLinear
 from ownbert.nn.model import Model
+from ownbert.nn.packed.int8 import QuantizedLinear
 from ownbert.nn.undrawn import materialize
 
 # How the names of the tensors of ``nn.sesame.LayerGate`` begin.

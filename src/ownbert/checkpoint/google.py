@@ -15,8 +15,8 @@ from ownbert.errors import InputError
 from ownbert.files import read_json, refuse_same
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
-from ownbert.text.files import read_vocabulary
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.text.tokenizer_folder import read_vocabulary
 
 CONFIG, VOCABULARY = "bert_config.json", "vocab.txt"
 # What the optimiser keeps of each tensor, and counters.

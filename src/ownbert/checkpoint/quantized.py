@@ -21,8 +21,8 @@ from ownbert.checkpoint.model_files import CONFIG, QUANTIZED, QUANTIZED_KEY
 from ownbert.checkpoint.weights import read_file, require_finite
 from ownbert.errors import InputError
 from ownbert.nn.encoder import Encoder
-from ownbert.nn.kernels.int8 import quantizable, quantize_linears, quantize_weight
 from ownbert.nn.model import Model
+from ownbert.nn.packed.int8 import quantizable, quantize_linears, quantize_weight
 
 # In config.json: how the folder is quantized.
 _INT8 = {"weights": "int8", "scales": "channel", "activations": "token"}

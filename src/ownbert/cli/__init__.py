@@ -339,7 +339,7 @@ def usage_message(error: Any) -> str:
     message = error.format_message().rstrip(".").removeprefix("Invalid value for ")
     ctx = getattr(error, "ctx", None)
     if wrong := re.match(r"No such command '(.+?)'", message):
-        from ownbert.data.readers.columns import COLUMNS
+        from ownbert.tables.columns import COLUMNS
 
         if instead := meant(ctx.command_path if ctx else "", wrong[1], {*COLUMNS, "image"}):
             return f"no such command {wrong[1]!r}: {instead}"

@@ -94,9 +94,9 @@ def embed(
 
     Example: ownbert embed runs/bert "a text" "another one"
     """
-    from ownbert.inference.shards import as_shard
-    from ownbert.inference.vector_files import count_texts, embedded_rows
-    from ownbert.inference.vector_files import embed as run
+    from ownbert.inference.embedding.vector_files import count_texts, embedded_rows
+    from ownbert.inference.embedding.vector_files import embed as run
+    from ownbert.inference.output.shards import as_shard
     from ownbert.train.device import keep_memory
 
     bulk = ray_options(

@@ -105,7 +105,7 @@ def evaluate(
 def _show(scores: "Scores") -> None:
     """Print the scores of each label, the most frequent confusions, and the metrics."""
     from ownbert.finetuning.confusion import most_confused
-    from ownbert.train.metric_names import shown_name
+    from ownbert.train.watch.metric_names import shown_name
 
     if scores.labels:
         _show_labels(scores)

@@ -102,7 +102,7 @@ def explain(
     from ownbert.errors import InputError
     from ownbert.files import refuse_same, together
     from ownbert.inspect.explain.explain import Explainer
-    from ownbert.inspect.explain.page import write_page
+    from ownbert.inspect.explain.explain_page import write_page
     from ownbert.inspect.explain.picture import draw_explanations
     from ownbert.inspect.figures import figure_class
     from ownbert.inspect.internals.observation import BUDGET, HeadChoice, Observation
@@ -169,7 +169,7 @@ def _say_saved(*files: Path | None, json: bool) -> None:
 def _of_images(folder: Path) -> Any:
     """The description of a model that reads images; None: it reads texts."""
     from ownbert.checkpoint import CONFIG, describe
-    from ownbert.checkpoint.translation import is_translation
+    from ownbert.checkpoint.transformer_folder import is_translation
     from ownbert.hub import model_folder
 
     folder = model_folder(folder)
@@ -194,9 +194,9 @@ def _explain_images(
     """The classes of images, on a page or as a picture with the relevance of their patches."""
     from ownbert.files import together
     from ownbert.hub import model_folder
+    from ownbert.inspect.explain.explain_page import write_page
     from ownbert.inspect.explain.images import IMAGE_METHODS, explain_images
-    from ownbert.inspect.explain.page import write_page
-    from ownbert.inspect.relevance.overlay import draw_relevance
+    from ownbert.inspect.explain.overlay import draw_relevance
 
     methods = [name.strip() for name in method.split(",")]
     if method == _METHOD:  # the default is for texts

@@ -66,7 +66,7 @@ def _texts(texts: Sequence[str], data: Path | None, text_column: str | None) -> 
     """The texts to fill, without empty lines."""
 
     def read(path: Path) -> Iterator[str]:
-        from ownbert.data.readers.columns import read_texts
+        from ownbert.tables.columns import read_texts
 
         return read_texts(path, text_column=text_column)
 

@@ -8,11 +8,11 @@ import typer
 
 from ownbert.cli import options as o
 from ownbert.cli.recipe_options import recipe_command
-from ownbert.data.readers.columns import COLUMNS
 from ownbert.language import translated
-from ownbert.tasks.recipe import FinetuneRecipe
+from ownbert.tables.columns import COLUMNS
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.terminal import echo
-from ownbert.train.recipe import DATA
+from ownbert.train.training_settings import DATA
 
 app = typer.Typer(
     name="finetune",

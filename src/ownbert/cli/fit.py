@@ -8,10 +8,10 @@ import typer
 
 from ownbert.cli.options import Output, Overwrite, Quiet, required_output
 from ownbert.cli.recipe_options import recipe_command
-from ownbert.fitting.recipe import FitRecipe
+from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.language import translated
 from ownbert.terminal import echo
-from ownbert.train.recipe import DATA, RUN
+from ownbert.train.training_settings import DATA, RUN
 
 _SHOWN = (
     *("dev", "test", "labels_per_class", "text_column", "second_column", "label_column"),

@@ -61,8 +61,8 @@ def given_texts(
     given: Sequence[str], text_column: str | None, id_column: str | None, *, missing: str
 ) -> Any:
     """As ``given_inputs``; what is no file as a table with the columns that were named."""
-    from ownbert.data.readers.columns import TEXT, ColumnNames, positional_names
-    from ownbert.data.readers.memory import Lines, table_of
+    from ownbert.tables.columns import TEXT, ColumnNames, positional_names
+    from ownbert.tables.memory import Lines, table_of
 
     found: Any = given_inputs(given, missing=missing)
     if isinstance(found, list) and isinstance(found[0], Path):
@@ -74,7 +74,7 @@ def given_texts(
 
 
 def _text_or_file(argument: str) -> str | Path:
-    from ownbert.data.readers.texts_or_files import text_or_file
+    from ownbert.tables.texts_or_files import text_or_file
 
     try:
         return text_or_file(argument)

@@ -10,7 +10,7 @@ from ownbert import limits
 from ownbert.cli.recipe_options import help_all
 from ownbert.encodings import ENCODING_HELP, UTF8
 from ownbert.errors import InputError
-from ownbert.train.recipe import RUN
+from ownbert.train.training_settings import RUN
 
 Inputs = Annotated[
     list[Path],

@@ -111,12 +111,12 @@ def predict(
 
     Example: ownbert predict runs/clf "I want my money back" --top 3
     """
-    from ownbert.data.readers.columns import ColumnNames
-    from ownbert.data.readers.memory import Lines
     from ownbert.inference.compute import Compute
+    from ownbert.inference.output.shards import as_shard
     from ownbert.inference.predict import RowPredictions, count_rows, refuse_missing
     from ownbert.inference.predict import predict as run
-    from ownbert.inference.shards import as_shard
+    from ownbert.tables.columns import ColumnNames
+    from ownbert.tables.memory import Lines
     from ownbert.tasks.rows import OutputOptions
     from ownbert.tasks.task import DEFAULT
     from ownbert.train.device import keep_memory

@@ -13,7 +13,7 @@ from ownbert.language import translated
 from ownbert.terminal import echo
 
 if TYPE_CHECKING:
-    from ownbert.data.corpus.store import Store
+    from ownbert.corpus.store import Store
 
 # From this share of the documents on, prepare says how to be rid of duplicates.
 MANY_DUPLICATES = 0.05
@@ -79,7 +79,7 @@ def prepare(
 
     Example: ownbert prepare corpus.txt.gz --tokenizer runs/bert -o runs/tokens
     """
-    from ownbert.data.corpus.store import prepare as write_store
+    from ownbert.corpus.store import prepare as write_store
 
     ends = [] if sentence_end == ["none"] else sentence_end
     with advancing(quiet=quiet) as progress:
@@ -103,7 +103,7 @@ def prepare(
 
 def report(store: "Store", output: Path, *, dropped: bool) -> Iterator[str]:
     """What was prepared, with hints."""
-    from ownbert.data.word_features import describe_features
+    from ownbert.batches.word_features import describe_features
 
     state = "unchanged, kept" if store.reused else "written"
     if store.resumed:

@@ -9,9 +9,9 @@ from ownbert import limits
 from ownbert.cli import options as o
 from ownbert.cli.recipe_options import recipe_command
 from ownbert.language import translated
-from ownbert.pretraining.recipe import PretrainRecipe
+from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.terminal import echo
-from ownbert.train.recipe import RUN
+from ownbert.train.training_settings import RUN
 
 SETTINGS = (
     *("size", "init_embeddings", "init_positions", "init_from", "init_counts", "dropout"),
@@ -61,7 +61,7 @@ def pretrain(
 
     Example: ownbert pretrain runs/tokens --size mini --max-minutes 30 -o runs/bert
     """
-    from ownbert.pretraining.run import pretrain as run
+    from ownbert.pretraining.pretraining_run import pretrain as run
     from ownbert.train.device import keep_memory
 
     keep_memory()
@@ -70,7 +70,7 @@ def pretrain(
         overrides, tokens = [str(tokens), *(overrides or [])], None
     recipe = {"config": config, "overrides": overrides or (), **settings}
     if dry_run:
-        from ownbert.pretraining.run import preview_pretraining
+        from ownbert.pretraining.pretraining_run import preview_pretraining
 
         echo(translated(preview_pretraining(tokens, **recipe)))
         return

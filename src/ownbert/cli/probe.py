@@ -70,13 +70,13 @@ def probe(
 
     Example: ownbert probe runs/bert --train train.csv --dev dev.csv --layers --png layers.png
     """
-    from ownbert.data.readers.columns import ColumnNames
     from ownbert.errors import InputError
-    from ownbert.fitting.probe import probe as run
-    from ownbert.fitting.probe import probe_layers
+    from ownbert.fitting.network_probe import probe as run
+    from ownbert.fitting.network_probe import probe_layers
     from ownbert.inspect.figures import draw_layers, figure_class
+    from ownbert.tables.columns import ColumnNames
     from ownbert.train.device import keep_memory
-    from ownbert.train.metric_names import shown_name
+    from ownbert.train.watch.metric_names import shown_name
 
     keep_memory()
     options: dict[str, Any] = {

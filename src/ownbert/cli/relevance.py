@@ -35,7 +35,7 @@ def relevance(
     Example: ownbert relevance runs/digits seven.png -o relevance.png --class 1
     """
     from ownbert.errors import InputError
-    from ownbert.inspect.relevance.overlay import draw_relevance
+    from ownbert.inspect.explain.overlay import draw_relevance
 
     try:
         numbers = None if layers is None else [int(part) for part in layers.split(",")]

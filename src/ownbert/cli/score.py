@@ -101,13 +101,13 @@ def score(
 
     Example: ownbert score runs/bert "a text" --tokens
     """
-    from ownbert.data.readers.columns import TEXT, ColumnNames, positional_names
-    from ownbert.data.readers.memory import Lines, table_of
-    from ownbert.inference.normal_profile import NORMAL
-    from ownbert.inference.score import ScoredRows
-    from ownbert.inference.score import score as run
-    from ownbert.inference.shards import as_shard
+    from ownbert.inference.output.shards import as_shard
+    from ownbert.inference.scoring.normal_profile import NORMAL
+    from ownbert.inference.scoring.score import ScoredRows
+    from ownbert.inference.scoring.score import score as run
     from ownbert.inspect.explain.score_page import MostUnusual
+    from ownbert.tables.columns import TEXT, ColumnNames, positional_names
+    from ownbert.tables.memory import Lines, table_of
     from ownbert.train.device import keep_memory
 
     keep_memory()

@@ -85,7 +85,7 @@ def trace(
         numbers = EXAMPLE if inputs is None else read_inputs(inputs)
         found = trace_attention(**numbers, scale=scale, digits=digits)
     if html is not None:
-        from ownbert.inspect.trace.page import write_page
+        from ownbert.inspect.trace.trace_page import write_page
 
         write_page(found, html, inside=inside)
         echo(translated(f"saved {html}"), err=True)

@@ -16,7 +16,7 @@ from ownbert.errors import InputError
 from ownbert.language import translated
 from ownbert.settings import resolve
 from ownbert.terminal import echo
-from ownbert.translate.recipe import TranslateRecipe
+from ownbert.translate.translation_recipe import TranslateRecipe
 
 
 class _WithFolder(TyperGroup):
@@ -80,7 +80,7 @@ def train(
     Example: ownbert translate train --source train.de --target train.en -o runs/de-en
     """
     from ownbert.train.device import keep_memory
-    from ownbert.translate.run import preview_translation, train_translation
+    from ownbert.translate.translation_run import preview_translation, train_translation
 
     keep_memory()
     recipe = {"config": config, "overrides": overrides or (), **settings}
@@ -187,8 +187,8 @@ def score(
     from json import dumps
 
     from ownbert.translate.decode import Translator
-    from ownbert.translate.pairs import read_pairs
     from ownbert.translate.score import bleu, need_sacrebleu
+    from ownbert.translate.translation_pairs import read_pairs
 
     found = read_pairs(resolve(TranslateRecipe, options=settings).data)
     if found is None:

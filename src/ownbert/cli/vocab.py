@@ -54,7 +54,7 @@ def vocab(
 
     Example: ownbert vocab corpus.txt.gz --kind blank -o runs/bert
     """
-    from ownbert.data.corpus.learn_vocabulary import format_report, learn_vocabulary
+    from ownbert.corpus.learn_vocabulary import format_report, learn_vocabulary
 
     with counting("documents read", quiet=quiet) as progress:
         report = learn_vocabulary(

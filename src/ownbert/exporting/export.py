@@ -37,7 +37,7 @@ from ownbert.nn.model import Model
 from ownbert.run.file_names import BLEND
 from ownbert.run.new_folder import complete_folder, refuse_taken
 from ownbert.settings import between
-from ownbert.text.files import TOKENIZER, TOKENIZER_FILES, has_tokenizer
+from ownbert.text.tokenizer_folder import TOKENIZER, TOKENIZER_FILES, has_tokenizer
 
 Say = Callable[[str], None]
 

@@ -9,8 +9,8 @@ from ownbert.exporting.padded import PaddedModel
 from ownbert.exporting.parity import Parity
 from ownbert.language import translated
 from ownbert.run.model_card import cell, code, hub_base, labels_in_short, save_card, table
-from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.text.tokenizer_folder import has_tokenizer
 
 _LIBRARIES = {"onnx": "onnx", "openvino": "openvino", "torch": "pytorch"}
 _TOKENIZE = """\

@@ -15,22 +15,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ownbert.data.layout import distances, lowest
+from ownbert.batches.layout import distances, lowest
 from ownbert.errors import InputError
 from ownbert.hf.outputs import logits_by_name
 from ownbert.nn.blocks import EncoderBlock
-from ownbert.nn.bottleneck import NarrowAttention
 from ownbert.nn.context import Context
-from ownbert.nn.convolution import Convolution
-from ownbert.nn.disentangled import DistanceTable, DistanceVectors, row_of
 from ownbert.nn.embeddings import Embeddings
 from ownbert.nn.heads import ClassificationHead, EmbeddingHead, Pooler, TokenHead
 from ownbert.nn.model import Model, Outputs
 from ownbert.nn.multihead import Attention, MultiHeadAttention
-from ownbert.nn.ngrams import NgramTable, hashed_ngrams
 from ownbert.nn.pooling import AttentionPooling, FirstPooling, MaxPooling, MeanPooling
 from ownbert.nn.positions import RelativeKeys, rotate, sinusoids
-from ownbert.nn.sesame import LayerGate, blurred
+from ownbert.nn.variants.bottleneck import NarrowAttention
+from ownbert.nn.variants.convolution import Convolution
+from ownbert.nn.variants.disentangled import DistanceTable, DistanceVectors, row_of
+from ownbert.nn.variants.ngram_embeddings import NgramTable, hashed_ngrams
+from ownbert.nn.variants.sesame import LayerGate, blurred
 
 # Outputs with a row for each token; the others have one for each text.
 _PER_TOKEN = frozenset(("last_hidden_state", "start_logits", "end_logits", "prediction_logits"))

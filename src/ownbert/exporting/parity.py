@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from ownbert.batches.batch import Example, pack
 from ownbert.checkpoint import load_tokenizer
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Example, pack
-from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.exporting.padded import PaddedModel, named_outputs
+from ownbert.inference.embedding.vector_files import records_of
 from ownbert.inference.engines import Engine
-from ownbert.inference.vector_files import records_of
 from ownbert.nn.model import Model
+from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.text_input import TextInputBuilder
-from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.text.tokenizer_folder import has_tokenizer
 
 # Of a file of texts so many are compared, and of each so many tokens.
 MOST_TEXTS, MOST_TOKENS = 256, 1024

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ownbert.batches.batch import pack
 from ownbert.checkpoint import Description, load, require_float
 from ownbert.checkpoint.quantized import write_quantized
 from ownbert.checkpoint.weights import FORMS, QUANTIZED, read_weights
-from ownbert.data.batch import pack
 from ownbert.errors import InputError
 from ownbert.exporting.export import copy_beside, describe_network
 from ownbert.exporting.parity import Sequences, batches, sequences_of
@@ -21,13 +21,13 @@ from ownbert.files import write_json
 from ownbert.folders import refuse_foreign, writing
 from ownbert.hub import model_folder
 from ownbert.inference.finished_files import MODULES, network_files
-from ownbert.nn.kernels.int8 import activation_bits, quantizable, smoothing
-from ownbert.nn.kernels.prepack import prepack
 from ownbert.nn.model import Model
+from ownbert.nn.packed.int8 import activation_bits, quantizable, smoothing
+from ownbert.nn.packed.prepack import prepack
 from ownbert.run.file_names import BLEND
 from ownbert.run.new_folder import complete_folder, refuse_taken
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, read_embedding_config
-from ownbert.text.files import TOKENIZER_FILES
+from ownbert.text.tokenizer_folder import TOKENIZER_FILES
 
 Say = Callable[[str], None]
 REPORT = "quantization.json"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ownbert.data.batch import Batch, pack
+from ownbert.batches.batch import Batch, pack
 from ownbert.exporting.parity import CHOICES, Sequences, batches
 from ownbert.nn.model import Model
 from ownbert.nn.pooling import POOLINGS

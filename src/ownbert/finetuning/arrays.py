@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.data.readers.columns import LABEL_NAMES, TEXT_NAMES
-from ownbert.data.readers.memory import is_table, table_of
-from ownbert.data.readers.tables import as_text
 from ownbert.errors import InputError
+from ownbert.tables.columns import LABEL_NAMES, TEXT_NAMES
+from ownbert.tables.memory import is_table, table_of
+from ownbert.tables.tables import as_text
 from ownbert.tasks.rows import Row, label_text
 
 # Usual names of columns of answers.

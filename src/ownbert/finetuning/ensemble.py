@@ -14,8 +14,8 @@ from ownbert.errors import InputError
 from ownbert.files import read_json, write_json, write_text
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuned_card import write_card
+from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.linear_baseline import LinearBaseline
-from ownbert.finetuning.run import FinetuningRun
 from ownbert.folders import refuse_foreign
 from ownbert.inference.compute import Compute
 from ownbert.inference.opened import Networks, average, decide_all, describe_members
@@ -24,10 +24,10 @@ from ownbert.language import translated
 from ownbert.run.file_names import ENSEMBLE, RECIPE
 from ownbert.schema import object_, record
 from ownbert.settings import dump
-from ownbert.tasks.recipe import FinetuneRecipe
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
-from ownbert.train.display import Display
 from ownbert.train.state_files import require_same_identity
+from ownbert.train.watch.display import Display
 
 _FORMAT = 1
 _FILE = record({"identity": object_}, required=("identity",))

@@ -18,8 +18,8 @@ from ownbert.files import refuse_same
 from ownbert.finetuning.arrays import labels_of, name_of, numbers_of, rows_of, texts_of
 from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
-from ownbert.finetuning.own_network import network_of
-from ownbert.finetuning.run import FinetuningRun
+from ownbert.finetuning.finetuning_run import FinetuningRun
+from ownbert.finetuning.start.own_network import network_of
 from ownbert.hub import model_folder
 from ownbert.inference.compute import Compute
 from ownbert.inference.finished_files import copy_files, finished_files
@@ -27,7 +27,7 @@ from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, decide_all
 from ownbert.run.file_names import BLEND, ENSEMBLE
 from ownbert.settings import resolve
-from ownbert.tasks.recipe import FinetuneRecipe
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import NoTaskHead, Task
 from ownbert.train.job import Interrupted

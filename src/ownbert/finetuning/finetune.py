@@ -6,20 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ownbert.data.readers.columns import with_label_columns
-from ownbert.data.readers.texts_or_files import rows_by_other_names
 from ownbert.encodings import reading_as
 from ownbert.errors import InputError, in_short
 from ownbert.finetuning.finetune_folder import FinetuneFolder
+from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.labelled_splits import Sources
-from ownbert.finetuning.run import FinetuningRun
 from ownbert.folders import writing
 from ownbert.nn.model import Model
-from ownbert.tasks.recipe import FinetuneData, FinetuneRecipe
+from ownbert.tables.columns import with_label_columns
+from ownbert.tables.texts_or_files import rows_by_other_names
+from ownbert.tasks.finetune_recipe import FinetuneData, FinetuneRecipe
 from ownbert.tasks.task import load_finetuned, task_class
-from ownbert.train.callbacks import Callbacks
-from ownbert.train.display import Display
 from ownbert.train.distributed import under_torchrun
+from ownbert.train.watch.callbacks import Callbacks
+from ownbert.train.watch.display import Display
 
 if TYPE_CHECKING:
     from ownbert.finetuning.ensemble import Ensemble

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.checkpoint.model_files import WEIGHTS
-from ownbert.data.images.pixels import PROCESSOR
 from ownbert.errors import InputError
+from ownbert.images.pixels import PROCESSOR
 from ownbert.run.file_names import CONFUSION, ENSEMBLE, RECIPE
 from ownbert.run.run_folder import RunFolder
-from ownbert.tasks.recipe import FinetuneRecipe
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.state_files import newest_state
 

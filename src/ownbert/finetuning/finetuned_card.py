@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from ownbert.checkpoint import Description, describe
-from ownbert.finetuning.checks import LabelledSplit, label_counts
 from ownbert.finetuning.confusion import CONFUSION
+from ownbert.finetuning.row_checks import LabelledSplit, label_counts
 from ownbert.hub import PREFIX
 from ownbert.language import translated
 from ownbert.run.model_card import (
@@ -26,10 +26,10 @@ from ownbert.run.model_card import (
     sha256,
     table,
 )
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.metrics import LabelScore
-from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.task import Task, task_class
-from ownbert.train.log import CURVES
+from ownbert.train.watch.log import CURVES
 
 _PICTURES = {
     CURVES: "Loss and metrics during training",

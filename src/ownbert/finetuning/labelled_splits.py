@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.data.masking import Masking, ordinary_tokens
-from ownbert.data.readers.memory import MemoryTable
+from ownbert.batches.masking import Masking, ordinary_tokens
 from ownbert.errors import InputError
-from ownbert.finetuning.checks import LabelledSplit
+from ownbert.finetuning.row_checks import LabelledSplit
 from ownbert.nn.model import Model
 from ownbert.objectives import Objective
-from ownbert.tasks.batched_forward import forward_rows
+from ownbert.tables.memory import MemoryTable
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
+from ownbert.tasks.forward.batched_forward import forward_rows
+from ownbert.tasks.forward.packed_network import PackedNetwork
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.packed_network import PackedNetwork
-from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from ownbert.tasks.soft_targets import refuse_soft_targets
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows, UnknownWords, truncation_warning
-from ownbert.train.evaluation_budget import affordable_tokens
+from ownbert.train.watch.evaluation_budget import affordable_tokens
 
 # Dev rows to evaluate even for very few training rows: with less a metric means little.
 _LEAST_SAMPLE = 100

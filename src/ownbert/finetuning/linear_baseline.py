@@ -11,18 +11,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from ownbert.errors import InputError
-from ownbert.tasks.recipe import TEXT_TASKS
+from ownbert.tasks.finetune_recipe import TEXT_TASKS
 from ownbert.tasks.rows import Row
 from ownbert.tasks.soft_targets import is_soft
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
 from ownbert.time_limit import OutOfTime, check_time, time_limit
-from ownbert.train.metric_names import LOWER, shown_name
+from ownbert.train.watch.metric_names import LOWER, shown_name
 from ownbert.views.blending import from_scores
-from ownbert.views.features import NgramView, Texts
-from ownbert.views.linear import Targets, fit_linear
+from ownbert.views.linear_models import Targets, fit_linear
 from ownbert.views.linear_view import LinearView
 from ownbert.views.tokens import text_kind
+from ownbert.views.view_features import NgramView, Texts
 
 # Seconds for all of it, at most, and the share of a time limit of the run.
 _SECONDS, _SHARE = 20.0, 0.05

@@ -8,16 +8,16 @@ import numpy as np
 import yaml
 
 from ownbert.encodings import reading_as
-from ownbert.finetuning.checks import check_rows, label_counts
 from ownbert.finetuning.finetune import (
     recipe_options,
     refuse_other_task,
     sources_in_memory,
     without_files,
 )
-from ownbert.finetuning.run import FinetuningRun
+from ownbert.finetuning.finetuning_run import FinetuningRun
+from ownbert.finetuning.row_checks import check_rows, label_counts
 from ownbert.settings import dump, resolve
-from ownbert.tasks.recipe import FinetuneRecipe
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row, shortened
 from ownbert.tasks.task import Task
 

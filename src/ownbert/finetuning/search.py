@@ -13,7 +13,7 @@ from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.errors import InputError
 from ownbert.files import atomic_path, read_json, write_json, write_text
 from ownbert.finetuning.finetune_folder import SEARCH, FinetuneFolder
-from ownbert.finetuning.run import FinetuningRun
+from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.folders import refuse_foreign
 from ownbert.language import translated
 from ownbert.nn.model import Model
@@ -21,11 +21,11 @@ from ownbert.run.file_names import RECIPE
 from ownbert.run.model_card import CARD, is_ours
 from ownbert.schema import list_of, object_, record
 from ownbert.settings import dump
-from ownbert.tasks.recipe import FinetuneRecipe, Search
+from ownbert.tasks.finetune_recipe import FinetuneRecipe, Search
 from ownbert.tasks.task import load_finetuned
-from ownbert.train.display import Display, duration
-from ownbert.train.log import BOARD, CURVES, LOG, read_log
 from ownbert.train.state_files import require_same_identity
+from ownbert.train.watch.display import Display, duration
+from ownbert.train.watch.log import BOARD, CURVES, LOG, read_log
 
 _FORMAT = 1
 _FILE = record(

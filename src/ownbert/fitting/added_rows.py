@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ownbert.data.readers.columns import COLUMNS, ColumnNames, find_columns
-from ownbert.data.readers.label_studio import is_export, read_export
-from ownbert.data.readers.labels import is_missing
-from ownbert.data.readers.memory import MemoryTable, table_of
-from ownbert.data.readers.tables import Source, columns, read_values
-from ownbert.data.readers.texts_or_files import are_names
 from ownbert.errors import InputError
+from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns
+from ownbert.tables.label_studio import is_export, read_export
+from ownbert.tables.labels import is_missing
+from ownbert.tables.memory import MemoryTable, table_of
+from ownbert.tables.tables import Source, columns, read_values
+from ownbert.tables.texts_or_files import are_names
 
 
 def with_added(

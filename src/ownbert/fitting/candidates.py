@@ -12,7 +12,7 @@ import numpy as np
 
 from ownbert.errors import InputError
 from ownbert.fitting.labelled_rows import LabelledRows, targets_of
-from ownbert.inference.embedder import Embedder
+from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.frozen_probe import FrozenProbe, embed_rows
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.multilabel import MultiLabelTask
@@ -20,7 +20,7 @@ from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
 from ownbert.time_limit import check_time, seconds_left
-from ownbert.train.metric_names import BALANCED, LOWER
+from ownbert.train.watch.metric_names import BALANCED, LOWER
 from ownbert.views.blending import (
     blend,
     cross_fitted,
@@ -28,8 +28,7 @@ from ownbert.views.blending import (
     from_scores,
     loss,
 )
-from ownbert.views.features import VIEWS, Texts
-from ownbert.views.linear import (
+from ownbert.views.linear_models import (
     HINGE_STRENGTHS,
     STRENGTHS,
     LinearModel,
@@ -38,6 +37,7 @@ from ownbert.views.linear import (
     fit_linear,
 )
 from ownbert.views.linear_view import LinearView
+from ownbert.views.view_features import VIEWS, Texts
 
 # Weights of naive Bayes are for few labels; with many they took minutes and were no better.
 _MOST_NB_LABELS = 4

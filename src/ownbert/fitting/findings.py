@@ -28,8 +28,8 @@ from ownbert.tasks.rows import Row
 from ownbert.time_limit import check_time, seconds_left
 from ownbert.views.blending import blend as add_up
 from ownbert.views.blending import from_scores
-from ownbert.views.features import VIEWS, Texts
-from ownbert.views.linear import fit_linear
+from ownbert.views.linear_models import fit_linear
+from ownbert.views.view_features import VIEWS, Texts
 
 BLEND_TITLE = "blend of all"
 _SAMPLES, _FEWEST_SAMPLES = 200, 5  # of the bootstrap

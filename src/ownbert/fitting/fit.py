@@ -16,11 +16,7 @@ import numpy as np
 
 from ownbert.checkpoint import CONFIG, describe, load_tokenizer
 from ownbert.checkpoint.model_files import WEIGHTS
-from ownbert.data.corpus.documents import find_files, fingerprint
-from ownbert.data.readers.columns import ColumnNames, with_label_columns
-from ownbert.data.readers.memory import table_of
-from ownbert.data.readers.tables import Source, columns, kind_of
-from ownbert.data.readers.texts_or_files import are_names, corpus_files, rows_by_other_names
+from ownbert.corpus.documents import find_files, fingerprint
 from ownbert.encodings import reads_encoding
 from ownbert.errors import InputError, in_short
 from ownbert.files import atomic_path, inside, make_folder, refuse_same, uninterrupted, write_text
@@ -40,6 +36,8 @@ from ownbert.fitting.candidates import (
 )
 from ownbert.fitting.findings import TIMED, make_report
 from ownbert.fitting.fit_card import write_fit_card
+from ownbert.fitting.fit_progress import Progress, found_in_files
+from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.fitting.fit_state import STATE, FitState, saved_scores
 from ownbert.fitting.labelled_rows import find_task, read_labelled
 from ownbert.fitting.minutes_curve import Checkpoints, Points
@@ -51,11 +49,9 @@ from ownbert.fitting.networks import (
     pretrain_on,
     start_on,
 )
-from ownbert.fitting.progress import Progress, found_in_files
-from ownbert.fitting.recipe import FitRecipe
 from ownbert.fitting.report.report import write_report
-from ownbert.fitting.self_training import self_train
-from ownbert.fitting.student import teach
+from ownbert.fitting.teaching.self_training import self_train
+from ownbert.fitting.teaching.student import teach
 from ownbert.folders import refuse_both, refuse_foreign, writing
 from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
@@ -72,12 +68,16 @@ from ownbert.inference.opened_blend import score_all
 from ownbert.inference.pipeline import Predictor
 from ownbert.run.file_names import BLEND, RECIPE
 from ownbert.settings import dump, resolve
+from ownbert.tables.columns import ColumnNames, with_label_columns
+from ownbert.tables.memory import table_of
+from ownbert.tables.tables import Source, columns, kind_of
+from ownbert.tables.texts_or_files import are_names, corpus_files, rows_by_other_names
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 from ownbert.train.device import pick_device
 from ownbert.train.distributed import under_torchrun
-from ownbert.views.features import VIEWS, Texts
 from ownbert.views.tokens import text_kind
+from ownbert.views.view_features import VIEWS, Texts
 
 # Titles of candidates; those of the linear models are their views' own.
 _SELF_TRAINED = "linear models, self-trained"

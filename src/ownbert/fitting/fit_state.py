@@ -12,7 +12,7 @@ from ownbert.errors import InputError
 from ownbert.files import read_json, write_json
 from ownbert.fitting.minutes_curve import Points
 from ownbert.inference.blend import KINDS
-from ownbert.views.features import VIEWS
+from ownbert.views.view_features import VIEWS
 
 STATE = "fit.json"
 _FORMAT = 1

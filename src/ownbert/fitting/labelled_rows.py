@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.data.readers.columns import COLUMNS, ColumnNames, find_columns
-from ownbert.data.readers.labels import are_bits, task_of_cells
-from ownbert.data.readers.tables import Source, kind_of, read_values
 from ownbert.errors import InputError
 from ownbert.files import open_text
 from ownbert.finetuning.ensemble import fold_of
 from ownbert.finetuning.labelled_splits import labels_per_class
 from ownbert.finetuning.linear_baseline import targets_of
-from ownbert.tasks.recipe import TEXT_TASKS, TaskSettings
+from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns
+from ownbert.tables.labels import are_bits, task_of_cells
+from ownbert.tables.tables import Source, kind_of, read_values
+from ownbert.tasks.finetune_recipe import TEXT_TASKS, TaskSettings
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_class
-from ownbert.views.linear import Targets
+from ownbert.views.linear_models import Targets
 
 # Rows from which a part is held out once; with fewer, every row is held out from one of the folds.
 _HOLD_OUT_FROM = 1500

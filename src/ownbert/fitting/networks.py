@@ -13,27 +13,27 @@ import numpy as np
 import torch
 
 from ownbert.checkpoint import CONFIG, describe, load, save
-from ownbert.data.corpus.documents import read_documents
-from ownbert.data.corpus.learn_vocabulary import learn_vocabulary
-from ownbert.data.corpus.store import prepare
+from ownbert.corpus.documents import read_documents
+from ownbert.corpus.learn_vocabulary import learn_vocabulary
+from ownbert.corpus.store import prepare
 from ownbert.files import make_folder, own_text
 from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
-from ownbert.finetuning.run import FinetuningRun
+from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.fitting.labelled_rows import LabelledRows
 from ownbert.inference.finished_files import copy_files, network_files
-from ownbert.pretraining.run import pretrain
+from ownbert.pretraining.pretraining_run import pretrain
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.multilabel import MultiLabelTask
-from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import KEY, Task
 from ownbert.time_limit import time_limit
-from ownbert.train.callbacks import Callbacks
 from ownbert.train.device import pick_device
-from ownbert.train.log import read_log
 from ownbert.train.state_files import newest_state, remove_states
+from ownbert.train.watch.callbacks import Callbacks
+from ownbert.train.watch.log import read_log
 
 # The vocabulary of a pretraining on a CPU, by its minutes.
 _FEWEST_WORDS, _WORDS_PER_MINUTE = 20_000, 2_500

@@ -10,7 +10,7 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     if not name[:1].isupper():  # a module of this package, which import finds by itself
         raise AttributeError(name)
-    from ownbert.hf.auto import class_named
+    from ownbert.hf.auto_classes import class_named
 
     found = _tokenizer(name) or class_named(name)
     if found is None:
@@ -19,7 +19,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _tokenizer(name: str) -> Any:
-    from ownbert.hf.tokenizers import auto, encoding, wordpiece
+    from ownbert.hf.tokenizers import auto_tokenizer as auto
+    from ownbert.hf.tokenizers import batch_encoding as encoding
+    from ownbert.hf.tokenizers import wordpiece
 
     if name == "BatchEncoding":
         return encoding.BatchEncoding

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ownbert.errors import InputError
-from ownbert.hf.config import PretrainedConfig, parse_dtype, read_config
+from ownbert.hf.configs import PretrainedConfig, parse_dtype, read_config
 from ownbert.hub import HUB_OPTIONS, pretrained_folder
 
 # How Transformers is to load; here there is only one way, and these are ignored.

@@ -10,11 +10,11 @@ from ownbert.families import all_families
 from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.families.rules import Tie
 from ownbert.hf.arguments import signature
-from ownbert.hf.config import PretrainedConfig, config_class
+from ownbert.hf.configs import PretrainedConfig, config_class
 from ownbert.hf.custom import CustomModel
 from ownbert.hf.forward import UNPADDED
-from ownbert.hf.generation import GreedyGeneration
 from ownbert.hf.pretrained import PreTrainedModel
+from ownbert.hf.seq2seq.generation import GreedyGeneration
 
 _LAST = ("output_attentions", "output_hidden_states", "return_dict")
 _CROSS_ATTENTION = ("encoder_hidden_states", "encoder_attention_mask")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ownbert.errors import InputError
 from ownbert.hf.arguments import IGNORED
-from ownbert.hf.config import PretrainedConfig, parse_dtype
+from ownbert.hf.configs import PretrainedConfig, parse_dtype
 from ownbert.hf.recognition import blank, recognized
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.model import Model

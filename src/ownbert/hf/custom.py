@@ -17,7 +17,7 @@ from ownbert.families.family import Family
 from ownbert.files import atomic_path, make_folder
 from ownbert.hf.arguments import read_arguments
 from ownbert.hf.common import CommonModel
-from ownbert.hf.config import CONFIG, PretrainedConfig
+from ownbert.hf.configs import CONFIG, PretrainedConfig
 from ownbert.hf.pretrained import PreTrainedModel, written_over
 from ownbert.hf.states import initialise
 

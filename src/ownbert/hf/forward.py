@@ -13,8 +13,9 @@ from torch import Tensor
 from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.families.t5 import T5
-from ownbert.hf import losses, xlnet
-from ownbert.hf.checks import check_inputs, check_tensors
+from ownbert.hf import losses
+from ownbert.hf import xlnet_models as xlnet
+from ownbert.hf.input_checks import check_inputs, check_tensors
 from ownbert.hf.inputs import PackedInputs, PaddedInputs, pack, pack_images
 from ownbert.hf.outputs import ModelOutput, field_names, logits_by_name
 from ownbert.nn.context import Cache

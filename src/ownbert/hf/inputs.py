@@ -16,12 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ownbert.batches.batch import Batch, from_padded, to_padded
+from ownbert.batches.layout import Layout, make_layout
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Batch, from_padded, to_padded
-from ownbert.data.layout import Layout, make_layout
 from ownbert.errors import InputError
 from ownbert.nn.context import Cache, Context, QueryStream
-from ownbert.nn.patches import picture_batch
+from ownbert.nn.variants.patches import picture_batch
 
 
 @dataclass

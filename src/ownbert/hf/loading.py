@@ -7,13 +7,13 @@ from typing import Any
 from ownbert import checkpoint
 from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.description import describe
-from ownbert.checkpoint.translation import kind_of, save_translation
+from ownbert.checkpoint.transformer_folder import kind_of, save_translation
 from ownbert.config import HeadSpec
 from ownbert.errors import InputError
-from ownbert.hf import t5
 from ownbert.hf.classes import config_of, model_of
-from ownbert.hf.marian import MarianMTModel
 from ownbert.hf.pretrained import PreTrainedModel
+from ownbert.hf.seq2seq import t5_models as t5
+from ownbert.hf.seq2seq.marian_models import MarianMTModel
 from ownbert.hub import model_folder
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.errors import InputError
-from ownbert.hf.checks import class_labels
+from ownbert.hf.input_checks import class_labels
 
 NO_LABEL = -100
 REGRESSION = "regression"

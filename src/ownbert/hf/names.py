@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ownbert.errors import InputError
 from ownbert.families.rules import Rename, Reshape, Tie, head_of, written_out
 from ownbert.families.weight_map import WeightMap
-from ownbert.hf.parts import their_parameters
+from ownbert.hf.parameter_parts import their_parameters
 from ownbert.nn.model import Model
 
 _WORDS = "encoder.embeddings.word.weight"

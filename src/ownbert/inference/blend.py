@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.config import MOST_LABELS
-from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.files import inside, read_json, write_json
 from ownbert.run.file_names import BLEND
 from ownbert.schema import list_of, number, object_, record, text
-from ownbert.tasks.recipe import TEXT_TASKS
+from ownbert.tables.columns import ColumnNames
+from ownbert.tasks.finetune_recipe import TEXT_TASKS
 from ownbert.tasks.task import KEY, Task, restored_task
 
 _FORMAT = 1

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.inference.embedder import Embedder
+from ownbert.inference.embedding.embedder import Embedder
 from ownbert.run.file_names import ENCODER as ENCODER
 from ownbert.time_limit import check_time
-from ownbert.views.linear import LinearModel
 from ownbert.views.linear_files import PROBE, load_linear, save_linear
+from ownbert.views.linear_models import LinearModel
 
 # Words, or characters of a script without blanks, of a piece of a long text; and pieces at most.
 _PIECE_WORDS, _LONG_WORD, _MOST_PIECES = 100, 20, 100

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from ownbert.checkpoint import Description
 from ownbert.checkpoint.agreement import ANSWERS, VECTORS
-from ownbert.data.readers.columns import ColumnNames
 from ownbert.hub import model_folder
 from ownbert.inference.compute import FLOAT32, Compute
 from ownbert.inference.opened import Networks, Opened, describe_members
 from ownbert.run.file_names import BLEND
+from ownbert.tables.columns import ColumnNames
 
 if TYPE_CHECKING:
     from ownbert.inference.blend import Blend

@@ -12,7 +12,6 @@ import numpy as np
 
 from ownbert.checkpoint import CONFIG, Description, describe
 from ownbert.checkpoint.model_files import no_network
-from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.files import inside, read_json
 from ownbert.inference.compute import Compute
@@ -20,7 +19,8 @@ from ownbert.inference.engines import Choice, choose_engine
 from ownbert.inference.exported_network import network_of, outputs_of
 from ownbert.run.file_names import BLEND, ENSEMBLE, RECIPE
 from ownbert.schema import list_of, maybe, record, text
-from ownbert.tasks.batched_forward import blocks, forward_rows
+from ownbert.tables.columns import ColumnNames
+from ownbert.tasks.forward.batched_forward import blocks, forward_rows
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_of
 from ownbert.tasks.text_input import EncodedRows, UnknownWords, truncation_warning
@@ -206,15 +206,15 @@ class Networks(Opened):
 
 def _torch_network(task: Task, description: Description, compute: Compute, precision: str) -> Any:
     """The model of a folder as torch computes it."""
-    from ownbert.tasks.packed_network import PackedNetwork
+    from ownbert.tasks.forward.packed_network import PackedNetwork
 
     model = task.load(description).to(pick_device(compute.device))
     return _packed_network(model, precision) if compute.packed else PackedNetwork(model, precision)
 
 
 def _packed_network(model: Any, precision: str) -> Any:
-    from ownbert.nn.kernels.prepack import prepack_for_heads
-    from ownbert.tasks.packed_network import PackedNetwork
+    from ownbert.nn.packed.prepack import prepack_for_heads
+    from ownbert.tasks.forward.packed_network import PackedNetwork
 
     if model.device.type != "cpu" and precision != "float32":
         return PackedNetwork(model, precision)

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from ownbert.checkpoint import Description
-from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.compute import AUTO, TORCH, Compute
 from ownbert.inference.frozen_probe import FrozenProbe
 from ownbert.inference.opened import Networks, Opened, characters, describe_members
 from ownbert.run.file_names import BLEND
-from ownbert.tasks.batched_forward import blocks
+from ownbert.tables.columns import ColumnNames
+from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.rows import Row
 from ownbert.time_limit import check_time
 from ownbert.train.device import pick_device, pick_precision

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from ownbert.batches.batch import pack
+from ownbert.batches.example import Example
+from ownbert.batches.permutation import permuted_view
 from ownbert.checkpoint import Description, load
-from ownbert.data.batch import pack
-from ownbert.data.example import Example
-from ownbert.data.permutation import permuted_view
 from ownbert.train.device import pick_device
 
 

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from ownbert import limits
-from ownbert.data.images.image_files import is_image
-from ownbert.data.readers.columns import ColumnNames, usual_names
-from ownbert.data.readers.memory import MemoryTable, as_record, is_list, is_table, items
 from ownbert.errors import InputError
 from ownbert.files import read_json, refuse_same
+from ownbert.images.image_files import is_image
+from ownbert.inference.argument_aliases import INSTEAD
 from ownbert.inference.compute import Compute
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, characters
-from ownbert.inference.other_names import INSTEAD
 from ownbert.settings import between
-from ownbert.tasks.batched_forward import blocks
+from ownbert.tables.columns import ColumnNames, usual_names
+from ownbert.tables.memory import MemoryTable, as_record, is_list, is_table, items
+from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, Task

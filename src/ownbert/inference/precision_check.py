@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ownbert.checkpoint.agreement import ANSWERS, VECTORS, record_agreement
-from ownbert.inference.embedder import Embedder
-from ownbert.tasks.batched_forward import forward_rows
+from ownbert.inference.embedding.embedder import Embedder
+from ownbert.tasks.forward.batched_forward import forward_rows
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
-from ownbert.train.metric_names import shown_name
+from ownbert.train.watch.metric_names import shown_name
 
 if TYPE_CHECKING:
     from ownbert.nn.model import Model
@@ -84,8 +84,8 @@ def check_answers(
     """
     if len(rows) < _LEAST_ROWS:
         return None
-    from ownbert.nn.kernels.prepack import prepack_for_heads
-    from ownbert.tasks.packed_network import PackedNetwork
+    from ownbert.nn.packed.prepack import prepack_for_heads
+    from ownbert.tasks.forward.packed_network import PackedNetwork
 
     network = PackedNetwork(prepack_for_heads(model, "bfloat16"))
     rough = forward_rows(network, task, data.examples)

@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.checkpoint.model_files import model_checksums
-from ownbert.data.corpus.documents import fingerprint
-from ownbert.data.readers.columns import ColumnNames, find_columns
-from ownbert.data.readers.columns import id_column as id_column_of
-from ownbert.data.readers.tables import columns as columns_of
-from ownbert.data.readers.tables import is_known, kind_of, read_values
-from ownbert.data.readers.texts_or_files import text_or_file
-from ownbert.data.resumable_file import first_read, identity_of
+from ownbert.corpus.documents import fingerprint
 from ownbert.encodings import UTF8, current_encoding, reads_encoding
 from ownbert.errors import InputError
 from ownbert.files import (
@@ -31,11 +25,17 @@ from ownbert.hub import model_folder
 from ownbert.inference.compute import AS_FOLDER, TORCH, Compute
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Networks, Progress, characters, decide_all
+from ownbert.inference.output.prediction_writer import PredictionWriter
+from ownbert.inference.output.shards import DealtRows, Shard, as_shard, manifest_path
 from ownbert.inference.pipeline import Predictor, output_options, read_labelled_rows
-from ownbert.inference.prediction_writer import PredictionWriter
-from ownbert.inference.shards import DealtRows, Shard, as_shard, manifest_path
+from ownbert.resumable_file import first_read, identity_of
 from ownbert.run.file_names import RECIPE
-from ownbert.tasks.batched_forward import blocks
+from ownbert.tables.columns import ColumnNames, find_columns
+from ownbert.tables.columns import id_column as id_column_of
+from ownbert.tables.tables import columns as columns_of
+from ownbert.tables.tables import is_known, kind_of, read_values
+from ownbert.tables.texts_or_files import text_or_file
+from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, NoTaskHead, Task, untrained_similarity

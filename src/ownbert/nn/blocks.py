@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from ownbert.config import EncoderConfig
 from ownbert.nn.activations import ACTIVATION
 from ownbert.nn.context import Context
-from ownbert.nn.kernels.dropout import Dropout
-from ownbert.nn.kernels.linear import Linear
-from ownbert.nn.kernels.residual import add_and_norm
+from ownbert.nn.fast.dropout import Dropout
+from ownbert.nn.fast.linear_layers import Linear
+from ownbert.nn.fast.residual import add_and_norm
 from ownbert.nn.multihead import Attention, CrossAttention
 from ownbert.nn.norms import make_norm
 

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ownbert.data.layout import Layout, make_layout
-from ownbert.nn.disentangled import DistanceVectors
+from ownbert.batches.layout import Layout, make_layout
+from ownbert.nn.variants.disentangled import DistanceVectors
 
 
 def per_sequence(rows: Tensor, layout: Layout) -> Tensor:

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ownbert.batches.batch import Batch
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Batch
-from ownbert.nn.kernels.accumulation import candidate_rows
-from ownbert.nn.kernels.dropout import Dropout
-from ownbert.nn.kernels.linear import Linear
+from ownbert.nn.fast.accumulation import candidate_rows
+from ownbert.nn.fast.dropout import Dropout
+from ownbert.nn.fast.linear_layers import Linear
 from ownbert.nn.norms import make_norm
 from ownbert.nn.positions import sinusoids
 

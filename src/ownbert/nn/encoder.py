@@ -8,19 +8,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ownbert.batches.batch import Batch
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Batch
 from ownbert.nn.blocks import EncoderBlock
-from ownbert.nn.bottleneck import BottleneckBlock
 from ownbert.nn.context import AsPacked, Context, QueryStream
-from ownbert.nn.convolution import Convolution
-from ownbert.nn.disentangled import DistanceTable
 from ownbert.nn.embeddings import Embeddings
-from ownbert.nn.kernels.dropout import Dropout
-from ownbert.nn.kernels.linear import onednn_is_faster, product_dtype, rows_to_multiply
+from ownbert.nn.fast.dropout import Dropout
+from ownbert.nn.fast.linear_layers import onednn_is_faster, product_dtype, rows_to_multiply
 from ownbert.nn.norms import make_norm
-from ownbert.nn.patches import PatchEmbeddings
-from ownbert.nn.sesame import LayerGate
+from ownbert.nn.variants.bottleneck import BottleneckBlock
+from ownbert.nn.variants.convolution import Convolution
+from ownbert.nn.variants.disentangled import DistanceTable
+from ownbert.nn.variants.patches import PatchEmbeddings
+from ownbert.nn.variants.sesame import LayerGate
 
 # Kinds of positions that are part of the embeddings.
 _OF_EMBEDDINGS = ("absolute", "sinusoidal", "sinusoidal_halves")

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ownbert.data.batch import Batch
-from ownbert.data.layout import make_layout
+from ownbert.batches.batch import Batch
+from ownbert.batches.layout import make_layout
 from ownbert.nn.context import Cache, Context, rows_of
 from ownbert.nn.model import Model
 

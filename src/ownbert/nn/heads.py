@@ -9,19 +9,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ownbert.batches.batch import Batch
+from ownbert.batches.layout import make_layout
+from ownbert.batches.sampled_softmax import Candidates
 from ownbert.config import HEADS, EncoderConfig, HeadSpec
-from ownbert.data.batch import Batch
-from ownbert.data.layout import make_layout
-from ownbert.data.sampled_softmax import Candidates
 from ownbert.errors import InputError
 from ownbert.nn.activations import ACTIVATION
-from ownbert.nn.features import WordFeatures
-from ownbert.nn.kernels.accumulation import candidate_rows
-from ownbert.nn.kernels.dropout import Dropout
-from ownbert.nn.kernels.linear import Linear, linear
-from ownbert.nn.ngrams import WIDTH, NgramTable
+from ownbert.nn.fast.accumulation import candidate_rows
+from ownbert.nn.fast.dropout import Dropout
+from ownbert.nn.fast.linear_layers import Linear, linear
 from ownbert.nn.norms import make_norm
 from ownbert.nn.pooling import POOLINGS
+from ownbert.nn.variants.feature_embeddings import WordFeatures
+from ownbert.nn.variants.ngram_embeddings import WIDTH, NgramTable
 
 
 class Pooler(nn.Module):

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
+from ownbert.batches.batch import Batch, read_again
+from ownbert.batches.sampled_softmax import Candidates
 from ownbert.config import EncoderConfig, HeadSpec, SecondReading
-from ownbert.data.batch import Batch, read_again
-from ownbert.data.sampled_softmax import Candidates
 from ownbert.errors import InputError
 from ownbert.nn.context import Cache, Context
 from ownbert.nn.embeddings import Embeddings

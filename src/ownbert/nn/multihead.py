@@ -6,16 +6,16 @@ T tokens, T' those of an encoder, B sequences, D hidden, H heads, K head size.
 import torch
 from torch import Tensor, nn
 
+from ownbert.batches.layout import Layout
 from ownbert.config import EncoderConfig
-from ownbert.data.layout import Layout
-from ownbert.nn.attention import attend
+from ownbert.nn.attention.attend import attend
+from ownbert.nn.attention.equal_lengths import Bias
 from ownbert.nn.context import Context
-from ownbert.nn.disentangled import DisentangledBias
-from ownbert.nn.kernels.dropout import Dropout
-from ownbert.nn.kernels.equal_lengths import Bias
-from ownbert.nn.kernels.linear import Linear
+from ownbert.nn.fast.dropout import Dropout
+from ownbert.nn.fast.linear_layers import Linear
 from ownbert.nn.positions import Alibi, RelativeBuckets, RelativeSinusoids, make_bias, rotate
-from ownbert.nn.sesame import blur
+from ownbert.nn.variants.disentangled import DisentangledBias
+from ownbert.nn.variants.sesame import blur
 
 # What ``MultiHeadAttention.fused`` counts, in its order.
 _KINDS = ("queries", "keys", "values")

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
+from ownbert.batches.layout import Layout
 from ownbert.config import EncoderConfig
-from ownbert.data.layout import Layout
 from ownbert.errors import InputError
 
 

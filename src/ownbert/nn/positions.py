@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ownbert.batches.layout import Layout
 from ownbert.config import SEGMENTS, EncoderConfig
-from ownbert.data.layout import Layout
-from ownbert.nn.disentangled import DisentangledBias
-from ownbert.nn.kernels.dropout import Dropout
-from ownbert.nn.kernels.linear import Linear
+from ownbert.nn.fast.dropout import Dropout
+from ownbert.nn.fast.linear_layers import Linear
+from ownbert.nn.variants.disentangled import DisentangledBias
 
 
 def sinusoids(positions: Tensor, size: int, *, halves: bool = False) -> Tensor:

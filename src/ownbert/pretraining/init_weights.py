@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from ownbert.checkpoint.translation import new_translation
+from ownbert.batches.word_features import Features
+from ownbert.checkpoint.transformer_folder import new_translation
 from ownbert.config import T5_STRUCTURE, XLNET_STRUCTURE, EncoderConfig, HeadSpec
-from ownbert.data.corpus.store import Store
-from ownbert.data.examples.cooccurrence import cooccurrence_vectors
-from ownbert.data.word_features import Features
+from ownbert.corpus.cooccurrence import cooccurrence_vectors
+from ownbert.corpus.store import Store
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, Objective
 from ownbert.pretraining.init_positions import start_at_neighbours
-from ownbert.pretraining.recipe import PretrainRecipe
+from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.pretraining.vocabulary_alignment import copy_checkpoint, init_config
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.time_limit import OutOfTime

@@ -9,18 +9,18 @@ from functools import partial
 import numpy as np
 import torch
 
-from ownbert.data.batch import Batch
-from ownbert.data.corpus.store import Store
-from ownbert.data.examples.pairs import PretrainingData, pretraining_data
-from ownbert.data.loader import batches_once
-from ownbert.data.masking import Masking, continuing_tokens
-from ownbert.data.permutation import PermutedSpans
-from ownbert.data.span_corruption import SpanCorruption
+from ownbert.batches.batch import Batch
+from ownbert.batches.loader import batches_once
+from ownbert.batches.masking import Masking, continuing_tokens
+from ownbert.batches.permutation import PermutedSpans
+from ownbert.batches.span_corruption import SpanCorruption
+from ownbert.corpus.sentence_pairs import PretrainingData, pretraining_data
+from ownbert.corpus.store import Store
 from ownbert.objectives import PRETRAINING, BagOfWords, Learner, Objective, causal_view
-from ownbert.pretraining.recipe import SHORT, PretrainData, PretrainTask
+from ownbert.pretraining.pretrain_recipe import SHORT, PretrainData, PretrainTask
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.device import autocast
-from ownbert.train.meter import add_up, mean_metrics
+from ownbert.train.watch.meter import add_up, mean_metrics
 
 # Held-out tokens per evaluation: enough for two digits, in little time.
 _EVALUATION_TOKENS = 30_000

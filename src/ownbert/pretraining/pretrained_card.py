@@ -7,7 +7,7 @@ from typing import Any
 
 from ownbert.config import EncoderConfig
 from ownbert.language import translated
-from ownbert.pretraining.recipe import PretrainRecipe
+from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.run.model_card import (
     cell,
     changed_settings,
@@ -18,8 +18,8 @@ from ownbert.run.model_card import (
     save_card,
     table,
 )
-from ownbert.train.curves import TASKS
-from ownbert.train.log import CURVES
+from ownbert.train.watch.log import CURVES
+from ownbert.train.watch.training_curves import TASKS
 
 _SECTIONS = ("data", "model", "task", "optim", "run")
 _BASELINES = {

@@ -13,24 +13,24 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from ownbert.batches.masking import continuing_tokens
+from ownbert.batches.word_features import Features
 from ownbert.checkpoint import CONFIG, FEATURES, copy_weights, load_tokenizer
 from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.copying import first_of, require_blocks
 from ownbert.checkpoint.description import Description, describe
 from ownbert.checkpoint.weights import read_weights
 from ownbert.config import EncoderConfig
-from ownbert.data.corpus.store import Store
-from ownbert.data.masking import continuing_tokens
-from ownbert.data.word_features import Features
+from ownbert.corpus.store import Store
 from ownbert.errors import InputError
 from ownbert.files import open_text
 from ownbert.hub import model_folder
 from ownbert.language import translated
-from ownbert.nn.features import WordFeatures
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
-from ownbert.pretraining.recipe import PretrainRecipe
-from ownbert.text.bert import CONTINUATION
+from ownbert.nn.variants.feature_embeddings import WordFeatures
+from ownbert.pretraining.pretrain_recipe import PretrainRecipe
+from ownbert.text.bert_rules import CONTINUATION
 from ownbert.text.tokenizer import Tokenizer
 
 # How a token of the new vocabulary can be matched, with the words for it in reports.

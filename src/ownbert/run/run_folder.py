@@ -14,9 +14,8 @@ from ownbert.files import make_folder, refuse_same
 from ownbert.folders import refuse_both, refuse_foreign
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve, settings_of
-from ownbert.text.files import TOKENIZER_FILES, has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.train.log import BOARD, CURVES, LOG
+from ownbert.text.tokenizer_folder import TOKENIZER_FILES, has_tokenizer
 from ownbert.train.state_files import (
     STATES,
     SavedState,
@@ -24,6 +23,7 @@ from ownbert.train.state_files import (
     newest_state,
     require_same_identity,
 )
+from ownbert.train.watch.log import BOARD, CURVES, LOG
 
 T = TypeVar("T")
 

@@ -13,17 +13,17 @@ from ownbert.run.run_folder import RunFolder
 from ownbert.settings import dump
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train import distributed
-from ownbert.train.callbacks import Callbacks
 from ownbert.train.device import pick_device
-from ownbert.train.display import Display
 from ownbert.train.distributed import ALONE, World
 from ownbert.train.job import Job, Monitor, Phase
-from ownbert.train.log import need_tensorboard
 from ownbert.train.loop import train
-from ownbert.train.meter import Meter
 from ownbert.train.optim.optimizers import describe_groups, make_optimizer
-from ownbert.train.recipe import Run
 from ownbert.train.state import TrainState
+from ownbert.train.training_settings import Run
+from ownbert.train.watch.callbacks import Callbacks
+from ownbert.train.watch.display import Display
+from ownbert.train.watch.log import need_tensorboard
+from ownbert.train.watch.meter import Meter
 
 Say = Callable[[str], None]
 

@@ -12,9 +12,9 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from ownbert import __version__
-from ownbert.serve import huggingface_api, native_api, openai_api, tei_api
+from ownbert.serve.api import huggingface_api, native_api, openai_api, tei_api
+from ownbert.serve.api.refusals import Refusal
 from ownbert.serve.gate import Gate, error_body
-from ownbert.serve.refusals import Refusal
 from ownbert.serve.service import Service
 
 _PAGE = Path(__file__).with_name("page.html").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from ownbert.serve.refusals import Refusal, bad_field, too_large
+from ownbert.serve.api.refusals import Refusal, bad_field, too_large
 from ownbert.serve.service import Service, Usage
 
 Scope = MutableMapping[str, Any]

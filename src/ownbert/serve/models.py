@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ownbert.errors import InputError
-from ownbert.serve.refusals import Refusal, bad_field
+from ownbert.serve.api.refusals import Refusal, bad_field
 from ownbert.serve.served_model import ServedModel
 
 

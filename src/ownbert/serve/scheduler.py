@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ownbert.errors import InputError
-from ownbert.serve.refusals import Refusal, bad_field
+from ownbert.serve.api.refusals import Refusal, bad_field
 
 # Computes the answers to several items, in their order.
 Compute = Callable[[list[Any]], Sequence[Any]]

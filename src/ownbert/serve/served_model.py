@@ -8,22 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.checkpoint.translation import is_translation
-from ownbert.data.example import Example
+from ownbert.batches.example import Example
+from ownbert.checkpoint.transformer_folder import is_translation
 from ownbert.errors import InputError
 from ownbert.inference.compute import AUTO, FLOAT32, TORCH, Compute
-from ownbert.inference.embedder import Embedder
+from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.engines import MissingOutput
 from ownbert.inference.fill_mask import Filled, Filler
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Networks
 from ownbert.inference.pipeline import Predictor
-from ownbert.inference.score import ScoredText, Scorer
+from ownbert.inference.scoring.score import ScoredText, Scorer
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.methods import METHODS
 from ownbert.inspect.internals.attention_maps import ChosenHeads, chosen_heads
-from ownbert.serve.attention import AttentionQuery, weights_by_sequence
-from ownbert.serve.refusals import Refusal, bad_field, too_large
+from ownbert.serve.api.attention_api import AttentionQuery, weights_by_sequence
+from ownbert.serve.api.refusals import Refusal, bad_field, too_large
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import NoTaskHead
 from ownbert.tasks.token_classification.entities import OUTSIDE

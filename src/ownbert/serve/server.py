@@ -157,8 +157,8 @@ def serve(
     from ownbert.serve.app import make_app
     from ownbert.serve.models import Models
     from ownbert.serve.served_model import ServedModel
+    from ownbert.serve.server_settings import ServeSettings
     from ownbert.serve.service import Service
-    from ownbert.serve.settings import ServeSettings
 
     limits = resolve(ServeSettings, options=settings)
     _allow_files(2 * limits.connections + _BACKLOG)

@@ -12,15 +12,15 @@ from typing import Any, TypeVar
 import numpy as np
 from starlette.requests import Request
 
-from ownbert.inference.score import ScoredText
-from ownbert.serve.attention import AttentionQuery
+from ownbert.inference.scoring.score import ScoredText
+from ownbert.serve.api.attention_api import AttentionQuery
+from ownbert.serve.api.refusals import Refusal, bad_field, too_large
 from ownbert.serve.connections import Bounds
-from ownbert.serve.metrics import Metrics
 from ownbert.serve.models import Models
-from ownbert.serve.refusals import Refusal, bad_field, too_large
+from ownbert.serve.prometheus import Metrics
 from ownbert.serve.scheduler import QueuedRequest, Scheduler
 from ownbert.serve.served_model import MOST_CANDIDATES, Items, ServedModel
-from ownbert.serve.settings import ServeSettings
+from ownbert.serve.server_settings import ServeSettings
 from ownbert.time_limit import check_wanted, wanted_until
 
 T = TypeVar("T")

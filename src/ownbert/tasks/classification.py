@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ownbert.data.readers.columns import COLUMNS
-from ownbert.data.readers.labels import refuse_ids, single_labels
-from ownbert.data.readers.tables import Source
 from ownbert.errors import InputError, in_short
+from ownbert.tables.columns import COLUMNS
+from ownbert.tables.labels import refuse_ids, single_labels
+from ownbert.tables.tables import Source
 from ownbert.tasks.metrics import Scores, score_labels
 from ownbert.tasks.rows import (
     PLAIN_OUTPUT,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ownbert.data.readers.columns import COLUMNS
-from ownbert.data.readers.labels import label_sets, sets_of_columns
-from ownbert.data.readers.tables import Source
 from ownbert.errors import InputError
+from ownbert.tables.columns import COLUMNS
+from ownbert.tables.labels import label_sets, sets_of_columns
+from ownbert.tables.tables import Source
 from ownbert.tasks.classification import label_weights, sort_labels
 from ownbert.tasks.metrics import Scores, label_scores, weighted_mean
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, list_labels, unknown_label

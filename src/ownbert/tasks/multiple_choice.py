@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ownbert.batches.example import Example
 from ownbert.checkpoint import Description
 from ownbert.config import HeadSpec
-from ownbert.data.example import Example
-from ownbert.data.readers.columns import COLUMNS, ColumnNames, find_columns
-from ownbert.data.readers.tables import Source, as_text, place
 from ownbert.errors import InputError
+from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns
+from ownbert.tables.tables import Source, as_text, place
+from ownbert.tasks.forward.network import RowNetwork
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, read_table
 from ownbert.tasks.scores import sequence_counts, softmax
 from ownbert.tasks.task import DEFAULT, Task, ranked

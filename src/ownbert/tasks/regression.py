@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ownbert.data.readers.columns import COLUMNS, ColumnNames
-from ownbert.data.readers.labels import decimal_numbers
-from ownbert.data.readers.tables import Source, columns
 from ownbert.errors import InputError, in_short
+from ownbert.tables.columns import COLUMNS, ColumnNames
+from ownbert.tables.labels import decimal_numbers
+from ownbert.tables.tables import Source, columns
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, TableRow
 from ownbert.tasks.sentence_task import COMMON, LOGITS, SentenceTask

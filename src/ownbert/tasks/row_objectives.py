@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ownbert.data.batch import Batch
-from ownbert.data.layout import make_layout
+from ownbert.batches.batch import Batch
+from ownbert.batches.layout import make_layout
 from ownbert.objectives import Loss
 
 # The score of a choice that a row does not have: no share of a softmax, and a finite logarithm.

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ownbert.data.readers.columns import id_column, id_value
-from ownbert.data.readers.feature_cells import Cells, read_features
-from ownbert.data.readers.tables import Source, as_text, at_least_one, place, read_values
 from ownbert.errors import InputError
+from ownbert.tables.columns import id_column, id_value
+from ownbert.tables.feature_cells import Cells, read_features
+from ownbert.tables.tables import Source, as_text, at_least_one, place, read_values
 
 
 @dataclass(frozen=True, slots=True)

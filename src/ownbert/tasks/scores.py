@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ownbert.data.example import Example
+from ownbert.batches.example import Example
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

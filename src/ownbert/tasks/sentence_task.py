@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from ownbert.batches.example import Example
+from ownbert.batches.word_features import cut_words, word_table
 from ownbert.checkpoint import Description
 from ownbert.config import HeadSpec
-from ownbert.data.example import Example
-from ownbert.data.readers.columns import ColumnNames, feature_columns, find_columns
-from ownbert.data.readers.feature_cells import refuse_plain_text
-from ownbert.data.readers.labels import LabelCells
-from ownbert.data.readers.memory import MemoryTable
-from ownbert.data.readers.tables import Source, at_least_one, kind_of
-from ownbert.data.word_features import cut_words, word_table
 from ownbert.errors import InputError
 from ownbert.files import open_text
 from ownbert.hub import model_folder
-from ownbert.tasks.network import RowNetwork
-from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings
+from ownbert.tables.columns import ColumnNames, feature_columns, find_columns
+from ownbert.tables.feature_cells import refuse_plain_text
+from ownbert.tables.labels import LabelCells
+from ownbert.tables.memory import MemoryTable
+from ownbert.tables.tables import Source, at_least_one, kind_of
+from ownbert.tasks.finetune_recipe import FinetuneModel, FinetuneRecipe, TaskSettings
+from ownbert.tasks.forward.network import RowNetwork
 from ownbert.tasks.rows import Row, TableRow, read_table
 from ownbert.tasks.scores import mean_per_row
 from ownbert.tasks.sentence_embedding.embedding_config import read_pooling

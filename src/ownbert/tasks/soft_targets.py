@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.data.readers.tables import Source
 from ownbert.errors import InputError
+from ownbert.tables.tables import Source
 from ownbert.tasks.rows import Row, list_labels
 
 # By how much the sum of a distribution may differ from 1: that of rounded numbers does.

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ownbert.batches.example import Example
+from ownbert.batches.word_features import Features, feature_names, learn_features
 from ownbert.checkpoint import (
     CONFIG,
     FEATURES,
@@ -21,15 +23,13 @@ from ownbert.checkpoint import (
     require_tables,
 )
 from ownbert.config import HeadSpec
-from ownbert.data.example import Example
-from ownbert.data.readers.columns import ColumnNames, ColumnSpec, positional_names
-from ownbert.data.readers.memory import table_of
-from ownbert.data.readers.tables import Source
-from ownbert.data.word_features import Features, feature_names, learn_features
 from ownbert.errors import InputError
+from ownbert.tables.columns import ColumnNames, ColumnSpec, positional_names
+from ownbert.tables.memory import table_of
+from ownbert.tables.tables import Source
+from ownbert.tasks.finetune_recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vit
+from ownbert.tasks.forward.network import RowNetwork
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.network import RowNetwork
-from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vit
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
@@ -212,7 +212,7 @@ class Task(ABC):
         """What ``read`` and ``stream`` take for rows: a file, or rows in memory as a table.
 
         Args:
-            data: a path, or what ``ownbert.data.readers.memory.table_of`` takes.
+            data: a path, or what ``ownbert.tables.memory.table_of`` takes.
             name: what the rows are, for messages.
             labelled: whether rows without names end with their answers.
 
@@ -464,7 +464,7 @@ class Task(ABC):
 
 
 def _with_sesame(description: Description, model: FinetuneModel) -> Description:
-    """The description with what the recipe adds to the encoder (``nn/sesame.py``)."""
+    """The description with what the recipe adds to the encoder (``nn/variants/sesame.py``)."""
     given = {"layer_gate": model.layer_gate, "attention_blur": model.attention_blur}
     given = {name: value for name, value in given.items() if value is not None}
     if given and description.decoder is not None:

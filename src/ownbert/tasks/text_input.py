@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from ownbert.batches.example import Example
+from ownbert.batches.masking import Masking
 from ownbert.config import EncoderConfig
-from ownbert.data.example import Example
-from ownbert.data.masking import Masking
 from ownbert.tasks.rows import Row, shortened
-from ownbert.text.parts import PART
+from ownbert.text.text_parts import PART
 from ownbert.text.tokenizer import Tokenizer
 
 # Shares of unknown tokens: up to the first nothing is wrong, above the second the vocabulary does

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ownbert.text.bert import UNK, add_special_tokens
+from ownbert.text.bert_rules import UNK, add_special_tokens
 
 if TYPE_CHECKING:
     import tokenizers

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
 from ownbert.files import open_text
-from ownbert.text.bert import wordpiece_rules
-from ownbert.text.config_file import read_ids_file
+from ownbert.text.bert_rules import wordpiece_rules
 from ownbert.text.sentencepiece import read_model
 from ownbert.text.styles import (
     BERT,
@@ -21,6 +20,7 @@ from ownbert.text.styles import (
     additional_tokens,
 )
 from ownbert.text.subword import bpe_backend, pieces_backend
+from ownbert.text.tokenizer_config import read_ids_file
 
 if TYPE_CHECKING:
     import tokenizers

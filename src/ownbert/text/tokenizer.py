@@ -11,13 +11,19 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
-from ownbert.text.bert import keep_whole, wordpiece_backend
+from ownbert.text.bert_rules import keep_whole, wordpiece_backend
 from ownbert.text.blank import blank_backend
 from ownbert.text.build import register, special_tokens, surround
-from ownbert.text.files import guess_style, kind_of, never_split_of, read_folder, vocabulary_of
 from ownbert.text.input_format import InputFormat
-from ownbert.text.parts import PART, parts_of, places_to_cut, together
 from ownbert.text.styles import ROBERTA
+from ownbert.text.text_parts import PART, parts_of, places_to_cut, together
+from ownbert.text.tokenizer_folder import (
+    guess_style,
+    kind_of,
+    never_split_of,
+    read_folder,
+    vocabulary_of,
+)
 from ownbert.text.writing import write_folder
 from ownbert.time_limit import check_wanted
 
@@ -113,7 +119,8 @@ class Tokenizer:
     def load(
         cls, folder: str | os.PathLike[str], model: Mapping[str, Any] | None = None
     ) -> "Tokenizer":
-        """Read a folder with tokenizer.json or a family's own files; see ``ownbert.text.files``.
+        """Read a folder with tokenizer.json or a family's own files; see
+        ``text/tokenizer_folder.py``.
 
         Args:
             folder: of the tokenizer.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
 from typing import TYPE_CHECKING
 
-from ownbert.text.bert import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS
+from ownbert.text.bert_rules import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS
 from ownbert.text.subword import bpe_backend
 
 if TYPE_CHECKING:

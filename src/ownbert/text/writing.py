@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ownbert.files import atomic_path, uninterrupted
-from ownbert.text.files import (
+from ownbert.text.styles import BERT, CLASSES, ROBERTA
+from ownbert.text.tokenizer_folder import (
     CASE_SETTINGS,
     CONFIG,
     TOKENIZER,
@@ -17,7 +18,6 @@ from ownbert.text.files import (
     kind_of,
     vocabulary_of,
 )
-from ownbert.text.styles import BERT, CLASSES, ROBERTA
 
 if TYPE_CHECKING:
     import tokenizers

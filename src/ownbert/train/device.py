@@ -62,7 +62,7 @@ def cpu_multiplies_bfloat16() -> bool:
     ONEDNN_MAX_CPU_ISA limits it to AVX2, they would take many times as long as those of float32."""
     import torch
 
-    from ownbert.nn.kernels.linear import onednn_has_linear
+    from ownbert.nn.fast.linear_layers import onednn_has_linear
 
     return torch.cpu._is_avx512_bf16_supported() and onednn_has_linear(torch.bfloat16)
 

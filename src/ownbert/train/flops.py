@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ownbert.config import EncoderConfig
-from ownbert.nn.kernels.linear import multiply, onednn_has_linear
+from ownbert.nn.fast.linear_layers import multiply, onednn_has_linear
 
 # Sides of the square matrices that are multiplied to measure the peak: few threads are fastest if
 # everything stays in their caches, many need more work; and a short product is less likely to be

@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ownbert.data.loader import Loader
+from ownbert.batches.loader import Loader
 from ownbert.objectives import Objective
-from ownbert.train.callbacks import Callbacks
-from ownbert.train.display import Display
 from ownbert.train.distributed import ALONE, World
-from ownbert.train.meter import Meter
-from ownbert.train.recipe import Optim, Run
 from ownbert.train.state import TrainState
+from ownbert.train.training_settings import Optim, Run
+from ownbert.train.watch.callbacks import Callbacks
+from ownbert.train.watch.display import Display
+from ownbert.train.watch.meter import Meter
 
 
 class Interrupted(KeyboardInterrupt):

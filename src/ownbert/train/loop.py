@@ -14,20 +14,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ownbert.data.batch import Batch
-from ownbert.data.loader import Position
+from ownbert.batches.batch import Batch
+from ownbert.batches.loader import Position
 from ownbert.errors import InputError
 from ownbert.threads import adapt_threads
-from ownbert.train.curves import draw_curves
 from ownbert.train.distributed import World, data_parallel, is_lost
-from ownbert.train.evaluation_budget import EvaluationClock
 from ownbert.train.job import Interrupted, Job
-from ownbert.train.log import RunLog, rows_until
-from ownbert.train.meter import step_flops
 from ownbert.train.schedule import factor
-from ownbert.train.stagnation import diagnose_stagnation
 from ownbert.train.state_files import SavedState, newest_state, remove_states_after, step_of
 from ownbert.train.step import NotANumber, count_targets, seed_step, step
+from ownbert.train.watch.evaluation_budget import EvaluationClock
+from ownbert.train.watch.log import RunLog, rows_until
+from ownbert.train.watch.meter import step_flops
+from ownbert.train.watch.stagnation import diagnose_stagnation
+from ownbert.train.watch.training_curves import draw_curves
 
 # Without save_every and eval_every: seconds between saves, evaluations per run.
 _SAVE_SECONDS = 300.0

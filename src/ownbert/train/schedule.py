@@ -2,7 +2,7 @@
 
 import math
 
-from ownbert.train.recipe import Optim
+from ownbert.train.training_settings import Optim
 
 # Warm-up steps of Vaswani et al. 2017, section 5.3.
 NOAM_STEPS = 4000

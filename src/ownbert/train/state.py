@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ownbert.data.loader import Position
+from ownbert.batches.loader import Position
 from ownbert.errors import InputError
 from ownbert.files import checksum, make_folder
 from ownbert.objectives import Learner

@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ownbert.data.batch import Batch
+from ownbert.batches.batch import Batch
 from ownbert.errors import InputError
-from ownbert.nn.kernels.accumulation import one_update
+from ownbert.nn.fast.accumulation import one_update
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, Loss, Objective
 from ownbert.train.device import autocast
 from ownbert.train.distributed import ALONE, World, full_tensor, gradient_sync, is_sharded
-from ownbert.train.recipe import Optim
+from ownbert.train.training_settings import Optim
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from ownbert.run.model_card import (
     sha256,
     table,
 )
-from ownbert.train.log import CURVES
-from ownbert.translate.recipe import PairFiles, TranslateRecipe
+from ownbert.train.watch.log import CURVES
+from ownbert.translate.translation_recipe import PairFiles, TranslateRecipe
 
 _ACCURACY = "translation_accuracy"
 _SECTIONS = ("vocabulary", "model", "task", "optim", "run")

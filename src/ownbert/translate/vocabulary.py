@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from ownbert.data.corpus.learn_vocabulary import learn_tokenizer
+from ownbert.corpus.learn_vocabulary import learn_tokenizer
 from ownbert.files import remove_empty
 from ownbert.run.file_names import SOURCE as SOURCE
-from ownbert.text.files import TOKENIZER_FILES, has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.translate.pairs import Pairs
-from ownbert.translate.recipe import Vocabulary
+from ownbert.text.tokenizer_folder import TOKENIZER_FILES, has_tokenizer
+from ownbert.translate.translation_pairs import Pairs
+from ownbert.translate.translation_recipe import Vocabulary
 
 
 def learn_vocabularies(pairs: Pairs, settings: Vocabulary) -> tuple[Tokenizer, Tokenizer]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from ownbert.unlabelled.vectors import opened_array
-from ownbert.views.ngrams import Matrix, WordNgrams, sparse
+from ownbert.views.ngram_counts import Matrix, WordNgrams, sparse
 from ownbert.views.tokens import splitter, text_kind
 
 K1, B = 1.2, 0.75

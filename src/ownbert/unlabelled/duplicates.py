@@ -11,16 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.data.readers.columns import ColumnNames, id_value, read_texts_with_ids
-from ownbert.data.readers.memory import MemoryTable
-from ownbert.data.readers.tables import Source, columns, kind_of, read_values
-from ownbert.data.resumable_file import ResumableFile
 from ownbert.encodings import reads_encoding
 from ownbert.errors import InputError
 from ownbert.files import open_text, refuse_same
-from ownbert.inference.embedder import Progress, in_blocks
-from ownbert.inference.prediction_writer import PredictionWriter
-from ownbert.inference.vector_files import (
+from ownbert.inference.embedding.embedder import Progress, in_blocks
+from ownbert.inference.embedding.vector_files import (
     Say,
     as_inputs,
     opened_embedder,
@@ -28,7 +23,12 @@ from ownbert.inference.vector_files import (
     warn_of_cut,
     write_blocks,
 )
-from ownbert.tasks.batched_forward import blocks
+from ownbert.inference.output.prediction_writer import PredictionWriter
+from ownbert.resumable_file import ResumableFile
+from ownbert.tables.columns import ColumnNames, id_value, read_texts_with_ids
+from ownbert.tables.memory import MemoryTable
+from ownbert.tables.tables import Source, columns, kind_of, read_values
+from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.unlabelled.near import all_signatures, by_pieces, by_vectors
 
 KEEP = ("first", "longest")

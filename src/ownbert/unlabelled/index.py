@@ -13,15 +13,13 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.checkpoint.model_files import model_checksums
-from ownbert.data.readers.columns import ColumnNames
-from ownbert.data.readers.memory import is_list, items
 from ownbert.encodings import reads_encoding
 from ownbert.errors import InputError
 from ownbert.files import read_json, write_json
 from ownbert.folders import refuse_foreign, writing
 from ownbert.hub import model_folder
-from ownbert.inference.embedder import Progress, after, in_blocks
-from ownbert.inference.vector_files import (
+from ownbert.inference.embedding.embedder import Progress, after, in_blocks
+from ownbert.inference.embedding.vector_files import (
     Record,
     Say,
     as_inputs,
@@ -33,6 +31,8 @@ from ownbert.inference.vector_files import (
 from ownbert.run.new_folder import complete_folder, refuse_taken
 from ownbert.schema import anything, list_of, maybe, one_of, record, text, whole
 from ownbert.settings import between
+from ownbert.tables.columns import ColumnNames
+from ownbert.tables.memory import is_list, items
 from ownbert.unlabelled.bm25 import WORD_FILES, WordCounts, WordIndex
 from ownbert.unlabelled.vectors import FORMS, VECTOR_FILES, VectorFile, write_vectors
 from ownbert.views.tokens import KINDS

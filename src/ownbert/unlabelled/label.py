@@ -11,19 +11,19 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.checkpoint import CONFIG
-from ownbert.data.readers.label_studio import ENDING, write_tasks
-from ownbert.data.readers.texts_or_files import corpus_files
 from ownbert.errors import InputError
 from ownbert.fitting.networks import Corpus
 from ownbert.inference.compute import Compute
-from ownbert.inference.embedder import Embedder
+from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import characters
-from ownbert.inference.prediction_writer import PredictionWriter
+from ownbert.inference.output.prediction_writer import PredictionWriter
 from ownbert.language import translated
 from ownbert.settings import between
-from ownbert.tasks.batched_forward import blocks
+from ownbert.tables.label_studio import ENDING, write_tasks
+from ownbert.tables.texts_or_files import corpus_files
 from ownbert.tasks.classification import ClassificationTask
+from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.rows import Row
 from ownbert.unlabelled.choice import (
     FEW,
@@ -35,8 +35,8 @@ from ownbert.unlabelled.choice import (
     uncertainty,
 )
 from ownbert.unlabelled.fit_report import label_errors, read_report, worth_of_labels
-from ownbert.views.features import VIEWS, Texts
 from ownbert.views.tokens import text_kind
+from ownbert.views.view_features import VIEWS, Texts
 
 _ROWS = 512  # that are predicted at a time
 # A text is said to be undecided where the two most probable labels are closer than this, and to fit

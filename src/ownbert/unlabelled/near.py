@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ownbert.data.corpus.duplicates import digest
-from ownbert.inference.embedding_outputs import of_length_one
-from ownbert.views.ngrams import character_ngrams
+from ownbert.corpus.duplicates import digest
+from ownbert.inference.embedding.embedding_outputs import of_length_one
+from ownbert.views.ngram_counts import character_ngrams
 
 # Hashes of a signature: similarities are known to about 0.04.
 HASHES = 128

@@ -14,15 +14,12 @@ from typing import Any
 import numpy as np
 
 from ownbert import limits
-from ownbert.data.readers.columns import ColumnNames
-from ownbert.data.readers.tables import columns, require_column
 from ownbert.encodings import reads_encoding
 from ownbert.errors import InputError
 from ownbert.files import refuse_same, together, write_text
-from ownbert.inference.embedder import Progress, after, in_blocks
-from ownbert.inference.embedding_outputs import of_length_one
-from ownbert.inference.prediction_writer import PredictionWriter
-from ownbert.inference.vector_files import (
+from ownbert.inference.embedding.embedder import Progress, after, in_blocks
+from ownbert.inference.embedding.embedding_outputs import of_length_one
+from ownbert.inference.embedding.vector_files import (
     Record,
     Say,
     as_inputs,
@@ -32,12 +29,15 @@ from ownbert.inference.vector_files import (
     warn_of_cut,
     write_blocks,
 )
+from ownbert.inference.output.prediction_writer import PredictionWriter
 from ownbert.settings import between
-from ownbert.tasks.batched_forward import blocks
+from ownbert.tables.columns import ColumnNames
+from ownbert.tables.tables import columns, require_column
+from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.unlabelled.bm25 import WordCounts
 from ownbert.unlabelled.topic_list import Topic, Topics
 from ownbert.unlabelled.topics_page import as_page
-from ownbert.views.ngrams import sparse
+from ownbert.views.ngram_counts import sparse
 
 # Numbers of topics that are compared where none is given, and vectors for the comparison.
 _COUNTS, _COMPARED = (5, 8, 10, 12, 14, 17, 20, 25, 30, 40, 60), 3000

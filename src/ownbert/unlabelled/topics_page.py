@@ -3,7 +3,7 @@
 import html
 
 from ownbert.fitting.report.contents import cleaned
-from ownbert.fitting.report.page import figures, framed, table, text_list
+from ownbert.fitting.report.report_page import figures, framed, table, text_list
 from ownbert.fitting.report.sections import TEXT, Section
 from ownbert.language import translated
 from ownbert.unlabelled.topic_list import Topic, Topics

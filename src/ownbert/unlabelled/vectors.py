@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.inference.embedding_outputs import of_length_one
+from ownbert.inference.embedding.embedding_outputs import of_length_one
 
 FORMS = ("float16", "int8")
 # Rows that are compared at a time.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import minimize
 
-from ownbert.views.linear import Targets, log_softmax, loss_and_slope
+from ownbert.views.linear_models import Targets, log_softmax, loss_and_slope
 
 # Weights are drawn towards their mean, and the multiple of the labels' frequencies towards 1, as
 # strongly as so many rows draw them apart.

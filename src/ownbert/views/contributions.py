@@ -10,9 +10,16 @@ from itertools import pairwise
 
 import numpy as np
 
-from ownbert.views.features import CHARACTER_ORDERS, CharacterView, LsaView, NgramView, Texts, View
-from ownbert.views.ngrams import character_occurrences
+from ownbert.views.ngram_counts import character_occurrences
 from ownbert.views.tokens import spans_of
+from ownbert.views.view_features import (
+    CHARACTER_ORDERS,
+    CharacterView,
+    LsaView,
+    NgramView,
+    Texts,
+    View,
+)
 
 # Characters of one of the texts: its number, start and end.
 _Span = tuple[int, int, int]

@@ -11,7 +11,7 @@ from safetensors.numpy import save as to_bytes
 
 from ownbert.errors import InputError
 from ownbert.files import atomic_path, make_folder, read_json, write_json
-from ownbert.views.linear import LinearModel
+from ownbert.views.linear_models import LinearModel
 
 T = TypeVar("T")
 # The names of the files: of a linear model on a view, and on the vectors of a network.

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ownbert.errors import InputError
-from ownbert.views.features import VIEWS, Texts, View
-from ownbert.views.linear import LinearModel
 from ownbert.views.linear_files import LINEAR, load_linear, save_linear
+from ownbert.views.linear_models import LinearModel
+from ownbert.views.view_features import VIEWS, Texts, View
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ownbert.views.ngrams import Matrix, WordNgrams, sparse
+from ownbert.views.ngram_counts import Matrix, WordNgrams, sparse
 
 # Pairs of tokens and distinct normal rows that are remembered: those of the most texts.
 _MOST_PAIRS, _MOST_ROWS = 500_000, 20_000

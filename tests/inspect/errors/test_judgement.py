@@ -10,10 +10,10 @@ import pytest
 
 from ownbert import InputError, Predictor, vit
 from ownbert.checkpoint import save
-from ownbert.data.images.pixels import Processor
-from ownbert.data.readers.squad import GoldAnswer
+from ownbert.images.pixels import Processor
 from ownbert.inspect.errors.analysis import analyse_errors, as_lines
 from ownbert.inspect.errors.judgement import judge_answers
+from ownbert.tables.squad import GoldAnswer
 from ownbert.tasks.question_answering.answer import PredictedAnswer, QuestionRow
 from support.cli import run_cli
 from support.tiny import change_config, made

@@ -14,12 +14,12 @@ from transformers import AutoModelForSequenceClassification
 
 import ownbert
 from ownbert import Explainer, InputError, explain
+from ownbert.batches.batch import Example, pack
 from ownbert.checkpoint import save
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Example, pack
 from ownbert.inspect.explain.faithfulness import RANDOM, best_method
+from ownbert.inspect.explain.input_words import Word, sentences_of, words_of
 from ownbert.inspect.explain.methods import METHODS, integrated_gradients, shapley
-from ownbert.inspect.explain.words import Word, sentences_of, words_of
 from ownbert.nn.model import Model
 from ownbert.tasks.row_objectives import SingleLabelObjective
 from ownbert.tasks.text_input import TextInputBuilder

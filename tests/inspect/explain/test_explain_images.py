@@ -9,9 +9,9 @@ import torch
 
 from ownbert import vit
 from ownbert.checkpoint import load, save
-from ownbert.data.images.pixels import Processor
+from ownbert.images.pixels import Processor
+from ownbert.inspect.explain.attribution import gradient_relevance, over_patches
 from ownbert.inspect.explain.images import picture_data
-from ownbert.inspect.relevance import gradient_relevance, over_patches
 from support.browser import CHROMIUM, in_browser
 from support.cli import printed_rows, refusal, run_cli
 from support.floats import assert_close

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from ownbert import Explainer, explain
-from ownbert.checkpoint.translation import save_translation
-from ownbert.data.batch import Example, pack
+from ownbert.batches.batch import Example, pack
+from ownbert.checkpoint.transformer_folder import save_translation
 from ownbert.inspect.explain.methods import integrated_gradients, leave_one_out
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.transformer import make_model

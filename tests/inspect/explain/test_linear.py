@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import ownbert
-from ownbert.data.readers.columns import ColumnNames
 from ownbert.fitting.candidates import fit_view, view_names
 from ownbert.fitting.labelled_rows import find_task, read_labelled
 from ownbert.inference.open_folder import open_folder
-from ownbert.inspect.explain.linear import LinearShares
+from ownbert.inspect.explain.linear_words import LinearShares
+from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.rows import Row
 from ownbert.views.contributions import contributions
-from ownbert.views.features import VIEWS, Texts
+from ownbert.views.view_features import VIEWS, Texts
 from support.cli import run_cli
 
 WORDS = ("Red", "green", "blue,", "It's", "日本", "x1", "İn", "a")

@@ -13,8 +13,8 @@ from transformers import AutoModelForSequenceClassification
 
 import ownbert
 from ownbert import InputError
+from ownbert.batches.batch import from_padded
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import from_padded
 from ownbert.inspect.heads.importance import (
     gradient_importance,
     labelled_model,

@@ -8,8 +8,8 @@ import torch
 from transformers import BertModel
 
 from ownbert import InputError
+from ownbert.batches.batch import Example
 from ownbert.checkpoint import load
-from ownbert.data.batch import Example
 from ownbert.inspect.internals.attention_maps import attention_maps, chosen_heads
 from support.tiny import made
 

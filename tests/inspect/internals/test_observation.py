@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from ownbert import Explainer, InputError
+from ownbert.batches.batch import Example, pack
 from ownbert.config import EncoderConfig, Mobile
-from ownbert.data.batch import Example, pack
 from ownbert.inspect.internals.attention_weights import HeadWeights
 from ownbert.inspect.internals.observation import (
     HeadChoice,

@@ -12,7 +12,7 @@ from ownbert.config import EncoderConfig
 from ownbert.inspect.internals.observation import observation_of_text
 from ownbert.inspect.internals.page_parts import script
 from ownbert.inspect.trace.model_trace import trace_model
-from ownbert.inspect.trace.page import as_page as trace_page
+from ownbert.inspect.trace.trace_page import as_page as trace_page
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 from support.browser import CHROMIUM, in_browser

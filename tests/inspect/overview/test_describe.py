@@ -17,7 +17,7 @@ from ownbert.errors import InputError
 from ownbert.inspect.overview.describe import Overview, describe
 from ownbert.inspect.overview.parameters import ranges
 from ownbert.nn.model import Model
-from ownbert.text.bert import SPECIAL_TOKENS
+from ownbert.text.bert_rules import SPECIAL_TOKENS
 from ownbert.text.tokenizer import Tokenizer
 
 BASE_UNCASED = {

@@ -16,9 +16,9 @@ from rich.cells import cell_len
 from ownbert import InputError
 from ownbert.inspect.run_list.comparison import draw, runs_csv, show_runs
 from ownbert.inspect.run_list.run_summary import differing, find_runs, read_run
-from ownbert.pretraining.recipe import PretrainRecipe
+from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.settings import dump, resolve
-from ownbert.tasks.recipe import FinetuneRecipe
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from support.cli import run_cli
 
 HOUR = 3600.0

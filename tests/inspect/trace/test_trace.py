@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from ownbert.data.layout import make_layout
+from ownbert.batches.layout import make_layout
 from ownbert.errors import InputError
 from ownbert.inspect.trace.formula import number
-from ownbert.inspect.trace.page import as_page
 from ownbert.inspect.trace.trace import explain
+from ownbert.inspect.trace.trace_page import as_page
 from ownbert.inspect.trace.worked_example import (
     EXAMPLE,
     read_inputs,
     round_weights,
     trace_attention,
 )
-from ownbert.nn.attention import attend
+from ownbert.nn.attention.attend import attend
 from support.cli import run_cli
 
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checkpoint import save
 from ownbert.config import Disentangled, EncoderConfig, Mobile
-from ownbert.data.batch import Batch, Example, pack
 from ownbert.errors import InputError
 from ownbert.inspect.trace.model_trace import trace_model
-from ownbert.inspect.trace.page import as_page
 from ownbert.inspect.trace.trace import Trace, explain
+from ownbert.inspect.trace.trace_page import as_page
 from ownbert.inspect.trace.worked_example import EXAMPLE, trace_attention
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model

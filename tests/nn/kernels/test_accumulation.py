@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ownbert.batches.batch import Example, pack
+from ownbert.batches.sampled_softmax import Candidates, CandidateSampler
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Example, pack
-from ownbert.data.sampled_softmax import Candidates, CandidateSampler
-from ownbert.nn.kernels import accumulation
-from ownbert.nn.kernels import linear as kernel
-from ownbert.nn.kernels.accumulation import candidate_rows, converted, one_update
-from ownbert.nn.kernels.linear import Linear, onednn_has_linear
+from ownbert.nn.fast import accumulation
+from ownbert.nn.fast import linear_layers as kernel
+from ownbert.nn.fast.accumulation import candidate_rows, converted, one_update
+from ownbert.nn.fast.linear_layers import Linear, onednn_has_linear
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, MaskedLM
 

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from ownbert import EncoderConfig, Model
-from ownbert.data.batch import Example, pack
-from ownbert.nn.kernels import int8
-from ownbert.nn.kernels.int8 import (
+from ownbert.batches.batch import Example, pack
+from ownbert.nn.packed import int8
+from ownbert.nn.packed.int8 import (
     PackedInt8FeedForward,
     PackedInt8Linear,
     QuantizedLinear,
@@ -20,7 +20,7 @@ from ownbert.nn.kernels.int8 import (
     round_rows,
     smoothing,
 )
-from ownbert.nn.kernels.prepack import prepack
+from ownbert.nn.packed.prepack import prepack
 from support.floats import assert_close
 
 WIDTHS = [

@@ -13,21 +13,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ownbert.batches.batch import Example, pack
+from ownbert.batches.layout import Layout, make_layout
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Example, pack
-from ownbert.data.layout import Layout, make_layout
-from ownbert.nn.attention import attend
+from ownbert.nn.attention.attend import attend
 from ownbert.nn.encoder import Encoder
-from ownbert.nn.kernels import compiled, linear
-from ownbert.nn.kernels.dropout import Dropout
-from ownbert.nn.kernels.residual import add_and_norm
+from ownbert.nn.fast import compiled
+from ownbert.nn.fast import linear_layers as linear
+from ownbert.nn.fast.dropout import Dropout
+from ownbert.nn.fast.residual import add_and_norm
 
 if compiled.loops() is None:
     pytest.skip("needs numba, and that it compiles", allow_module_level=True)
 
 from numba import njit
 
-from ownbert.nn.kernels import loops, openmp
+from ownbert.nn.fast import loops, openmp
 
 MakeLoop = Callable[[Callable[..., None]], loops.Loop]
 
@@ -320,9 +321,9 @@ def test_loops_of_several_threads_at_once(threads: int):
 def test_threads_of_a_fork_before_there_were_any():
     script = """
 import os, sys, torch
-from ownbert.nn.kernels import compiled
-from ownbert.nn.kernels.dropout import Dropout
-from ownbert.nn.kernels.residual import add_and_norm
+from ownbert.nn.fast import compiled
+from ownbert.nn.fast.dropout import Dropout
+from ownbert.nn.fast.residual import add_and_norm
 torch.set_num_threads(1)
 x, norm = torch.randn(2048, 256, requires_grad=True), torch.nn.LayerNorm(256)
 expected = add_and_norm(x, x.detach(), Dropout(0.0), norm)

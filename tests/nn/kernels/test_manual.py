@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ownbert.data.layout import make_layout
-from ownbert.nn.attention import attend
+from ownbert.batches.layout import make_layout
+from ownbert.nn.attention.attend import attend
 
 LENGTHS = [9, 40, 3, 40, 17, 38, 1]
 TOKENS = sum(LENGTHS)

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from ownbert import EncoderConfig, Model
+from ownbert.batches.batch import Batch, Example, pack
 from ownbert.config import HeadSpec
-from ownbert.data.batch import Batch, Example, pack
-from ownbert.nn.kernels import prepack as module
-from ownbert.nn.kernels.int8 import quantizable, quantize_linears
-from ownbert.nn.kernels.prepack import PackedLinear, prepack, prepack_for_heads
+from ownbert.nn.packed import prepack as module
+from ownbert.nn.packed.int8 import quantizable, quantize_linears
+from ownbert.nn.packed.prepack import PackedLinear, prepack, prepack_for_heads
 
 SMALL = {
     "vocab_size": 50,

@@ -12,10 +12,10 @@ import torch
 from ownbert import InputError, evaluate, finetune, predict
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.inference.open_folder import open_folder
-from ownbert.tasks.batched_forward import forward_rows
-from ownbert.tasks.packed_network import PackedNetwork
+from ownbert.tasks.finetune_recipe import TaskSettings
+from ownbert.tasks.forward.batched_forward import forward_rows
+from ownbert.tasks.forward.packed_network import PackedNetwork
 from ownbert.tasks.question_answering.answer import QuestionAnsweringTask, QuestionRow
-from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.text_input import TextInputBuilder
 from support.plots import matplotlib_installed
 

@@ -13,12 +13,12 @@ from transformers import AutoModel
 from typer.testing import CliRunner
 
 from ownbert import InputError, evaluate, finetune, predict
+from ownbert.batches.batch import pack
 from ownbert.checkpoint import load
 from ownbert.cli import app
-from ownbert.data.batch import pack
-from ownbert.inference.embedder import Embedder
+from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.open_folder import open_folder
-from ownbert.tasks.recipe import TaskSettings
+from ownbert.tasks.finetune_recipe import TaskSettings
 from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
 from ownbert.tasks.sentence_embedding.rank import EmbeddingTask
@@ -115,7 +115,7 @@ def test_batches_are_not_cut(
 ):
     losses = []
     for tokens in (16_384, 40):
-        monkeypatch.setattr("ownbert.finetuning.run.MICRO_TOKENS", tokens)
+        monkeypatch.setattr("ownbert.finetuning.finetuning_run.MICRO_TOKENS", tokens)
         folder = tune(
             pretrained, files, "pairs", tmp_path / str(tokens), max_steps=2, log_every=1, dev=None
         )

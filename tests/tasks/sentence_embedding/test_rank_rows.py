@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ownbert import InputError
-from ownbert.data.readers.columns import ColumnNames
+from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_embedding.rank import EmbeddingTask
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ownbert.data.batch import Batch, Example, pack
+from ownbert.batches.batch import Batch, Example, pack
 from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_embedding.embedding_objectives import (
     ContrastiveObjective,

@@ -11,7 +11,7 @@ import pytest
 from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
 from sklearn.metrics import f1_score
 
-from ownbert.data.readers.columns import ColumnNames
+from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.rows import Row
 from ownbert.tasks.token_classification.entities import (
     are_entity_tags,

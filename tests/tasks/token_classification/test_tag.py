@@ -11,13 +11,13 @@ import torch
 from seqeval.metrics.sequence_labeling import accuracy_score, precision_recall_fscore_support
 
 from ownbert import InputError, evaluate, finetune, predict
+from ownbert.batches.batch import pack
 from ownbert.checkpoint import describe, load, load_tokenizer
 from ownbert.cli import app
-from ownbert.data.batch import pack
-from ownbert.data.readers.columns import ColumnNames
 from ownbert.finetuning.preview import preview_finetuning
 from ownbert.inference.open_folder import open_folder
-from ownbert.tasks.recipe import TaskSettings
+from ownbert.tables.columns import ColumnNames
+from ownbert.tasks.finetune_recipe import TaskSettings
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.tasks.token_classification.tag import TaggingTask

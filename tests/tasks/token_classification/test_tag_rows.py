@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ownbert import InputError
-from ownbert.data.readers.columns import ColumnNames
+from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.token_classification.tag_rows import read_sentences, stream_sentences
 
 WORDS, TAGS = ["Ann", "saw", "New", "York"], ["B-per", "O", "B-loc", "I-loc"]

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torchcrf import CRF
 
+from ownbert.batches.batch import pack
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import pack
-from ownbert.tasks.recipe import TaskSettings
+from ownbert.tasks.finetune_recipe import TaskSettings
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.tasks.token_classification.tag import TaggingTask

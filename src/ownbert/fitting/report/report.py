@@ -12,7 +12,7 @@ import numpy as np
 from ownbert.files import make_folder, together, write_json, write_text
 from ownbert.fitting.report.advice import headline
 from ownbert.fitting.report.contents import Report, cleaned
-from ownbert.fitting.report.page import as_page
+from ownbert.fitting.report.report_page import as_page
 from ownbert.fitting.report.sections import Section, sections
 from ownbert.language import translated
 from ownbert.tasks.metrics import Scores

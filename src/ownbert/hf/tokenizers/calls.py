@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
-from ownbert.hf.tokenizers.encoding import BatchEncoding
+from ownbert.hf.tokenizers.batch_encoding import BatchEncoding
 
 if TYPE_CHECKING:
     import tokenizers

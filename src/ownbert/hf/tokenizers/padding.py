@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from ownbert.errors import InputError
+from ownbert.hf.tokenizers.batch_encoding import BatchEncoding, as_lists
 from ownbert.hf.tokenizers.calls import CallDefaults, CallOptions
-from ownbert.hf.tokenizers.encoding import BatchEncoding, as_lists
 
 Ids = list[int]
 

@@ -3,7 +3,7 @@
 import unicodedata
 from collections.abc import Iterable, Mapping
 
-from ownbert.text.bert import CONTINUATION, LONGEST_WORD, WordRules
+from ownbert.text.bert_rules import CONTINUATION, LONGEST_WORD, WordRules
 
 
 class BasicTokenizer:

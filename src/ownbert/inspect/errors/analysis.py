@@ -13,19 +13,19 @@ import numpy as np
 from ownbert.checkpoint import CONFIG
 from ownbert.errors import InputError
 from ownbert.inference.compute import Compute
-from ownbert.inference.embedder import Embedder
+from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, decide_all
 from ownbert.inference.opened_blend import OpenedBlend
 from ownbert.inference.pipeline import read_labelled_rows
 from ownbert.inspect.errors.judgement import JUDGES, WrongAnswer
 from ownbert.inspect.explain.explain import Explainer
-from ownbert.inspect.explain.linear import CONTRIBUTIONS
+from ownbert.inspect.explain.linear_words import CONTRIBUTIONS
 from ownbert.language import translated
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
-from ownbert.views.features import Texts
 from ownbert.views.linear_view import LinearView
+from ownbert.views.view_features import Texts
 
 # A group is shown from so many rows on, if its share of errors is so many standard errors above
 # that of all rows.

@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checkpoint import load, load_tokenizer
-from ownbert.checkpoint.translation import is_translation
-from ownbert.data.batch import Batch, Example, pack
-from ownbert.data.readers.columns import read_texts
+from ownbert.checkpoint.transformer_folder import is_translation
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
 from ownbert.inference.compute import Compute
@@ -22,11 +21,11 @@ from ownbert.inference.open_folder import blend_of, open_folder
 from ownbert.inference.opened import Networks, Opened
 from ownbert.inference.opened_blend import OpenedBlend
 from ownbert.inference.pipeline import Predictor
-from ownbert.inspect.explain.linear import CONTRIBUTIONS, LinearShares, answers_linearly
+from ownbert.inspect.explain.explained_translations import ExplainedTranslator
+from ownbert.inspect.explain.input_words import Word, in_one_text, sentences_of, words_of
+from ownbert.inspect.explain.linear_words import CONTRIBUTIONS, LinearShares, answers_linearly
 from ownbert.inspect.explain.methods import ExplainedTarget, Relevance, method_named
 from ownbert.inspect.explain.targets import Target, likeliest, masked_word, targets_of
-from ownbert.inspect.explain.translation import ExplainedTranslator
-from ownbert.inspect.explain.words import Word, in_one_text, sentences_of, words_of
 from ownbert.inspect.internals.observation import (
     ALL_HEADS,
     BUDGET,
@@ -36,10 +35,11 @@ from ownbert.inspect.internals.observation import (
     masked_question,
     observe,
 )
-from ownbert.inspect.probe import evaluating, text_ids
+from ownbert.inspect.observing import evaluating, text_ids
 from ownbert.nn.model import Model
-from ownbert.tasks.batched_forward import blocks
+from ownbert.tables.columns import read_texts
 from ownbert.tasks.classification import SingleLabelTask
+from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.row_objectives import mean_per_row
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import NoTaskHead

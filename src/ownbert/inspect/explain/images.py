@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from ownbert.checkpoint import Description, load
-from ownbert.data.images.image_files import stream_images
-from ownbert.data.images.pixels import Processor
 from ownbert.errors import InputError
+from ownbert.images.image_files import stream_images
+from ownbert.images.pixels import Processor
+from ownbert.inspect.explain.attribution import class_number
+from ownbert.inspect.explain.overlay import ImageExplanation, explain
 from ownbert.inspect.explain.targets import likeliest
 from ownbert.inspect.internals.page_parts import packed_bytes
-from ownbert.inspect.relevance.attribution import class_number
-from ownbert.inspect.relevance.overlay import ImageExplanation, explain
 from ownbert.train.device import pick_device
 
 # Of images; both are computed in one pass.

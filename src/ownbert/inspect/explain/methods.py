@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ownbert.data.batch import Batch, Example, pack
+from ownbert.batches.batch import Batch, Example, pack
 from ownbert.errors import InputError
+from ownbert.inspect.explain.attribution import relevance, rollout
+from ownbert.inspect.explain.input_words import Word, segments_of
 from ownbert.inspect.explain.targets import Target
-from ownbert.inspect.explain.words import Word, segments_of
-from ownbert.inspect.probe import evaluating
-from ownbert.inspect.relevance.attribution import relevance, rollout
+from ownbert.inspect.observing import evaluating
 from ownbert.nn.context import AsPacked
 from ownbert.nn.model import Model
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ownbert.inference.score import ScoredText
+from ownbert.inference.scoring.score import ScoredText
 from ownbert.inspect.explain.explain import Explanation
-from ownbert.inspect.explain.page import write_page
-from ownbert.inspect.explain.words import Word
+from ownbert.inspect.explain.explain_page import write_page
+from ownbert.inspect.explain.input_words import Word
 from ownbert.language import translated
 
 # The method of these explanations; the page has another scale for it.

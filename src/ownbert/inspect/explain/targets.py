@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ownbert.data.batch import Batch, Example
+from ownbert.batches.batch import Batch, Example
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.tasks.classification import SingleLabelTask

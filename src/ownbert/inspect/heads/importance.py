@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ownbert.batches.batch import Batch, pack
 from ownbert.checkpoint import describe
-from ownbert.data.batch import Batch, pack
 from ownbert.errors import InputError
 from ownbert.inference.compute import TORCH, Compute
 from ownbert.inference.opened import Networks
 from ownbert.inference.pipeline import read_labelled_rows
-from ownbert.inspect.probe import evaluating
+from ownbert.inspect.observing import evaluating
 from ownbert.nn.model import Model
 from ownbert.objectives import Objective
-from ownbert.tasks.batched_forward import batches_by_tokens
+from ownbert.tasks.forward.batched_forward import batches_by_tokens
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows

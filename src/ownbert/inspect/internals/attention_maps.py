@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ownbert.data.batch import Example, pack
+from ownbert.batches.batch import Example, pack
 from ownbert.inspect.internals.observation import HeadChoice, heads_by_layer, require_heads
-from ownbert.inspect.probe import evaluating
+from ownbert.inspect.observing import evaluating
 from ownbert.nn.model import Model
 
 # The heads of layers, both by their numbers from 0.

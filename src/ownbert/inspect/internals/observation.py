@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ownbert.data.batch import Batch, Example, pack
+from ownbert.batches.batch import Batch, Example, pack
 from ownbert.errors import InputError
 from ownbert.inspect.internals.attention_weights import (
     BEST_BYTES,
@@ -23,8 +23,8 @@ from ownbert.inspect.internals.attention_weights import (
     pack_heads,
     weights_per_token,
 )
+from ownbert.inspect.observing import evaluating
 from ownbert.inspect.overview.parameters import ranges
-from ownbert.inspect.probe import evaluating
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 

@@ -13,17 +13,17 @@ from ownbert.checkpoint.description import describe as read_description
 from ownbert.checkpoint.weights import FORMS, QUANTIZED
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
+from ownbert.inspect.observing import core_model, text_ids
 from ownbert.inspect.overview.overview import Overview
 from ownbert.inspect.overview.parameters import head_columns, parameter_groups
 from ownbert.inspect.overview.shapes import ForwardShapes, forward_shapes
-from ownbert.inspect.probe import core_model, text_ids
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import MultiHeadAttention
 from ownbert.nn.norms import NoNorm
 from ownbert.nn.undrawn import shapes_alone
 from ownbert.settings import between
-from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.text.tokenizer_folder import has_tokenizer
 
 
 def describe(

@@ -20,7 +20,7 @@ from ownbert.inspect.overview.parameters import (
     ranges,
 )
 from ownbert.inspect.overview.shapes import ForwardShapes
-from ownbert.inspect.terminal import facts_table, open_table, plain_text
+from ownbert.inspect.terminal_tables import facts_table, open_table, plain_text
 from ownbert.language import translated
 
 _POSITIONS = {

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ownbert.batches.batch import Batch
+from ownbert.batches.layout import make_layout
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Batch
-from ownbert.data.layout import make_layout
 from ownbert.errors import InputError
-from ownbert.inspect.probe import evaluating, observing_attend, text_batch
+from ownbert.inspect.observing import evaluating, observing_attend, text_batch
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model
 

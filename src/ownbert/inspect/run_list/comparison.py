@@ -13,11 +13,11 @@ from rich.text import Text
 
 from ownbert.errors import InputError
 from ownbert.inspect.run_list.run_summary import BASELINE, RunSummary, differing, main_metric
-from ownbert.inspect.terminal import open_table, plain_text
+from ownbert.inspect.terminal_tables import open_table, plain_text
 from ownbert.language import translated
-from ownbert.train.curves import draw_runs
-from ownbert.train.display import duration
-from ownbert.train.metric_names import shown_name
+from ownbert.train.watch.display import duration
+from ownbert.train.watch.metric_names import shown_name
+from ownbert.train.watch.training_curves import draw_runs
 
 _HEADINGS = ("run", "name", "state", "time", "size", "steps", "tokens")
 _TITLES = {"pretrain": "pretraining", "finetune": "fine-tuning"}

@@ -12,8 +12,8 @@ from typing import Any
 from ownbert.config import SIZES
 from ownbert.errors import InputError
 from ownbert.files import read_json, read_yaml
-from ownbert.train.log import LOG, read_log
-from ownbert.train.metric_names import LOWER, UP_TO_ONE
+from ownbert.train.watch.log import LOG, read_log
+from ownbert.train.watch.metric_names import LOWER, UP_TO_ONE
 
 # As in ownbert.run.run_folder and ownbert.train.state_files, which load torch: that takes seconds.
 _RECIPE, _STATES = "recipe.yaml", "checkpoints/step-*"

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ownbert.data.layout import make_layout
+from ownbert.batches.layout import make_layout
 from ownbert.inspect.trace.steps import (
     PROJECTIONS,
     Derivation,
@@ -19,9 +19,9 @@ from ownbert.inspect.trace.steps import (
     score_steps,
     weights_step,
 )
-from ownbert.nn.kernels.equal_lengths import Bias
+from ownbert.nn.attention.equal_lengths import Bias
 from ownbert.nn.multihead import MultiHeadAttention
-from ownbert.nn.sesame import blur
+from ownbert.nn.variants.sesame import blur
 
 
 @dataclass

@@ -17,8 +17,8 @@ from ownbert.checkpoint import describe, load, load_tokenizer
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
 from ownbert.inspect.internals.observation import Observation, observation_of_text
+from ownbert.inspect.observing import core_model, evaluating, observing_attend, text_batch, text_ids
 from ownbert.inspect.overview.parameters import head_columns, ranges
-from ownbert.inspect.probe import core_model, evaluating, observing_attend, text_batch, text_ids
 from ownbert.inspect.trace.model_steps import CapturedAttention, attention_steps
 from ownbert.inspect.trace.steps import HeadSlice
 from ownbert.inspect.trace.trace import Trace

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ownbert.inspect.terminal import facts_table, indented, open_table, plain_text
+from ownbert.inspect.terminal_tables import facts_table, indented, open_table, plain_text
 from ownbert.inspect.trace.formula import formula_of, number
 from ownbert.inspect.trace.steps import HeadSlice, TraceStep, shown_formula
 from ownbert.language import translated

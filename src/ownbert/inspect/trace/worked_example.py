@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from ownbert import limits
-from ownbert.data.images.npz import open_npz
 from ownbert.errors import InputError
 from ownbert.files import read_json
+from ownbert.images.npz import open_npz
 from ownbert.inspect.trace.steps import (
     PROJECTIONS,
     Derivation,

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ownbert.data.example import Example
-from ownbert.data.readers.columns import COLUMNS
-from ownbert.data.readers.squad import Question, read_questions
-from ownbert.data.readers.tables import Source
+from ownbert.batches.example import Example
 from ownbert.errors import InputError
+from ownbert.tables.columns import COLUMNS
+from ownbert.tables.squad import Question, read_questions
+from ownbert.tables.tables import Source
+from ownbert.tasks.forward.network import RowNetwork
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.question_answering.answer_metrics import best_threshold, compare, score_answers
 from ownbert.tasks.question_answering.answer_spans import (
     LONGEST_QUESTION,

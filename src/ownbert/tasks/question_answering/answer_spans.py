@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ownbert.data.example import Example
+from ownbert.batches.example import Example
 from ownbert.tasks.text_input import TextInputBuilder
-from ownbert.text.spans import span_in
+from ownbert.text.character_spans import span_in
 
 # The most tokens of a question; the rest is cut off (Devlin et al. 2019, run_squad.py).
 LONGEST_QUESTION = 64

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ownbert.data.batch import Batch
+from ownbert.batches.batch import Batch
 from ownbert.objectives import Loss
 from ownbert.tasks.question_answering.answer_spans import END, START
 from ownbert.tasks.row_objectives import RowObjective

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ownbert.data.batch import Batch
+from ownbert.batches.batch import Batch
 from ownbert.objectives import Loss
 from ownbert.tasks.row_objectives import RowObjective
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ownbert.batches.example import Example
 from ownbert.checkpoint import Description
 from ownbert.config import HeadSpec
-from ownbert.data.example import Example
-from ownbert.data.readers.columns import COLUMNS, find_columns
-from ownbert.data.readers.tables import Source, kind_of
 from ownbert.errors import InputError, in_short
 from ownbert.files import make_folder, write_json
+from ownbert.tables.columns import COLUMNS, find_columns
+from ownbert.tables.tables import Source, kind_of
+from ownbert.tasks.forward.network import RowNetwork
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.regression import score_regression
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, read_table
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ownbert.batches.example import Example
+from ownbert.batches.word_features import word_table
 from ownbert.checkpoint import Description
 from ownbert.config import HeadSpec
-from ownbert.data.example import Example
-from ownbert.data.readers.columns import COLUMNS
-from ownbert.data.readers.tables import Source, place
-from ownbert.data.word_features import word_table
 from ownbert.errors import InputError
+from ownbert.tables.columns import COLUMNS
+from ownbert.tables.tables import Source, place
 from ownbert.tasks.classification import sort_labels
+from ownbert.tasks.forward.network import RowNetwork
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, unknown_label
 from ownbert.tasks.scores import softmax
 from ownbert.tasks.task import DEFAULT, Task

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ownbert.data.batch import Batch
+from ownbert.batches.batch import Batch
 from ownbert.objectives import Loss
 from ownbert.tasks.row_objectives import RowObjective, symmetric_kl
 from ownbert.tasks.token_classification.word_windows import NO_TAG

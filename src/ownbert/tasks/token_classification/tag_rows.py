@@ -17,7 +17,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ownbert.data.readers.columns import (
+from ownbert.errors import InputError
+from ownbert.files import open_text
+from ownbert.tables.columns import (
     COLUMNS,
     TAG_NAMES,
     WORD_NAMES,
@@ -26,15 +28,15 @@ from ownbert.data.readers.columns import (
     id_column,
     id_value,
 )
-from ownbert.data.readers.conll import read_conll
-from ownbert.data.readers.feature_cells import (
+from ownbert.tables.conll import read_conll
+from ownbert.tables.feature_cells import (
     is_written_list,
     read_features,
     refuse_plain_text,
     split_cell,
 )
-from ownbert.data.readers.memory import MemoryTable
-from ownbert.data.readers.tables import (
+from ownbert.tables.memory import MemoryTable
+from ownbert.tables.tables import (
     PathLike,
     Source,
     as_text,
@@ -44,8 +46,6 @@ from ownbert.data.readers.tables import (
     place,
     read_values,
 )
-from ownbert.errors import InputError
-from ownbert.files import open_text
 from ownbert.tasks.rows import Row
 
 CONLL = frozenset(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.data.example import Example
+from ownbert.batches.example import Example
 from ownbert.tasks.text_input import TextInputBuilder
 
 # The tag of tokens without one.

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from ownbert.errors import InputError
-from ownbert.nn.ngrams import NgramTable
 from ownbert.nn.norms import NoNorm
+from ownbert.nn.variants.ngram_embeddings import NgramTable
 from ownbert.train.distributed import is_sharded
 from ownbert.train.optim.joint import JointOptimizer
 from ownbert.train.optim.lamb import Lamb
 from ownbert.train.optim.muon import make_muon
-from ownbert.train.optim.rows import RowAdagrad
-from ownbert.train.recipe import OPTIMIZERS, Optim
+from ownbert.train.optim.sparse_rows import RowAdagrad
+from ownbert.train.training_settings import OPTIMIZERS, Optim
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, NoNorm)
 

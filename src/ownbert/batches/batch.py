@@ -1,0 +1,244 @@
+"""Sequences of any length laid end to end, with nothing between them.
+
+T tokens, B sequences, S longest sequence, E embedding size, M masked tokens, W words, F features of
+a word, P patches, C labels.
+An answer is given for each sequence, or for a group of consecutive sequences.
+
+Padding exists in ``from_padded`` and ``to_padded`` and, for a moment, inside attention.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ownbert.batches.example import Example as Example
+from ownbert.batches.layout import Layout, make_layout, to_device
+from ownbert.batches.sampled_softmax import Candidates
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Packed sequences and their targets.
+
+    Args:
+        token_ids, type_ids, positions: (T).
+        layout: which rows attend to which.
+        masked_positions: (M), rows of the packed batch.
+        masked_ids: (M), the ids of these tokens before masking.
+        order: (M), when each masked token is predicted, from 0 in its sequence, where tokens are
+            predicted one after the other (permutation language modelling).
+        predicted: (M), rows of the tokens that a query stream predicts.
+        next_sentence: (B), as in ``Example``.
+        labels: (answers) or (answers, C).
+        weights: (answers), of their losses; None: all 1.
+        tags: (T), as in ``Example``.
+        words: (W, 1 + F), as in ``Example``.
+        groups: how many consecutive sequences each answer is for; None: one each.
+        task_ids: (T), for models that have them.
+        embeds: (T, E), replaces the word embeddings of token_ids.
+        replaced: (T), true for tokens that a generator has replaced.
+        patches: (T - B, values), of images, each after its class token.
+        source: the sequences that a decoder attends to, one for each sequence.
+        cross: the layout of this attention.
+        candidates: the words that predicted ones are compared with, and all others of the batch;
+            None: the vocabulary.
+        dummy: the batch counts nothing; it lets a process that has no sequence in a step take part
+            in it, as all must.
+        continues_step: the next batch belongs to the same step, split off this one to save memory.
+    """
+
+    token_ids: Tensor
+    type_ids: Tensor
+    positions: Tensor
+    layout: Layout
+    masked_positions: Tensor | None = None
+    masked_ids: Tensor | None = None
+    order: Tensor | None = None
+    predicted: Tensor | None = None
+    next_sentence: Tensor | None = None
+    labels: Tensor | None = None
+    weights: Tensor | None = None
+    tags: Tensor | None = None
+    words: Tensor | None = None
+    groups: tuple[int, ...] | None = None
+    task_ids: Tensor | None = None
+    embeds: Tensor | None = None
+    replaced: Tensor | None = None
+    patches: Tensor | None = None
+    source: "Batch | None" = None
+    cross: Layout | None = None
+    candidates: Candidates | None = None
+    dummy: bool = False
+    continues_step: bool = False
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.layout.lengths)
+
+    @property
+    def sequences(self) -> int:
+        return len(self.layout.lengths)
+
+    @property
+    def answers(self) -> int:
+        """How many answers there are: one per sequence, or per group of them."""
+        return self.sequences if self.groups is None else len(self.groups)
+
+    @property
+    def first(self) -> Tensor:
+        """Rows (B) of the first token of each sequence."""
+        return self.layout.cu_seqlens[:-1]
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The batch on another device; itself if it is there already."""
+        if self.token_ids.device == torch.device(device):
+            return self
+        moved = {
+            f.name: to_device(value, device)
+            for f in fields(self)
+            if isinstance(value := getattr(self, f.name), Tensor)
+        }
+        source, cross = (x and x.to(device) for x in (self.source, self.cross))
+        return replace(self, layout=self.layout.to(device), source=source, cross=cross, **moved)
+
+
+def pack(examples: Sequence[Example]) -> Batch:
+    """Lay examples end to end.
+
+    Args:
+        examples: at least one; all have the targets that the first one has.
+    """
+    parts = [e.parts or (len(e.token_ids),) for e in examples]
+    lengths = tuple(length for of_one in parts for length in of_one)
+    layout = make_layout(lengths)
+    starts = np.concatenate([[0], np.cumsum([len(e.token_ids) for e in examples])])
+    head = examples[0]
+    source = None
+    if head.source is not None:
+        source = pack([e.source for e in examples if e.source])
+        layout = replace(layout, causal=True)  # a decoder token sees those before it
+    masked_positions = masked_ids = None
+    if head.masked_positions is not None:
+        masked_positions = _join(
+            [
+                start + e.masked_positions
+                for start, e in zip(starts, examples, strict=False)
+                if e.masked_positions is not None
+            ]
+        )
+        masked_ids = _join([e.masked_ids for e in examples])
+    return Batch(
+        token_ids=_join([e.token_ids for e in examples]),
+        type_ids=_join([e.type_ids for e in examples]),
+        positions=_join([np.arange(n) for n in lengths]),
+        layout=layout,
+        masked_positions=masked_positions,
+        masked_ids=masked_ids,
+        order=None if head.order is None else _join([e.order for e in examples]),
+        next_sentence=_column([e.next_sentence for e in examples]),
+        labels=_column([e.label for e in examples]),
+        weights=_column([e.weight for e in examples]),
+        tags=None if head.tags is None else _join([e.tags for e in examples]),
+        words=None if head.words is None else _join([e.words for e in examples]),
+        groups=None if head.parts is None else tuple(map(len, parts)),
+        patches=_patches([e.patches for e in examples]),
+        source=source,
+        cross=None if source is None else replace(layout, keys=source.layout, causal=False),
+    )
+
+
+def read_again(batch: Batch, start_id: int) -> Batch:
+    """The batch of a decoder that reads each sequence again, one token later.
+
+    Args:
+        batch: what the encoder reads, without ``embeds``.
+        start_id: stands first in each sequence, in place of its last token.
+    """
+    assert batch.embeds is None
+    layout = batch.layout
+    return replace(
+        batch,
+        token_ids=batch.token_ids.roll(1).index_fill(0, batch.first, start_id),
+        layout=replace(layout, causal=True),
+        source=batch,
+        cross=replace(layout, keys=layout),
+    )
+
+
+def _patches(arrays: Sequence[np.ndarray | None]) -> Tensor | None:
+    there = [array for array in arrays if array is not None]
+    return torch.from_numpy(np.concatenate(there)) if there else None
+
+
+def _join(arrays: Sequence) -> Tensor:
+    return torch.from_numpy(np.concatenate(arrays).astype(np.int64, copy=False))
+
+
+def _column(values: Sequence[Any]) -> Tensor | None:
+    return (
+        None if values[0] is None else torch.from_numpy(np.stack([np.asarray(v) for v in values]))
+    )
+
+
+def from_padded(
+    input_ids: Tensor,
+    attention_mask: Tensor | None = None,
+    token_type_ids: Tensor | None = None,
+    position_ids: Tensor | None = None,
+    *,
+    task_type_ids: Tensor | None = None,
+    inputs_embeds: Tensor | None = None,
+) -> tuple[Batch, Tensor]:
+    """Pack a padded batch.
+
+    Tokens keep the positions of the padded batch, so padding on the left means what it does in
+    Transformers.
+
+    Args:
+        input_ids, token_type_ids, position_ids, task_type_ids: (B, S), as in Transformers.
+        attention_mask: (B, S), 0 for padding.
+        inputs_embeds: (B, S, E), word embeddings.
+
+    Returns:
+        The batch, and the index (T) that ``to_padded`` takes.
+
+    Raises:
+        InputError: a row has no tokens.
+    """
+    size = input_ids.shape
+    if attention_mask is None:
+        attention_mask = torch.ones_like(input_ids)
+    keep = attention_mask.bool()
+    lengths = keep.sum(1).tolist()
+    index = keep.flatten().nonzero().squeeze(1)
+    if position_ids is None:
+        position_ids = torch.arange(size[1], device=input_ids.device)
+    if token_type_ids is None:
+        token_type_ids = torch.zeros_like(input_ids)
+    batch = Batch(
+        token_ids=input_ids.flatten()[index],
+        type_ids=token_type_ids.expand(size).flatten()[index],
+        positions=position_ids.expand(size).flatten()[index],
+        layout=make_layout(lengths, input_ids.device),
+        task_ids=None if task_type_ids is None else task_type_ids.expand(size).flatten()[index],
+        embeds=None if inputs_embeds is None else inputs_embeds.flatten(0, 1)[index],
+    )
+    return batch, index
+
+
+def to_padded(hidden: Tensor, index: Tensor, size: tuple[int, int]) -> Tensor:
+    """Undo ``from_padded``: (T, ...) -> (B, S, ...), with zeros where there is no token.
+
+    Args:
+        hidden: (T, ...), a row per token.
+        index: (T), from ``from_padded``.
+        size: (B, S).
+    """
+    if len(index) == size[0] * size[1]:
+        return hidden.reshape(*size, *hidden.shape[1:])
+    flat = hidden.new_zeros((size[0] * size[1], *hidden.shape[1:]))
+    return flat.index_copy(0, index, hidden).view(*size, *hidden.shape[1:])

@@ -1,0 +1,100 @@
+"""Word features: the ids of tags, and which tokens are a word.
+
+T tokens, W words of a text, F columns.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from ownbert.errors import InputError
+from ownbert.tables.feature_cells import Cells
+
+# Tags by their columns, in the order of their ids from 1 on. 0 is none: of special tokens, and of
+# tags that training has not seen.
+Features = Mapping[str, Sequence[str]]
+
+
+def learn_features(cells: Iterable[Cells], names: Sequence[str]) -> dict[str, list[str]]:
+    """The tags of each column in these texts, sorted."""
+    found: list[set[str]] = [set() for _ in names]
+    for of_text in cells:
+        for known, tags in zip(found, of_text, strict=True):
+            known.update(tags)
+    return {name: sorted(tags) for name, tags in zip(names, found, strict=True)}
+
+
+def describe_features(features: Features) -> str:
+    """The columns, and how many tags each has, for the user."""
+    columns = ", ".join(f"{name} ({len(tags):,})" for name, tags in features.items())
+    return f"word features beside the text, and their tags: {columns}"
+
+
+def feature_names(given: str, columns: int) -> list[str]:
+    """The names of columns that the user gave with commas between them.
+
+    Args:
+        columns: how many there are: a single one may have a comma in its name.
+    """
+    return [given] if columns == 1 else [name.strip() for name in given.split(",")]
+
+
+def number_tags(features: Features) -> list[dict[str, int]]:
+    """The id of each tag, by column."""
+    return [{tag: i for i, tag in enumerate(known, 1)} for known in features.values()]
+
+
+def tag_ids(cells: Cells, ids: Sequence[Mapping[str, int]]) -> np.ndarray:
+    """(W, F): the ids of tags, by column; 0 for one that is not known."""
+    columns = [[of.get(tag, 0) for tag in tags] for of, tags in zip(ids, cells, strict=True)]
+    return np.array(columns, dtype=np.int64).reshape(len(ids), -1).T
+
+
+def cut_words(pieces: Sequence[Sequence[int]], room: int) -> tuple[list[int], list[int]]:
+    """The ids of a text, and how many each word keeps of its own where ``room`` ids are left."""
+    sizes: list[int] = []
+    for piece in pieces:
+        size = min(len(piece), room - sum(sizes))
+        if not size:
+            break
+        sizes.append(size)
+    return [i for piece in pieces for i in piece], sizes
+
+
+def word_table(
+    sizes: Sequence[int], cells: Cells, features: Features, special: tuple[int, int]
+) -> np.ndarray:
+    """(W, 1 + F): the words of a sequence and its special tokens, as in ``Example.words``.
+
+    Args:
+        sizes: the number of tokens of each word.
+        cells: the tags of each word, by column.
+        features: the known tags, by column.
+        special: how many special tokens stand before and behind the text.
+
+    Raises:
+        InputError: the row has no features.
+    """
+    if len(cells) != len(features):
+        raise InputError(
+            "the model reads word features beside the text: rows need the columns "
+            f"{', '.join(features)}"
+        )
+    before, behind = special
+    first, last = before, before + len(sizes)
+    table = np.zeros((last + behind, 1 + len(features)), dtype=np.int64)
+    table[:, 0] = [*[1] * before, *sizes, *[1] * behind]
+    table[first:last, 1:] = tag_ids(cells, number_tags(features))[: len(sizes)]
+    return table
+
+
+def split_into_words(begins: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """(W, 1 + F): the words of a sequence, as in ``Example.words``.
+
+    Args:
+        begins: (T), true where a word begins, as the first token does.
+        ids: (T, F), of the word of each token.
+    """
+    first = begins.nonzero()[0]
+    sizes = np.diff(first, append=len(begins))
+    return np.column_stack((sizes, ids[first]))

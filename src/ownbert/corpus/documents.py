@@ -1,0 +1,242 @@
+"""Unlabelled text for a vocabulary and for pretraining: files in, documents out, streamed.
+
+Plain text comes in two layouts: ``line``, one document per line (blank lines are skipped), and
+``blank``, one sentence per line with blank lines between documents (the input of
+google-research/bert ``create_pretraining_data.py``); or it is ``conll``, one word per line in
+columns, where each sentence is a document. Tables give one document per row. Every file is in the
+encoding of ``ownbert.encodings.reading_as``, by default UTF-8, plain or gzip.
+"""
+
+import glob
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+from ownbert.errors import InputError
+from ownbert.files import open_text, refuse_unreadable
+from ownbert.tables.columns import CORPUS_FEATURES, TEXT, ColumnNames, find_columns
+from ownbert.tables.conll import read_conll
+from ownbert.tables.feature_cells import Cells, read_features, split_cell
+from ownbert.tables.tables import is_known, kind_of, place, read_column, read_values
+
+LAYOUTS = ("auto", "line", "blank", "conll")
+PathLike = str | os.PathLike[str]
+
+LOOK_LINES = 2_000
+LOOK_CHARACTERS = 1_000_000
+# Fewer blank lines than one in so many text lines are accidents, not the ends of documents.
+LONGEST_DOCUMENT_LINES = 500
+HASH_BLOCK = 1 << 20
+
+
+@dataclass(slots=True)
+class Document:
+    """One text.
+
+    Args:
+        pieces: in order.
+        presplit: whether each piece is a sentence already.
+        tags: of each column of word features, one per piece, and each piece is then a word.
+    """
+
+    pieces: list[str]
+    presplit: bool
+    tags: Cells = ()
+
+
+def find_files(paths: PathLike | Sequence[PathLike]) -> list[Path]:
+    """Resolve files, folders and globs to files, in the order given, each once.
+
+    Args:
+        paths: a folder gives, sorted, every file below it with a known extension (.txt, .csv, .tsv,
+            .jsonl, .ndjson, .json, .parquet, each also with .gz); hidden files and folders are
+            skipped. A glob gives its files regardless of their extension.
+
+    Raises:
+        InputError: a name gives no file.
+    """
+    names = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not names:
+        raise InputError("no input files given: name files, folders or globs")
+    found: dict[Path, None] = {}
+    for name in names:
+        found.update(dict.fromkeys(_files_of(os.fspath(name))))
+    return list(found)
+
+
+def _files_of(name: str) -> list[Path]:
+    path = Path(name)
+    if path.is_dir():
+        files = _known_below(path)
+        if not files:
+            raise InputError(f"no .txt, .csv, .tsv, .jsonl or .parquet files in the folder {path}")
+        return files
+    if path.exists():
+        return [path]
+    if not glob.has_magic(name):
+        raise InputError(f"no such file: {path}")
+    files = [Path(match) for match in sorted(glob.glob(name, recursive=True))]
+    files = [match for match in files if match.is_file()]
+    if not files:
+        raise InputError(f"no file matches {name}")
+    return files
+
+
+def _known_below(folder: Path) -> list[Path]:
+    files = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        visible = (Path(parent, name) for name in names if not name.startswith("."))
+        files += [path for path in visible if is_known(path) and path.is_file()]
+    return sorted(files)
+
+
+def read_documents(
+    paths: PathLike | Sequence[PathLike],
+    *,
+    text_column: str | None = None,
+    layout: str = "auto",
+    feature_columns: str | None = None,
+) -> Iterator[Document]:
+    """Stream the documents of files; empty ones are skipped.
+
+    Args:
+        paths: as for ``find_files``.
+        text_column: the column of tables, by default guessed by its usual names; a text with line
+            breaks inside stays one piece.
+        layout: how plain text is laid out; ``auto`` looks at the first 2,000 lines of each file
+            (see ``guess_layout``). In ``conll`` a column is named by its number, from 1.
+        feature_columns: names of columns of word features, with commas between them; plain text is
+            then ``conll``.
+
+    Raises:
+        InputError: at the call, a name gives no file or the layout is not known; while reading,
+            something cannot be read, or there is no document at all.
+    """
+    if layout not in LAYOUTS:
+        raise InputError(f"layout {layout!r} is not one of: {', '.join(LAYOUTS)}")
+    if feature_columns is not None and layout not in ("auto", "conll"):
+        raise InputError(
+            f"layout {layout} has no columns of word features; plain text has them as conll, one "
+            "word per line"
+        )
+    files = find_files(paths)
+    for path in files:
+        refuse_unreadable(path)
+    return _documents(files, layout, ColumnNames(text=text_column, features=feature_columns))
+
+
+def _documents(files: list[Path], layout: str, given: ColumnNames) -> Iterator[Document]:
+    empty = True
+    for path in files:
+        if kind_of(path) != "txt":
+            documents = _table_documents(path, given)
+        elif layout == "conll" or given.features is not None:
+            documents = _conll_documents(path, given)
+        else:
+            documents = _plain_documents(path, layout)
+        for document in documents:
+            empty = False
+            yield document
+    if empty:
+        names = ", ".join(str(path) for path in files[:3]) + (", ..." if len(files) > 3 else "")
+        raise InputError(f"the corpus is empty: no text in {names}")
+
+
+def _table_documents(path: Path, given: ColumnNames) -> Iterator[Document]:
+    found = find_columns(path, [TEXT, CORPUS_FEATURES], given)
+    (column,), names = found["text"], found.get("features", ())
+    if not names:
+        for _, text in read_column(path, column):
+            if text := text.strip():
+                yield Document(pieces=[text], presplit=False)
+        return
+    for line, (value, *cells) in read_values(path, [column, *names]):
+        where = place(path, line)
+        words = split_cell(value, column, where)
+        tags = read_features(cells, names, len(words), where)
+        if words:
+            yield Document(pieces=list(words), presplit=True, tags=tags)
+
+
+def _conll_documents(path: Path, given: ColumnNames) -> Iterator[Document]:
+    """Each sentence: its words with their tags, or as one piece without."""
+    sentences = read_conll(path, tags=False, word_column=given.text, feature_columns=given.features)
+    for sentence in sentences:
+        pieces = [*sentence.words] if sentence.features else [" ".join(sentence.words)]
+        yield Document(pieces=pieces, presplit=True, tags=sentence.features)
+
+
+def _plain_documents(path: Path, layout: str) -> Iterator[Document]:
+    lines = (line.strip() for _, line in open_text(path))
+    if layout == "auto":
+        start = _first_lines(lines)
+        layout = guess_layout(start)
+        lines = chain(start, lines)
+    if layout == "line":
+        for line in lines:
+            if line:
+                yield Document(pieces=[line], presplit=False)
+        return
+    for block in _blocks(lines):
+        yield Document(pieces=block, presplit=True)
+
+
+def _first_lines(lines: Iterator[str]) -> list[str]:
+    start: list[str] = []
+    characters = 0
+    while len(start) < LOOK_LINES and characters < LOOK_CHARACTERS:
+        line = next(lines, None)
+        if line is None:
+            break
+        start.append(line)
+        characters += len(line)
+    return start
+
+
+def guess_layout(lines: Iterable[str]) -> Literal["line", "blank"]:
+    """``blank`` when blank lines stand between blocks of text lines, else ``line``.
+
+    Two cases are ``line`` all the same: every block is a single line (documents with empty lines
+    between them), and blank lines so rare that they are accidents (under one in 500 lines).
+    """
+    sizes = [len(block) for block in _blocks(lines)]
+    if len(sizes) < 2 or max(sizes) == 1:
+        return "line"
+    return "blank" if sum(sizes) <= (len(sizes) - 1) * LONGEST_DOCUMENT_LINES else "line"
+
+
+def _blocks(lines: Iterable[str]) -> Iterator[list[str]]:
+    block: list[str] = []
+    for line in lines:
+        if line:
+            block.append(line)
+        elif block:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+def fingerprint(paths: PathLike | Sequence[PathLike]) -> list[dict[str, Any]]:
+    """What identifies a corpus: name, size, mtime_ns and sha256 of every file."""
+    return [_file_fingerprint(path) for path in find_files(paths)]
+
+
+def _file_fingerprint(path: Path) -> dict[str, Any]:
+    refuse_unreadable(path)
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        status = os.fstat(stream.fileno())
+        while block := stream.read(HASH_BLOCK):
+            digest.update(block)
+    return {
+        "name": path.name,
+        "size": status.st_size,
+        "mtime_ns": status.st_mtime_ns,
+        "sha256": digest.hexdigest(),
+    }

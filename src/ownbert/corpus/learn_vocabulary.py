@@ -1,0 +1,380 @@
+"""Learn a vocabulary from a corpus, with a report on how well it covers the corpus."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ownbert import limits
+from ownbert.corpus.documents import Document, PathLike, find_files, read_documents
+from ownbert.encodings import reads_encoding
+from ownbert.errors import InputError
+from ownbert.files import protected, refuse_same, write_json
+from ownbert.folders import refuse_foreign, writing
+from ownbert.settings import between, up_to
+from ownbert.tables.texts_or_files import corpus_files
+from ownbert.text.bert_rules import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS, wordpiece_backend
+from ownbert.text.blank import split_whitespace
+from ownbert.text.styles import NEEDED_NAMES, ROBERTA
+from ownbert.text.tokenizer import Tokenizer
+from ownbert.text.tokenizer_folder import TOKENIZER_FILES, has_tokenizer
+from ownbert.text.trainer import choose_alphabet, train_bpe, train_wordpiece, without_long_words
+from ownbert.text.vocabulary_report import (
+    REPORT,
+    TokenCount,
+    VocabularyReport,
+    format_report,
+    most_frequent,
+    propose_sentence_ends,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["TokenCount", "VocabularyReport", "format_report", "learn_vocabulary"]
+
+Progress = Callable[[int], None]
+KINDS = ("blank", "wordpiece")
+
+BLANK_SIZE = 100_000
+BLANK_MIN_COUNT = 3
+WORDPIECE_SIZE = 30_000
+WORDPIECE_MIN_COUNT = 2
+# A small corpus supports only few pieces: one for so many characters of text.
+CHARACTERS_PER_ENTRY = 500
+SMALL_SIZE = 2_000
+# Single characters may use this share of the entries; the rest is for longer pieces.
+ALPHABET_SHARE = 0.6
+PROGRESS_EVERY = 200
+# Values of a byte, each of which has a token of its own in byte-level BPE.
+BYTES = 256
+# Characters that are encoded together: encodings take a hundred times their text.
+ENCODE_CHARACTERS = 1_000_000
+# A longer piece of text, such as a file that is one line, is cut at a space.
+LONGEST_PIECE = 100_000
+
+
+@reads_encoding
+def learn_vocabulary(
+    paths: Any,
+    output: PathLike,
+    *,
+    kind: str = "wordpiece",
+    vocab_size: int | None = None,
+    min_count: int | None = None,
+    text_column: str | None = None,
+    layout: str = "auto",
+    encoding: str | None = None,
+    lowercase: bool = True,
+    progress: Progress | None = None,
+) -> VocabularyReport:
+    """Learn a vocabulary and write vocab.txt, tokenizer.json, tokenizer_config.json and a report.
+
+    The result depends on the text alone.
+
+    Args:
+        paths: files, folders and globs, or texts in memory (see ``corpus_files``).
+        text_column, layout: of the files, see ``read_documents``.
+        encoding: of text files, any that Python knows; by default UTF-8.
+        output: the folder to write.
+        kind: ``blank``, for text that is already tokens, keeps the most frequent ones, without
+            those of over 100 characters; ``wordpiece``, for plain text, learns pieces.
+        vocab_size: the most entries, special tokens included; by default 100,000 for ``blank`` and
+            30,000 for ``wordpiece`` (for a small corpus its characters, and one piece per 500
+            characters of text).
+        min_count: rarer ones are left out; by default 3 for ``blank`` and 2 for ``wordpiece``.
+        lowercase: has no effect on ``blank``.
+        progress: called with the number of documents read so far in each pass over the corpus
+            (``wordpiece`` makes three).
+
+    Raises:
+        InputError: the corpus gives no entries, a value is not possible, or ``output`` holds a
+            trained model with another vocabulary; nothing is written then.
+    """
+    _refuse_settings(output, kind=kind, vocab_size=vocab_size, min_count=min_count)
+    with writing(output):
+        with corpus_files(paths) as names:
+            inputs = find_files(names)
+            refuse_same(names, output)
+            refuse_foreign(output, [*TOKENIZER_FILES, REPORT])
+
+            def documents() -> Iterator[Document]:
+                found = read_documents(names, text_column=text_column, layout=layout)
+                return _counted(found, progress)
+
+            if kind == "blank":
+                found = _learn_blank(documents(), vocab_size=vocab_size, min_count=min_count)
+            else:
+                found = _learn_wordpiece(
+                    documents, vocab_size=vocab_size, min_count=min_count, lowercase=lowercase
+                )
+        tokenizer, report = found
+        _protect_model(Path(output), tokenizer)
+        with protected(inputs):
+            tokenizer.save(output)
+            write_json(Path(output, REPORT), report.to_dict())
+    return report
+
+
+def learn_tokenizer(
+    texts: Callable[[], Iterator[str]],
+    *,
+    kind: str,
+    vocab_size: int,
+    min_count: int | None = None,
+    lowercase: bool = False,
+) -> Tokenizer:
+    """Learn a tokenizer.
+
+    Args:
+        texts: a function that returns all texts; it is called for each pass over them.
+        kind: ``blank`` or ``wordpiece`` as in ``learn_vocabulary``, or ``bpe`` (byte-level).
+        vocab_size: the most entries, special tokens (and the 256 bytes of ``bpe``) included.
+        min_count: rarer ones are left out; by default 1 for ``blank``, else 2.
+        lowercase: has no effect on ``blank``.
+
+    Raises:
+        InputError: the texts give no entries, or ``vocab_size`` is too small.
+    """
+    _refuse_small(vocab_size)
+
+    def documents() -> Iterator[Document]:
+        return (Document([text], presplit=True) for text in texts())
+
+    if kind == "blank":
+        return _learn_blank(documents(), vocab_size=vocab_size, min_count=min_count or 1)[0]
+    if kind == "wordpiece":
+        return _learn_wordpiece(
+            documents, vocab_size=vocab_size, min_count=min_count, lowercase=lowercase
+        )[0]
+    special = list(dict.fromkeys(ROBERTA.special[name] for name in NEEDED_NAMES))
+    least = len(special) + BYTES
+    if vocab_size < least:
+        raise InputError(f"vocab_size {vocab_size}: byte-level BPE needs {least} or more")
+    backend = train_bpe(
+        texts(),
+        special=special,
+        size=vocab_size,
+        min_count=WORDPIECE_MIN_COUNT if min_count is None else min_count,
+        lowercase=lowercase,
+    )
+    return Tokenizer.byte_level(backend)
+
+
+def _refuse_settings(
+    output: PathLike, *, kind: str, vocab_size: int | None, min_count: int | None
+) -> None:
+    if kind not in KINDS:
+        raise InputError(f"kind {kind!r} is not one of: {', '.join(KINDS)}")
+    _refuse_small(vocab_size)
+    if min_count is not None:
+        between(1, limits.COUNT, "[]")("min_count", min_count)
+    if Path(output).exists() and not Path(output).is_dir():
+        raise InputError(f"{output} is a file, a folder is needed")
+
+
+def _refuse_small(vocab_size: int | None) -> None:
+    if vocab_size is not None and vocab_size <= len(SPECIAL_TOKENS):
+        raise InputError(f"vocab_size {vocab_size}: more than the 5 special tokens are needed")
+    if vocab_size is not None:
+        up_to(limits.VOCABULARY)("vocab_size", vocab_size)
+
+
+def _counted(documents: Iterable[Document], progress: Progress | None) -> Iterator[Document]:
+    number = 0
+    for number, document in enumerate(documents, start=1):
+        if progress is not None and number % PROGRESS_EVERY == 0:
+            progress(number)
+        yield document
+    if progress is not None:
+        progress(number)
+
+
+def _protect_model(folder: Path, tokenizer: Tokenizer) -> None:
+    """Refuse to give a trained model another vocabulary; with the same one, keep its length."""
+    if not has_tokenizer(folder):
+        return
+    trained = any(folder.glob("*.safetensors")) or any(folder.glob("pytorch_model*.bin"))
+    try:
+        present = Tokenizer.load(folder)
+    except InputError:
+        present = None
+    if present is not None and present.fingerprint() == tokenizer.fingerprint():
+        tokenizer.max_length = present.max_length
+    elif trained:
+        raise InputError(
+            f"{folder} holds a model trained with another vocabulary: choose another output folder"
+        )
+
+
+def _learn_blank(
+    documents: Iterable[Document], *, vocab_size: int | None, min_count: int | None
+) -> tuple[Tokenizer, VocabularyReport]:
+    size = BLANK_SIZE if vocab_size is None else vocab_size
+    least = BLANK_MIN_COUNT if min_count is None else min_count
+    counts: Counter[str] = Counter()
+    ends: Counter[str] = Counter()
+    number = 0
+    for document in documents:
+        number += 1
+        last = None
+        for piece in document.pieces:
+            for part in _parts(piece):
+                if tokens := split_whitespace(part):
+                    counts.update(tokens)
+                    last = tokens[-1]
+        if last is not None:
+            ends[last] += 1
+    usable = (item for item in counts.items() if item[1] >= least and _can_be_entry(item[0]))
+    kept = sorted(usable, key=lambda item: (-item[1], item[0]))[: size - len(SPECIAL_TOKENS)]
+    if not kept:
+        long = sum(counts[token] for token in counts if len(token) > LONGEST_WORD)
+        if 2 * long > counts.total():
+            raise InputError(_too_long(long, counts.total()))
+        raise InputError(
+            f"no token occurs {least} times or more in the corpus: lower --min-count or give "
+            "more text"
+        )
+    running = counts.total()
+    known = sum(count for _, count in kept) + sum(counts[token] for token in SPECIAL_TOKENS)
+    top = most_frequent(counts, ends, documents=number)
+    tokenizer = Tokenizer.blank([*SPECIAL_TOKENS, *(token for token, _ in kept)])
+    return tokenizer, VocabularyReport(
+        kind="blank",
+        documents=number,
+        running_tokens=running,
+        distinct_tokens=len(counts),
+        vocabulary_size=tokenizer.vocab_size,
+        min_count=least,
+        coverage=known / running,
+        out_of_vocabulary_rate=1 - known / running,
+        pieces_per_word=None,
+        top=top,
+        sentence_ends=propose_sentence_ends(top, documents=number),
+    )
+
+
+def _can_be_entry(token: str) -> bool:
+    # A special token is found anywhere in a text, so a token that contains one never occurs.
+    return len(token) <= LONGEST_WORD and not any(special in token for special in SPECIAL_TOKENS)
+
+
+def _learn_wordpiece(
+    documents: Callable[[], Iterator[Document]],
+    *,
+    vocab_size: int | None,
+    min_count: int | None,
+    lowercase: bool,
+) -> tuple[Tokenizer, VocabularyReport]:
+    least = WORDPIECE_MIN_COUNT if min_count is None else min_count
+    backend = wordpiece_backend(SPECIAL_TOKENS, do_lower_case=lowercase)
+
+    def pieces() -> Iterator[str]:
+        return (part for document in documents() for p in document.pieces for part in _parts(p))
+
+    characters: Counter[str] = Counter()
+    for piece in without_long_words(pieces(), backend):
+        characters.update(piece)
+    largest = WORDPIECE_SIZE if vocab_size is None else vocab_size
+    room = min(int(ALPHABET_SHARE * largest), largest - len(SPECIAL_TOKENS))
+    alphabet, continued = choose_alphabet(characters, backend, room=room, min_count=least)
+    size = vocab_size
+    if size is None:
+        learnable = characters.total() // CHARACTERS_PER_ENTRY
+        size = max(SMALL_SIZE, len(alphabet) + len(continued) + learnable)
+        size = min(WORDPIECE_SIZE, size)
+    if not alphabet:
+        words = long = 0
+        for piece in pieces():
+            found = backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(piece))
+            words += len(found)
+            long += sum(len(word) > LONGEST_WORD for word, _ in found)
+        if 2 * long > words:
+            raise InputError(_too_long(long, words))
+        raise InputError(f"no character occurs {least} times or more in the corpus: give more text")
+    vocabulary = train_wordpiece(backend, pieces(), alphabet, continued, size=size, min_count=least)
+    tokenizer = Tokenizer.wordpiece(vocabulary, do_lower_case=lowercase)
+    return tokenizer, _wordpiece_report(tokenizer, documents(), min_count=least)
+
+
+def _too_long(long: int, words: int) -> str:
+    return (
+        f"{long:,} of {words:,} words have over {LONGEST_WORD} characters, which no tokenizer of "
+        "BERT reads as words: separate the words, ids or codes by blanks"
+    )
+
+
+def _wordpiece_report(
+    tokenizer: Tokenizer, documents: Iterator[Document], *, min_count: int
+) -> VocabularyReport:
+    import numpy as np
+
+    by_id = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    ends_by_id = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    number, last = 0, None
+    for batch in _batches(documents):
+        encoded = tokenizer.encode_batch([text for text, _ in batch])
+        ids = np.fromiter(chain.from_iterable(encoded), np.int64)
+        by_id += np.bincount(ids, minlength=len(by_id))
+        for own, (_, is_end) in zip(encoded, batch, strict=True):
+            last = own[-1] if own else last
+            if is_end:
+                number += 1
+                if last is not None:
+                    ends_by_id[last] += 1
+                last = None
+    counts, ends = _by_token(tokenizer, by_id), _by_token(tokenizer, ends_by_id)
+    running = counts.total()
+    # Every word starts with one piece that does not continue another.
+    continuing = sum(n for token, n in counts.items() if token.startswith(CONTINUATION))
+    words = max(1, running - continuing)
+    unknown = int(by_id[tokenizer.unk_id]) / words
+    return VocabularyReport(
+        kind="wordpiece",
+        documents=number,
+        running_tokens=running,
+        distinct_tokens=len(counts),
+        vocabulary_size=tokenizer.vocab_size,
+        min_count=min_count,
+        coverage=1 - unknown,
+        out_of_vocabulary_rate=unknown,
+        pieces_per_word=running / words,
+        top=most_frequent(counts, ends, documents=number),
+        sentence_ends=[],
+    )
+
+
+def _parts(text: str) -> Iterator[str]:
+    """A text in parts of at most ``LONGEST_PIECE`` characters, cut at a space if there is one."""
+    at = 0
+    while len(text) - at > LONGEST_PIECE:
+        stop = text.rfind(" ", at + 1, at + LONGEST_PIECE)
+        stop = stop if stop > 0 else at + LONGEST_PIECE
+        yield text[at:stop]
+        at = stop
+    yield text[at:]
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[list[tuple[str, bool]]]:
+    """Parts of documents, each with whether it is the last of its document, in batches of about
+    ``ENCODE_CHARACTERS``."""
+    batch: list[tuple[str, bool]] = []
+    size = 0
+    for document in documents:
+        before = None
+        for part in (part for piece in document.pieces for part in _parts(piece)):
+            if before is not None:
+                batch.append((before, False))
+            before, size = part, size + len(part) + 1
+            if size >= ENCODE_CHARACTERS:
+                yield batch
+                batch, size = [], len(part)
+        batch.append((before or "", True))
+    if batch:
+        yield batch
+
+
+def _by_token(tokenizer: Tokenizer, by_id: "np.ndarray") -> Counter[str]:
+    used = by_id.nonzero()[0].tolist()
+    return Counter(dict(zip(tokenizer.tokens(used), by_id[used].tolist(), strict=True)))

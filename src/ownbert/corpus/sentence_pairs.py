@@ -1,0 +1,309 @@
+"""Sequences for pretraining: spans of documents, alone or as pairs with a label.
+
+A corpus is split once into spans of whole sentences that fit a sequence. The example of span i in
+epoch e (where it is split, what follows, what is masked) is a pure function of (seed, e, i).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ownbert.batches.batch import Example
+from ownbert.batches.masking import Masking
+from ownbert.batches.permutation import PermutedSpans
+from ownbert.batches.span_corruption import SpanCorruption
+from ownbert.batches.word_features import split_into_words
+from ownbert.corpus.span_examples import Spans, hold_out
+from ownbert.corpus.store import Store
+from ownbert.errors import InputError
+from ownbert.text.input_format import InputFormat
+from ownbert.text.tokenizer import Tokenizer
+
+# Next-sentence prediction (BERT) and sentence-order prediction (ALBERT).
+PAIRS = ("nsp", "sop")
+
+
+@dataclass(frozen=True)
+class PretrainingData:
+    """Examples with masked tokens and, with ``pairs``, a label in ``next_sentence``.
+
+    Args:
+        store: the corpus.
+        spans: one for each example.
+        others: spans that the second part of a pair may come from.
+        masking: None leaves all tokens as they are; ``PermutedSpans`` too, and chooses some that
+            are predicted one after the other; ``SpanCorruption`` makes pairs of texts.
+        format: where the special tokens stand.
+        max_length: maximum length of an example, in tokens.
+        pairs: None; ``nsp``: the label is 1 where the second part comes from another document;
+            ``sop``: 1 where the two parts of a span are swapped.
+        seed: of everything random.
+        short_rate: share of sequences truncated to a random length, so that short ones are learnt
+            too.
+
+    Source: google-research/bert, create_pretraining_data.py.
+    """
+
+    store: Store
+    spans: Spans
+    others: Spans
+    masking: Masking | PermutedSpans | SpanCorruption | None
+    format: InputFormat
+    max_length: int
+    pairs: str | None
+    seed: int
+    short_rate: float = 0.1
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Nominal lengths (examples) in tokens, special ones included, by the spans alone.
+
+        Truncated sequences are shorter; a false second part may end a little later than the true
+        one. No example is longer than ``max_length``.
+        """
+        tokens = self.spans.stops - self.spans.starts
+        if self.pairs is not None:
+            tokens = np.maximum(tokens, 2)  # a single token gets a second part, too
+        return np.minimum(tokens + _special(self.pairs), self.max_length)
+
+    def example(self, epoch: int, index: int) -> Example:
+        """The example of span ``index`` in ``epoch``: a pure function of (seed, epoch, index)."""
+        rng = _generator(self.seed, epoch, index)
+        start, stop = int(self.spans.starts[index]), int(self.spans.stops[index])
+        budget = self.max_length - _special(self.pairs)
+        if rng.random() < self.short_rate:
+            budget = int(rng.integers(2, budget + 1))
+        if stop - start > budget:
+            start = int(rng.integers(start, stop - budget + 1))
+            stop = start + budget
+        if self.pairs is None:
+            return self._assemble([range(start, stop)], None, rng)
+        if self.pairs == "nsp":
+            first, second, label = self._next_sentence(start, stop, index, budget, rng)
+        else:
+            first, second, label = self._order(start, stop, rng)
+        return self._assemble([first, second], label, rng)
+
+    def _assemble(
+        self, parts: Sequence[range], label: int | None, rng: np.random.Generator
+    ) -> Example:
+        """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], masked."""
+        around = self.format
+        size = around.special(1) - 1 + sum(map(len, parts)) + len(parts)
+        ids = np.full(size, around.sep_id, dtype=np.int64)
+        types = np.zeros(len(ids), dtype=np.int64)
+        words, features, table = self._words, self._features, None
+        begins = None if words is None else np.ones(len(ids), dtype=bool)
+        if features is not None:
+            table = np.zeros((len(ids), features.shape[1]), dtype=np.int64)
+        if around.cls_id is not None:
+            ids[-1 if around.cls_last else 0] = around.cls_id
+        at = around.before
+        for kind, part in enumerate(parts):
+            end = at + len(part)
+            ids[at:end] = self._tokens[part.start : part.stop]
+            if words is not None and begins is not None:
+                begins[at:end] = words[part.start : part.stop]
+                begins[at] = True  # the rest of a word is one too
+            if features is not None and table is not None:
+                table[at:end] = features[part.start : part.stop]
+            types[at : end + 1] = kind
+            at = end + 1
+        if around.cls_last:
+            types[-1] = around.types(1)[0]
+        if self.masking is None:
+            return Example(ids, types, next_sentence=label)
+        if isinstance(self.masking, SpanCorruption):
+            return self.masking(ids, rng)
+        if isinstance(self.masking, PermutedSpans):
+            positions, order = self.masking(ids, rng)
+            return Example(ids, types, positions, ids[positions], label, order=order)
+        masked, positions, targets = self.masking(ids, rng, begins)
+        if table is not None and begins is not None:
+            table = split_into_words(begins, table)
+        return Example(masked, types, positions, targets, label, words=table)
+
+    # Plain arrays over the same memory maps: numpy.memmap is slow to slice.
+
+    @cached_property
+    def _tokens(self) -> np.ndarray:
+        return np.asarray(self.store.tokens)
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        return np.asarray(self.store.sentence_ends)
+
+    @cached_property
+    def _words(self) -> np.ndarray | None:
+        """Where words begin, if the store has that and the masking or features need it."""
+        words = getattr(self.store, "words", None)
+        masking = self.masking
+        by_words = isinstance(masking, Masking) and masking.by_words
+        if words is None or not (by_words or self._features is not None):
+            return None
+        return np.asarray(words)
+
+    @cached_property
+    def _features(self) -> np.ndarray | None:
+        features = getattr(self.store, "features", None)
+        return None if features is None else np.asarray(features)
+
+    def _order(self, start: int, stop: int, rng: np.random.Generator) -> tuple[range, range, int]:
+        """The span in two, half the time swapped (Lan et al. 2020, section 3.1)."""
+        middle = self._split(start, stop, rng)
+        first, second = range(start, middle), range(middle, stop)
+        return (first, second, 0) if rng.random() < 0.5 else (second, first, 1)
+
+    def _next_sentence(
+        self, start: int, stop: int, index: int, budget: int, rng: np.random.Generator
+    ) -> tuple[range, range, int]:
+        """Half the time the span in two, else its first part and one of another document."""
+        label = int(rng.random() < 0.5) if stop - start > 1 else 1
+        middle = self._split(start, stop, rng) if stop - start > 1 else stop
+        first = range(start, middle)
+        if label == 0:
+            return first, range(middle, stop), label
+        other = self._elsewhere(index, rng)
+        begin, end = int(self.others.starts[other]), int(self.others.stops[other])
+        inner = self._boundaries(begin, end)
+        if len(inner):
+            chosen = int(rng.integers(len(inner) + 1))
+            begin = int(inner[chosen]) if chosen < len(inner) else begin
+        end = self._near(begin, max(1, stop - middle), budget - len(first))
+        first, second = truncate_pair(first, range(begin, end), budget, rng)
+        return first, second, label
+
+    def _near(self, begin: int, wanted: int, most: int) -> int:
+        """A sentence end about ``wanted`` tokens after ``begin`` in its document, as far away as
+        the end of the true second part: otherwise the length would reveal the false ones."""
+        breaks = self.others.breaks
+        last = int(breaks[breaks.searchsorted(begin, side="right")])
+        ends = self._boundaries(begin, min(begin + most, last) + 1)
+        if not len(ends):
+            return min(begin + wanted, last)
+        return int(ends[np.abs(ends - (begin + wanted)).argmin()])
+
+    def _boundaries(self, start: int, stop: int) -> np.ndarray:
+        """Sentence ends strictly inside a span."""
+        low, high = self._ends.searchsorted((start + 1, stop))
+        return self._ends[low:high]
+
+    def _split(self, start: int, stop: int, rng: np.random.Generator) -> int:
+        """A sentence end inside, or any place where there is none."""
+        inner = self._boundaries(start, stop)
+        if len(inner):
+            return int(inner[rng.integers(len(inner))])
+        return int(rng.integers(start + 1, stop))
+
+    def _elsewhere(self, index: int, rng: np.random.Generator) -> int:
+        """A random span of another document, or of the same one where there is no other."""
+        document, documents = int(self.spans.documents[index]), self.others.documents
+        low, high = documents.searchsorted((document, document + 1)).tolist()
+        if high - low == len(documents):
+            own = self.others is self.spans
+            low, high = (index, index + 1) if own else (0, 0)
+        other = int(rng.integers(len(documents) - (high - low)))
+        return other if other < low else other + high - low
+
+
+def _special(pairs: str | None) -> int:
+    """How many special tokens surround the parts."""
+    return 2 if pairs is None else 3
+
+
+def _generator(seed: int, epoch: int, index: int) -> np.random.Generator:
+    """``numpy.random.default_rng((seed, epoch, index))``, at two thirds of its cost."""
+    entropy = (seed, epoch, index)
+    if max(entropy) < 1 << 32:  # else a number is more than one word of the entropy
+        entropy = np.array(entropy, dtype=np.uint32)
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
+
+
+def truncate_pair(
+    first: range, second: range, budget: int, rng: np.random.Generator
+) -> tuple[range, range]:
+    """Shorten the longer part until both fit, at its front or back at random for every token.
+
+    Args:
+        first, second: positions of tokens.
+        budget: how many may remain.
+        rng: the source of random numbers.
+
+    Returns:
+        The shortened parts.
+
+    Source: google-research/bert, truncate_seq_pair.
+    """
+    lengths = [len(first), len(second)]
+    while sum(lengths) > budget:
+        longer = int(lengths[0] <= lengths[1])
+        # The difference to the other part is removed at once, the rest in turn.
+        excess, lead = sum(lengths) - budget, abs(lengths[0] - lengths[1])
+        lengths[longer] -= max(1, min(excess, lead))
+    parts = []
+    for part, length in zip((first, second), lengths, strict=True):
+        count = len(part) - length
+        front = int(rng.binomial(count, 0.5)) if count else 0
+        parts.append(part[front : front + length])
+    return parts[0], parts[1]
+
+
+def pretraining_data(
+    store: Store,
+    tokenizer: Tokenizer,
+    masking: Masking | PermutedSpans | SpanCorruption | None,
+    *,
+    max_length: int,
+    pairs: str | None,
+    held_out: float,
+    seed: int,
+) -> tuple[PretrainingData, PretrainingData]:
+    """Training and held-out examples of a store.
+
+    Args:
+        store: the corpus.
+        tokenizer: that of the store.
+        masking, max_length, pairs, seed: see ``PretrainingData``.
+        held_out: share of the corpus for evaluation; what is held out depends on the corpus, this
+            share and the seed alone.
+
+    Raises:
+        InputError: a value is out of range, or ``pairs`` is given and the corpus has none.
+    """
+    if max_length < 8:
+        raise InputError(f"max_length {max_length} is too short; at least 8")
+    if pairs not in (None, *PAIRS):
+        raise InputError(f"pairs {pairs!r} is not one of {', '.join(PAIRS)} or None")
+    split = hold_out(store.sentence_ends, store.document_ends, held_out, seed)
+    train, held = split.spans(store.sentence_ends, max_length - _special(pairs))
+    if pairs == "nsp" and len(train) < 2:
+        raise InputError(
+            "next-sentence prediction needs at least two documents, or a longer one; pretrain "
+            "with --objectives mlm"
+        )
+    if pairs == "sop":
+        train, held = (s.select(s.stops - s.starts > 1) for s in (train, held))
+        if not len(train):
+            raise InputError(
+                "sentence-order prediction needs documents of at least two tokens, the corpus "
+                "has none; pretrain with --objectives mlm"
+            )
+
+    def data(chosen: Spans) -> PretrainingData:
+        return PretrainingData(
+            store,
+            chosen,
+            chosen if chosen.several else train,
+            masking,
+            tokenizer.input_format,
+            max_length,
+            pairs,
+            seed,
+        )
+
+    return data(train), data(held)

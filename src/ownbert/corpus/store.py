@@ -1,0 +1,383 @@
+"""The token store: a corpus as ids in memory-mapped files, written in one pass.
+
+A store is a folder: ``tokens.bin`` (uint16 or uint32), ``sentences.bin`` and ``documents.bin``
+(int64, where each sentence and document ends, counted in tokens), ``counts.bin`` (int64, how
+often each id occurs in the corpus), with a segmenter or word features ``words.bin`` (uint8 per
+token, 1 where a word begins), with word features ``features.bin`` (uint16, F per token, the ids of
+its word's features), ``store.json`` (settings, sources, sizes, checksums) and the files of the
+tokenizer. Memory does not grow with the corpus, neither for writing nor for reading.
+"""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert import limits
+from ownbert.batches.word_features import Features, feature_names, learn_features
+from ownbert.corpus.documents import (
+    Document,
+    PathLike,
+    find_files,
+    fingerprint,
+    read_documents,
+)
+from ownbert.corpus.prepare import FORMAT, Progress, StoreOptions, contents, write_store
+from ownbert.corpus.store_writer import INDEX, checksum, remove_work
+from ownbert.corpus.word_segmenter import require_segmenter
+from ownbert.encodings import UTF8, current_encoding, reads_encoding
+from ownbert.errors import InputError
+from ownbert.files import read_json, refuse_same
+from ownbert.folders import is_ours
+from ownbert.schema import Check, dict_of, list_of, one_of, record, text, whole
+from ownbert.settings import between
+from ownbert.tables.texts_or_files import corpus_files
+from ownbert.text.tokenizer import Tokenizer
+from ownbert.text.tokenizer_folder import TOKENIZER_FILES
+from ownbert.text.vocabulary_report import proposed_sentence_ends
+
+_SIZE = whole(0, 1 << 50)
+
+
+def _file(*dtypes: str) -> Check:
+    checks = {"dtype": one_of(*dtypes), "bytes": _SIZE, "crc32": whole(0, (1 << 32) - 1)}
+    return record(checks, required=tuple(checks))
+
+
+_FILES = {
+    "tokens": _file("<u2", "<u4"),
+    "sentences": _file("<i8"),
+    "documents": _file("<i8"),
+    "counts": _file("<i8"),
+}
+# No other files than these: their names become paths.
+_OTHER_FILES = {"words": _file("|u1"), "features": _file("<u2")}
+_TAGS = dict_of(list_of(text, most=limits.TAGS), most=limits.FEATURES)
+_INDEX_KEYS = record(
+    {
+        "settings": record({"tokenizer": text, "features": _TAGS}, required=("tokenizer",)),
+        "files": record({**_FILES, **_OTHER_FILES}, required=tuple(_FILES), closed=True),
+        "read": record({"documents": _SIZE, "duplicates": _SIZE}),
+    },
+    required=("settings", "files"),
+)
+_INDEX_FORMAT = record({"format": whole(0, 1000)}, required=("format",))
+
+
+@dataclass(frozen=True)
+class Store:
+    """A corpus as ids.
+
+    Args:
+        folder: where it is.
+        tokens: (T), all of the corpus.
+        sentence_ends, document_ends: one past the last token of each, ascending, so the last is T.
+        counts: (V), how often each id occurs.
+        settings: what it was written with.
+        reused: whether ``prepare`` found it as it was.
+        words: (T), 1 where a word begins, of a segmenter or with features; None without both.
+        identity: the same for stores of the same tokens, ends, words and vocabulary, regardless of
+            where and when they were written.
+        read_documents: documents in the corpus.
+        duplicates: how many of them repeat an earlier one.
+        resumed: documents that a stopped run had finished.
+        features: (T, F), ids of the features of each token's word; None without features.
+    """
+
+    folder: Path
+    tokens: np.ndarray
+    sentence_ends: np.ndarray
+    document_ends: np.ndarray
+    counts: np.ndarray
+    settings: dict[str, Any]
+    reused: bool = False
+    words: np.ndarray | None = None
+    identity: str = ""
+    read_documents: int = 0
+    duplicates: int = 0
+    resumed: int = 0
+    features: np.ndarray | None = None
+
+    @classmethod
+    def open(cls, folder: str | Path, *, reused: bool = False) -> "Store":
+        """Map the files of a store; all bytes are checked against the checksums.
+
+        Args:
+            folder: of the store.
+            reused: recorded in the result.
+
+        Raises:
+            InputError: it is missing, truncated, altered or of another format.
+        """
+        folder = Path(folder)
+        index = _read_index(folder)
+        if index["format"] != FORMAT:
+            raise InputError(
+                f"{folder} has store format {index['format']}, this version reads {FORMAT}; "
+                "prepare it again"
+            )
+        arrays = {}
+        for name, entry in index["files"].items():
+            path = folder / f"{name}.bin"
+            _verify(path, entry)
+            dtype = np.dtype(entry["dtype"])
+            arrays[name] = (
+                np.memmap(path, dtype=dtype, mode="r")
+                if entry["bytes"]
+                else np.empty(0, dtype=dtype)
+            )
+        return cls(
+            folder,
+            arrays["tokens"],
+            arrays["sentences"],
+            arrays["documents"],
+            arrays["counts"],
+            index["settings"],
+            reused,
+            arrays.get("words"),
+            _identity(index),
+            index.get("read", {}).get("documents", len(arrays["documents"])),
+            index.get("read", {}).get("duplicates", 0),
+            features=_features(folder, index, arrays),
+        )
+
+    @property
+    def tags(self) -> Features:
+        """The tags of each column of word features; empty without features."""
+        return self.settings.get("features", {})
+
+    @property
+    def documents(self) -> int:
+        return len(self.document_ends)
+
+    @property
+    def sentences(self) -> int:
+        return len(self.sentence_ends)
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that the store was written with; ``InputError`` if it was replaced."""
+        tokenizer = Tokenizer.load(self.folder)
+        if tokenizer.fingerprint() != self.settings["tokenizer"]:
+            raise InputError(
+                f"{self.folder}: the tokenizer files are not those that the store was written "
+                "with; prepare it again"
+            )
+        return tokenizer
+
+
+@reads_encoding
+def prepare(
+    paths: Any,
+    output: str | Path,
+    *,
+    tokenizer: Tokenizer | str | Path,
+    text_column: str | None = None,
+    layout: str = "auto",
+    encoding: str | None = None,
+    sentence_end: Sequence[str] | None = None,
+    duplicates: str = "keep",
+    segmenter: str | None = None,
+    feature_columns: str | None = None,
+    processes: int | None = None,
+    progress: Progress | None = None,
+) -> Store:
+    """Write the token store of a corpus, or open the existing one if nothing has changed.
+
+    What a stopped run finished is used by the next one with the same settings and sources.
+
+    Args:
+        paths: files, folders and globs, or texts in memory (see ``corpus_files``).
+        text_column, layout: of the files, see ``read_documents``.
+        encoding: of text files, any that Python knows; by default UTF-8.
+        output: the folder of the store.
+        tokenizer: itself, or the folder it is in.
+        sentence_end: tokens that end a sentence in text that is already tokens, by default those
+            that the vocabulary report beside the tokenizer proposes; plain text is split by rule.
+        duplicates: ``keep`` or ``drop`` documents whose text occurred before.
+        segmenter: ``jieba`` finds the words of Chinese for whole-word masking.
+        feature_columns: names of columns with a tag for each word, with commas between them, which
+            a model reads beside the text; in CoNLL files their numbers from 1.
+        processes: how many encode (by default one per core, at most 5); the store is the same with
+            any number.
+        progress: called with (documents, bytes of text, bytes of the corpus or None) so far.
+
+    Raises:
+        InputError: text cannot be read, a value is not possible, or something cannot be written.
+    """
+    output = Path(output)
+    _refuse_settings(duplicates, processes)
+    with corpus_files(paths) as names:
+        files = _files(names)
+        refuse_same([*names, *files, tokenizer], output)
+        if not isinstance(tokenizer, Tokenizer):
+            if sentence_end is None:
+                sentence_end = proposed_sentence_ends(tokenizer)
+            tokenizer = Tokenizer.load(tokenizer)
+        if segmenter is not None:
+            require_segmenter(segmenter, tokenizer)
+            if feature_columns is not None:
+                raise InputError("feature columns are of given words; leave out the segmenter")
+        documents = partial(
+            read_documents,
+            files,
+            text_column=text_column,
+            layout=layout,
+            feature_columns=feature_columns,
+        )
+        features = {}
+        if feature_columns is not None:
+            features = _learn_features(documents(), feature_columns)
+        options = StoreOptions(
+            tokenizer=tokenizer,
+            end_ids=_end_ids(sentence_end or (), tokenizer),
+            sentence_ends=frozenset(sentence_end or ()),
+            drop_duplicates=duplicates == "drop",
+            segmenter=segmenter,
+            processes=processes,
+            progress=progress or (lambda documents, done, total: None),
+            features=features,
+        )
+        settings = {
+            "tokenizer": tokenizer.fingerprint(),
+            "kind": tokenizer.kind,
+            "sentence_end": sorted(options.sentence_ends),
+            "layout": layout,
+            "text_column": text_column,
+            "duplicates": duplicates,
+            "segmenter": segmenter,
+            "sources": fingerprint(files),
+            **({"features": features} if features else {}),
+            **({"encoding": current_encoding()} if current_encoding() != UTF8 else {}),
+        }
+        if (store := _reusable(output, settings)) is not None:
+            return store
+        resumed = write_store(files, documents(), output, settings, options)
+        return replace(Store.open(output), resumed=resumed)
+
+
+def _learn_features(documents: Iterator[Document], given: str) -> dict[str, list[str]]:
+    """The tags of all documents, by the columns that the user named."""
+    first = next(documents)
+    names = feature_names(given, len(first.tags))
+    if len(names) > limits.FEATURES:
+        raise InputError(f"{len(names)} feature columns are too many; at most {limits.FEATURES}")
+    features = learn_features((document.tags for document in chain([first], documents)), names)
+    for name, tags in features.items():
+        if len(tags) > limits.TAGS:
+            raise InputError(
+                f"the feature column {name!r} has {len(tags):,} different tags; at most "
+                f"{limits.TAGS:,}: numbers can be put into bins"
+            )
+    return features
+
+
+def _refuse_settings(duplicates: str, processes: int | None) -> None:
+    if duplicates not in ("keep", "drop"):
+        raise InputError(f"duplicates {duplicates!r} is not one of: keep, drop")
+    if processes is not None:
+        between(1, limits.PROCESSES, "[]")("processes", processes)
+
+
+def _files(paths: PathLike | Sequence[PathLike]) -> list[Path]:
+    files = find_files(paths)
+    for path in files:
+        if path.exists() and not path.is_file():  # a pipe: the checksum would consume it
+            raise InputError(f"{path} is not a file that can be read twice; write it to a file")
+    return files
+
+
+def _reusable(output: Path, settings: dict[str, Any]) -> Store | None:
+    """The existing store if it was written from the same contents with the same settings;
+    ``InputError`` where the folder holds something else, as all of it is replaced."""
+    if _unchanged(output, settings):
+        with contextlib.suppress(InputError):  # a damaged one is written anew
+            store = Store.open(output, reused=True)
+            remove_work(output)
+            return store
+    # A damaged index has the files of a store beside it.
+    data = (output / "tokens.bin").exists() or is_ours(output / INDEX) is not False
+    known = (output / INDEX).exists() and data
+    if output.is_dir() and any(output.iterdir()) and not known:
+        raise InputError(f"{output} is not empty and holds no token store; choose another folder")
+    ours = {INDEX, *TOKENIZER_FILES, *(f"{name}.bin" for name in {**_FILES, **_OTHER_FILES})}
+    for path in sorted(output.iterdir()) if output.is_dir() else ():
+        if path.name not in ours or path.is_dir():
+            raise InputError(f"{path} is no file of a token store; choose another folder")
+    return None
+
+
+def _end_ids(sentence_end: Sequence[str], tokenizer: Tokenizer) -> np.ndarray:
+    ids = [tokenizer.id_of(token) for token in sentence_end]
+    if None in ids:
+        lost = sentence_end[ids.index(None)]
+        raise InputError(f"sentence end {lost!r} is not in the vocabulary; name tokens that are")
+    return np.asarray(ids, dtype=np.int64)
+
+
+def _read_index(folder: Path) -> dict[str, Any]:
+    if not (folder / INDEX).is_file():
+        raise InputError(f"{folder} holds no token store; make one with: ownbert prepare")
+    path = folder / INDEX
+    try:
+        index = read_json(path, check=_INDEX_FORMAT)
+        if index["format"] == FORMAT:
+            _INDEX_KEYS(str(path), index)
+    except InputError as error:
+        raise InputError(f"{path} is damaged; prepare the store again: {error}") from None
+    return index
+
+
+def _verify(path: Path, entry: dict[str, Any]) -> None:
+    size = path.stat().st_size if path.exists() else 0
+    if size != entry["bytes"]:
+        raise InputError(
+            f"{path} has {size} bytes, expected {entry['bytes']}; it was cut off or altered: "
+            "prepare the store again"
+        )
+    if checksum(path, size) != entry["crc32"]:
+        raise InputError(f"{path} was altered (its checksum differs): prepare the store again")
+
+
+def _features(
+    folder: Path, index: dict[str, Any], arrays: Mapping[str, np.ndarray]
+) -> np.ndarray | None:
+    """(T, F), if the index has features; ``InputError`` if they do not fit the tokens."""
+    tags, ids = index["settings"].get("features"), arrays.get("features")
+    if not tags and ids is None:
+        return None
+    misfit = InputError(
+        f"{folder / INDEX} is damaged: its word features do not fit its tokens; prepare the store "
+        "again"
+    )
+    tokens = len(arrays["tokens"])
+    if not tags or ids is None or "words" not in arrays or len(ids) != tokens * len(tags):
+        raise misfit
+    ids = ids.reshape(tokens, len(tags))
+    if (ids.max(0, initial=0) > [len(own) for own in tags.values()]).any():
+        raise misfit
+    return ids
+
+
+def _identity(index: dict[str, Any]) -> str:
+    content = [index["settings"]["tokenizer"]]
+    if features := index["settings"].get("features"):
+        content.append(features)
+    for name, entry in sorted(index["files"].items()):
+        content.append([name, entry["dtype"], entry["bytes"], entry["crc32"]])
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+def _unchanged(output: Path, settings: dict[str, Any]) -> bool:
+    """Whether the existing store was written from the same contents with the same settings."""
+    try:
+        index = _read_index(output)
+        return index["format"] == FORMAT and contents(index["settings"]) == contents(settings)
+    except (InputError, KeyError, TypeError):
+        return False

@@ -1,0 +1,233 @@
+"""From a chunk's text to ids, sentence ends and document ends.
+
+The tokenizers library processes 4 MB of plain text per second and core. Where whitespace separates
+words regardless of their context (text that is already tokens, and BERT's rules), a word gets the
+same ids each time, so it is tokenised once and looked up after that.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ownbert.corpus.chunks import DOCUMENT_ENDS, PIECE_ENDS, PRESPLIT, WORDS, Chunk
+from ownbert.corpus.word_segmenter import WordBoundaryEncoder, load_segmenter
+from ownbert.text.sentences import split_sentences
+from ownbert.text.tokenizer import Tokenizer
+
+# Characters tokenised at once: encodings take a hundred times their text.
+_BLOCK = 200_000
+# Characters of one text for the library: a call for a single word costs more than the word.
+_TEXT = 2_000
+# Looking up pays off where words recur: fewer than one in so many may be new.
+_FEW_REPEATS = 3
+# Limits of the table of words: entries, and their characters together.
+_MOST_WORDS, _MOST_CHARACTERS = 200_000, 8_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedChunk:
+    """A chunk as ids.
+
+    Args:
+        tokens: (T).
+        sentence_ends, document_ends: one past the last token of each, counted from the first token
+            of the chunk, ascending, and 0 where what began in an earlier chunk ends before the
+            first.
+        words: (T), 1 where a word begins, of the segmenter or with features; None without both.
+        features: (T, F), the ids of the features of each token's word; None without features.
+    """
+
+    tokens: np.ndarray
+    sentence_ends: np.ndarray
+    document_ends: np.ndarray
+    words: np.ndarray | None = None
+    features: np.ndarray | None = None
+
+
+class ChunkEncoder:
+    """Encodes chunks.
+
+    Args:
+        tokenizer: for all text.
+        end_ids: ids of tokens that end a sentence inside a piece.
+        segmenter: the name of a segmenter for Chinese words, or None.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, end_ids: np.ndarray, segmenter: str | None = None
+    ) -> None:
+        self.by_rule = tokenizer.kind != "blank"
+        self.end_ids = end_ids
+        self.unknown = tokenizer.unk_id
+        # Byte-level BPE marks the start of a word by the blank before it.
+        self.before_word = " " if tokenizer.kind == "bpe" else ""
+        self.ids = TextEncoder(tokenizer)
+        self.words = (
+            None if segmenter is None else WordBoundaryEncoder(tokenizer, load_segmenter(segmenter))
+        )
+
+    def encode(self, chunk: Chunk) -> EncodedChunk:
+        texts, closed, document_ends = self._texts(chunk)
+        words = features = None
+        if self.words is not None:
+            ids, lengths, words = self.words.encode(texts)
+        else:
+            ids, lengths = self.ids.encode(texts)
+        if chunk.features:
+            ids, lengths = self._without_empty(ids, lengths)
+            words = np.zeros(len(ids), dtype=np.uint8)
+            words[np.cumsum(lengths) - lengths] = 1
+            features = np.concatenate(chunk.features).repeat(lengths, 0)
+        ends = np.cumsum(np.concatenate([[0], lengths]), dtype=np.int64)
+        sentence_ends = ends[1:][np.frombuffer(closed, dtype=bool)]
+        if len(self.end_ids):
+            last = np.isin(ids, self.end_ids)
+            last[:-1] &= ~last[1:]  # a run of ends is one end
+            sentence_ends = np.concatenate([sentence_ends, np.flatnonzero(last) + 1])
+        # Pieces and documents of no tokens vanish: an end counts once.
+        sentence_ends, document_ends = np.unique(sentence_ends), np.unique(ends[document_ends])
+        return EncodedChunk(ids, sentence_ends, document_ends, words, features)
+
+    def _without_empty(self, ids: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Words of control characters, which have no ids, are unknown, as in fine-tuning."""
+        empty = lengths == 0
+        places = (np.cumsum(lengths) - lengths)[empty]
+        return np.insert(ids, places, self.unknown), lengths + empty
+
+    def _texts(self, chunk: Chunk) -> tuple[list[str], bytearray, list[int]]:
+        """The texts to tokenise, whether a sentence ends with each, and the number of texts
+        before the end of each document."""
+        texts: list[str] = []
+        closed = bytearray()
+        document_ends = []
+        at = 0
+        for count, flags in zip(chunk.counts, chunk.flags, strict=True):
+            pieces = chunk.pieces[at : at + count]
+            at += count
+            if self.by_rule and not flags & PRESPLIT:
+                pieces = [s for piece in pieces for s in split_sentences(piece)]
+            if flags & WORDS and self.before_word:
+                pieces = [self.before_word + word for word in pieces]
+            texts += pieces
+            closed.extend(b"\1" * len(pieces))
+            if flags & WORDS:
+                closed[-len(pieces) : -1] = bytes(len(pieces) - 1)
+            if pieces and not flags & PIECE_ENDS:
+                closed[-1] = 0
+            if flags & DOCUMENT_ENDS:
+                document_ends.append(len(texts))
+        return texts, closed, document_ends
+
+
+class TextEncoder:
+    """Texts to the ids of ``Tokenizer.encode_batch``, several times as fast where words recur."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.by_word = encodes_by_word(tokenizer)
+        self.separator_id = tokenizer.pad_id
+        self.separator = tokenizer.special["pad_token"]
+        self._clear()
+
+    def _clear(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.characters = 0
+        self.pool = np.empty(0, dtype=np.int32)
+        self.lengths = np.empty(0, dtype=np.int64)
+
+    def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The ids (T) of all texts, and how many each text has (texts)."""
+        if not texts:
+            return np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
+        if not self.by_word:
+            return self._encode_separately(texts)
+        if len(self.numbers) > _MOST_WORDS or self.characters > _MOST_CHARACTERS:
+            self._clear()
+        words: list[str] = []
+        firsts = []
+        for text in texts:
+            firsts.append(len(words))
+            words += text.split(" ")
+        unknown = set(words).difference(self.numbers)
+        if len(unknown) * _FEW_REPEATS > len(words):
+            return self._encode_in_order(texts)
+        self._add_words(unknown)
+        chosen = np.fromiter(map(self.numbers.__getitem__, words), np.int32, len(words))
+        lengths = self.lengths[chosen]
+        # Position of each id in the pool, counted from the first id of its word.
+        first = np.cumsum(self.lengths) - self.lengths
+        shift = first[chosen] - (np.cumsum(lengths) - lengths)
+        places = np.repeat(shift, lengths) + np.arange(int(lengths.sum()))
+        return self.pool[places], np.add.reduceat(lengths, firsts)
+
+    def _add_words(self, words: set[str]) -> None:
+        if not words:
+            return
+        joined = [word for word in words if self.separator not in word]
+        separate = [word for word in words if self.separator in word]
+        found = [*self._encode_joined(joined), self._encode_separately(separate)]
+        self.numbers.update(zip(joined + separate, range(len(self.numbers), 1 << 62), strict=False))
+        self.pool = np.concatenate([self.pool, *(ids for ids, _ in found)])
+        self.lengths = np.concatenate([self.lengths, *(lengths for _, lengths in found)])
+        self.characters += sum(map(len, words))
+
+    def _encode_in_order(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """For texts whose words do not recur."""
+        if any(self.separator in text for text in texts):
+            return self._encode_separately(texts)
+        ids, lengths = zip(*self._encode_joined(texts), strict=True)
+        return np.concatenate(ids), np.concatenate(lengths)
+
+    def _encode_joined(self, words: list[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Many words in one text, separated by a special token, which acts as the end of a text."""
+        groups = list(_groups(words, _TEXT))
+        ids, sizes = self._encode_separately([self.separator.join(group) for group in groups])
+        stops = np.cumsum(sizes)
+        for group, start, stop in zip(groups, stops - sizes, stops, strict=True):
+            inside = ids[start:stop]
+            separators = np.flatnonzero(inside == self.separator_id)
+            if len(separators) == len(group) - 1:
+                lengths = np.diff(np.concatenate([[-1], separators, [len(inside)]])) - 1
+                yield np.delete(inside, separators), lengths
+            else:  # a word has the id of the separator
+                yield self._encode_separately(group)
+
+    def _encode_separately(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        ids, lengths = [np.empty(0, dtype=np.int32)], [0]
+        for group in _groups(texts, _BLOCK):
+            for found in self.tokenizer.encode_batch(group):
+                ids.append(np.array(found, dtype=np.int32))
+                lengths.append(len(found))
+        return np.concatenate(ids), np.array(lengths[1:], dtype=np.int64)
+
+
+def _groups(texts: Sequence[str], size: int) -> Iterator[list[str]]:
+    """Texts in groups of about ``size`` characters."""
+    group: list[str] = []
+    characters = 0
+    for text in texts:
+        group.append(text)
+        characters += len(text) + 1
+        if characters >= size:
+            yield group
+            group, characters = [], 0
+    if group:
+        yield group
+
+
+def encodes_by_word(tokenizer: Tokenizer) -> bool:
+    """Whether the text between two spaces has the same ids regardless of its context."""
+    if tokenizer.kind not in ("blank", "wordpiece"):
+        return False
+    parts = json.loads(tokenizer.backend.to_str())
+    normalizer = (parts["normalizer"] or {"type": None})["type"]
+    pre_tokenizer = (parts["pre_tokenizer"] or {"type": None})["type"]
+    added = [token["content"] for token in parts["added_tokens"]]
+    return (
+        normalizer in (None, "BertNormalizer")
+        and pre_tokenizer in ("BertPreTokenizer", "WhitespaceSplit", "Whitespace")
+        and not any(character.isspace() for content in added for character in content)
+        and tokenizer.special["pad_token"] in added
+    )

@@ -1,0 +1,607 @@
+"""One fine-tuning run: a pretrained folder and labelled rows in, a fine-tuned folder out."""
+
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from ownbert.batches.batch import Example
+from ownbert.batches.loader import Loader
+from ownbert.batches.word_features import describe_features
+from ownbert.checkpoint import Description, save
+from ownbert.config import EncoderConfig, SecondReading
+from ownbert.errors import InputError
+from ownbert.finetuning.confusion import CONFUSION, draw_confusion
+from ownbert.finetuning.default_settings import (
+    FEW,
+    DefaultSettings,
+    epochs_per_evaluation,
+    is_small_and_own,
+)
+from ownbert.finetuning.finetune_folder import PRETRAINED, FinetuneFolder
+from ownbert.finetuning.finetuned_card import write_card
+from ownbert.finetuning.labelled_splits import LabelledSplits, Rows, Sources, texts_of
+from ownbert.finetuning.linear_baseline import (
+    LinearBaseline,
+    can_be_compared,
+    score_baseline,
+    seconds_for_baseline,
+)
+from ownbert.finetuning.row_checks import check_rows
+from ownbert.finetuning.start.linear_start import MOST_TOKENS, start_at_linear
+from ownbert.finetuning.start.task_weights import knows_labels, make_model
+from ownbert.inference.precision_check import MOST_ROWS, PrecisionCheck, check_answers
+from ownbert.nn.model import Model
+from ownbert.nn.variants.ngram_embeddings import RATE_OF_FEW, NgramTable
+from ownbert.objectives import Learner
+from ownbert.run.run_folder import RunFolder
+from ownbert.run.training_run import Say, TrainingRun
+from ownbert.tables.columns import ColumnNames
+from ownbert.tasks.classification import ClassificationTask
+from ownbert.tasks.finetune_recipe import TEXT_TASKS, FinetuneRecipe, TaskSettings
+from ownbert.tasks.metrics import Scores
+from ownbert.tasks.row_objectives import RDrop
+from ownbert.tasks.soft_targets import is_soft
+from ownbert.tasks.task import Task, task_class
+from ownbert.tasks.text_input import EncodedRows
+from ownbert.train.device import pick_precision
+from ownbert.train.distributed import ALONE, World
+from ownbert.train.job import Job, Monitor, Phase
+from ownbert.train.state_files import remove_states
+from ownbert.train.watch.log import read_log
+from ownbert.train.watch.metric_names import BALANCED, LOWER, shown_name
+
+# What the dev score has gained in the last epoch (as a share of it, where lower is better) if it is
+# said to rise.
+_STILL_RISES = 0.005
+# From this number of tokens in an example, activations are recomputed (gradient checkpointing).
+_LONG = 4096
+# Tokens of a micro-batch: larger batches are split, with the same gradient.
+MICRO_TOKENS = 16_384
+
+
+class FinetuningRun(TrainingRun):
+    """A recipe with its labelled rows.
+
+    Args:
+        recipe: of the run.
+        rows: training rows, and dev rows or None, instead of the files of the recipe; training
+            rows may have soft targets (``tasks/soft_targets.py``).
+        sources: rows in memory that the task reads, instead of the training and dev files.
+        labels: of the task, if it does not take them from the rows; their order is that of soft
+            targets.
+        like: another run whose task, which has learnt from the training rows, and model are used.
+        with_card: whether to write a model card and plots of the log and the confusion matrix.
+
+    Attributes:
+        given: the recipe before it was completed.
+
+    Raises:
+        InputError: the recipe, its files or its rows cannot be used.
+    """
+
+    command = "finetune"
+
+    def __init__(
+        self,
+        recipe: FinetuneRecipe,
+        rows: Rows | None = None,
+        *,
+        sources: Sources = (None, None),
+        labels: Sequence[str] = (),
+        like: "FinetuningRun | None" = None,
+        with_card: bool = True,
+    ) -> None:
+        super().__init__(recipe.run)
+        self.with_card = self.with_curves = with_card
+        self.task = _task(recipe, labels) if like is None else copy.copy(like.task)
+        self.task.seed = recipe.seed
+        description = self.task.describe_base(recipe.model) if like is None else like.description
+        self.splits = LabelledSplits(
+            self.task, recipe, rows, sources=sources, learnt=like is not None
+        )
+        self.description = description or self.task.describe_new(recipe, self.splits.train_rows)
+        self.config = self.description.config
+        _refuse_freezing(recipe.model.freeze, self.description)
+        length = _max_length(recipe.data.max_length, self.config)
+        self.builder = self.task.input_builder(self.description, length)
+        self.task.max_length = self.max_length = self.builder.max_length
+        self.splits.encode(self.builder)
+        self.monitor = self._monitor(recipe)
+        self.given = recipe
+        self.recipe = self._completed(recipe)
+        self.splits.draw_sample(self._trained_per_evaluation)
+        self.adapted: Path | None = None if like is None else like.adapted
+        if like is not None:
+            self.callbacks = like.callbacks
+        self.name: str | None = None  # in the model card, by default that of the folder
+        # Of the saved weights on all dev rows, in the end.
+        self.metrics: Mapping[str, float] = {}
+        # By metric, for all runs with these rows; a text says why there is none.
+        self.baselines: dict[str, LinearBaseline | str] = {}
+        if like is not None and _same_rows(self.splits.rows, like.splits.rows):
+            self.baselines = like.baselines
+        self.identity = {"training data": self.splits.train_data.identity()}
+
+    def _monitor(self, recipe: FinetuneRecipe) -> Monitor:
+        known = (*self.task.metrics, "loss")
+        metric = recipe.run.measure or known[0]
+        if metric not in known:
+            raise InputError(f"run.measure is {metric!r}; {self.task.name} has {', '.join(known)}")
+        return Monitor(metric, lower=metric in LOWER, patience=recipe.run.patience)
+
+    def _seen(self, settings: TaskSettings) -> float:
+        """The share of the tokens that an epoch reads: of a long document some windows."""
+        data = self.splits.train_data
+        if settings.train_windows is None:
+            return 1.0
+        return data.sizes.sum() / max(1, sum(len(own.token_ids) for own in data.examples))
+
+    def _completed(self, recipe: FinetuneRecipe) -> FinetuneRecipe:
+        """The recipe with the defaults that depend on the machine, the model and the data."""
+        task, defaults = self.task, self.defaults
+        recipe = task.complete_recipe(recipe, self.builder)
+        classifies = isinstance(task, ClassificationTask)
+        if classifies and self._may_balance(recipe) and task.balance():
+            recipe = replace(recipe, task=replace(recipe.task, class_weights="balanced"))
+        batch_size = recipe.data.batch_size or defaults.batch_size
+        if batch_size < self.task.min_batch_size:
+            raise InputError(
+                f"data.batch_size is {batch_size}; {self.task.name} compares the rows of a batch, "
+                f"so it must be {self.task.min_batch_size} or more"
+            )
+        batches = -(-len(self.splits.train_data) // batch_size)
+        steps = max(1, batches // recipe.run.accumulate)
+        epochs = recipe.run.epochs or defaults.epochs(steps, self._seen(recipe.task))
+        between = 1 if recipe.run.epochs else epochs_per_evaluation(epochs)
+        run = replace(
+            recipe.run,
+            device=self.device.type,
+            precision=pick_precision(recipe.run.precision, self.device),
+            epochs=epochs,
+            max_steps=recipe.run.max_steps or epochs * steps,
+            eval_every=recipe.run.eval_every or between * steps,
+        )
+        rate = recipe.optim.learning_rate or defaults.learning_rate
+        return replace(
+            recipe,
+            data=replace(recipe.data, batch_size=batch_size),
+            optim=replace(recipe.optim, learning_rate=rate),
+            run=run,
+        )
+
+    def _may_balance(self, recipe: FinetuneRecipe) -> bool:
+        """Whether labels are weighted by default: few rows of very different frequency gained
+        three to six points of macro-F1 by it (docs/lab/fine-tuning.md)."""
+        wanted = recipe.task.class_weights is None and self.monitor.metric in BALANCED
+        return wanted and self.defaults.few and not self._taught
+
+    @property
+    def _trained_per_evaluation(self) -> float:
+        """The training examples that are learnt between two evaluations."""
+        recipe, count = self.recipe, len(self.splits.train_data)
+        assert recipe.run.eval_every is not None
+        assert recipe.data.batch_size is not None
+        batches = -(-count // recipe.data.batch_size)  # of an epoch
+        passes = 2 if recipe.task.rdrop else 1
+        return recipe.run.eval_every * recipe.run.accumulate * passes * count / batches
+
+    @cached_property
+    def defaults(self) -> DefaultSettings:
+        """The settings that follow from the rows and the model."""
+        model, size = self.given.model, self.config.hidden_size
+        own = not model.new and is_small_and_own(model.folder, size)
+        return DefaultSettings(len(self.splits.train_data), size, own, self.starts_linear)
+
+    @cached_property
+    def starts_linear(self) -> bool:
+        """Whether the head begins as a linear model on the frozen network."""
+        given, rows = self.given.model, self.splits.train_rows
+        if self.splits.train_data.sizes.sum() > MOST_TOKENS:
+            return False
+        kinds = {spec.kind for spec in self.description.specs}
+        has_head = self.task.head in kinds and knows_labels(self.description, self.task)
+        fits = self.task.name in TEXT_TASKS and self.given.task.ngrams is None
+        if not fits or given.head_init == "random" or (has_head and not given.new):
+            return False
+        if given.head_init is None and (given.new or len(rows) >= FEW):
+            return False
+        return not self._taught and all(row.weight == 1 for row in rows)
+
+    @cached_property
+    def _taught(self) -> bool:
+        """Whether rows have probabilities, which another model predicts, as their targets."""
+        soft = self.task.takes_soft_targets
+        return soft and any(is_soft(row.target) for row in self.splits.train_rows)
+
+    def check_adapting(self) -> None:
+        """Check that pretraining on the texts of the task is possible.
+
+        Raises:
+            InputError: it is not.
+        """
+        if self.recipe.model.pretrain_steps:
+            from ownbert.finetuning.start.adapt import require_bert
+
+            require_bert(self.description, self.recipe.model.folder)
+
+    def check_model(self) -> None:
+        """Load the model and drop it: what cannot be loaded is refused before anything is written.
+
+        Raises:
+            InputError: its weights are missing or damaged, or the head needs another package.
+        """
+        make_model(self.description, self.task, self.recipe)
+
+    def adapt(self, folder: FinetuneFolder, *, quiet: bool) -> None:
+        """Continue pretraining on the texts of the task, if the recipe says so."""
+        if self.recipe.model.pretrain_steps:
+            from ownbert.finetuning.start.adapt import adapt
+
+            self.adapted = adapt(
+                self.recipe,
+                texts_of(self.task, self.splits),
+                FinetuneFolder(
+                    folder.path / PRETRAINED / "model",
+                    resume=folder.resume,
+                    overwrite=not folder.resume,
+                ),
+                learning_rate=self.defaults.learning_rate,
+                max_length=self.max_length,
+                quiet=quiet,
+            )
+
+    def make_learner(self, world: World, *, fresh: bool, say: Say) -> Learner:
+        recipe, data = self.recipe, self.splits.train_data
+        if recipe.task.ngrams is not None and world.size > 1:
+            raise InputError("task.ngrams is trained in one process; run it without torchrun")
+        model = make_model(self.description, self.task, recipe, adapted=self.adapted)
+        if fresh and not recipe.model.new and not knows_labels(self.description, self.task):
+            say(f"{recipe.model.folder} has a head for other labels; it starts anew")
+        model = model.to(self.device)
+        for stack in filter(None, (model.encoder, model.decoder)):
+            stack.gradient_checkpointing = bool(data.sizes.max() > _LONG)
+        if self.defaults.few:
+            for table in _ngram_tables(model):
+                table.rate = RATE_OF_FEW
+        learns_words = self.config.image is None and not recipe.model.freeze
+        self.words = WordsInUse(model, data) if learns_words else None
+        # The dev rows are evaluated with it, without the second pass of R-Drop.
+        self.objective = self.task.objective(model)
+        if fresh and self.starts_linear:
+            with self.words.all() if self.words else contextlib.nullcontext():
+                rows, examples = self.splits.train_rows, data.examples
+                precision = recipe.run.precision
+                start_at_linear(model, self.task, rows, examples, precision=precision)
+        rdrop = recipe.task.rdrop
+        return Learner(model, [RDrop(self.objective, rdrop) if rdrop else self.objective])
+
+    def phases(self, learner: Learner, world: World) -> list[Phase]:
+        recipe = self.recipe
+        loader = Loader(
+            self.words.data if self.words else self.splits.train_data,
+            recipe.seed,
+            batch_size=recipe.data.batch_size or 16,
+            repeat=2 if recipe.task.rdrop else 1,
+            most_tokens=0 if self.task.needs_full_batch else MICRO_TOKENS,
+            device=self.device.type,
+            precision=recipe.run.precision,
+        )
+        first = self.starts_linear
+        evaluate = partial(self._evaluate, learner)
+        return [Phase(loader, learner.objectives, evaluate, evaluate_first=first)]
+
+    def _evaluate(self, learner: Learner) -> Mapping[str, float]:
+        """Metrics on the dev rows, if any, with the full word table."""
+        with self.words.all() if self.words else contextlib.nullcontext():
+            scores = self.splits.evaluate(
+                learner.model,
+                precision=self.recipe.run.precision,
+                objective=self.objective,
+                sampled=True,
+            )
+        return {} if scores is None else scores.values
+
+    def finish(self, job: Job, folder: RunFolder) -> Model:
+        """Save the best weights, with thresholds tuned on the dev rows, and the model card."""
+        job.state.use_best()
+        if self.words:
+            self.words.restore()
+        model, scores, checked = self._save_best(job, folder.path)
+        if self.with_card:
+            for line in self._describe(scores or Scores({}), checked, folder.path):
+                job.display.say(line)
+        return model
+
+    def _save_best(
+        self, job: Job, output: Path
+    ) -> tuple[Model, Scores | None, PrecisionCheck | None]:
+        """Tune thresholds, evaluate and save; in float32, with which bfloat16 is compared."""
+        model, best = job.state.learner.model, job.state.best
+        scores = self.splits.evaluate(model, precision="float32", objective=self.objective)
+        if scores is not None:
+            self.metrics = scores.values
+            losses = ("loss", f"{self.objective.name}_loss")
+            values = {n: value for n, value in scores.values.items() if n not in losses}
+            scores = replace(scores, values=values)
+        if best is not None:
+            name = shown_name(self.monitor.metric)
+            line = f"best dev {name} {best['value']:.3f} at step {best['step']:,}"
+            if self.splits.sample_rows is not None:
+                line += f" on the sample, {self.metrics[self.monitor.metric]:.3f} on all rows"
+            job.display.say(line)
+        if line := self._still_rising(job, output):
+            job.display.say(line)
+        for line in () if scores is None else scores.warnings:
+            job.display.say(f"warning: {line}")
+        checked = self._check_precision(model)
+        model = self._save_model(model, output)
+        if checked is not None:
+            checked.record(output)
+        remove_states(output)
+        return model, scores, checked
+
+    def _save_model(self, model: Model, output: Path) -> Model:
+        model = self.task.finish(model)
+        save(model, output, tokenizer=self.builder.tokenizer, values=self.task.values())
+        self.task.write(output, model)
+        return model
+
+    def save_start(self, output: Path) -> None:
+        """Save the model as it is before the first step."""
+        learner = self.make_learner(ALONE, fresh=True, say=lambda _: None)
+        if self.words:
+            self.words.restore()
+        self._save_model(learner.model, output)
+
+    def _still_rising(self, job: Job, output: Path) -> str:
+        """A line if the last evaluation of a run of all its epochs was clearly the best."""
+        best, epochs = job.state.best, self.recipe.run.epochs or 0
+        name = self.monitor.metric
+        found = [row[name] for row in read_log(output) if row.get("evaluation") and name in row]
+        over = job.run.max_steps is not None and job.state.step >= job.run.max_steps
+        if best is None or best["step"] < job.state.step or len(found) < 2:
+            return ""
+        if not over or self.given.run.max_steps is not None:
+            return ""
+        gain = found[-1] - found[-2]
+        if self.monitor.lower:
+            gain = -gain / (abs(found[-2]) or 1)
+        if gain < _STILL_RISES:
+            return ""
+        moved = "fell" if self.monitor.lower else "rose"
+        return f"the dev score still {moved}: --epochs {2 * epochs} would go on"
+
+    def _check_precision(self, model: Model) -> PrecisionCheck | None:
+        """Compare bfloat16 with float32 on dev rows, where the processor has it: on those that are
+        evaluated during training, and so in little time."""
+        splits = self.splits
+        if self.device.type != "cpu" or pick_precision("auto", self.device) != "bfloat16":
+            return None
+        if not splits.dev_rows or splits.dev_data is None:
+            return None
+        chosen = range(len(splits.dev_rows)) if splits.sample is None else splits.sample
+        chosen = [int(i) for i in chosen[:: -(-len(chosen) // MOST_ROWS)]]
+        # The loss is not known of answers, and of an error's size nothing but the data.
+        metric = self.task.metrics[0] if self.monitor.lower else self.monitor.metric
+        return check_answers(
+            model,
+            self.task,
+            [splits.dev_rows[i] for i in chosen],
+            splits.dev_data.subset(chosen),
+            [splits.raws[i] for i in chosen],
+            metric,
+        )
+
+    def _describe(self, scores: Scores, checked: PrecisionCheck | None, output: Path) -> list[str]:
+        """Write the model card and the plot of the confusion matrix; returns warnings."""
+        baseline = self.baseline()
+        warnings = (
+            draw_confusion(output / CONFUSION, scores),  # first: the card shows it
+            write_card(
+                output,
+                self.recipe,
+                self.splits.parts,
+                metrics={name: [value] for name, value in scores.values.items()},
+                labels=scores.labels,
+                precision="" if checked is None else checked.sentences(),
+                baseline=baseline.sentence if isinstance(baseline, LinearBaseline) else "",
+                name=self.name,
+            ),
+        )
+        return [line for line in warnings if line]
+
+    def baseline(self) -> LinearBaseline | str | None:
+        """The score of a linear model on the same rows, or why there is none; None if it is not
+        wanted."""
+        train, dev = self.splits.train_rows, self.splits.dev_rows
+        if (
+            not self.recipe.run.baseline
+            or dev is None
+            or not can_be_compared(self.task, train, dev)
+        ):
+            return None
+        metric = self.task.metrics[0] if self.monitor.metric == "loss" else self.monitor.metric
+        if metric not in self.baselines:
+            seconds = seconds_for_baseline(self.recipe.run.max_minutes)
+            self.baselines[metric] = score_baseline(self.task, train, dev, metric, seconds=seconds)
+        return self.baselines[metric]
+
+    def closing_lines(self) -> list[str]:
+        if not self.with_card or (found := self.baseline()) is None:
+            return []
+        return [found] if isinstance(found, str) else found.lines(self.metrics[found.metric])
+
+    def _duration(self) -> str:
+        steps, epochs = self.given.run.max_steps, self.recipe.run.epochs
+        if steps:
+            duration = f"{steps:,} step{'s' if steps > 1 else ''}"
+        else:
+            duration = f"{epochs} epoch{'s' if epochs != 1 else ''}"
+        minutes = self.recipe.run.max_minutes
+        return f"{duration} or {minutes:g} minutes" if minutes else duration
+
+    def summary(self) -> list[str]:
+        recipe, task, splits = self.recipe, self.task, self.splits
+        start = "new weights" if recipe.model.new else recipe.model.folder
+        dev = "no" if splits.dev_rows is None else f"{len(splits.dev_rows):,}"
+        labels = f", {len(task.labels)} {task.label_unit}" if len(task.labels) > 1 else ""
+        lines = [
+            f"{len(splits.train_rows):,} training and {dev} dev {task.unit}{labels}, from {start}; "
+            f"{self._duration()} of batches of {recipe.data.batch_size} on "
+            f"{recipe.run.device} in {recipe.run.precision}",
+            *task.notes(),
+            *self._describe_weights(),
+            *self._describe_features(),
+            *splits.truncation_warnings(),
+            *splits.unknown_warnings(),
+        ]
+        if splits.sample_rows is not None:
+            lines.append(
+                f"evaluates {len(splits.sample_rows):,} of the dev {task.unit} during training, "
+                "all of them at the end"
+            )
+        if splits.dev_rows is None:
+            lines.append(
+                "no --dev: all epochs are run and the last weights are saved, whether or not they "
+                "are the best"
+            )
+        return lines + [f"warning: {line}" for line in task.warnings()]
+
+    def _describe_weights(self) -> Iterator[str]:
+        if self.recipe.task.class_weights != self.given.task.class_weights:
+            yield "rare labels have more weight (--class-weights equal gives all the same)"
+
+    def _describe_features(self) -> Iterator[str]:
+        """The columns of word features, and whether they start from those of pretraining."""
+        if self.task.features:
+            yield describe_features(self.task.features)
+        known, folder = ", ".join(self.task.pretrained_features), self.recipe.model.folder
+        if not known:
+            return
+        if self.task.pretrained_head(self.description):
+            yield f"they start from those of {folder}"
+        elif self.task.features:
+            yield (
+                f"they start anew: {folder} has learnt others (columns {known}, or another "
+                "--feature-size)"
+            )
+
+    def warnings(self) -> Iterator[str]:
+        return (f.line for f in check_rows(*self.splits.parts) if f.severe)
+
+
+class WordsInUse:
+    """Replaces the word table (V, E) of a model by one with only the words in ``data``.
+
+    Other words get no gradient. Updating them takes an optimiser more than half of a step for short
+    texts (docs/lab/fine-tuning.md), and weight decay would shrink them.
+
+    Args:
+        model: its word table is replaced, which a decoder has too.
+        data: rows whose words are kept.
+
+    Attributes:
+        data: the rows, with the indices of the smaller table.
+    """
+
+    def __init__(self, model: Model, data: EncodedRows) -> None:
+        self.model = model
+        self.full, self.second_reading = model.encoder.embeddings.word, model.second_reading
+        words = [np.unique(e.token_ids) for e in data.examples]
+        if data.masking is not None:
+            words.append(np.asarray([data.masking.mask_id]))
+        if self.second_reading is not None:
+            words.append(np.asarray([self.second_reading.start_id]))
+        ids = np.unique(np.concatenate(words))
+        self.index_of = np.full(self.full.num_embeddings, -1, dtype=np.int64)
+        self.index_of[ids] = np.arange(len(ids))
+        self.ids = torch.from_numpy(ids).to(model.device)
+        self.used = nn.Embedding.from_pretrained(self.full.weight.detach()[self.ids], freeze=False)
+        self.tables = _ngram_tables(model)
+        self._use()
+        masking = data.masking and replace(
+            data.masking,
+            mask_id=int(self.index_of[data.masking.mask_id]),
+            ordinary=data.masking.ordinary[ids],
+        )
+        examples = [self._reindexed(e) for e in data.examples]
+        self.data = replace(data, examples=examples, masking=masking)
+
+    def _reindexed(self, example: Example) -> Example:
+        return replace(example, token_ids=self.index_of[example.token_ids])
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put the full table back, with the trained rows."""
+        self.full.weight[self.ids] = self.used.weight
+        self._set(self.full, self.second_reading)
+        for table in self.tables:
+            table.ids = None
+
+    @contextlib.contextmanager
+    def all(self) -> Iterator[None]:
+        """The full table for a while, for texts with other words."""
+        self.restore()
+        try:
+            yield
+        finally:
+            self._use()
+
+    def _use(self) -> None:
+        second_reading = self.second_reading
+        if second_reading is not None:
+            second_reading = replace(
+                second_reading, start_id=int(self.index_of[second_reading.start_id])
+            )
+        self._set(self.used, second_reading)
+        for table in self.tables:
+            table.ids = self.ids
+
+    def _set(self, table: nn.Embedding, second_reading: SecondReading | None) -> None:
+        model = self.model
+        model.second_reading = second_reading
+        for stack in filter(None, (model.encoder, model.decoder)):
+            stack.embeddings.word = table
+
+
+def _ngram_tables(model: Model) -> list[NgramTable]:
+    return [module for module in model.heads.modules() if isinstance(module, NgramTable)]
+
+
+def _task(recipe: FinetuneRecipe, labels: Sequence[str]) -> Task:
+    data = recipe.data
+    columns = ColumnNames(
+        data.text_column, data.second_column, data.label_column, features=data.feature_columns
+    )
+    return task_class(recipe.task.name)(recipe.task, columns, labels)
+
+
+def _refuse_freezing(layers: int, description: Description) -> None:
+    config = description.config
+    if layers and description.decoder is not None:
+        raise InputError(
+            "model.freeze is for models without a decoder, and a "
+            f"{description.architecture} has one"
+        )
+    if layers > config.num_hidden_layers:
+        raise InputError(
+            f"model.freeze is {layers}; the model has {config.num_hidden_layers} layers"
+        )
+
+
+def _max_length(length: int | None, config: EncoderConfig) -> int:
+    longest = config.longest
+    if length is not None and not 8 <= length <= longest:
+        raise InputError(f"max_length {length} must be from 8 to {longest}, the model's positions")
+    return length or longest
+
+
+def _same_rows(one: Rows, other: Rows) -> bool:
+    return all(a is b for a, b in zip(one, other, strict=True))

@@ -1,0 +1,1 @@
+"""Where a fine-tuning starts: weights, vocabulary, and the head."""

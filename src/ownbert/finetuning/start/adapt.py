@@ -1,0 +1,94 @@
+"""Task-adaptive pretraining: masked language modelling on the task's own texts before fine-tuning
+(Gururangan et al. 2020)."""
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from ownbert.checkpoint import Description
+from ownbert.corpus.store import prepare
+from ownbert.errors import InputError
+from ownbert.files import make_folder, own_text
+from ownbert.finetuning.finetune_folder import FinetuneFolder
+from ownbert.pretraining.pretraining_run import pretrain
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
+from ownbert.train.state_files import remove_states
+
+# The families whose pretraining can be continued here.
+_KINDS = ("bert", "ownbert-bert")
+# Tokens of a batch, but at least this many sequences of full length.
+_TOKENS, _SEQUENCES = 2048, 8
+
+
+def require_bert(description: Description, folder: str) -> None:
+    """Check that the pretraining of a model can be continued.
+
+    Raises:
+        InputError: it cannot.
+    """
+    kind = str(description.values.get("model_type"))
+    if kind not in _KINDS:
+        raise InputError(
+            f"model.pretrain_steps is for BERT, and {folder} has model_type {kind!r}; leave it out"
+        )
+
+
+def adapt(
+    recipe: FinetuneRecipe,
+    texts: Iterable[str],
+    folder: FinetuneFolder,
+    *,
+    learning_rate: float,
+    max_length: int,
+    quiet: bool,
+) -> Path:
+    """Continue the pretraining of the recipe's model on ``texts``, and save it in ``folder``.
+
+    If resumed, a finished model is kept and an interrupted run continues. The texts do not remain
+    on disk.
+
+    Args:
+        recipe: of the fine-tuning.
+        texts: distinct ones of the task.
+        folder: of this pretraining.
+        learning_rate: the peak.
+        max_length: tokens of a sequence.
+        quiet: show nothing.
+
+    Returns:
+        The path of ``folder``.
+    """
+    if folder.resume and folder.finished:
+        return folder.path
+    parent = folder.path.parent
+    corpus, tokens = own_text(parent / "texts.jsonl"), parent / "tokens"
+    make_folder(parent)
+    try:
+        with corpus.open("w", encoding="utf-8") as file:
+            for text in texts:
+                file.write(json.dumps({"text": text}) + "\n")
+        prepare(corpus, tokens, tokenizer=recipe.model.folder, text_column="text")
+        pretrain(
+            tokens,
+            folder.path,
+            resume=folder.resume,
+            overwrite=folder.overwrite,
+            quiet=quiet,
+            init_from=recipe.model.folder,
+            objectives=("mlm",),
+            max_steps=recipe.model.pretrain_steps,
+            max_length=max_length,
+            batch_tokens=max(_TOKENS, _SEQUENCES * max_length),
+            learning_rate=learning_rate,
+            dropout=recipe.model.dropout,
+            precision=recipe.run.precision,
+            device=recipe.run.device,
+            seed=recipe.seed,
+        )
+    finally:
+        # The texts may be private, and their ids can be decoded.
+        corpus.unlink(missing_ok=True)
+        shutil.rmtree(tokens, ignore_errors=True)
+    remove_states(folder.path)
+    return folder.path

@@ -1,0 +1,84 @@
+"""A new head that starts as a linear model on the frozen network.
+
+A head with random weights first passes its noise on to the network. One that already answers as
+well as the network's vectors allow needs a smaller learning rate, and leaves the network what it
+has learnt in pretraining.
+
+Source: Kumar et al. 2022 ("Fine-tuning can distort pretrained features"), LP-FT. N rows, F inputs
+of the head's last layer, C labels or numbers.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from ownbert.batches.example import Example
+from ownbert.finetuning.linear_baseline import targets_of
+from ownbert.nn.heads import ClassificationHead
+from ownbert.nn.model import Model
+from ownbert.tasks.forward.batched_forward import batches_by_tokens
+from ownbert.tasks.forward.packed_network import PackedNetwork
+from ownbert.tasks.rows import Row
+from ownbert.tasks.scores import mean_per_row
+from ownbert.tasks.task import Task
+from ownbert.time_limit import check_time
+from ownbert.views.linear_models import Targets, centre_and_scale, fit_linear
+
+# Inverse weight of the penalty. Of .1, .3, 1, 10 and 100 it was the best (docs/lab/fine-tuning.md).
+_STRENGTH = 1.0
+# With more tokens of all rows together, the vectors would take too long.
+MOST_TOKENS = 4_000_000
+
+
+def start_at_linear(
+    model: Model, task: Task, rows: Sequence[Row], examples: Sequence[Example], *, precision: str
+) -> None:
+    """Set the last layer of the task's head to the solution on the network's vectors.
+
+    Args:
+        model: with the head, which has no n-grams and whose other layers are left as they are.
+        task: classify, multilabel or regress.
+        rows: N, with labels or numbers.
+        examples: of these rows.
+        precision: float32 or bfloat16.
+    """
+    head = cast(ClassificationHead, model.heads[task.head])
+    sizes = [len(example.token_ids) for example in examples]
+    last, training = head.dense, model.training
+    head.dense = nn.Identity()  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        features = _vectors(PackedNetwork(model, precision), task.head, examples, sizes)
+    finally:
+        head.dense = last
+        model.train(training)
+    mean, scale = centre_and_scale(features)
+    found = fit_linear((features - mean) / scale, _targets(task, rows), _STRENGTH)
+    weights = found.weights.T / scale  # (C, F)
+    with torch.no_grad():
+        last.weight.copy_(torch.from_numpy(weights))
+        last.bias.copy_(torch.from_numpy(found.bias - weights @ mean))
+
+
+def _vectors(
+    network: PackedNetwork, head: str, examples: Sequence[Example], sizes: Sequence[int]
+) -> np.ndarray:
+    """(N, F) float32, of a document in windows the mean over these."""
+    found: list[np.ndarray] = [np.zeros(0)] * len(examples)
+    for chosen in batches_by_tokens(np.argsort(sizes, kind="stable"), sizes):
+        check_time()
+        batch = [examples[i] for i in chosen]
+        vectors = mean_per_row(network.logits(batch, head), batch)
+        for index, vector in zip(chosen, vectors, strict=True):
+            found[index] = vector
+    return np.stack(found).astype(np.float32)
+
+
+def _targets(task: Any, rows: Sequence[Row]) -> Targets:
+    """Numbers are standardised, as those that the network learns."""
+    targets = targets_of(task, rows)
+    if task.name != "regress":
+        return targets
+    return Targets(targets.task, np.stack([task.target(row) for row in rows]), targets.size)

@@ -1,0 +1,115 @@
+"""The initial model of a fine-tuning run: a pretrained or new encoder, and a new head."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ownbert.checkpoint import Description, load, new_model
+from ownbert.nn.model import Model
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
+from ownbert.tasks.task import Task
+
+# The ratio of the highest to the lowest frequency of the positions.
+_FREQUENCY_RATIO = 100.0
+
+
+def make_model(
+    description: Description,
+    task: Task,
+    recipe: FinetuneRecipe,
+    *,
+    adapted: Path | None = None,
+) -> Model:
+    """The encoder of the recipe's folder, or from scratch one of its size, with the task's head.
+
+    Args:
+        description: of the folder.
+        task: has the head.
+        recipe: names the folder.
+        adapted: the folder of the same encoder after pretraining on the texts of the task, if any.
+    """
+    torch.manual_seed(recipe.seed)
+    settings = recipe.model
+    spec, pooler = task.head_spec(description), task.has_pooler(description)
+    if settings.new:
+        assert settings.dropout is not None
+        model = new_model(
+            description, [spec], pooler=pooler, labels=task.labels, dropout=settings.dropout
+        )
+        image = model.config.image
+        if image is not None:
+            table = model.encoder.embeddings.position.weight
+            with torch.no_grad():
+                table[1:] = sinusoidal_positions(image.grid, model.config.hidden_size)
+    else:
+        pretrained = task.pretrained_head(description)
+        model = load(
+            description,
+            heads=[spec] if pretrained is None else [spec, pretrained],
+            pooler=pooler,
+            labels=task.labels,
+            dropout=settings.dropout,
+            anew=[] if knows_labels(description, task) else [spec.kind],
+        )
+        if pretrained is not None:
+            _take_features(model, task, pretrained.kind)
+    if adapted is not None:
+        take_encoder(model, adapted)
+    if settings.freeze:
+        encoder = model.encoder
+        below = (encoder.embeddings, encoder.distances, encoder.convolution)
+        for part in (*below, *encoder.blocks[: settings.freeze]):
+            if part is not None:
+                part.requires_grad_(False)
+    return model
+
+
+def _take_features(model: Model, task: Task, pretrained: str) -> None:
+    """Let the head of the task start from the word features of another, which is then removed."""
+    head: Any = model.heads[task.head]
+    other: Any = model.heads.pop(pretrained)
+    del model.specs[pretrained]
+    head.features.start_from(other.features, task.pretrained_features, task.features)
+
+
+def knows_labels(description: Description, task: Task) -> bool:
+    """Whether a head that a folder has, if it has one, is for the task's labels: under the same
+    names in the same order, or under none."""
+    theirs, own = description.labels, tuple(task.labels)
+    has_head = task.head in {spec.kind for spec in description.specs}
+    unnamed = theirs == tuple(f"LABEL_{i}" for i in range(len(own)))
+    return not has_head or not own or theirs == own or unnamed
+
+
+def sinusoidal_positions(grid: tuple[int, int], width: int) -> Tensor:
+    """Initial position embeddings of patches: sines and cosines of row and column.
+
+    Training is much faster from these than from random ones.
+
+    Args:
+        grid: patches down and across.
+        width: D.
+
+    Returns:
+        (P, D).
+
+    Source: Beyer et al. 2022, section 2.
+    """
+    count = -(-width // 4)
+    rates = _FREQUENCY_RATIO ** -(torch.arange(count) / max(1, count - 1))
+    down, across = torch.meshgrid(*(torch.arange(side) for side in grid), indexing="ij")
+    angles = [index.flatten()[:, None] * rates for index in (down, across)]
+    columns = [wave(angle) for angle in angles for wave in (torch.sin, torch.cos)]
+    return torch.cat(columns, 1)[:, :width]
+
+
+@torch.no_grad()
+def take_encoder(model: Model, folder: Path) -> None:
+    """Copy the encoder weights of ``folder`` to ``model``, whose heads and pooler stay."""
+    adapted = dict(load(folder, heads=[], pooler=False).named_parameters())
+    for name, parameter in model.named_parameters():
+        if name in adapted:
+            # The word table of ``model`` may have more rows than the tokenizer has tokens.
+            parameter[: len(adapted[name])].copy_(adapted[name])

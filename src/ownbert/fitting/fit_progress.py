@@ -1,0 +1,117 @@
+"""What the user sees while ``fit`` runs: candidates, their scores, the time that is left."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ownbert.fitting.candidates import Comparison
+from ownbert.fitting.fit_recipe import FitRecipe
+from ownbert.fitting.labelled_rows import LabelledRows
+from ownbert.fitting.report.advice import headline, other_metrics
+from ownbert.fitting.report.contents import Report
+from ownbert.language import translated
+from ownbert.terminal import console
+from ownbert.train.watch.metric_names import shown_name
+
+
+class Progress:
+    """A live table on a terminal, a line per step elsewhere; nothing if ``quiet``."""
+
+    def __init__(self, rows: LabelledRows, recipe: FitRecipe, *, quiet: bool) -> None:
+        self.rows, self.recipe, self.quiet = rows, recipe, quiet
+        self.console = console(soft_wrap=True)
+        self.live: Live | None = None
+        self.lines = 0  # that were said
+        self.doing = ""
+        self.left: Callable[[], float] = lambda: 0.0
+        self.table: Table | None = None
+
+    @contextlib.contextmanager
+    def showing(self, left: Callable[[], float]) -> Iterator[None]:
+        """Show the table while inside. left: seconds until time is up."""
+        self.left = left
+        if self.quiet or not self.console.is_terminal:
+            yield
+            return
+        with Live(
+            get_renderable=self._render, console=self.console, refresh_per_second=2
+        ) as self.live:
+            yield
+            self.doing = ""  # the last picture has the table alone
+        self.live = None
+
+    def _render(self) -> Table | Text:
+        if not self.doing:
+            return self.table or Text()
+        left = max(0.0, self.left()) / 60
+        line = Text(translated(f"{self.doing}; {left:.1f} minutes left"))
+        if self.table is None:
+            return line
+        if not self.doing:
+            return self.table
+        grid = Table.grid()
+        grid.add_row(self.table)
+        grid.add_row(line)
+        return grid
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self.lines += 1
+        if not self.quiet:
+            self.console.print(Text(translated(text)))
+
+    @contextlib.contextmanager
+    def step(self, title: str) -> Iterator[None]:
+        """Show what is being done."""
+        self.doing = title
+        began, lines = time.monotonic(), self.lines
+        yield
+        if self.live is None and self.lines == lines:  # else it has said why it was left out
+            self.say(f"{title}: {time.monotonic() - began:.0f} s")
+
+    def show(self, compared: Comparison) -> None:
+        """Show the table of candidates."""
+        table = Table(box=None, pad_edge=False)
+        table.add_column(translated("model"))
+        table.add_column(translated(shown_name(compared.metric)), justify="right")
+        table.add_column(translated("seconds"), justify="right")
+        for candidate in compared.candidates:
+            value = f"{compared.value(compared.adjusted(candidate)):.4f}"
+            table.add_row(translated(candidate.title), value, f"{candidate.seconds:.0f}")
+        if len(compared.measured) > 1:
+            table.add_row(translated("blend of all"), f"{compared.value(compared.blended):.4f}", "")
+        self.table = table
+
+    def finish(self, report: Report, folder: Path) -> None:
+        """Show the report's answer and its leaderboard."""
+        if self.quiet:
+            return
+        if self.table is not None and not self.console.is_terminal:
+            self.console.print(self.table)
+        for line in headline(report):
+            self.say(line)
+        if others := other_metrics(report):
+            self.say("   ".join(f"{translated(name)} {value}" for name, value in others))
+        self.say(f"saved {folder}; see {folder / 'report.html'}")
+
+
+def found_in_files(rows: LabelledRows, kind: str, unlabelled: int, minutes: float) -> str:
+    """What there is to learn from, in a line.
+
+    Args:
+        rows: with labels.
+        kind: of text.
+        unlabelled: how many texts have no labels.
+        minutes: that fitting may take.
+    """
+    labels = f", {len(rows.task.labels)} labels" if rows.task.name != "regress" else ""
+    words = {"ids": "ids", "words": "words", "chinese": "a script without blanks"}[kind]
+    return (
+        f"{rows.task.name}: {len(rows.learnt):,} labelled texts of {words}{labels}; "
+        f"{unlabelled:,} without labels; compared on {rows.source}; {minutes:g} min"
+    )

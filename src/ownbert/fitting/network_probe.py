@@ -1,0 +1,143 @@
+"""``probe``: how good are a network's vectors, with nothing but a linear model on them?"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from ownbert.checkpoint import CONFIG, describe
+from ownbert.errors import InputError
+from ownbert.files import make_folder, missing_folders, remove_empty
+from ownbert.fitting.candidates import (
+    ComparedModel,
+    Comparison,
+    fit_on_folds,
+    fit_probe,
+    standardised,
+)
+from ownbert.fitting.labelled_rows import LabelledRows, find_task, read_labelled
+from ownbert.fitting.networks import copy_network
+from ownbert.folders import refuse_foreign, writing
+from ownbert.hub import model_folder
+from ownbert.inference.blend import Blend, BlendMember
+from ownbert.inference.embedding.layer_embedder import LayerEmbedder
+from ownbert.inference.frozen_probe import ENCODER, embed_rows
+from ownbert.run.file_names import BLEND
+from ownbert.tables.columns import ColumnNames
+from ownbert.tasks.metrics import Scores
+
+_NAME = "probe"
+_BY_NAME = ColumnNames()
+
+
+def probe(
+    model: str | Path,
+    train: str | Path,
+    output: str | Path,
+    *,
+    dev: str | Path | None = None,
+    task: str | None = None,
+    text_column: str | None = None,
+    second_column: str | None = None,
+    label_column: str | None = None,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> tuple[Scores, str]:
+    """Fit a linear model on the vectors that a network, left as it is, gives texts.
+
+    The vectors are those of ``Embedder``: pooled as the folder says, else the mean over the tokens.
+
+    Args:
+        model: the folder of the network.
+        train: labelled rows: csv, tsv, jsonl or parquet.
+        output: the folder to write, for ``predict`` and ``evaluate``.
+        dev: rows to evaluate on and to choose the penalty by; by default folds of ``train``, or a
+            part of it.
+        task: classify, multilabel or regress; by default seen from the labels.
+        text_column, second_column, label_column: by default found by their usual names.
+        seed: of the folds.
+        overwrite: replace what is in ``output``.
+
+    Returns:
+        The metrics on the held-out rows, and what these are.
+
+    Raises:
+        InputError: files or labels cannot be used.
+    """
+    folder = Path(output)
+    with writing(folder):
+        if any((folder / name).exists() for name in (BLEND, CONFIG)) and not overwrite:
+            raise InputError(f"{folder} already holds a model; replace it with --overwrite")
+        refuse_foreign(folder, (BLEND, "members"))
+        columns = ColumnNames(text_column, second_column, label_column)
+        found, rows = _read(model, train, dev, task, columns, seed)
+        new = missing_folders(folder / "members")
+        work = make_folder(folder / "members" / f".{_NAME}.part")
+        try:
+            copy_network(model_folder(model), work / ENCODER)
+            scores = fit_probe(work / ENCODER, rows, work)
+            path = f"members/{_NAME}"
+            fitted = ComparedModel(_NAME, _NAME, "frozen", (path,), 0.0, scores=scores)
+            compared = Comparison(rows, [fitted])
+            members = (BlendMember(_NAME, "frozen", (path,), float(compared.weights[0])),)
+            shutil.rmtree(folder / path, ignore_errors=True)
+            work.rename(folder / path)
+            offsets = tuple(map(float, compared.offsets))
+            Blend(members, tuple(found.labels), found.values(), offsets).write(folder)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            remove_empty(new)
+            raise
+        return compared.metrics(compared.blended), rows.source
+
+
+def probe_layers(
+    model: str | Path,
+    train: str | Path,
+    *,
+    columns: ColumnNames = _BY_NAME,
+    dev: str | Path | None = None,
+    task: str | None = None,
+    seed: int = 0,
+) -> tuple[list[Scores], str]:
+    """As ``probe``, for the vectors of each layer: which of them hold what the labels ask for.
+
+    Each layer has a linear model of its own, with its own penalty; nothing is written.
+
+    Args:
+        model, train, dev, task, seed: as of ``probe``.
+        columns: by default found by their usual names.
+
+    Returns:
+        The metrics on the held-out rows for each layer, the embeddings first, and what these rows
+        are.
+
+    Raises:
+        InputError: files or labels cannot be used.
+
+    Source: Alain and Bengio 2016, "Understanding intermediate layers using linear classifier
+    probes".
+    """
+    _, rows = _read(model, train, dev, task, columns, seed)
+    embedder = LayerEmbedder(model_folder(model))
+    found = []
+    for vectors in embedder.by_layer(embed_rows(embedder, rows.texts())):
+        features, _, _ = standardised(vectors, rows)
+        scores = fit_on_folds(features, rows).scores
+        fitted = ComparedModel(_NAME, _NAME, "frozen", (), 0.0, scores=scores)
+        compared = Comparison(rows, [fitted])
+        found.append(compared.metrics(compared.blended))
+    return found, rows.source
+
+
+def _read(
+    model: str | Path,
+    train: str | Path,
+    dev: str | Path | None,
+    task: str | None,
+    columns: ColumnNames,
+    seed: int,
+) -> tuple[Any, LabelledRows]:
+    """The task, and its rows."""
+    found = find_task(train, columns, task)
+    found.check_modality(describe(model), model)
+    return found, read_labelled(found, train, dev, seed=seed)

@@ -1,0 +1,1 @@
+"""What is learnt from texts without labels that models have answered."""

@@ -1,0 +1,139 @@
+"""Self-training: linear models that also learn from what their blend is surest of.
+
+The texts without labels that the blend of the models is surest of get its label, as many of each
+label as among the labelled texts; the models learn from these too; and once more with more of the
+texts (Yarowsky 1995). N held-out rows, U texts without labels, F features, C labels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import scipy.sparse
+
+from ownbert.fitting.labelled_rows import LabelledRows
+from ownbert.time_limit import check_time, seconds_left
+from ownbert.views.blending import blend
+from ownbert.views.linear_models import LinearModel, Targets, fit_linear, log_softmax
+from ownbert.views.linear_view import LinearView
+from ownbert.views.view_features import Texts
+
+sparse = cast(Any, scipy.sparse)
+
+# The share of the texts without labels that get one, round after round.
+_SHARES = (0.3, 0.5)
+_STRENGTH = 10.0
+_MOST_TEXTS = 20_000
+
+
+@dataclass(frozen=True)
+class _Features:
+    """A view's features of all labelled rows and of texts without labels, (rows, F) and (U, F)."""
+
+    labelled: Any
+    unlabelled: Any
+    naive_bayes: bool
+
+    def fit(
+        self, learn: np.ndarray, chosen: np.ndarray, targets: Targets, seconds: float
+    ) -> LinearModel:
+        """A model of labelled rows and of chosen texts; targets: of both."""
+        check_time()
+        rows = self.labelled[learn]
+        if len(chosen):
+            parts = [rows, self.unlabelled[chosen]]
+            rows = np.concatenate(parts) if isinstance(rows, np.ndarray) else sparse.vstack(parts)
+        return fit_linear(rows, targets, _STRENGTH, naive_bayes=self.naive_bayes, seconds=seconds)
+
+
+def self_train(
+    names: Sequence[str],
+    weights: np.ndarray,
+    rows: LabelledRows,
+    labelled: Texts,
+    unlabelled: Texts,
+    members: Path,
+    folder: Path,
+    *,
+    first: Path | None = None,
+) -> tuple[list[Path], np.ndarray]:
+    """Self-train linear models, and save them in ``folder``.
+
+    Args:
+        names: of the models, which are in ``members``.
+        weights: of these in their blend.
+        rows: of single labels.
+        labelled, unlabelled: the texts of all rows, and others.
+        first: where the models of the first fold are saved, beside ``folder``.
+
+    Returns:
+        The folders of the models, and the mean of their scores (N, C) of the held-out rows. No
+        model that scores a row, and none that chose labels for that one, has learnt from the row.
+
+    Raises:
+        OutOfTime: the time limit has passed.
+    """
+    texts = Texts(unlabelled.rows[:_MOST_TEXTS], unlabelled.kind)
+    views = [LinearView.load(members / name) for name in names]
+    features = [
+        _Features(v.view.features(labelled), v.view.features(texts), v.view.name == "nb")
+        for v in views
+    ]
+    splits = len(rows.folds) + rows.refit
+    # Of each fit: dense regressions stop then.
+    each = seconds_left() / (splits * len(names) * (1 + len(_SHARES)))
+
+    found = []
+    of_folds: list[list[LinearModel]] = []
+    for learn, held in rows.folds:
+        of_folds.append(_rounds(features, weights, rows.targets[learn], learn, each))
+        own = [m.scores(f.labelled[held]) for m, f in zip(of_folds[-1], features, strict=True)]
+        found.append(np.mean(own, axis=0))
+    fitted = of_folds[0]
+    if rows.refit:
+        fitted = _rounds(features, weights, rows.targets[rows.learnt], rows.learnt, each)
+    folders = [folder / name for name in names]
+    for path, view, model in zip(folders, views, fitted, strict=True):
+        LinearView(view.view, model, view.kind).save(path, beside=True)
+    if first is not None:
+        for name, view, model in zip(names, views, of_folds[0], strict=True):
+            LinearView(view.view, model, view.kind).save(first / name, beside=True)
+    return folders, np.concatenate(found)
+
+
+def _rounds(
+    features: Sequence[_Features],
+    weights: np.ndarray,
+    targets: Targets,
+    learn: np.ndarray,
+    seconds: float,
+) -> list[LinearModel]:
+    """Models of labelled rows and of texts that got labels; targets: of the rows."""
+    nothing = np.zeros(0, dtype=np.int64)
+    models = [f.fit(learn, nothing, targets, seconds) for f in features]
+    first = blend([m.scores(f.unlabelled) for m, f in zip(models, features, strict=True)], weights)
+    teacher = first
+    for share in _SHARES:
+        chosen, labels = _surest(teacher, targets, share)
+        more = Targets(targets.task, np.concatenate([targets.values, labels]), targets.size)
+        models = [f.fit(learn, chosen, more, seconds) for f in features]
+        own = [m.scores(f.unlabelled) for m, f in zip(models, features, strict=True)]
+        teacher = first + blend(own, weights)
+    return models
+
+
+def _surest(teacher: np.ndarray, targets: Targets, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """The texts that scores (U, C) are surest of, and their labels: of each label up to so large a
+    share of the texts as it has of the labelled rows."""
+    logs = log_softmax(teacher)
+    labels, sure = logs.argmax(1), logs.max(1)
+    priors = np.bincount(targets.values, minlength=targets.size) / len(targets)
+    chosen = []
+    for label, prior in enumerate(priors):
+        own = np.flatnonzero(labels == label)
+        own = own[np.argsort(-sure[own], kind="stable")]
+        chosen.append(own[: int(np.ceil(share * prior * len(teacher)))])
+    found = np.concatenate(chosen)
+    return found, labels[found]

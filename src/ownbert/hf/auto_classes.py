@@ -1,0 +1,137 @@
+"""Classes of models and configs by their names, and ``AutoConfig``, ``AutoModel`` and
+``AutoModelFor...``, which find them by config.json."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ownbert.errors import InputError
+from ownbert.families import ENCODER_DECODERS, all_families
+from ownbert.hf.classes import config_name, config_of, custom_model_of, model_of
+from ownbert.hf.configs import OWN, read_config
+from ownbert.hf.seq2seq import marian_models as marian
+from ownbert.hf.seq2seq import t5_models as t5
+from ownbert.hub import pretrained_folder
+
+# What the class names of a family end with, the first of which it has, by the end of AutoModel's.
+_ENDS = {
+    "": ("Model",),
+    "ForPreTraining": ("ForPreTraining", "ForMaskedLM", "LMHeadModel", "ForConditionalGeneration"),
+    "ForCausalLM": ("ForCausalLM", "LMHeadModel"),
+    "ForSeq2SeqLM": ("ForConditionalGeneration", "MTModel"),
+    "ForQuestionAnswering": ("ForQuestionAnsweringSimple", "ForQuestionAnswering"),
+    **{
+        end: (end,)
+        for end in (
+            "ForMaskedLM",
+            "ForNextSentencePrediction",
+            "ForSequenceClassification",
+            "ForTokenClassification",
+            "ForMultipleChoice",
+            "ForImageClassification",
+        )
+    },
+}
+
+
+def class_named(name: str) -> Any:
+    """The class of models or configs with a name of Transformers'; None: there is none."""
+    if name.startswith("Auto"):
+        return AutoConfig if name == "AutoConfig" else _auto_model(name)
+    classes = (marian.MarianConfig, marian.MarianMTModel, *t5.CLASSES)
+    if found := next((each for each in classes if each.__name__ == name), None):
+        return found
+    for family in all_families().values():
+        if name in family.architectures:
+            return model_of(name)
+        config = config_name(family)
+        if name == config:
+            return config_of(family.model_type)
+        if name == config.removesuffix("Config") + "PreTrainedModel":
+            return custom_model_of(family.model_type)
+    return None
+
+
+def _start(model_type: str) -> str:
+    """What the class names of a family begin with: Bert of bert."""
+    families = all_families()
+    if model_type in families:
+        return config_name(families[model_type]).removesuffix("Config")
+    if model_type in ENCODER_DECODERS:
+        return ENCODER_DECODERS[model_type].architecture.removesuffix("MTModel")
+    known = ", ".join(sorted({*families, *ENCODER_DECODERS}))
+    raise InputError(f"model_type {model_type!r} is not known; one of {known}")
+
+
+def _start_of(name: Any, options: dict[str, Any]) -> str:
+    if not isinstance(name, str | Path):
+        raise InputError(f"from_pretrained needs a folder, not {name!r}")
+    folder = pretrained_folder(name, dict(options)) / (options.get("subfolder") or "")
+    kind = read_config(folder).get("model_type")
+    if kind is None:
+        raise InputError(f"{folder}: config.json names no model_type")
+    return _start(str(kind).removeprefix(OWN))
+
+
+class AutoConfig:
+    """``from_pretrained`` makes a config of the class that a folder's config.json names."""
+
+    def __init__(self):
+        raise InputError("AutoConfig.from_pretrained(folder) makes configs")
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, **changes: Any) -> Any:
+        """The config of a folder. Arguments are those of the class."""
+        kind = class_named(_start_of(pretrained_model_name_or_path, changes) + "Config")
+        return kind.from_pretrained(pretrained_model_name_or_path, **changes)
+
+    @classmethod
+    def for_model(cls, model_type: str, **values: Any) -> Any:
+        """A new config of a family."""
+        return class_named(_start(model_type) + "Config")(**values)
+
+
+class _AutoModel:
+    end: ClassVar[str]
+
+    def __init__(self):
+        raise InputError(f"{type(self).__name__}.from_pretrained(folder) makes models")
+
+    @classmethod
+    def _class(cls, start: str) -> Any:
+        found = (class_named(start + end) for end in _ENDS[cls.end])
+        kind = next(filter(None, found), None)
+        if kind is None:
+            wanted = start + (cls.end or "Model")
+            raise InputError(f"there is no {wanted} for {cls.__name__}")
+        return kind
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *args: Any, config: Any = None, **options: Any
+    ) -> Any:
+        """The model of a folder. Arguments are those of the class; heads that the folder lacks are
+        newly initialised.
+
+        Raises:
+            InputError: the folder cannot be used, or its family has no such class.
+        """
+        if config is None or isinstance(config, str | Path):
+            named = pretrained_model_name_or_path if config is None else config
+            kind = cls._class(_start_of(named, options))
+        else:
+            kind = cls._class(_start(config.model_type))
+        return kind.from_pretrained(pretrained_model_name_or_path, *args, config=config, **options)
+
+    @classmethod
+    def from_config(cls, config: Any, **options: Any) -> Any:
+        """A model with new weights."""
+        return cls._class(_start(config.model_type))._from_config(config, **options)
+
+
+@cache
+def _auto_model(name: str) -> Any:
+    end = name.removeprefix("AutoModel")
+    if end == name or end not in _ENDS:
+        return None
+    return type(name, (_AutoModel,), {"end": end, "__module__": "ownbert.hf"})

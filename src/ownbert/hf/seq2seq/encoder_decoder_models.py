@@ -1,0 +1,452 @@
+"""Models with an encoder that reads a source, and a decoder that writes a text: Marian and T5.
+
+B sequences, S longest target, S' longest source, V vocabulary, D hidden.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ownbert.batches.batch import from_padded
+from ownbert.checkpoint.copying import copy_weights, require_blocks, require_fit
+from ownbert.checkpoint.transformer_folder import map_of, new_translation, save_translation
+from ownbert.errors import InputError
+from ownbert.families.encoder_decoder import EncoderDecoder
+from ownbert.families.family import ArchitectureSpec
+from ownbert.families.weight_map import WeightMap
+from ownbert.hf import losses
+from ownbert.hf.arguments import LoadArguments, refuse, signature
+from ownbert.hf.forward import (
+    all_hidden_states,
+    attention_layers,
+    attention_weights,
+    cache_of,
+    option,
+    returns_names,
+)
+from ownbert.hf.input_checks import check_inputs, check_tensors
+from ownbert.hf.inputs import PackedInputs, PaddedInputs, pack
+from ownbert.hf.outputs import ModelOutput
+from ownbert.hf.pretrained import PreTrainedModel
+from ownbert.hf.seq2seq.generation import Generating, default_mask
+from ownbert.nn.generate import beam_search, greedy
+from ownbert.nn.model import Model, Outputs
+from ownbert.text.tokenizer import Tokenizer
+
+_ENCODER = ("last_hidden_state", "hidden_states", "attentions")
+_DECODER = (
+    *("last_hidden_state", "past_key_values", "hidden_states", "attentions"),
+    "cross_attentions",
+)
+# After the loss and what is computed for each token.
+_FIELDS = (
+    "past_key_values",
+    "decoder_hidden_states",
+    "decoder_attentions",
+    "cross_attentions",
+    "encoder_last_hidden_state",
+    "encoder_hidden_states",
+    "encoder_attentions",
+)
+ARGUMENTS = (
+    "input_ids",
+    "attention_mask",
+    "decoder_input_ids",
+    "decoder_attention_mask",
+    "head_mask",
+    "decoder_head_mask",
+    "cross_attn_head_mask",
+    "encoder_outputs",
+    "past_key_values",
+    "inputs_embeds",
+    "decoder_inputs_embeds",
+    "labels",
+    "use_cache",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "cache_position",
+)
+# Arguments of ``generate`` that would select another strategy, with the value required here.
+_FIXED = {"do_sample": False, "num_return_sequences": 1, "penalty_alpha": None}
+_OPTIONS = ("max_new_tokens", "max_length", "num_beams", "length_penalty", "bad_words_ids")
+_UNUSED = ("labels", "synced_gpus")  # ``Seq2SeqTrainer`` gives them to ``generate``
+
+
+class EncoderDecoderModel(Generating, PreTrainedModel):
+    """A model of two stacks: reads a source, writes a text.
+
+    Arguments and outputs are those of Transformers 4.57.6.
+    """
+
+    kind: ClassVar[EncoderDecoder]
+    arguments = signature(ARGUMENTS)
+
+    def _new_model(self) -> Model:
+        values = self.config.to_dict()
+        encoder, decoder, shared = self.kind.read_config(values)
+        return new_translation(
+            self.kind,
+            encoder,
+            decoder,
+            shared=shared,
+            heads=self.kind.heads(self.architecture, values, shared=shared),
+            labels=tuple(self.config.id2label.values()),
+        )
+
+    @property
+    def architecture_spec(self) -> ArchitectureSpec:
+        heads = self.kind.heads(self.architecture, {}, shared=True)
+        return ArchitectureSpec(tuple(heads), pooler=False, decoder=True)
+
+    @property
+    def weight_map(self) -> WeightMap:
+        return map_of(self.model)
+
+    @property
+    def answer_fields(self) -> tuple[str, ...]:
+        """The names of what the head computes, or of the hidden states without one."""
+        return ("logits",) if self.kinds else ("last_hidden_state",)
+
+    def _written(self, given: dict[str, Any]) -> Tensor | None:
+        """What the decoder reads where it is not given."""
+        if given.get("labels") is not None:
+            return self.prepare_decoder_input_ids_from_labels(given["labels"])
+        raise InputError(
+            "give decoder_input_ids or labels" if self.kinds else "give decoder_input_ids"
+        )
+
+    def _answers(
+        self, given: dict[str, Any], out: Outputs, packed: PackedInputs
+    ) -> dict[str, Tensor]:
+        """What ``answer_fields`` names, by the head."""
+        return {self.answer_fields[0]: packed.padded(out.logits["generator"])}
+
+    def _loss(self, given: dict[str, Any], values: dict[str, Any]) -> Tensor | None:
+        labels = given.get("labels")
+        return None if labels is None else losses.cross_entropy(values["logits"], labels)
+
+    @property
+    def base_model(self) -> PreTrainedModel:
+        raise InputError(f"{type(self).__name__} has no separate base model; see .model")
+
+    @property
+    def _decoder(self) -> Any:
+        return self.model.decoder
+
+    def get_encoder(self) -> Any:
+        """A function of input_ids and attention_mask that returns ``encoder_outputs``."""
+        return self.encode
+
+    def get_decoder(self) -> Any:
+        """A function of input_ids, encoder_hidden_states, ... that returns hidden states."""
+        return self.decode
+
+    def get_output_embeddings(self) -> nn.Module:
+        if "generator" not in self.model.heads:
+            raise InputError(f"{type(self).__name__} has no head of words")
+        return self.model.heads["generator"].projection  # pyright: ignore[reportReturnType]
+
+    def prune_heads(self, heads_to_prune: dict[int, Sequence[int]]) -> None:
+        raise InputError(
+            f"{self.config.model_type} cannot be pruned: its format has no key for the heads"
+        )
+
+    @property
+    def start_token_id(self) -> int:
+        """The id that every written text begins with: padding where the config names none."""
+        start = self.config.decoder_start_token_id
+        return self.config.pad_token_id if start is None else start
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Labels (B, S) shifted to the right by one, the start token in front."""
+        ids = labels.roll(1, 1)
+        ids[:, 0] = self.start_token_id
+        return ids.masked_fill(ids == losses.NO_LABEL, self.config.pad_token_id)
+
+    # ---- forward
+
+    def _forward(self, given: dict[str, Any]) -> Any:
+        check_tensors(given)
+        given = {**given, **self._decoder_masks(given)}
+        encoded = given.get("encoder_outputs")
+        if encoded is None:
+            source = ("input_ids", "attention_mask", "head_mask", "inputs_embeds")
+            options = ("output_attentions", "output_hidden_states")
+            encoded = self.encode(**{name: given.get(name) for name in (*source, *options)})
+        read = tuple(encoded.to_tuple() if hasattr(encoded, "to_tuple") else encoded)
+        values = self._decode(given, read[0])
+        if isinstance(encoded, Mapping):
+            values |= {f"encoder_{name}": value for name, value in encoded.items()}
+        else:
+            values |= zip(_FIELDS[-3:], read, strict=False)
+        loss = self._loss(given, values)
+        if loss is not None:
+            values["loss"] = loss
+        named = ModelOutput(("loss", *self.answer_fields, *_FIELDS), values)
+        return named if returns_names(self, given) else named.to_tuple()
+
+    def _decoder_masks(self, given: dict[str, Any]) -> dict[str, Tensor]:
+        """Where the decoder's heads are masked: all of cross attention's, which has its own."""
+        own, cross = given.get("decoder_head_mask"), given.get("cross_attn_head_mask")
+        if own is None or cross is not None:
+            return {}
+        config = self._decoder.config
+        return {
+            "cross_attn_head_mask": own.new_ones(
+                config.num_hidden_layers, config.num_attention_heads
+            )
+        }
+
+    def encode(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        head_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_attentions: Any = None,
+        output_hidden_states: bool | None = None,
+    ) -> ModelOutput:
+        """The encoder's outputs for a source.
+
+        Args:
+            input_ids: (B, S').
+            attention_mask: (B, S'), 1 at tokens and 0 at padding; by default all ones.
+            head_mask: as in ``forward``.
+            inputs_embeds: (B, S', D), instead of ids.
+            output_attentions: True, or numbers of layers.
+            output_hidden_states: whether to return the hidden states of all layers.
+
+        Returns:
+            last_hidden_state (B, S', D), and hidden_states and attentions if requested.
+        """
+        stack = self.model.encoder
+        options = {"output_attentions": output_attentions}
+        options["output_hidden_states"] = output_hidden_states
+        if inputs_embeds is not None:  # the model scales embeddings, Transformers not these
+            inputs_embeds = inputs_embeds / stack.embeddings.scale
+        given: dict[str, Any] = {"input_ids": input_ids, "inputs_embeds": inputs_embeds}
+        padded = PaddedInputs(
+            **given,
+            attention_mask=attention_mask,
+            head_mask=head_mask,
+            keep=attention_layers(stack, option(self, options, "output_attentions")),
+        )
+        check_inputs(stack, given, padded.size)
+        packed = pack(padded, stack.config, dense=not self.packed)
+        keep_hidden = bool(option(self, options, "output_hidden_states"))
+        if torch.is_grad_enabled() and (keep_hidden or padded.keep):
+            packed.context.returned = packed
+        hidden, states = stack(packed.batch, packed.context, keep_hidden=keep_hidden)
+        (last,) = packed.shown(packed.context.last_hidden or hidden)
+        values: dict[str, Any] = {"last_hidden_state": last}
+        if states:
+            values["hidden_states"] = all_hidden_states(self, states, hidden, packed)
+        if padded.keep:
+            values |= attention_weights(packed, stack)
+        return ModelOutput(_ENCODER, values)
+
+    def decode(
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **given: Any
+    ) -> ModelOutput:
+        """The decoder's outputs for ``encoder_hidden_states``, without a head.
+
+        Args:
+            input_ids: (B, S).
+            attention_mask: (B, S), by default all ones.
+            given: further arguments of a decoder.
+        """
+        encoded = given.pop("encoder_hidden_states", None)
+        if encoded is None:
+            raise InputError("give encoder_hidden_states, what get_encoder() returned")
+        mask = given.pop("encoder_attention_mask", None)
+        for name in ("head_mask", "inputs_embeds"):
+            given[f"decoder_{name}"] = given.pop(name, None)
+        named = {"decoder_input_ids": input_ids, "decoder_attention_mask": attention_mask}
+        check_tensors({**given, **named})
+        values = self._decode({**given, **named, "attention_mask": mask}, encoded, heads=False)
+        return ModelOutput(_DECODER, {n.removeprefix("decoder_"): v for n, v in values.items()})
+
+    def _decode(
+        self, given: dict[str, Any], encoded: Tensor, *, heads: bool = True
+    ) -> dict[str, Any]:
+        """The decoder's logits (B, S, V) or hidden states, and other outputs that are requested."""
+        kinds = self.kinds if heads else ()
+        stack = self._decoder
+        ids, embeds = given.get("decoder_input_ids"), given.get("decoder_inputs_embeds")
+        if ids is None and embeds is None:
+            ids = self._written(given)
+        mask = given.get("decoder_attention_mask")
+        padded = PaddedInputs(
+            input_ids=ids,
+            inputs_embeds=embeds,
+            attention_mask=mask,
+            encoder_hidden_states=encoded,
+            encoder_attention_mask=given.get("attention_mask"),
+            head_mask=given.get("decoder_head_mask"),
+            cross_head_mask=given.get("cross_attn_head_mask"),
+            cache=cache_of(self, stack.config, given),
+            keep=attention_layers(stack, option(self, given, "output_attentions")),
+        )
+        inputs = {"decoder_input_ids": ids, "decoder_inputs_embeds": embeds}
+        inputs["encoder_hidden_states"] = encoded
+        inputs["encoder_attention_mask"] = padded.encoder_attention_mask
+        check_inputs(stack, inputs, padded.size, "decoder_")
+        # A label may be at padding, and so may the last end of a text or an answer.
+        labelled = given.get("labels") is not None or kinds not in ((), ("generator",))
+        dense = not self.packed or (labelled and mask is not None)
+        packed = pack(padded, stack.config, dense=dense)
+        keep_hidden = bool(option(self, given, "output_hidden_states"))
+        if torch.is_grad_enabled() and (keep_hidden or padded.keep or not kinds):
+            packed.context.returned = packed
+        out = self.model(packed.batch, kinds, context=packed.context, keep_hidden=keep_hidden)
+        if kinds:
+            values: dict[str, Any] = {**self._answers(given, out, packed)}
+        else:
+            (last,) = packed.shown(packed.context.last_hidden or out.hidden)
+            values = {"last_hidden_state": last}
+        if padded.cache is not None:
+            values["past_key_values"] = padded.cache
+        if out.hidden_states:
+            states = all_hidden_states(self, out.hidden_states, out.hidden, packed)
+            values["decoder_hidden_states"] = states
+        if padded.keep:
+            weights = attention_weights(packed, stack)
+            values["decoder_attentions"] = weights.pop("attentions")
+            values |= weights
+        return values
+
+    @torch.no_grad()
+    def generate(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        generation_config: Any = None,
+        max_new_tokens: int | None = None,
+        max_length: int | None = None,
+        num_beams: int | None = None,
+        length_penalty: float | None = None,
+        bad_words_ids: Sequence[Sequence[int]] | None = None,
+        use_cache: bool = True,
+        **others: Any,
+    ) -> Tensor:
+        """Translations: greedy, or with ``num_beams`` by beam search.
+
+        Finished translations are ranked as in Transformers, by their log-probability over
+        their length to the power of ``length_penalty``.
+
+        Args:
+            input_ids: (B, S').
+            attention_mask: (B, S'), 1 at tokens; by default all but padding.
+            generation_config: of Transformers, has the options that are not given.
+            max_new_tokens: at most this many tokens after the start.
+            max_length: the same with the start counted; 20 by default.
+            num_beams, length_penalty, bad_words_ids: by default the config's.
+            use_cache: whether to keep keys and values of earlier tokens.
+
+        Returns:
+            (B, S) ids: the start token, the translation, the end token and padding.
+
+        Raises:
+            InputError: an option is not supported, or a text has no tokens.
+        """
+        check_tensors({"input_ids": input_ids, "attention_mask": attention_mask})
+        config = self.config
+        if self.kinds != ("generator",):
+            kind = self.kind.architecture
+            raise InputError(f"{type(self).__name__} writes no text; load a {kind}")
+        names = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
+        known = self.generation_options(generation_config, (*_FIXED, *names, *_OPTIONS))
+        others = {k: v for k, v in known.items() if k not in _OPTIONS} | others
+        others = {k: v for k, v in others.items() if k not in _UNUSED}
+        if max_new_tokens is None and max_length is None:
+            max_new_tokens, max_length = known.get("max_new_tokens"), known.get("max_length")
+        num_beams = known.get("num_beams") if num_beams is None else num_beams
+        length_penalty = known.get("length_penalty") if length_penalty is None else length_penalty
+        bad_words_ids = known.get("bad_words_ids") if bad_words_ids is None else bad_words_ids
+        for name, value in _FIXED.items():
+            if others.pop(name, value) != value:
+                raise InputError(f"generate does not sample here; {name} must be {value}")
+        end, pad, start, last = (others.pop(n, getattr(config, n, None)) for n in names)
+        start = self.start_token_id if start is None else start
+        refuse(f"{type(self).__name__}.generate", others, (*_FIXED, *names, "num_beams"))
+
+        def setting(value: Any, name: str, default: Any) -> Any:
+            return getattr(config, name, None) or default if value is None else value
+
+        longest = max_new_tokens
+        if longest is None:
+            longest = setting(max_length, "max_length", 20) - 1
+        if longest < 1:
+            raise InputError(f"max_length is {longest + 1}; it must be 2 or more: the start counts")
+        if not isinstance(end, int):
+            raise InputError(f"eos_token_id is {end!r}; one token is needed")
+        words = setting(bad_words_ids, "bad_words_ids", ())
+        if any(len(word) != 1 for word in words):
+            raise InputError("bad_words_ids can only forbid single tokens")
+        if attention_mask is None:
+            attention_mask = default_mask(input_ids, pad, [end])
+        if not bool((attention_mask == 1).any(1).all()):
+            raise InputError("a text has no token: its attention_mask is all zeros")
+        source, _ = from_padded(input_ids, attention_mask == 1)
+        beams = setting(num_beams, "num_beams", 1)
+        settings: dict[str, Any] = {
+            "start": start,
+            "end": end,
+            "longest": [longest] * len(input_ids),
+            "banned": [word[0] for word in words],
+            "cached": use_cache,
+        }
+        if beams > 1:
+            penalty = setting(length_penalty, "length_penalty", 1.0)
+            settings |= {"length_penalty": penalty, "by_length": True}
+            found = beam_search(self.model, source, beams=beams, **settings)
+        else:
+            found = greedy(self.model, source, **settings)
+        rows = []
+        for written in found:
+            if written.ended:
+                rows.append([start, *written.ids, end])
+            else:
+                rows.append([start, *written.ids[:-1], written.ids[-1] if last is None else last])
+        width = max(map(len, rows))
+        rows = [row + [pad] * (width - len(row)) for row in rows]
+        return torch.tensor(rows, device=input_ids.device)
+
+    # ---- folders
+
+    @classmethod
+    def _describe(cls, given: LoadArguments) -> Mapping[str, Any]:
+        return given.values or {}
+
+    @classmethod
+    def _require_blocks(cls, description: Any, tensors: Mapping[str, Tensor], path: Path) -> None:
+        encoder, decoder, shared = cls.kind.read_config(description)
+        heads = cls.kind.heads(cls.architecture, description, shared=shared)
+        head = heads[0].kind if heads else None
+        weight_map = cls.kind.weight_map(encoder, decoder, shared=shared, head=head)
+        require_blocks(tensors, weight_map, path, encoder, decoder)
+
+    def _fill(
+        self,
+        description: Mapping[str, Any],
+        read: dict[str, Tensor],
+        path: Path,
+        *,
+        mismatched: bool = False,
+    ) -> dict[str, list[Any]]:
+        if mismatched:
+            kind = self.kind.model_type
+            raise InputError(f"ignore_mismatched_sizes is not supported for {kind}")
+        require_fit(copy_weights(self.model, read, self.weight_map), path)
+        kinds = ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")
+        floating = (tensor.dtype for tensor in read.values() if tensor.is_floating_point())
+        return {**{kind: [] for kind in kinds}, "dtype": [next(floating)]}
+
+    def _write(self, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> None:
+        values = {**self.config.to_dict(), "dtype": str(self.dtype).removeprefix("torch.")}
+        save_translation(self.model, folder, values=values, tokenizer=tokenizer)

@@ -1,0 +1,162 @@
+"""Greedy generation of a causal language model, as Transformers' ``generate`` does it by default.
+
+B sequences, S longest sequence.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ownbert.errors import InputError
+from ownbert.files import read_json, write_text
+from ownbert.hf.input_checks import check_tensors
+
+# Arguments of ``generate`` that would select another strategy, with the value required here.
+_FIXED = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "penalty_alpha": None}
+
+_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+_FILE = "generation_config.json"
+_OPTIONS = ("max_new_tokens", "max_length", "eos_token_id", "pad_token_id")
+
+
+class Generating:
+    """Adds the settings of ``generate`` to a model: those of generation_config.json, if any."""
+
+    generation_values: Mapping[str, Any] = {}
+
+    @property
+    def generation_config(self) -> Any:
+        """Transformers' ``GenerationConfig`` of the folder and of the model's config.
+
+        Raises:
+            AttributeError: Transformers is not installed, so nothing can need it.
+        """
+        if "_generation_config" not in self.__dict__:
+            self.__dict__["_generation_config"] = _generation_config(self)
+        return self.__dict__["_generation_config"]
+
+    @generation_config.setter
+    def generation_config(self, value: Any) -> None:
+        self.__dict__["_generation_config"] = value
+
+    def generation_options(self, given: Any, names: Sequence[str]) -> dict[str, Any]:
+        """Options of ``generate`` by name: those of a config that is given, or the model's own."""
+        own = given or self.__dict__.get("_generation_config")
+        if own is None:
+            return {n: v for n, v in self.generation_values.items() if n in names and v is not None}
+        found = {name: getattr(own, name, None) for name in names}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _read_generation(self, folder: Path) -> None:
+        self.__dict__["generation_values"] = read_json(folder / _FILE, missing={})
+
+    def _write_generation(self, folder: Path) -> None:
+        own = self.__dict__.get("_generation_config")
+        config: Any = self.config  # pyright: ignore
+        ids = {name: getattr(config, name, None) for name in _IDS}
+        values = {name: value for name, value in ids.items() if value is not None}
+        values |= self.generation_values if own is None else own.to_diff_dict()
+        write_text(folder / _FILE, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
+
+
+class GreedyGeneration(Generating):
+    """Adds ``generate`` to a model with a causal head."""
+
+    @torch.no_grad()
+    def generate(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        generation_config: Any = None,
+        max_new_tokens: int | None = None,
+        max_length: int | None = None,
+        eos_token_id: int | list[int] | None = None,
+        pad_token_id: int | None = None,
+        **others: Any,
+    ) -> Tensor:
+        """Append the most likely next token until all texts have ended.
+
+        Args:
+            input_ids: (B, S), padding in front of shorter texts.
+            attention_mask: (B, S), 1 at tokens; by default all but padding.
+            generation_config: of Transformers, has the options that are not given.
+            max_new_tokens: at most this many are appended.
+            max_length: at most this many with those given; 20 by default.
+            eos_token_id, pad_token_id: by default the config's.
+            others: further arguments of the forward pass.
+
+        Returns:
+            (B, S + new) ids; texts that end early are padded.
+
+        Raises:
+            InputError: an option is not supported, or nothing may be appended.
+        """
+        model: Any = self
+        check_tensors({"input_ids": input_ids, "attention_mask": attention_mask})
+        known = self.generation_options(generation_config, (*_FIXED, *_OPTIONS))
+        others = {k: v for k, v in known.items() if k in _FIXED} | others
+        if max_new_tokens is None and max_length is None:
+            max_new_tokens, max_length = known.get("max_new_tokens"), known.get("max_length")
+        eos_token_id = known.get("eos_token_id") if eos_token_id is None else eos_token_id
+        pad_token_id = known.get("pad_token_id") if pad_token_id is None else pad_token_id
+        for name, value in _FIXED.items():
+            if others.pop(name, value) != value:
+                raise InputError(f"generate is greedy here; {name} must be {value}")
+        ends = model.config.eos_token_id if eos_token_id is None else eos_token_id
+        ends = [ends] if isinstance(ends, int) else ends or []
+        pad = model.config.pad_token_id if pad_token_id is None else pad_token_id
+        if max_new_tokens is None:
+            max_length = int(model.config.max_length or 20) if max_length is None else max_length
+            max_new_tokens = max_length - input_ids.shape[1]
+        if max_new_tokens < 1:
+            raise InputError(
+                f"the input has {input_ids.shape[1]} tokens; max_length must be more, or give "
+                "max_new_tokens"
+            )
+        if attention_mask is None:
+            attention_mask = default_mask(input_ids, pad, ends)
+        done = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+        cached = others.pop("use_cache", True)
+        past, ids = None, input_ids
+        for _ in range(max_new_tokens):
+            given = ids if past is None else ids[:, -1:]
+            extra = {"position_ids": _positions(attention_mask, given.shape[1]), **others}
+            kept = {"past_key_values": past, "use_cache": cached, "return_dict": True}
+            out = model(given, attention_mask, **kept, **extra)
+            past = out.past_key_values if cached else None
+            token = out.logits[:, -1].argmax(-1)
+            token = torch.where(done, torch.full_like(token, pad), token)
+            ids = torch.cat((ids, token[:, None]), 1)
+            attention_mask = torch.cat((attention_mask, attention_mask.new_ones(len(ids), 1)), 1)
+            done = done | torch.isin(token, torch.tensor(ends, device=token.device))
+            if bool(done.all()):
+                break
+        return ids
+
+
+def _generation_config(model: Any) -> Any:
+    try:
+        from transformers import GenerationConfig
+    except ImportError:
+        raise AttributeError("generation_config needs Transformers") from None
+    names = [name for name in vars(GenerationConfig()) if not name.startswith("_")]
+    values = vars(model.config)
+    known = {k: values[k] for k in names if values.get(k) is not None}
+    return GenerationConfig(**{**known, **model.generation_values})
+
+
+def default_mask(ids: Tensor, pad: int, ends: list[int]) -> Tensor:
+    """(B, S): 0 at padding, unless the padding token also ends texts; else all ones."""
+    if pad in ends or not bool((ids == pad).any()):
+        return torch.ones_like(ids)
+    return (ids != pad).long()
+
+
+def _positions(mask: Tensor, count: int) -> Tensor:
+    """(B, count): positions of the last tokens, not counting padding in front."""
+    return ((mask.long().cumsum(1) - 1).masked_fill(mask == 0, 1))[:, -count:]

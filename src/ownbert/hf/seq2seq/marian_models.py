@@ -1,0 +1,58 @@
+"""MarianMTModel and MarianConfig: an encoder reads a source, a decoder writes a translation."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ownbert.config import EncoderConfig
+from ownbert.families import marian
+from ownbert.families.encoder_decoder import Stacks
+from ownbert.hf.configs import PretrainedConfig
+from ownbert.hf.seq2seq.encoder_decoder_models import EncoderDecoderModel
+
+
+class MarianConfig(PretrainedConfig):
+    """Configuration of marian; keys and defaults as in Transformers."""
+
+    model_type = marian.MODEL_TYPE
+    defaults = marian.DEFAULTS
+    aliases: ClassVar[Mapping[str, str]] = {
+        "num_attention_heads": "encoder_attention_heads",
+        "hidden_size": "d_model",
+    }
+    follows: ClassVar[Mapping[str, str]] = {"decoder_vocab_size": "vocab_size"}
+
+    def __init__(self, *positional: Any, **values: Any) -> None:
+        super().__init__(*positional, **values)
+        vars(self).setdefault("num_hidden_layers", self.encoder_layers)
+
+    def structure(self) -> EncoderConfig:
+        """The encoder's structure.
+
+        Raises:
+            InputError: values do not go together.
+        """
+        return self.stacks()[0]
+
+    def stacks(self) -> Stacks:
+        """Encoder, decoder, and whether they share their word embeddings."""
+        return marian.read_config(self.to_dict())
+
+
+class MarianMTModel(EncoderDecoderModel):
+    """Marian with a language model head: reads a source, writes a translation.
+
+    Arguments and outputs are those of Transformers 4.57.6. ``final_logits_bias`` is a parameter
+    here and a buffer there, which no training changes; position tables are computed and not in the
+    state dict.
+    """
+
+    architecture = marian.ARCHITECTURE
+    config_class = MarianConfig
+    kind = marian.MARIAN
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        dict(self.named_parameters())["final_logits_bias"].requires_grad_(False)
+
+
+MarianConfig.__module__ = MarianMTModel.__module__ = "ownbert.hf"

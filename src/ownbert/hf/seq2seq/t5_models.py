@@ -1,0 +1,144 @@
+"""T5's classes that have a decoder; its encoder alone is a family like the others."""
+
+from typing import Any
+
+from torch import Tensor
+
+from ownbert.errors import InputError
+from ownbert.families.t5 import T5_ENCODER_DECODER
+from ownbert.hf import losses
+from ownbert.hf.arguments import signature
+from ownbert.hf.classes import config_of
+from ownbert.hf.inputs import PackedInputs
+from ownbert.hf.seq2seq.encoder_decoder_models import ARGUMENTS, EncoderDecoderModel
+from ownbert.nn.heads import ClassificationHead
+from ownbert.nn.model import Outputs
+
+_CACHE = ("past_key_values", "cache_position")  # arguments of the classes that write a text
+
+
+class _T5(EncoderDecoderModel):
+    config_class = config_of(T5_ENCODER_DECODER.model_type)
+    kind = T5_ENCODER_DECODER
+
+    def _decoder_masks(self, given: dict[str, Any]) -> dict[str, Tensor]:
+        """The encoder's mask is also the decoder's, where both have as many layers."""
+        own = given.get("decoder_head_mask")
+        if own is None and self.config.num_layers == self.config.num_decoder_layers:
+            own = given.get("head_mask")
+        found = {} if own is None else {"decoder_head_mask": own}
+        return {**found, **super()._decoder_masks({**given, **found})}
+
+    def _shift_right(self, input_ids: Tensor) -> Tensor:
+        return self.prepare_decoder_input_ids_from_labels(input_ids)
+
+
+class T5ForConditionalGeneration(_T5):
+    """T5 with a head: reads a source, writes a text.
+
+    Arguments and outputs are those of Transformers 4.57.6.
+    """
+
+    architecture = T5_ENCODER_DECODER.architecture
+    caches_with_labels = True
+
+
+class T5Model(_T5):
+    """T5 without a head: the hidden states of its decoder.
+
+    Arguments and outputs are those of Transformers 4.57.6.
+    """
+
+    architecture = "T5Model"
+    arguments = signature(tuple(name for name in ARGUMENTS if name != "labels"))
+
+
+class T5ForSequenceClassification(_T5):
+    """T5 with a class for each text: its decoder reads the text again, and its last end decides.
+
+    Arguments and outputs are those of Transformers 4.57.6.
+    """
+
+    architecture = "T5ForSequenceClassification"
+    arguments = signature(tuple(name for name in ARGUMENTS if name not in _CACHE))
+
+    def _written(self, given: dict[str, Any]) -> Tensor | None:
+        return _shifted(self, given)
+
+    def _answers(
+        self, given: dict[str, Any], out: Outputs, packed: PackedInputs
+    ) -> dict[str, Tensor]:
+        head, ids = self.model.heads["classification"], given.get("input_ids")
+        assert isinstance(head, ClassificationHead)
+        if ids is None:
+            raise InputError(f"{type(self).__name__} needs input_ids: their last end is classified")
+        hidden = packed.padded(out.hidden)  # (B, S, D)
+        ends = ids == self.config.eos_token_id
+        if ends.shape != hidden.shape[:2] or not bool(ends.any(1).all()):
+            raise InputError(
+                f"every text must have an end, the token {self.config.eos_token_id}, and be as "
+                "long as what the decoder reads"
+            )
+        last = ends.shape[1] - 1 - ends.flip(1).long().argmax(1)  # (B)
+        rows = hidden[range(len(hidden)), last]
+        return {"logits": head.scores(rows, packed.batch)}
+
+    def _loss(self, given: dict[str, Any], values: dict[str, Any]) -> Tensor | None:
+        labels = given.get("labels")
+        return None if labels is None else losses.sequence(values["logits"], labels, self.config)
+
+
+class T5ForQuestionAnswering(_T5):
+    """T5 with the start and the end of an answer: its decoder reads the text again.
+
+    Arguments and outputs are those of Transformers 4.57.6.
+    """
+
+    architecture = "T5ForQuestionAnswering"
+    arguments = signature(
+        tuple(
+            other
+            for name in ARGUMENTS
+            if name not in (*_CACHE, "labels")
+            for other in (
+                ("start_positions", "end_positions", name) if name == "inputs_embeds" else (name,)
+            )
+        )
+    )
+
+    @property
+    def answer_fields(self) -> tuple[str, ...]:
+        return "start_logits", "end_logits"
+
+    def _written(self, given: dict[str, Any]) -> Tensor | None:
+        return _shifted(self, given)
+
+    def _answers(
+        self, given: dict[str, Any], out: Outputs, packed: PackedInputs
+    ) -> dict[str, Tensor]:
+        logits = packed.padded(out.logits["span"])  # (B, S, 2)
+        return dict(zip(self.answer_fields, logits.unbind(-1), strict=True))
+
+    def _loss(self, given: dict[str, Any], values: dict[str, Any]) -> Tensor | None:
+        starts, ends = given.get("start_positions"), given.get("end_positions")
+        if starts is None or ends is None:
+            return None
+        return losses.span(values["start_logits"], values["end_logits"], starts, ends)
+
+
+def _shifted(model: EncoderDecoderModel, given: dict[str, Any]) -> Tensor | None:
+    """What the decoder reads by default: the text itself, one token later."""
+    ids = given.get("input_ids")
+    if ids is None:
+        raise InputError("give input_ids, or decoder_input_ids beside encoder_outputs")
+    return model.prepare_decoder_input_ids_from_labels(ids)
+
+
+CLASSES = (
+    T5ForConditionalGeneration,
+    T5Model,
+    T5ForSequenceClassification,
+    T5ForQuestionAnswering,
+)
+for _class in CLASSES:
+    _class.__module__ = "ownbert.hf"

@@ -1,0 +1,242 @@
+"""A folder's tokenizer files: the constructor's arguments in them, and their contents."""
+
+import json
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ownbert.errors import InputError, MissingError, in_short
+from ownbert.hf.tokenizers.special import ADDITIONAL, ATTRIBUTES, texts
+from ownbert.hub import pretrained_folder
+from ownbert.text.styles import SPECIAL_NAMES, Style
+from ownbert.text.tokenizer_config import (
+    ADDED,
+    CONFIG,
+    SPECIAL,
+    read_added_tokens,
+    read_special_tokens,
+    read_tokenizer_config,
+)
+from ownbert.text.tokenizer_folder import TOKENIZER, read_backend
+from ownbert.text.writing import vocabulary_files, write_files
+
+if TYPE_CHECKING:
+    import tokenizers
+    from tokenizers import AddedToken
+
+# The constructor's argument for a tokenizer.json that has been read already.
+READ_BACKEND = "_read_backend"
+# Arguments of ``from_pretrained`` that find and fetch files, or select a class of Transformers.
+HUB_ARGUMENTS = (
+    *("cache_dir", "force_download", "local_files_only", "token", "revision", "proxies"),
+    *("trust_remote_code", "resume_download", "use_auth_token", "subfolder", "code_revision"),
+    *("use_fast", "config", "_from_auto", "_commit_hash", "_from_pipeline"),
+)
+# Keys of a saved configuration that are not arguments of a constructor.
+NOT_ARGUMENTS = ("tokenizer_class", "tokenizer_file", "vocab_file", "merges_file", "init_inputs")
+NOT_SAVED = (
+    *("special_tokens_map_file", "device_map", "from_slow", "extra_special_tokens", "backend"),
+    *ATTRIBUTES,
+)
+# Attributes whose current value is saved: always, and if the constructor was given one.
+ALWAYS_SAVED = ("model_max_length", "clean_up_tokenization_spaces")
+SAVED_IF_GIVEN = ("padding_side", "truncation_side", "model_input_names", "split_special_tokens")
+
+
+class TokenizerFolder:
+    """A folder with a tokenizer, whose files are read when they are needed, and once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.backends: dict[str, tokenizers.Tokenizer] = {}  # by path
+
+    @classmethod
+    def find(cls, name: Any, options: Mapping[str, Any]) -> "TokenizerFolder":
+        """The folder of a name and the option ``subfolder``; ``MissingError`` if there is none."""
+        path = pretrained_folder(name, options) / (options.get("subfolder") or "")
+        if not path.is_dir():
+            raise MissingError(
+                f"no such folder: {path}; a folder with a tokenizer's files is needed"
+            )
+        return cls(path)
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).is_file()
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """tokenizer_config.json; empty if there is none."""
+        return read_tokenizer_config(self.path)
+
+    def backend(self, path: str | Path) -> "tokenizers.Tokenizer":
+        """The tokenizer.json ``path``, which need not be in this folder."""
+        name = str(path)
+        if name not in self.backends:
+            self.backends[name] = read_backend(Path(path))
+        return self.backends[name]
+
+
+def read_arguments(
+    folder: TokenizerFolder, files: Mapping[str, str], changes: Mapping[str, Any], class_name: str
+) -> dict[str, Any]:
+    """The arguments of a tokenizer's constructor in a folder.
+
+    Args:
+        folder: of the tokenizer.
+        files: arguments that take the family's own files, to the names of these.
+        changes: override what the files state.
+        class_name: for messages.
+
+    Raises:
+        InputError: neither the family's files nor tokenizer.json are there.
+    """
+    found = dict(folder.config)
+    for key in NOT_ARGUMENTS:
+        found.pop(key, None)
+    if isinstance(found.get("extra_special_tokens"), list):
+        # The name that Transformers 5 gives them.
+        found.setdefault(ADDITIONAL, found["extra_special_tokens"])
+    found |= changes
+    for key, file in {**files, "tokenizer_file": TOKENIZER}.items():
+        if folder.has(file):
+            found.setdefault(key, str(folder.path / file))
+    if not any(key in found for key in (*files, "tokenizer_file", "tokenizer_object")):
+        needed = " or ".join(filter(None, (TOKENIZER, " and ".join(files.values()))))
+        raise MissingError(f"{folder.path} holds no tokenizer for {class_name}: {needed} is needed")
+    if found.get("added_tokens_decoder") is None:
+        added = _older_added_tokens(folder, found, changes)
+    else:
+        listed = found["added_tokens_decoder"]
+        if wrong := [key for key in listed if not str(key).isdecimal() or len(str(key)) > 9]:
+            raise InputError(
+                f"{folder.path / CONFIG}: added_tokens_decoder has the key {in_short(wrong[0])}; "
+                "its keys must be ids"
+            )
+        added = {int(index): _token(t) for index, t in listed.items()}
+    by_text = {_text(token): token for token in reversed(added.values())}
+    for key in SPECIAL_NAMES:
+        if found.get(key) is not None:
+            token = _token(found[key])
+            found[key] = by_text.get(_text(token), token)
+    if found.get(ADDITIONAL) is not None:
+        found[ADDITIONAL] = [_token(token) for token in found[ADDITIONAL]]
+    read = folder.backends.get(str(found.get("tokenizer_file")))
+    if read is not None:
+        found[READ_BACKEND] = read
+    return {**found, "added_tokens_decoder": added}
+
+
+def _older_added_tokens(
+    folder: TokenizerFolder, found: dict[str, Any], changes: Mapping[str, Any]
+) -> "dict[int, AddedToken]":
+    """Added tokens by their ids, for a tokenizer_config.json that does not list them.
+
+    They are in special_tokens_map.json (which is added to ``found``), added_tokens.json and
+    tokenizer.json.
+    """
+    from tokenizers import AddedToken
+
+    for name, token in read_special_tokens(folder.path).items():
+        if not changes.get(name):
+            many = isinstance(token, list)
+            found[name] = [_token(t) for t in token] if many else _token(token, special=True)
+    special = {_text(found.get(name)) for name in SPECIAL_NAMES}
+    special |= {_text(token) for token in found.get(ADDITIONAL) or ()}
+    added = {
+        index: AddedToken(text, special=text in special, normalized=text not in special)
+        for text, index in read_added_tokens(folder.path).items()
+    }
+    if "tokenizer_file" in found and os.path.isfile(found["tokenizer_file"]):
+        backend = folder.backend(found["tokenizer_file"])
+        added |= backend.get_added_tokens_decoder()
+    return added
+
+
+def _token(value: Any, **more: Any) -> Any:
+    from tokenizers import AddedToken
+
+    if not isinstance(value, dict):
+        return value
+    known = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
+    return AddedToken(**{key: value[key] for key in known if key in value} | more)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else getattr(value, "content", None)
+
+
+def vocabulary_contents(
+    backend: "tokenizers.Tokenizer", style: Style | None, source: str | None
+) -> dict[str, bytes]:
+    """Names and contents of the vocabulary's own files.
+
+    Args:
+        backend: of the tokenizer.
+        style: the family, if known.
+        source: the file of a SentencePiece model, which is copied; without it nothing is returned.
+    """
+    found = vocabulary_files(backend)
+    if found or style is None or source is None or not os.path.isfile(source):
+        return found
+    return {style.files["vocab_file"]: Path(source).read_bytes()}
+
+
+def folder_contents(
+    backend: "tokenizers.Tokenizer",
+    settings: Mapping[str, Any],
+    special: Mapping[str, Any],
+    vocabulary: Mapping[str, bytes],
+    legacy_format: bool | None,
+) -> dict[str, bytes]:
+    """Names and contents of all files of a tokenizer.
+
+    Args:
+        backend: of the tokenizer.
+        settings: the constructor's arguments, and ``tokenizer_class``.
+        special: special tokens by attribute name.
+        vocabulary: from ``vocabulary_contents``.
+        legacy_format: as in ``save_pretrained``.
+    """
+    config = {name: value for name, value in settings.items() if name not in NOT_SAVED}
+    if config.get("never_split") is not None:
+        config["never_split"] = sorted(config["never_split"])
+    added = dict(sorted(backend.get_added_tokens_decoder().items()))
+    config["added_tokens_decoder"] = {str(i): token.__getstate__() for i, token in added.items()}
+    config |= texts(special)
+    bare = {
+        name: [_bare(token) for token in value] if isinstance(value, list) else _bare(value)
+        for name, value in special.items()
+    }
+    found = {CONFIG: _json(config), SPECIAL: _json(bare)}
+    if legacy_format is not False:
+        size = backend.get_vocab_size(with_added_tokens=False)
+        new = {token.content: index for index, token in added.items() if index >= size}
+        found |= {ADDED: _json(new)} if new else {}
+        found |= vocabulary
+    if legacy_format is not True:
+        backend.no_truncation()
+        backend.no_padding()
+        found[TOKENIZER] = (backend.to_str(pretty=True) + "\n").encode("utf-8")
+    return found
+
+
+def _bare(token: Any) -> Any:
+    """A token as in special_tokens_map.json, where all tokens are special."""
+    if isinstance(token, str):
+        return token
+    return {key: value for key, value in token.__getstate__().items() if key != "special"}
+
+
+def _json(value: Any) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True, default=str)
+    return (text + "\n").encode("utf-8")
+
+
+def write_prefixed(
+    folder: "str | os.PathLike[str]", contents: Mapping[str, bytes], prefix: str | None
+) -> tuple[str, ...]:
+    """Write files, with ``prefix`` and a hyphen before their names; returns the paths."""
+    start = f"{prefix}-" if prefix else ""
+    return tuple(map(str, write_files(folder, {start + n: data for n, data in contents.items()})))

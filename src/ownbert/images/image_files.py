@@ -1,0 +1,368 @@
+"""Images and their labels: folders of class folders, IDX files, arrays.
+
+An image in a file is read when it is needed, so that a folder need not fit in memory.
+"""
+
+import hashlib
+import io
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.errors import InputError
+from ownbert.files import refuse_unreadable
+from ownbert.images.idx import is_idx, is_idx_of_images, labels_beside, read_idx
+from ownbert.images.npz import open_npz
+from ownbert.images.pixels import checked_values, is_deep, read_deep_grey
+
+# Names of the images and the labels in an .npz file or a table; the first one present is taken.
+IMAGES = ("images", "image", "pictures", "img", "x", "X", "data")
+LABELS = ("labels", "label", "classes", "y", "target")
+# Extensions of predictions and metrics, which may be written beside the images.
+_TABLES = (".csv", ".tsv", ".jsonl", ".json", ".ndjson")
+# The EXIF tag of a camera's orientation, and its values for a quarter turn.
+_ORIENTATION, _QUARTER_TURNS = 0x0112, (5, 6, 7, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSource:
+    """An image that can be read.
+
+    Args:
+        source: a file, an array of bytes (height, width) or (height, width, 3), or a Pillow image.
+        name: where it is, for messages and predictions.
+        digest: the same for the same bytes.
+        size: (height, width), rotated as it is read.
+        channels: 1 (greyscale) or 3 (RGB).
+    """
+
+    source: Any
+    name: str
+    digest: str
+    size: tuple[int, int]
+    channels: int
+
+    @property
+    def path(self) -> Path | None:
+        """The file, if the image has its own."""
+        return self.source if isinstance(self.source, Path) else None
+
+    def read(self, channels: int) -> Any:
+        """The image as ``Processor`` takes it.
+
+        Args:
+            channels: how many the model reads.
+
+        Returns:
+            An array if it has no more channels than that, else a Pillow image.
+
+        Raises:
+            InputError: the file is damaged, or holds floats that are no fractions from 0 to 1.
+        """
+        if isinstance(self.source, Path):
+            return _decoded(self.source)
+        if not isinstance(self.source, np.ndarray):
+            return _upright(self.source, self.name)
+        if self.channels <= channels:
+            return self.source
+        return _pillow().fromarray(self.source)
+
+
+# An image and its label.
+LabelledImage = tuple[ImageSource, Any]
+
+
+def read_labelled_images(source: Any) -> list[LabelledImage]:
+    """Images with their labels, at least one.
+
+    Args:
+        source: a folder that has a folder of images for each label; an IDX file of images with that
+            of the labels beside it, or a folder with one such pair; an .npz file with ``images``
+            and ``labels``; or the two arrays, or a list of images and their labels. Hidden files
+            and tables (csv, tsv, JSON) in a folder are skipped.
+
+    Raises:
+        InputError: the source is none of these.
+    """
+    if not isinstance(source, str | Path):
+        return _of_arrays(source)
+    path = Path(source)
+    if path.is_dir():
+        held = _idx_in(path)
+        return _of_idx(held) if held else list(_of_classes(path))
+    if is_idx(path):
+        return _of_idx(path)
+    if path.suffix == ".npz":
+        arrays = _of_npz(path)
+        if "labels" not in arrays:
+            raise InputError(f"{path} has no array of labels; one of {', '.join(LABELS)}")
+        return _paired(arrays["images"], arrays["labels"], str(path))
+    refuse_unreadable(path)
+    raise InputError(
+        f"{path}: labelled images are a folder of class folders, an IDX file "
+        "(train-images-idx3-ubyte.gz) or an .npz file with images and labels"
+    )
+
+
+def stream_images(source: Any) -> Iterator[ImageSource]:
+    """Images without labels, at least one.
+
+    Args:
+        source: a folder, whose images at any depth are sorted by name; one file; an IDX or .npz
+            file; an array; a list of files, Pillow images and arrays. Hidden files and tables in a
+            folder are skipped.
+
+    Raises:
+        InputError: any other file is no image.
+    """
+    if not isinstance(source, str | Path):
+        yield from _in_memory(source)
+        return
+    path = Path(source)
+    if path.is_dir():
+        held = _idx_in(path)
+        if held:
+            yield from images_of_array(read_idx(held), str(held))
+            return
+        files = _files_below(path)
+        if not files:
+            raise InputError(f"{path} holds no images")
+        yield from map(_opened, files)
+    elif is_idx(path):
+        yield from images_of_array(read_idx(path), str(path))
+    elif path.suffix == ".npz":
+        yield from images_of_array(_of_npz(path)["images"], str(path))
+    else:
+        yield _opened(path)
+
+
+def images_of_array(images: Any, source: str) -> list[ImageSource]:
+    """The images of an array.
+
+    Args:
+        images: (images, height, width), with or without channels at the end; bytes, or fractions
+            from 0 to 1, which become bytes.
+        source: where the array is, for messages.
+
+    Raises:
+        InputError: the array has other values or another shape.
+    """
+    array = _as_bytes(images, f"{source}: images" if source else "images")
+    found = []
+    for number, one in enumerate(array, start=1):
+        digest = hashlib.blake2b(one.tobytes(), digest_size=16).hexdigest()
+        name = f"{source}, picture {number}" if source else f"picture {number}"
+        size = (one.shape[0], one.shape[1])
+        found.append(ImageSource(one, name, digest, size, 1 if one.ndim == 2 else 3))
+    return found
+
+
+def first_of(given: Container[str], names: Sequence[str]) -> str | None:
+    """The first of ``names`` that is among the given ones."""
+    return next((name for name in names if name in given), None)
+
+
+def is_image(source: Any) -> bool:
+    """Whether it is one image: a Pillow image, or a file that is no IDX or .npz file."""
+    if isinstance(source, Path):
+        return not (is_idx(source) or source.suffix == ".npz")
+    return hasattr(source, "mode") and hasattr(source, "getexif")
+
+
+def _in_memory(images: Any) -> list[ImageSource]:
+    """Images of an array, or of a list of files, Pillow images and arrays."""
+    if not isinstance(images, list | tuple) or not any(
+        isinstance(image, str | Path) or is_image(image) for image in images
+    ):
+        return images_of_array(images, "")
+    return [_one_in_memory(image, number) for number, image in enumerate(images, start=1)]
+
+
+def _one_in_memory(image: Any, number: int) -> ImageSource:
+    if isinstance(image, str | Path):
+        return _opened(Path(image))
+    name = f"picture {number}"
+    if not is_image(image):
+        (found,) = images_of_array(np.asarray(image)[None], "")
+        return replace(found, name=name)
+    try:
+        digest = hashlib.blake2b(image.tobytes(), digest_size=16).hexdigest()
+    except Exception as error:  # Pillow decodes the pixels only now
+        raise InputError(f"{name} cannot be read: it is damaged or cut off") from error
+    return ImageSource(image, name, digest, _size_upright(image), 1 if _is_grey(image.mode) else 3)
+
+
+def _is_grey(mode: str) -> bool:
+    return mode in ("1", "L", "LA") or is_deep(mode)
+
+
+def _as_bytes(images: Any, what: str) -> np.ndarray:
+    try:
+        array = np.asarray(images)
+    except ValueError:
+        array = np.asarray(None)
+    if array.dtype == object:
+        raise InputError(f"{what}: the images are of different sizes, or no arrays of numbers")
+    if array.ndim == 4 and array.shape[-1] == 1:
+        array = array[..., 0]
+    if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[-1] != 3) or not array.size:
+        raise InputError(
+            f"{what} have the shape {array.shape}; it must be (N, H, W) or (N, H, W, 3)"
+        )
+    array = checked_values(array, what)
+    return array if array.dtype == np.uint8 else np.round(array * 255).astype(np.uint8)
+
+
+def _of_arrays(source: Any) -> list[LabelledImage]:
+    if not isinstance(source, tuple | list) or len(source) != 2:
+        raise InputError(
+            "labelled images in memory are images and their labels: (images, labels), or a table "
+            "with both"
+        )
+    return _paired(source[0], np.asarray(source[1]), "")
+
+
+def _paired(images: Any, labels: np.ndarray, source: str) -> list[LabelledImage]:
+    sources = images_of_array(images, source) if source else _in_memory(images)
+    where = f"{source}: " if source else ""
+    if labels.ndim != 1 or len(labels) != len(sources):
+        raise InputError(
+            f"{where}{len(sources):,} images and labels of shape {labels.shape}; every image needs "
+            "one label"
+        )
+    return list(zip(sources, labels.tolist(), strict=True))
+
+
+def _of_idx(path: Path) -> list[LabelledImage]:
+    images = read_idx(path)
+    if images.ndim < 3:
+        raise InputError(f"{path} has {images.ndim} dimensions; a file of images has 3")
+    other = labels_beside(path)
+    labels = read_idx(other)
+    if labels.ndim != 1:
+        raise InputError(f"{other} has {labels.ndim} dimensions; a file of labels has 1")
+    if len(labels) != len(images):
+        raise InputError(
+            f"{path} has {len(images):,} images and {other} {len(labels):,} labels; they do not "
+            "belong together"
+        )
+    return _paired(images, labels, str(path))
+
+
+def _idx_in(folder: Path) -> Path | None:
+    """The IDX file of images in a folder, if there is one. ``InputError`` for several."""
+    found = [path for path in sorted(folder.iterdir()) if is_idx_of_images(path)]
+    # A plain file and its gzip are the same.
+    kinds = {path.name.removesuffix(".gz"): path for path in found}
+    if len(kinds) > 1:
+        names = ", ".join(path.name for path in kinds.values())
+        raise InputError(f"{folder} holds several files of images; name one of them: {names}")
+    return found[0] if found else None
+
+
+def _of_npz(path: Path) -> Mapping[str, np.ndarray]:
+    """``images``, and ``labels`` where there are some."""
+    found = {}
+    with open_npz(path, "arrays of numbers are needed, images all of one size") as arrays:
+        for kind, names in (("images", IMAGES), ("labels", LABELS)):
+            name = first_of(arrays, names)
+            if name is not None:
+                found[kind] = arrays[name]
+        there = ", ".join(arrays) or "none"
+    if "images" not in found:
+        raise InputError(f"{path} has no array of images; one of {', '.join(IMAGES)} ({there})")
+    return found
+
+
+def _of_classes(folder: Path) -> Iterator[LabelledImage]:
+    """All images below each folder in ``folder``, whose name is their label."""
+    there = [path for path in sorted(folder.iterdir()) if _is_read(path)]
+    classes = [path for path in there if path.is_dir()]
+    if not classes:
+        raise InputError(
+            f"{folder} has no class folders: put the images of each class in a folder of its name"
+        )
+    for path in there:
+        if path not in classes:
+            raise InputError(f"{path} is in none of the class folders of {folder}")
+    for label in classes:
+        files = _files_below(label)
+        if not files:
+            raise InputError(f"{label} is a class folder without images")
+        for path in files:
+            yield _opened(path), label.name
+
+
+def _files_below(folder: Path) -> Sequence[Path]:
+    """All files except tables, hidden files and those in hidden folders."""
+    below = (path for path in folder.rglob("*") if path.is_file() and _is_read(path))
+    return sorted(
+        path
+        for path in below
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+
+
+def _is_read(path: Path) -> bool:
+    """Whether a path in a folder of images must be an image, or a folder of images."""
+    name = path.name.lower().removesuffix(".gz")
+    return not name.startswith(".") and (not name.endswith(_TABLES) or path.is_dir())
+
+
+def _opened(path: Path) -> ImageSource:
+    """A file; its pixels are not decoded yet."""
+    image = _pillow()
+    refuse_unreadable(path)
+    data = path.read_bytes()
+    try:
+        with image.open(io.BytesIO(data)) as opened:
+            size, mode = _size_upright(opened), opened.mode
+    except image.DecompressionBombError:
+        most = 2 * (image.MAX_IMAGE_PIXELS or 0)  # where Pillow makes an error of its warning
+        raise InputError(f"{path} has more than {most:,} pixels; make it smaller") from None
+    except Exception:  # Pillow's errors are of many kinds
+        raise InputError(f"{path} is no image that Pillow can read") from None
+    digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+    return ImageSource(path, str(path), digest, size, 1 if _is_grey(mode) else 3)
+
+
+def _size_upright(opened: Any) -> tuple[int, int]:
+    """(height, width) of what ``_decoded`` returns."""
+    # Pillow rotates the size of TIFF files itself. PngImageFile.getexif would decode the pixels.
+    orientation = (
+        None if opened.format == "TIFF" else _pillow().Image.getexif(opened).get(_ORIENTATION)
+    )
+    size = opened.height, opened.width
+    return size[::-1] if orientation in _QUARTER_TURNS else size
+
+
+def _decoded(path: Path) -> Any:
+    """The image of a file, rotated by its EXIF orientation."""
+    image = _pillow()
+    try:
+        with image.open(path) as opened:
+            return _upright(opened, str(path))
+    except InputError:
+        raise
+    except Exception as error:
+        reason = "it is damaged or cut off" if path.exists() else "it is gone"
+        raise InputError(f"{path} cannot be read: {reason}") from error
+
+
+def _upright(image: Any, name: str) -> Any:
+    """A Pillow image, rotated by its EXIF orientation."""
+    from PIL import ImageOps
+
+    upright = ImageOps.exif_transpose(image)
+    return read_deep_grey(upright, f"{name}: its pixels") if is_deep(upright.mode) else upright
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise InputError("images in files need Pillow: pip install 'ownbert[vision]'") from None
+    return Image

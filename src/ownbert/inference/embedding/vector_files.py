@@ -1,0 +1,482 @@
+"""Embedding the texts of files into a file of vectors."""
+
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.checkpoint import describe
+from ownbert.checkpoint.agreement import VECTORS
+from ownbert.checkpoint.model_files import model_checksums
+from ownbert.corpus.documents import find_files
+from ownbert.encodings import reads_encoding
+from ownbert.errors import InputError, in_short
+from ownbert.files import atomic_path, refuse_same
+from ownbert.folders import refuse_foreign
+from ownbert.inference.compute import TORCH, Compute
+from ownbert.inference.embedding.embedder import Embedder, Progress, after, in_blocks
+from ownbert.inference.output.shards import DealtRows, as_shard, manifest_path
+from ownbert.tables.columns import ColumnNames, read_texts_with_ids
+from ownbert.tables.memory import MemoryTable, is_table, table_of
+from ownbert.tables.texts_or_files import are_names, table_of_texts, text_or_file
+
+Say = Callable[[str], None]
+# Files, folders and globs, or rows in memory as a table.
+Inputs = str | Path | Sequence[str | Path] | MemoryTable
+# An id, which is None where no column of ids is named, and a text.
+Record = tuple[Any, str]
+# Writes the records of a block and their vectors, one row each.
+Write = Callable[[list[Record], np.ndarray], None]
+
+_VECTOR = "embedding"
+# Options of ``Embedder.encode`` that change no vector, but for rounding.
+_NOT_OF_VECTORS = ("precision", "batch_tokens", "batch_size", "progress", "show_progress_bar")
+# Those that change vectors of floats; others would give something that no file here holds.
+_OF_VECTORS = ("pooling", "normalize", "normalize_embeddings", "prompt", "prompt_name")
+
+
+@reads_encoding
+def embed(
+    folder: str | Path,
+    inputs: Any,
+    output: str | Path | None = None,
+    *,
+    text_column: str | None = None,
+    id_column: str | None = None,
+    encoding: str | None = None,
+    device: str = "auto",
+    precision: str | None = None,
+    max_length: int | None = None,
+    engine: str | None = None,
+    shard: Any = None,
+    progress: Progress | None = None,
+    say: Say | None = None,
+    **options: Any,
+) -> Any:
+    """Embed texts in memory, or all texts of files, folders or globs, in their order.
+
+    The extension of ``output`` decides its format: .npy is a float32 matrix with one row per text;
+    .parquet and .jsonl have one row per text with ``text`` and ``embedding``. Texts are streamed,
+    so neither side need fit in memory, and ``output`` appears complete or not at all.
+
+    Args:
+        folder, device, max_length, engine: as for ``Embedder``.
+        precision: float32, bfloat16 or auto; by default as the folder says (``Compute``).
+        inputs: files, folders or globs, one or several; or rows in memory: a DataFrame, a
+            datasets.Dataset, a list or Series of texts, a mapping of columns, a list of mappings.
+            Without ``output`` also one text. A string that names no file is a text there.
+        text_column: the column of tables that holds the texts.
+        id_column: the column of tables that each row of ``output`` has first, to join it with
+            others.
+        encoding: of text files, any that Python knows; by default UTF-8.
+        shard: with ``output``, only a share of the texts, (3, 16) or "3/16": they are written
+            beside ``output``, for ``ownbert.merge``.
+        progress: called with the number of texts so far.
+        say: called with warnings.
+        options: those of ``Embedder.encode`` that give float vectors of the model's size.
+
+    Returns:
+        The number of texts; without ``output`` the vectors: float32 (N, D), or (D) of one text.
+
+    Raises:
+        InputError: a file cannot be read or written.
+    """
+    columns = ColumnNames(text=text_column, id=id_column)
+    refuse_options(options)
+    single = output is None and isinstance(text_or_file(inputs), str)
+    inputs = table_of_texts([inputs]) if single else as_inputs(inputs)
+    records = records_of(inputs, columns)
+    compute = Compute(device, precision, engine)
+    opening = partial(RowVectors, folder, columns, compute, max_length, options)
+    if output is None:
+        if shard is not None:
+            raise InputError("a shard is written to a part of the output; name a file with output")
+        rows = opening()
+        _say_each(rows.notes(), say)
+        vectors = rows.joined([block for _, block in rows.embedded(records, progress)])
+        _say_each(rows.warnings(), say)
+        return vectors[0] if single else vectors
+    output, chosen, dealt = Path(output), as_shard(shard), None
+    if chosen is not None:
+        output, dealt = chosen.path(output), DealtRows(chosen)
+        refuse_foreign(output.parent, [manifest_path(output).name], signs=())
+        records = dealt.take(records, list)
+    writer = _writer(output, id_column)
+    refuse_same([folder, *_files(inputs)], output)
+    rows, done = opening(), 0
+    _say_each(rows.notes(), say)
+    with atomic_path(output) as temporary, writer(temporary, rows.embedder.size) as write:
+        for block, vectors in rows.embedded(records, progress):
+            write(block, vectors)
+            done += len(block)
+    if dealt is not None:
+        dealt.write_manifest(output, rows.depends_on())
+    _say_each(rows.warnings(), say)
+    return done
+
+
+class RowVectors:
+    """The texts of an input and their vectors: in memory, on the terminal, in files and parts.
+
+    Args:
+        folder: of the model.
+        columns: that the user named.
+        compute: what computes.
+        max_length: as for ``Embedder``.
+        options: those of ``Embedder.encode`` that give float vectors of the model's size.
+
+    Raises:
+        InputError: the folder or an option cannot be used.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        columns: ColumnNames,
+        compute: Compute,
+        max_length: int | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        refuse_options(options)
+        description = describe(folder)
+        self._columns, self._options = columns, options
+        self._compute = compute.settled([description], (VECTORS,))
+        self.embedder = Embedder(
+            description,
+            device=compute.device,
+            precision=self._compute.precision,
+            max_length=max_length,
+            engine=compute.engine,
+        )
+
+    def embedded(
+        self, records: Iterator[Record], progress: Progress | None = None
+    ) -> Iterator[tuple[list[Record], np.ndarray]]:
+        """Blocks of texts with their vectors."""
+        done = 0
+        for block in in_blocks(records, size=lambda each: len(each[1])):
+            shown = None if progress is None else after(done, progress)
+            texts = [text for _, text in block]
+            yield block, self.embedder.encode(texts, progress=shown, **self._options)
+            done += len(block)
+
+    def joined(self, blocks: Sequence[np.ndarray]) -> np.ndarray:
+        """The vectors (N, D) of all blocks, of which there may be none."""
+        return np.concatenate([np.empty((0, self.embedder.size), np.float32), *blocks])
+
+    def refuse_kind(self, kind: str) -> None:
+        """Texts of any file can be embedded."""
+
+    def table(self, source: Any, before: int) -> Any:
+        """As of ``RowPredictions``."""
+        found = [*self.embedded(islice(records_of(source, self._columns), before, None))]
+        records = [record for block, _ in found for record in block]
+        return arrow_table(records, self.joined([each for _, each in found]), self._columns.id)
+
+    def depends_on(self) -> dict[str, Any]:
+        """What the vectors of texts depend on, besides the texts."""
+        embedder, options, engine = self.embedder, self._options, self.embedder.engine.name
+        return {
+            **({} if engine == TORCH else {"engine": engine}),
+            "model": [list(each) for each in model_checksums(embedder.folder)],
+            "columns": {"text": self._columns.text, "id": self._columns.id},
+            "precision": options.get("precision") or embedder.precision,
+            "max_length": embedder.max_length,
+            "options": {k: v for k, v in options.items() if k not in _NOT_OF_VECTORS},
+        }
+
+    def notes(self) -> Iterator[str]:
+        """What was chosen where nothing was named: the precision, and the engine of ``auto``."""
+        return filter(None, (self._compute.note, self.embedder.engine.note))
+
+    def warnings(self) -> Iterator[str]:
+        """Of the texts so far."""
+        return filter(None, (self.embedder.warning(),))
+
+
+def opened_embedder(
+    folder: str | Path,
+    device: str,
+    precision: str | None,
+    max_length: int | None,
+    engine: str | None,
+    say: Say | None,
+) -> Embedder:
+    """The embedder of a folder, after a note about what was chosen for the user."""
+    rows = RowVectors(folder, ColumnNames(), Compute(device, precision, engine), max_length, {})
+    _say_each(rows.notes(), say)
+    return rows.embedder
+
+
+def warn_of_cut(embedder: Embedder, say: Say | None) -> None:
+    _say_each(filter(None, (embedder.warning(),)), say)
+
+
+def _say_each(lines: Iterable[str], say: Say | None) -> None:
+    for line in lines:
+        if say is not None:
+            say(line)
+
+
+def refuse_options(options: Mapping[str, Any]) -> None:
+    """Raise ``TypeError`` for options of ``Embedder.encode`` whose results are no float vectors of
+    the model's size."""
+    if others := options.keys() - {*_NOT_OF_VECTORS, *_OF_VECTORS}:
+        raise TypeError(f"embed has no option {min(others)!r}; see Embedder.encode")
+
+
+def embedded_rows(
+    folder: str | Path,
+    inputs: Any,
+    *,
+    text_column: str | None = None,
+    id_column: str | None = None,
+    device: str = "auto",
+    precision: str | None = None,
+    max_length: int | None = None,
+    engine: str | None = None,
+    say: Say | None = None,
+    **options: Any,
+) -> Iterator[dict[str, Any]]:
+    """The rows of a .jsonl file of ``embed``, as they come; arguments as there."""
+    columns = ColumnNames(text=text_column, id=id_column)
+    records = records_of(as_inputs(inputs), columns)
+    _refuse_name(id_column)
+    rows = RowVectors(folder, columns, Compute(device, precision, engine), max_length, options)
+    _say_each(rows.notes(), say)
+    for block, vectors in rows.embedded(records):
+        yield from _rows(block, vectors, id_column)
+    _say_each(rows.warnings(), say)
+
+
+def as_inputs(inputs: Any) -> Inputs:
+    """Names of files as they are, rows in memory as a table."""
+    if is_table(inputs) or isinstance(inputs, Mapping):
+        return table_of(inputs, name="the input")
+    if isinstance(inputs, list) and any(isinstance(each, Mapping) for each in inputs):
+        return table_of(inputs, name="the input")
+    return inputs if are_names(inputs) else table_of_texts(inputs)
+
+
+def _files(inputs: Inputs) -> list[Path]:
+    return [] if isinstance(inputs, MemoryTable) else find_files(inputs)
+
+
+def sources_of(inputs: Inputs) -> list[Any]:
+    """The files that are meant, or the table; ``InputError`` for a name without files."""
+    return [inputs] if isinstance(inputs, MemoryTable) else find_files(inputs)
+
+
+def records_of(inputs: Inputs, columns: ColumnNames) -> Iterator[Record]:
+    """All texts with their ids, empty texts too: cells of columns, or lines.
+
+    Raises:
+        InputError: at once for a name without files, and while reading for other problems.
+    """
+    return (
+        record for source in sources_of(inputs) for record in read_texts_with_ids(source, columns)
+    )
+
+
+def count_texts(
+    inputs: Inputs, *, text_column: str | None = None, id_column: str | None = None
+) -> int | None:
+    """The number of texts; None for what can be read only once, as pipes."""
+    if isinstance(inputs, MemoryTable) or not all(path.is_file() for path in find_files(inputs)):
+        return None
+    return sum(1 for _ in records_of(inputs, ColumnNames(text=text_column, id=id_column)))
+
+
+@contextmanager
+def _npy(path: Path, id_column: str | None, size: int) -> Iterator[Write]:
+    count = 0
+    with path.open("wb") as file:
+        file.write(_header(0, size))
+
+        def write(records: list[Record], vectors: np.ndarray) -> None:
+            nonlocal count
+            count += len(vectors)
+            file.write(vectors.tobytes())
+
+        yield write
+        file.seek(0)
+        file.write(_header(count, size))
+
+
+def _header(count: int, size: int) -> bytes:
+    """The header of a .npy file, of the same length for every count."""
+    array = {"descr": "<f4", "fortran_order": False, "shape": (count, size)}
+    header = io.BytesIO()
+    # NumPy leaves room for the first dimension to grow.
+    np.lib.format.write_array_header_1_0(header, array)
+    return header.getvalue()
+
+
+@contextmanager
+def _jsonl(path: Path, id_column: str | None, size: int) -> Iterator[Write]:
+    with path.open("w", encoding="utf-8") as file:
+
+        def write(records: list[Record], vectors: np.ndarray) -> None:
+            for row in _rows(records, vectors, id_column):
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+        yield write
+
+
+def _rows(
+    records: list[Record], vectors: np.ndarray, id_column: str | None
+) -> Iterator[dict[str, Any]]:
+    for (id, text), vector in zip(records, vectors, strict=True):
+        own = {} if id_column is None else {id_column: id}
+        # Nine digits are enough for a float32.
+        yield {**own, "text": text, _VECTOR: [float(f"{x:.9g}") for x in vector.tolist()]}
+
+
+@contextmanager
+def _parquet(path: Path, id_column: str | None, size: int) -> Iterator[Write]:
+    import pyarrow.parquet as pq
+
+    with ExitStack() as stack:
+        file: pq.ParquetWriter | None = None
+
+        def write(records: list[Record], vectors: np.ndarray) -> None:
+            nonlocal file
+            # The first block decides whether ids are numbers or texts.
+            kind = None
+            if file is not None and id_column is not None:
+                kind = file.schema.field(id_column).type
+            try:
+                table = arrow_table(records, vectors, id_column, kind)
+            except InputError as error:
+                raise InputError(f"{error}; write to a .jsonl file") from None
+            if file is None:
+                file = stack.enter_context(pq.ParquetWriter(path, table.schema))
+            file.write_table(table)
+
+        yield write
+        if file is None:  # a shard may have no rows
+            write([], np.empty((0, size), np.float32))
+
+
+def arrow_table(
+    records: Sequence[Record], vectors: np.ndarray, id_column: str | None, kind: Any = None
+) -> Any:
+    """Records and their vectors (records, D) as a pyarrow.Table; ``kind``: that of the ids.
+
+    Raises:
+        InputError: ids are numbers and texts.
+    """
+    import pyarrow as pa
+
+    ids, texts = [id for id, _ in records], [text for _, text in records]
+    flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
+    cells = {"text": pa.array(texts, pa.string()), _VECTOR: flat}
+    if id_column is not None:
+        try:
+            cells = {id_column: pa.array(ids, kind), **cells}
+        except (pa.ArrowException, OverflowError) as error:
+            raise InputError(f"the ids in {id_column!r} are not of one kind ({error})") from None
+    return pa.table(cells)
+
+
+_WRITERS: dict[str, Callable[[Path, str | None, int], AbstractContextManager[Write]]] = {
+    ".npy": _npy,
+    ".parquet": _parquet,
+    ".jsonl": _jsonl,
+}
+
+
+def write_blocks(
+    path: Path,
+    ending: str,
+    blocks: Iterable[tuple[list[Record], np.ndarray]],
+    size: int,
+    id_column: str | None,
+    progress: Progress,
+) -> int:
+    """Write records and their vectors in the format of ``ending``; returns how many there were.
+
+    Args:
+        path: of the file.
+        ending: .npy, .parquet or .jsonl.
+        blocks: the records and their vectors (records, D).
+        size: D.
+        id_column: the name of the column of ids, if there are any.
+        progress: called with the number of records so far.
+    """
+    done = 0
+    with _WRITERS[ending](path, id_column, size) as write:
+        for records, vectors in blocks:
+            write(records, vectors)
+            progress(done := done + len(vectors))
+    return done
+
+
+def parquet_layout(path: Path) -> tuple[str | None, int]:
+    """The column of ids, if there is one, and the size of a vector, of a file of ``embed``.
+
+    Raises:
+        InputError: it is no such file.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError("it is not a readable parquet file") from error
+    ids = [name for name in schema.names if name not in ("text", _VECTOR)]
+    if sorted(schema.names) != sorted([*ids[:1], "text", _VECTOR]):
+        raise InputError(f"its columns are {in_short(schema.names)}, not those of embed")
+    text, vectors = (schema.field(name).type for name in ("text", _VECTOR))
+    fixed = pa.types.is_fixed_size_list(vectors) and vectors.value_type == pa.float32()
+    if text != pa.string() or not fixed:
+        raise InputError(f"its texts are of type {text} and its vectors {in_short(str(vectors))}")
+    return (ids[0] if ids else None), vectors.list_size
+
+
+def parquet_rows(
+    path: Path, id_column: str | None, rows: int
+) -> Iterator[tuple[Record, np.ndarray]]:
+    """The records and vectors of a file of ``embed``, so many of which are read at a time.
+
+    A number that is missing in a vector is NaN.
+    """
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=rows):
+            texts = batch.column("text").to_pylist()
+            ids = [None] * len(texts) if id_column is None else batch.column(id_column).to_pylist()
+            column = batch.column(_VECTOR)
+            if column.null_count:
+                raise InputError(f"{path}: a vector is missing")
+            vectors = column.flatten().to_numpy(zero_copy_only=False)
+            yield from zip(
+                zip(ids, texts, strict=True), vectors.reshape(len(texts), -1), strict=True
+            )
+
+
+def _writer(
+    path: Path, id_column: str | None
+) -> Callable[[Path, int], AbstractContextManager[Write]]:
+    ending = path.suffix.lower()
+    if ending not in _WRITERS:
+        known = ", ".join(_WRITERS)
+        raise InputError(f"cannot tell the kind of {path}; its name must end with one of {known}")
+    if ending == ".npy" and id_column is not None:
+        raise InputError(f"{path} is a matrix, without ids; write to a .parquet or .jsonl file")
+    _refuse_name(id_column)
+    write = _WRITERS[ending]
+    return lambda temporary, size: write(temporary, id_column, size)
+
+
+def _refuse_name(id_column: str | None) -> None:
+    if id_column in ("text", _VECTOR):
+        raise InputError(f"the column {id_column!r} of ids has the name of a column of the output")

@@ -1,0 +1,1 @@
+"""Answers of many rows in files: written, in shards, and joined."""

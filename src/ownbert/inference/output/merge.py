@@ -1,0 +1,402 @@
+"""The parts that shards wrote, joined in the order of the input's rows."""
+
+import contextlib
+import csv
+import gzip
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import numpy as np
+
+from ownbert import limits
+from ownbert.errors import InputError, in_short
+from ownbert.files import atomic_path, open_text, refuse_same, refuse_unwritable
+from ownbert.inference.embedding.embedder import in_blocks
+from ownbert.inference.embedding.vector_files import (
+    Record,
+    parquet_layout,
+    parquet_rows,
+    write_blocks,
+)
+from ownbert.inference.output.prediction_writer import SEPARATORS, joined
+from ownbert.inference.output.shards import (
+    Shard,
+    manifest_path,
+    read_manifest,
+    sha256_of,
+    split_ending,
+)
+from ownbert.tables.delimited import LONGEST_FIELD
+from ownbert.tables.memory import parse_object
+
+Item = TypeVar("Item")
+Progress = Callable[[int], None]
+
+# What parts must have in common, and how a message names it.
+_COMMON = {
+    "model": "model",
+    "input_digest": "input",
+    "input_rows": "input",
+    "columns": "columns",
+    "precision": "precision",
+    "options": "options",
+}
+# Keys of a manifest that are the part's own.
+_OWN = ("shard", "rows", "bytes", "sha256")
+# Missing parts that a message names.
+_NAMED = 5
+# Rows of each matrix that are in memory at a time.
+_ROWS = 1024
+
+
+def merge(
+    output: str | Path, *, parts: str | Path | None = None, progress: Progress | None = None
+) -> int:
+    """Join the parts that ``predict`` or ``embed`` wrote with ``shard``, in the order of the rows.
+
+    ``output`` has the rows of one run without shards, in the same order and format. Scores and
+    vectors may differ from those of such a run by what float32 rounds, because a text is in another
+    batch there.
+
+    Args:
+        output: the file that the shards were told to write; it appears complete or not at all.
+        parts: the folder of the parts; by default that of ``output``.
+        progress: called with the number of rows so far.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        InputError: a part is missing, unfinished or damaged, or the parts are of several models or
+            inputs.
+    """
+    output = Path(output)
+    refuse_unwritable(output)
+    found = find_parts(output, output.parent if parts is None else Path(parts))
+    manifests = [read_manifest(part) for part in found]
+    _refuse_others(found, manifests)
+    refuse_same(found, output)
+    for part, manifest in zip(found, manifests, strict=True):
+        if sha256_of(part) != manifest["sha256"]:
+            raise InputError(
+                f"{part} is not as it was written; it is damaged or cut short, copy it or run its "
+                "shard again"
+            )
+    _allow_open_files(len(found))
+    ending = split_ending(output)[1].lower()
+    join = {".npy": _join_matrices, ".parquet": _join_parquet}.get(ending, _join_texts)
+    shown = progress or (lambda count: None)
+    with atomic_path(output) as temporary:
+        own = [_Part(part, m["rows"]) for part, m in zip(found, manifests, strict=True)]
+        count = join(own, temporary, ending, shown)
+        if count != manifests[0]["input_rows"]:
+            raise InputError(
+                f"the parts of {output} have {count:,} rows, and the input "
+                f"{manifests[0]['input_rows']:,}; run the shards again"
+            )
+    return count
+
+
+def find_parts(output: Path, folder: Path) -> list[Path]:
+    """The parts of a file, all of them, in the order of their numbers.
+
+    Raises:
+        InputError: there are none, one is missing or unfinished, or there are parts of several
+            numbers of shards.
+    """
+    if not folder.is_dir():
+        raise InputError(f"no such folder: {folder}")
+    ready, unfinished = _parts_in(folder, *split_ending(output))
+    counts = sorted({count for _, count in (*ready, *unfinished)})
+    if not counts:
+        raise InputError(
+            f"no part of {output.name} is in {folder}; predict and embed write them with --shard, "
+            f"as {Shard(1, 2).path(output).name}"
+        )
+    if len(counts) > 1:
+        raise InputError(
+            f"{folder} has parts of {output.name} for {counts[0]:,} and for {counts[1]:,} shards; "
+            "remove those that are not wanted"
+        )
+    whole = [(number, counts[0]) for number in range(1, counts[0] + 1)]
+    if missing := [each for each in whole if each not in ready or each in unfinished]:
+        shown = ", ".join(f"{number}/{count}" for number, count in missing[:_NAMED])
+        more = f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
+        if unfinished.issuperset(missing):
+            raise InputError(
+                f"{output}: the shards {shown}{more} are unfinished; run them again, with --resume "
+                "where there is one"
+            )
+        raise InputError(f"{output}: the shards {shown}{more} are missing; run them with --shard")
+    return [ready[each] for each in whole]
+
+
+def _parts_in(
+    folder: Path, name: str, ending: str
+) -> tuple[dict[tuple[int, int], Path], set[tuple[int, int]]]:
+    """The finished parts, and the numbers of unfinished ones, by number and count."""
+    own = rf"{re.escape(name)}\.(\d{{1,9}})-of-(\d{{1,9}}){re.escape(ending)}"
+    ready: dict[tuple[int, int], Path] = {}
+    unfinished: set[tuple[int, int]] = set()
+    for path in folder.iterdir():
+        finished = re.fullmatch(own, path.name)
+        match = finished or re.fullmatch(rf"\.{own}\.part", path.name)
+        if not match:
+            continue
+        which = int(match[1]), int(match[2])
+        if not 1 <= which[0] <= which[1] <= limits.SHARDS:
+            continue
+        if not finished:
+            unfinished.add(which)
+        elif manifest_path(path).is_file() and path.is_file():
+            ready[which] = path
+    return ready, unfinished
+
+
+def _refuse_others(parts: Sequence[Path], manifests: Sequence[dict[str, Any]]) -> None:
+    """Check that all parts are of one run."""
+    first = manifests[0]
+    for number, (part, manifest) in enumerate(zip(parts, manifests, strict=True), start=1):
+        own = Shard(number, len(parts))
+        expected = (number, len(parts), own.share(manifest["input_rows"]))
+        if (manifest["shard"], manifest["shards"], manifest["rows"]) != expected:
+            raise InputError(
+                f"{manifest_path(part)} is not the manifest of this part; run its shard again"
+            )
+        keys = [*_COMMON, *(k for k in {**first, **manifest} if k not in (*_COMMON, *_OWN))]
+        for key in keys:
+            if manifest.get(key) != first.get(key):
+                if key == "precision" and isinstance(first.get(key), str):
+                    raise InputError(
+                        f"{part.name} and {parts[0].name} cannot be joined, they differ in: "
+                        f"precision; run the first again with --precision {first[key]}"
+                    )
+                what = _COMMON.get(key, key)
+                raise InputError(
+                    f"{part.name} and {parts[0].name} cannot be joined, they differ in: {what}; "
+                    "run one of them again"
+                )
+
+
+def _allow_open_files(count: int) -> None:
+    """Let this process open so many files more; the usual limit is 1,024."""
+    try:
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = count + 256
+        if soft < wanted:
+            limit = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    except (ImportError, OSError, ValueError):
+        pass  # opening says what is wrong
+
+
+def in_turn(parts: Sequence[Iterable[Item]]) -> Iterator[Item]:
+    """An item of each part, then the next of each, in the order of the parts, until one ends.
+
+    Asks each of the others for one item more, so that a part which counts its rows can refuse.
+    """
+    iterators = [iter(part) for part in parts]
+    while True:
+        for iterator in iterators:
+            try:
+                yield next(iterator)
+            except StopIteration:
+                for each in iterators:
+                    next(each, None)
+                return
+
+
+class _Part:
+    """A part, and the checks that its content is what its manifest says."""
+
+    def __init__(self, path: Path, rows: int) -> None:
+        self.path = path
+        self.rows = rows
+
+    def refused(self, reason: str) -> InputError:
+        return InputError(f"{self.path} does not fit its manifest: {reason}; run its shard again")
+
+    def counted(self, rows: Iterable[Item]) -> Iterator[Item]:
+        """The rows, exactly as many as the manifest says.
+
+        Raises:
+            InputError: there are more or fewer, or reading them fails.
+        """
+        found = 0
+        try:
+            for found, row in enumerate(rows, start=1):
+                if found > self.rows:
+                    break
+                yield row
+        except InputError:
+            raise
+        except Exception as error:  # of csv, gzip, pyarrow and decoding
+            raise self.refused(f"row {found + 1:,} is damaged ({_reason(error)})") from error
+        if found != self.rows:
+            more = "more" if found > self.rows else f"{found:,}"
+            raise self.refused(f"it has {more} rows, the manifest {self.rows:,}")
+
+
+def _reason(error: Exception) -> str:
+    return in_short(" ".join(str(error).split()) or type(error).__name__)
+
+
+def _join_texts(parts: Sequence[_Part], target: Path, ending: str, progress: Progress) -> int:
+    separator = SEPARATORS.get(ending.removesuffix(".gz"))
+    count = 0
+    with contextlib.ExitStack() as stack:
+        raw = stack.enter_context(target.open("wb"))
+        file: Any = raw
+        if ending.endswith(".gz"):  # without name and time, as ResumableFile writes it
+            file = stack.enter_context(gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0))
+        if separator is None:
+            lines = in_turn([part.counted(_objects(part)) for part in parts])
+        else:
+            lines = _table_lines(parts, separator, stack)
+            file.write(next(lines, "").encode())  # the header
+        while some := list(islice(lines, _ROWS)):
+            file.write("".join(some).encode())
+            progress(count := count + len(some))
+    return count
+
+
+def _objects(part: _Part) -> Iterator[str]:
+    for number, line in open_text(part.path, internal=True):
+        parse_object(line, f"{part.path}, line {number:,}")
+        yield f"{line}\n"
+
+
+def _open(part: Path) -> IO[str]:
+    if part.name.lower().endswith(".gz"):
+        return gzip.open(part, "rt", encoding="utf-8", newline="")
+    return part.open(encoding="utf-8", newline="")
+
+
+def _table_lines(
+    parts: Sequence[_Part], separator: str, stack: contextlib.ExitStack
+) -> Iterator[str]:
+    """The header and the rows; a part may lack columns that the first one has."""
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))
+    columns: list[str] | None = None
+    rows = []
+    for part in parts:
+        table = stack.enter_context(_open(part.path))
+        reader = csv.reader(table, delimiter=separator, strict=True)
+        header = _header(part, reader)
+        columns = header if columns is None else columns
+        if others := [name for name in header if name not in columns]:
+            raise part.refused(
+                f"{in_short(others[0])} is no column of the first part; where answers differ in "
+                "their columns, write to .jsonl files"
+            )
+        rows.append(part.counted(_rows(part, reader, header, columns)))
+    if columns:
+        yield joined(columns, separator)
+    for row in in_turn(rows):
+        yield joined(row, separator)
+
+
+def _header(part: _Part, reader: Iterator[list[str]]) -> list[str]:
+    """The columns of a table; none where it has no rows, and so no header."""
+    try:
+        header = next(reader, [])
+    except Exception as error:  # of csv, gzip and decoding
+        raise part.refused(f"its first line is damaged ({_reason(error)})") from error
+    if part.rows and (not all(header) or not header):
+        raise part.refused("it has no header")
+    if len({*header}) < len(header):
+        raise part.refused("it has two columns of one name")
+    return header
+
+
+def _rows(
+    part: _Part, reader: Iterator[list[str]], header: Sequence[str], columns: Sequence[str]
+) -> Iterator[list[str]]:
+    for number, row in enumerate(reader, start=1):
+        if len(row) != len(header):
+            raise part.refused(
+                f"row {number:,} has {len(row):,} fields, and the header {len(header):,}"
+            )
+        if list(header) == list(columns):
+            yield row
+        else:
+            cells = dict(zip(header, row, strict=True))
+            yield [cells.get(name, "") for name in columns]
+
+
+def _join_matrices(parts: Sequence[_Part], target: Path, ending: str, progress: Progress) -> int:
+    matrices = [_matrix(part) for part in parts]
+    size = matrices[0].shape[1]
+    for part, matrix in zip(parts, matrices, strict=True):
+        if matrix.shape[1] != size:
+            raise part.refused(_other_size(matrix.shape[1], size))
+
+    def blocks() -> Iterator[tuple[list[Any], np.ndarray]]:
+        for start in range(0, len(matrices[0]), _ROWS):
+            some = [matrix[start : start + _ROWS] for matrix in matrices]
+            block = np.empty((sum(map(len, some)), size), np.float32)
+            for number, own in enumerate(some):
+                if not np.isfinite(own).all():
+                    raise parts[number].refused(_NOT_FINITE)
+                block[number :: len(some)] = own
+            yield [None] * len(block), block
+
+    return write_blocks(target, ending, blocks(), size, None, progress)
+
+
+def _matrix(part: _Part) -> Any:
+    """A part's matrix, which stays on the disk."""
+    try:
+        matrix: Any = np.lib.format.open_memmap(part.path, mode="r")
+    except Exception as error:  # NumPy's own, and those of its parser of headers
+        raise part.refused(f"it is no .npy file ({_reason(error)})") from error
+    if matrix.ndim != 2 or matrix.dtype != np.dtype("<f4"):
+        raise part.refused(
+            f"it holds {matrix.dtype} in {matrix.ndim} dimensions, not a matrix of float32"
+        )
+    if len(matrix) != part.rows:
+        raise part.refused(f"it has {len(matrix):,} rows, the manifest {part.rows:,}")
+    if matrix.offset + matrix.nbytes != part.path.stat().st_size:
+        raise part.refused("its size is not that of its matrix")
+    return matrix
+
+
+_NOT_FINITE = "a vector holds a value that is not finite"
+
+
+def _other_size(size: int, first: int) -> str:
+    return f"its vectors have {size:,} numbers, and those of the first part {first:,}"
+
+
+def _join_parquet(parts: Sequence[_Part], target: Path, ending: str, progress: Progress) -> int:
+    layouts = []
+    for part in parts:
+        try:
+            layouts.append(parquet_layout(part.path))
+        except InputError as error:
+            raise part.refused(str(error)) from error
+        id_column, size = layouts[-1]
+        if id_column != layouts[0][0]:
+            raise part.refused(f"its columns are not those of {parts[0].path.name}")
+        if size != layouts[0][1]:
+            raise part.refused(_other_size(size, layouts[0][1]))
+    id_column, size = layouts[0]
+    rows = in_turn([part.counted(_vectors(part, id_column)) for part in parts])
+    # As one run without shards writes them.
+    blocks = (
+        ([record for record, _ in block], np.stack([vector for _, vector in block]))
+        for block in in_blocks(rows, size=lambda row: len(row[0][1]))
+    )
+    return write_blocks(target, ending, blocks, size, id_column, progress)
+
+
+def _vectors(part: _Part, id_column: str | None) -> Iterator[tuple[Record, np.ndarray]]:
+    for record, vector in parquet_rows(part.path, id_column, _ROWS):
+        if record[1] is None or not np.isfinite(vector).all():
+            raise part.refused("a text is missing" if record[1] is None else _NOT_FINITE)
+        yield record, vector

@@ -1,0 +1,115 @@
+"""Files of predictions, one row per input row: JSON lines or a table, resumable."""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ownbert.errors import InputError
+from ownbert.resumable_file import ResumableFile
+
+# The separator of a table's columns by the file's extension; and the extensions of JSON lines.
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_LINES = (".jsonl", ".json", ".ndjson")
+
+
+class PredictionWriter(ResumableFile):
+    """Writes rows to a file in the format of its extension.
+
+    A table has a column for each key of the first row; a nested mapping has columns ``key.inner``,
+    and a list is written as JSON.
+
+    Args:
+        path: ends with .csv, .tsv or .jsonl, or one of these and .gz.
+        made_for: the identity of the predictions, which ``resume`` requires to be the same; None: a
+            stopped run keeps nothing.
+        resume: continue an interrupted file.
+
+    Attributes:
+        done: the number of rows so far.
+
+    Raises:
+        InputError: the extension is another one, or, with ``resume``, the identity is.
+    """
+
+    def __init__(
+        self, path: str | Path, made_for: Mapping[str, Any] | None, *, resume: bool
+    ) -> None:
+        name = Path(path).name.lower().removesuffix(".gz")
+        ending = Path(name).suffix
+        if ending not in (*SEPARATORS, *_LINES) and not Path(path).is_dir():
+            known = ", ".join([*_LINES, *SEPARATORS])
+            raise InputError(
+                f"cannot tell the kind of {path}; its name must end with one of {known}"
+            )
+        self.separator = SEPARATORS.get(ending)
+        self.columns: list[str] | None = None
+        super().__init__(path, made_for, resume=resume)
+
+    def _complete_size(self) -> int:
+        """Also reads the header of a table."""
+        if self.separator is None:
+            return super()._complete_size()
+        end = size = quotes = lines = 0
+        with self.part.open("rb") as file:
+            for line in file:
+                size += len(line)
+                # In a table a line break between quotes is part of a text.
+                quotes += line.count(b'"')
+                if line.endswith(b"\n") and quotes % 2 == 0:
+                    end, lines = size, lines + 1
+        self.done = max(0, lines - 1)
+        if lines:
+            with self.part.open(encoding="utf-8", newline="") as file:
+                self.columns = next(csv.reader(file, delimiter=self.separator))
+        return end
+
+    def write(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Append rows.
+
+        Raises:
+            InputError: a row has a column that the first one lacks.
+        """
+        super().write([self._line(row, self.done + i) for i, row in enumerate(lines, start=1)])
+
+    def _line(self, row: Mapping[str, Any], number: int) -> str:
+        if self.separator is None:
+            return json.dumps(row, ensure_ascii=False) + "\n"
+        cells, header = dict(_flat(row)), ""
+        if self.columns is None:
+            self.columns = list(cells)
+            header = joined(self.columns, self.separator)
+        if others := [name for name in cells if name not in self.columns]:
+            raise InputError(
+                f"{self.path}: answer {number:,} has {others[0]!r}, which is no column of the "
+                "first answer; write to a .jsonl file"
+            )
+        return header + joined([cells.get(name, "") for name in self.columns], self.separator)
+
+
+def joined(cells: Sequence[str], separator: str) -> str:
+    """A row of a table as its line."""
+    out = _Line()
+    # Python before 3.13 quotes the characters of the line end alone: a bare \r would end a row.
+    csv.writer(out, delimiter=separator, lineterminator="\r\n").writerow(cells)
+    return out.text.removesuffix("\r\n") + "\n"
+
+
+class _Line:
+    """A file for ``csv.writer`` that keeps the last line."""
+
+    def write(self, text: str) -> None:
+        self.text = text
+
+
+def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Column and text of each value in a row, nested ones included."""
+    for key, value in row.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        elif value is None:
+            yield f"{prefix}{key}", ""
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            yield f"{prefix}{key}", text

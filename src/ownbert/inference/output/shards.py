@@ -1,0 +1,162 @@
+"""One input for several processes: each answers its share of the rows, into a part of the output.
+
+Rows are dealt out in turn: of 16 shards the third has the rows 3, 19, 35, ... So all have equally
+many, whatever the order of the input, and nobody counts the rows before. A part stands beside the
+output (``out.3-of-16.jsonl`` for ``out.jsonl``), with a manifest that says what it is made from
+(``out.3-of-16.jsonl.manifest.json``), which ``ownbert.inference.output.merge`` compares.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ownbert import limits
+from ownbert.errors import InputError, in_short
+from ownbert.files import read_json, write_json
+
+Item = TypeVar("Item")
+
+FORMAT = 1
+_WRITTEN = re.compile(r"(\d{1,9})/(\d{1,9})")
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Shard ``number`` of ``count``, from 1.
+
+    Raises:
+        InputError: there is no such shard.
+    """
+
+    number: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.number <= self.count <= limits.SHARDS):
+            raise InputError(
+                f"shard {self.number}/{self.count} does not exist; it is 1/16, 2/16, ... 16/16 for "
+                f"16 shards, and at most {limits.SHARDS:,}"
+            )
+
+    def path(self, output: str | Path) -> Path:
+        """Where the part of ``output`` stands."""
+        name, ending = split_ending(Path(output))
+        return Path(output).with_name(f"{name}.{self.number}-of-{self.count}{ending}")
+
+    def share(self, rows: int) -> int:
+        """How many of so many rows are the shard's."""
+        return (rows - self.number) // self.count + 1
+
+
+def as_shard(given: Any) -> Shard | None:
+    """The shard that a user names: "3/16", (3, 16), or None for all rows.
+
+    Raises:
+        InputError: it is none.
+    """
+    if given is None or isinstance(given, Shard):
+        return given
+    if isinstance(given, str) and (match := _WRITTEN.fullmatch(given.strip())):
+        return Shard(int(match[1]), int(match[2]))
+    both = list(given) if isinstance(given, tuple | list) else []
+    if len(both) == 2 and all(type(each) is int for each in both):
+        return Shard(*both)
+    raise InputError(f"shard is {in_short(given)}; give its number and how many there are, as 3/16")
+
+
+def split_ending(path: Path) -> tuple[str, str]:
+    """The name of a file and its ending, to which .gz belongs."""
+    packed = path.name[-3:] if path.name.lower().endswith(".gz") else ""
+    plain = Path(path.name[: len(path.name) - len(packed)])
+    return plain.stem, plain.suffix + packed
+
+
+class DealtRows:
+    """The rows of a shard, out of all rows of an input.
+
+    Args:
+        shard: which of them.
+
+    Attributes:
+        total: how many rows the input has so far.
+        taken: how many of them are the shard's.
+    """
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self.total = self.taken = 0
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def take(self, rows: Iterable[Item], content: Callable[[Item], Any]) -> Iterator[Item]:
+        """The rows of the shard.
+
+        Args:
+            rows: all rows, which are read to their end.
+            content: what tells a row from others, as JSON has it.
+        """
+        for row in rows:
+            line = json.dumps(content(row), ensure_ascii=False, default=str) + "\n"
+            self._digest.update(line.encode("utf-8", "surrogatepass"))
+            mine = self.total % self.shard.count == self.shard.number - 1
+            self.total += 1
+            if mine:
+                self.taken += 1
+                yield row
+
+    def write_manifest(self, part: Path, made_for: Mapping[str, Any]) -> None:
+        """Describe a finished part, after all rows were taken.
+
+        Args:
+            part: the file.
+            made_for: what its rows depend on besides the input, alike in all shards.
+        """
+        manifest = {
+            "format": FORMAT,
+            "shard": self.shard.number,
+            "shards": self.shard.count,
+            "rows": self.taken,
+            "input_rows": self.total,
+            "input_digest": self._digest.hexdigest(),
+            "bytes": part.stat().st_size,
+            "sha256": sha256_of(part),
+            **made_for,
+        }
+        try:
+            write_json(manifest_path(part), manifest)
+        except BaseException:
+            part.unlink()  # nobody could join it
+            raise
+
+
+def manifest_path(part: Path) -> Path:
+    """Where the manifest of a part stands."""
+    return part.with_name(f"{part.name}.manifest.json")
+
+
+def read_manifest(part: Path) -> dict[str, Any]:
+    """The manifest of a part.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    path = manifest_path(part)
+    found = read_json(path)
+    wanted = {"shard": int, "shards": int, "rows": int, "input_rows": int, "sha256": str}
+    fits = all(type(found.get(name)) is kind for name, kind in wanted.items())
+    if not fits or min(found[name] for name, kind in wanted.items() if kind is int) < 0:
+        raise InputError(f"{path} is not the manifest of a part; run its shard again")
+    return found
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()

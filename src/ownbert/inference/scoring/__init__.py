@@ -1,0 +1,1 @@
+"""How surprising texts are."""

@@ -1,0 +1,207 @@
+"""How unusual a text is beside normal ones: learnt from normal rows alone, kept in a small file.
+
+N texts, P parts.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.checkpoint.model_files import weights_checksums
+from ownbert.errors import InputError
+from ownbert.files import atomic_path
+from ownbert.images.npz import open_npz
+from ownbert.settings import between
+from ownbert.views.normal_counts import NormalCounts
+
+NORMAL = "normal.npz"
+# The parts of a score. Beyond what normal rows have, a part grows by the mean excess of their upper
+# twentieth, or by this much where that is smaller: many normal rows have the same value.
+PARTS = {"surprisal": 0.05, "counts": 0.01, "unseen": 1.0, "order": 0.01, "length": 0.05}
+# Of these steps: the same text differs by less, as it is in another batch. And of a score.
+_SAME, _SAME_SCORE = 0.02, 0.01
+# Normal rows that are used at most, and at least.
+MOST_ROWS, _FEWEST = 20_000, 20
+_FOLDS, _UPPER = 5, 0.05
+_FORMAT = 1
+# Tokens that a reason names.
+_NAMED = 5
+_WANTED = "fit it again: ownbert score FOLDER --normal FILE"
+
+
+class NormalProfile:
+    """What the parts of normal rows are, and from which score on a text is flagged.
+
+    Args:
+        counts: what normal rows consist of.
+        normal: float32 (N, P), the parts of normal rows, each compared with other rows.
+        false_alarms: the share of normal rows that are flagged.
+        passes: of the surprisal.
+
+    Raises:
+        InputError: there are too few normal rows for that share.
+    """
+
+    def __init__(
+        self, counts: NormalCounts, normal: np.ndarray, false_alarms: float, passes: int | None
+    ) -> None:
+        between(0, 1)("false_alarms", false_alarms)
+        needed = max(_FEWEST, math.ceil(1 / false_alarms - 1e-9))
+        if len(normal) < needed:
+            raise InputError(
+                f"{len(normal):,} normal rows are too few for a false-alarm rate of "
+                f"{false_alarms:g}; it needs {needed:,} or more"
+            )
+        self.counts, self.normal, self.passes = counts, normal, passes
+        self.false_alarms = false_alarms
+        self._sorted = np.sort(normal, axis=0).astype(np.float64)
+        own = np.sort(self.weighed(normal).sum(1))
+        place = math.ceil((len(own) + 1) * (1 - false_alarms))
+        self.threshold = float(own[min(place, len(own)) - 1]) + _SAME_SCORE
+
+    @classmethod
+    def fit(
+        cls,
+        texts: Sequence[Sequence[str]],
+        surprisal: np.ndarray,
+        *,
+        false_alarms: float,
+        passes: int | None,
+    ) -> "NormalProfile":
+        """Learn from normal rows.
+
+        Each row is compared with the rows of four fifths that it is not in, so that its parts are
+        those of a new row; the profile keeps all rows.
+
+        Args:
+            texts: tokenised.
+            surprisal: (N), the mean of each.
+            false_alarms: the share of new normal rows that may be flagged.
+            passes: of the surprisal.
+        """
+        fold = np.random.default_rng(0).permutation(len(texts)) % _FOLDS
+        normal = np.zeros((len(texts), len(PARTS)), dtype=np.float32)
+        for number in range(_FOLDS if len(texts) >= _FEWEST else 0):
+            others, own = (
+                [text for text, n in zip(texts, fold, strict=True) if (n == number) == inside]
+                for inside in (False, True)
+            )
+            place = fold == number
+            normal[place], _ = _parts(NormalCounts.fit(others), own, surprisal[place])
+        counts = NormalCounts.fit(texts if len(texts) else [()])
+        return cls(counts, normal, false_alarms, passes)
+
+    def parts(
+        self, texts: Sequence[Sequence[str]], surprisal: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The weighed parts (N, P) of tokenised texts, whose sum is the score, and the number of
+        the nearest normal row (N)."""
+        parts, nearest = _parts(self.counts, texts, surprisal)
+        return self.weighed(parts), nearest
+
+    def weighed(self, parts: np.ndarray) -> np.ndarray:
+        """-ln of the share of normal rows whose part is as large or larger: float64 (N, P).
+
+        So the parts have one scale, and their sum is that of Fisher's method. Beyond the upper
+        twentieth of normal rows an exponential tail is assumed where it gives more.
+        """
+        count, found = len(self._sorted), np.empty(parts.shape)
+        for column, floor in enumerate(PARTS.values()):
+            own, x = self._sorted[:, column], parts[:, column].astype(np.float64)
+            same = _SAME * floor
+            larger = count - np.searchsorted(own, x - same, side="left")
+            upper = own[int((1 - _UPPER) * (count - 1))]
+            excess = own[own > upper + same] - upper
+            scale = max(floor, excess.mean() if len(excess) else 0.0)
+            tail = np.where(x > upper + same, (x - upper) / scale - math.log(_UPPER), 0.0)
+            found[:, column] = np.maximum(-np.log((larger + 1) / (count + 1)), tail)
+        return found
+
+    def reasons(
+        self, text: Sequence[str], surprisals: np.ndarray, weighed: np.ndarray, nearest: int
+    ) -> list[str]:
+        """The parts that are rarer than false alarms may be, the rarest first, each with the tokens
+        that it is about."""
+        least = -math.log(max(self.false_alarms, 1 / (len(self.normal) + 1))) - 1e-9
+        names, order = list(PARTS), np.argsort(-weighed, kind="stable")
+        chosen = [names[i] for i in order if weighed[i] >= least]
+        return [self._reason(name, text, surprisals, nearest) for name in chosen]
+
+    def _reason(self, name: str, text: Sequence[str], surprisals: np.ndarray, nearest: int) -> str:
+        if name == "unseen":
+            found = list(dict.fromkeys(t for t in text if not self.counts.is_seen(t)))
+        elif name == "order":
+            found = list(dict.fromkeys(" ".join(pair) for pair in self.counts.unseen_pairs(text)))
+        elif name == "counts":
+            differences = self.counts.differences(text, nearest)
+            found = [f"{token} x{own} for x{normal}" for token, own, normal in differences]
+        elif name == "surprisal":
+            order = sorted(zip(-surprisals, text, strict=True))
+            found = list(dict.fromkeys(t for value, t in order if value <= order[0][0] / 2))
+        else:
+            found = [str(len(text))]
+        more = [] if len(found) <= _NAMED else ["..."]
+        return ": ".join([name, ", ".join([*found[:_NAMED], *more])]) if found else name
+
+    def save(self, folder: Path) -> None:
+        """Write it into the folder of its model."""
+        settings = {
+            "format": _FORMAT,
+            "parts": list(PARTS),
+            "false_alarms": self.false_alarms,
+            "passes": self.passes,
+            "weights": weights_checksums(folder),
+        }
+        about = np.frombuffer(json.dumps(settings).encode(), dtype=np.uint8)
+        with atomic_path(folder / NORMAL) as path, path.open("wb") as file:
+            arrays = {"settings": about, "normal": self.normal, **self.counts.arrays()}
+            np.savez_compressed(file, **arrays)
+
+    @classmethod
+    def load(cls, folder: Path, false_alarms: float | None = None) -> "NormalProfile | None":
+        """That of a model folder; None where there is none.
+
+        Args:
+            folder: of the model.
+            false_alarms: None: as fitted.
+
+        Raises:
+            InputError: it is damaged, or was fitted with other weights.
+        """
+        path = folder / NORMAL
+        if not path.exists():
+            return None
+        with open_npz(path, _WANTED) as stored, _damage():
+            arrays = {name: np.asarray(stored[name]) for name in stored}
+            settings: Mapping[str, Any] = json.loads(arrays["settings"].tobytes())
+            if settings["format"] != _FORMAT or settings["parts"] != list(PARTS):
+                raise InputError(f"{path} is not of this version of ownbert; {_WANTED}")
+            if settings["weights"] != weights_checksums(folder):
+                raise InputError(f"{path} was fitted with other weights than those here; {_WANTED}")
+            normal = arrays["normal"]
+            if normal.ndim != 2 or normal.shape[1] != len(PARTS) or not np.isfinite(normal).all():
+                raise ValueError("parts")
+            rate = settings["false_alarms"] if false_alarms is None else false_alarms
+            return cls(NormalCounts.from_arrays(arrays), normal, rate, settings["passes"])
+
+
+@contextmanager
+def _damage() -> Iterator[None]:
+    """Errors of values of other types and sizes are those of a damaged file."""
+    try:
+        yield
+    except (TypeError, LookupError, OverflowError) as error:
+        raise ValueError(str(error)) from None
+
+
+def _parts(
+    counts: NormalCounts, texts: Sequence[Sequence[str]], surprisal: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The parts (N, P) of texts, and their nearest normal row (N)."""
+    measured, nearest = counts.measured(texts)
+    return np.stack([{"surprisal": surprisal, **measured}[p] for p in PARTS], 1), nearest

@@ -1,0 +1,88 @@
+"""How surprising the tokens of texts are to a masked language model: pseudo-log-likelihoods.
+
+n tokens of a text.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from ownbert.batches.example import Example
+from ownbert.inference.fill_mask import Filler
+from ownbert.tasks.forward.batched_forward import batches_by_tokens
+
+# How often a text is read: every 6th token is masked, about as many as in pretraining.
+PASSES = 6
+# Tokens of a forward pass; the logits of a masked one take V numbers.
+_BATCH_TOKENS = 4096
+# Tokens of a window of a model without a limit.
+_WINDOW = 512
+
+
+def surprisals(
+    filler: Filler,
+    texts: Sequence[np.ndarray],
+    passes: int | None = PASSES,
+    progress: Callable[[float], None] | None = None,
+) -> list[np.ndarray]:
+    """-ln p of each token of texts, given the others.
+
+    Each token is masked once. A text is read in ``passes`` passes, in each of which every
+    ``passes``-th token is masked. Texts longer than the model's limit are read in windows of equal
+    length.
+
+    Args:
+        filler: the model.
+        texts: ids (n) without special tokens.
+        passes: None: one token in each pass, the exact pseudo-log-likelihood.
+        progress: called with the share of the passes that are done.
+
+    Returns:
+        float32 (n) for each text, in nats.
+
+    Source: Salazar et al. 2020, Masked Language Model Scoring, equation 1.
+    """
+    form = filler.tokenizer.input_format
+    limits = [each for each in (filler.longest, filler.tokenizer.max_length) if each]
+    room = max(1, min(limits, default=_WINDOW) - form.special())
+    found = [np.zeros(len(ids), dtype=np.float32) for ids in texts]
+    # (text, first token, end, first masked token, distance between masked tokens)
+    jobs: list[tuple[int, int, int, int, int]] = []
+    for number, ids in enumerate(texts):
+        windows = -(-len(ids) // room)
+        edges = [len(ids) * i // windows for i in range(windows)] + [len(ids)]
+        for start, end in pairwise(edges):
+            step = min(passes or end - start, end - start)
+            jobs += [(number, start, end, first, step) for first in range(step)]
+    lengths = [end - start + form.special() for _, start, end, _, _ in jobs]
+    done = 0
+    for chosen in batches_by_tokens(np.argsort(lengths, kind="stable"), lengths, _BATCH_TOKENS):
+        batch = [jobs[i] for i in chosen]
+        examples = [_masked(filler, texts[n][start:end], *where) for n, start, end, *where in batch]
+        values = filler.surprisals(examples)
+        for number, start, end, first, step in batch:
+            own = found[number][start:end][first::step]
+            own[:], values = values[: len(own)], values[len(own) :]
+        done += len(batch)
+        if progress is not None:
+            progress(done / len(jobs))
+    return found
+
+
+def _masked(filler: Filler, ids: np.ndarray, first: int, step: int) -> Example:
+    """A window in which every ``step``-th token from ``first`` on is masked."""
+    tokenizer = filler.tokenizer
+    at = np.arange(first, len(ids), step)
+    hidden = np.array(ids, dtype=np.int64)
+    hidden[at] = tokenizer.mask_id
+    form = tokenizer.input_format
+    row = np.asarray(form.one(hidden.tolist()), dtype=np.int64)
+    types = np.asarray(form.types(len(row)), dtype=np.int64)
+    return Example(
+        row,
+        types,
+        masked_positions=at + form.before,
+        masked_ids=np.asarray(ids[at], dtype=np.int64),
+        order=0 * at,
+    )

@@ -1,0 +1,213 @@
+"""Relevance of tokens, or of an image's patches, for a model's answer.
+
+From attention maps alone (rollout), or with the gradient of a class's score. B sequences, S tokens
+of a sequence, H heads, C classes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ownbert.batches.batch import Batch
+from ownbert.errors import InputError
+from ownbert.inspect.observing import evaluating
+from ownbert.nn.context import AsPacked
+from ownbert.nn.model import Model
+
+
+@dataclass(frozen=True)
+class AttentionGradients:
+    """Attention maps, and the gradients of each sequence's class score with respect to them.
+
+    Args:
+        attentions, gradients: by layer, then one (H, S, S) per sequence.
+        logits: (B, C).
+        targets: (B), the class of each sequence.
+    """
+
+    attentions: Mapping[int, list[Tensor]]
+    gradients: Mapping[int, list[Tensor]]
+    logits: Tensor
+    targets: Tensor
+
+
+def attention_and_gradient(
+    model: Model,
+    batch: Batch,
+    *,
+    keep_attention: Sequence[int] | None = None,
+    target: int | str | Sequence[int] | Tensor | None = None,
+    head: str = "classification",
+) -> AttentionGradients:
+    """The attention maps of some layers, and the gradients of class scores with respect to them.
+
+    One forward and one backward pass without dropout, for any number of sequences: these do not
+    attend to each other.
+
+    Args:
+        model: with the head.
+        batch: of B sequences.
+        keep_attention: layers from 0, by default all.
+        target: a class by number or label, for all sequences or one for each; by default the one
+            with the highest score.
+        head: whose scores are used.
+
+    Raises:
+        InputError: there is no such head, layer or class.
+    """
+    if head not in model.heads:
+        raise InputError(f"the model has no head {head!r} whose score could be explained")
+    layers = sorted(set(_layers(model, keep_attention)))
+    context = replace(
+        model.encoder.plain_context(batch), keep=frozenset(layers), returned=AsPacked()
+    )
+    with evaluating(model), torch.enable_grad():
+        logits = model(batch, [head], context=context).logits[head]  # (B, C)
+        targets = _targets(model, logits.detach(), target)
+        score = logits.gather(1, targets[:, None]).sum()
+        maps = [(layer, a) for layer in layers for a in context.attentions[layer]]
+        # A layer that does not affect the score has no gradient.
+        grads = torch.autograd.grad(score, [a for _, a in maps], materialize_grads=True)
+    attentions: dict[int, list[Tensor]] = {layer: [] for layer in layers}
+    gradients: dict[int, list[Tensor]] = {layer: [] for layer in layers}
+    for (layer, attention), gradient in zip(maps, grads, strict=True):
+        attentions[layer].append(attention.detach())
+        gradients[layer].append(gradient)
+    return AttentionGradients(attentions, gradients, logits.detach(), targets)
+
+
+def rollout(attentions: Sequence[Tensor]) -> Tensor:
+    """Attention rollout: how much of each token (column) reaches each token (row).
+
+    Heads are averaged, half of each token is kept (the residual connection), and layers are
+    multiplied. Rows sum to 1.
+
+    Args:
+        attentions: (H, S, S) of each layer.
+
+    Returns:
+        (S, S).
+
+    Source: Abnar and Zuidema 2020, section 3.
+    """
+    flow = _identity(attentions[0])
+    for attention in attentions:
+        mixed = attention.float().mean(0) + _identity(attention)
+        flow = mixed / mixed.sum(-1, keepdim=True) @ flow
+    return flow
+
+
+def relevance(attentions: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
+    """How relevant each token (column) is to each token (row) for a score.
+
+    R starts as the identity, and every layer adds the mean over heads of the positive part of
+    gradient x attention, times R.
+
+    Args:
+        attentions: (H, S, S) of each layer.
+        gradients: of the score with respect to them.
+
+    Returns:
+        R (S, S).
+
+    Source: Chefer, Gur and Wolf 2021 ("Generic Attention-model Explainability"), equations 5, 6.
+    """
+    total = _identity(attentions[0])
+    for attention, gradient in zip(attentions, gradients, strict=True):
+        total = total + (attention.float() * gradient.float()).clamp(min=0).mean(0) @ total
+    return total
+
+
+def gradient_relevance(
+    model: Model,
+    batch: Batch,
+    target: int | str | Sequence[int] | Tensor | None = None,
+    *,
+    layers: Sequence[int] | None = None,
+    head: str = "classification",
+) -> list[Tensor]:
+    """The relevance (S) of the tokens of each sequence for a class: the first token's row.
+
+    The first token, which heads read, is included with its initial 1; the patches of an image
+    follow, row by row (``over_patches``).
+
+    Args:
+        model, batch, target, head: as for ``attention_and_gradient``.
+        layers: as ``keep_attention`` there.
+    """
+    return first_rows(
+        attention_and_gradient(model, batch, keep_attention=layers, target=target, head=head)
+    )
+
+
+def first_rows(found: AttentionGradients) -> list[Tensor]:
+    """The first token's row (S) of each sequence's relevance."""
+    return [
+        relevance(
+            [maps[b] for maps in found.attentions.values()],
+            [maps[b] for maps in found.gradients.values()],
+        )[0]
+        for b in range(len(found.targets))
+    ]
+
+
+def over_patches(row: Tensor, model: Model) -> Tensor:
+    """The values of a row (S) for each patch, as an image of patches (rows, columns)."""
+    image = model.config.image
+    if image is None:
+        raise InputError("the model reads text: there are no patches")
+    return row[1:].unflatten(0, image.grid)
+
+
+def class_number(model: Model, label: str) -> int:
+    """The number of a class by its label.
+
+    Raises:
+        InputError: there is no such label; the message names the known ones.
+    """
+    if label not in model.labels:
+        raise InputError(f"the model has no class {label!r}; one of {', '.join(model.labels)}")
+    return model.labels.index(label)
+
+
+def _layers(model: Model, chosen: Sequence[int] | None) -> list[int]:
+    count = len(model.encoder.schedule())
+    layers = list(range(count)) if chosen is None else list(chosen)
+    wrong = [layer for layer in layers if layer not in range(count)]
+    if wrong or not layers:
+        named = f"no layer {wrong[0]}" if wrong else "no layers to keep the attention of"
+        raise InputError(f"there is {named}; the layers are 0..{count - 1}")
+    return layers
+
+
+def _targets(
+    model: Model, logits: Tensor, target: int | str | Sequence[int] | Tensor | None
+) -> Tensor:
+    """The class (B) of each sequence."""
+    if target is None:
+        return logits.argmax(-1)
+    if isinstance(target, str):
+        target = class_number(model, target)
+    there = f"0..{logits.shape[1] - 1}"
+    try:
+        classes = torch.as_tensor(target, device=logits.device)
+    except (TypeError, ValueError, RuntimeError):  # names, rows of different lengths, huge numbers
+        raise InputError(f"target must be numbers of classes, {there}, or a label") from None
+    if classes.shape not in ((), (len(logits),)):
+        raise InputError(
+            f"target has the shape {tuple(classes.shape)}, and there are {len(logits)} sequences; "
+            "it must be one class, or one per sequence"
+        )
+    if classes.dtype == torch.bool or classes.is_floating_point() or classes.is_complex():
+        kind = str(classes.dtype).removeprefix("torch.")
+        raise InputError(f"target holds {kind}; classes are whole numbers, {there}")
+    wrong = [c for c in classes.flatten().tolist() if c not in range(logits.shape[1])]
+    if wrong:
+        raise InputError(f"there is no class {wrong[0]}; they are {there}")
+    return classes.long().expand(len(logits))
+
+
+def _identity(attention: Tensor) -> Tensor:
+    return torch.eye(attention.shape[-1], device=attention.device)

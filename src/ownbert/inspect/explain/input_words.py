@@ -1,0 +1,141 @@
+"""The words of an input, and where the model reads them. T tokens of an example."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ownbert.batches.batch import Example
+from ownbert.text.character_spans import span_in
+from ownbert.text.sentences import split_sentences
+from ownbert.text.tokenizer import Tokenizer
+
+_BYTES = np.dtype(np.int64).itemsize
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a row's texts, or a longer part of one.
+
+    Args:
+        text: the number of the text in the row.
+        start, end: its characters there, end exclusive.
+        positions: of its tokens in the example: of all its pieces, in all windows that have it.
+    """
+
+    text: int
+    start: int
+    end: int
+    positions: tuple[int, ...]
+
+
+def words_of(
+    example: Example, texts: Sequence[str], tokenizer: Tokenizer, *, are_words: bool = False
+) -> list[Word]:
+    """The words that the model reads of a row, in their order; what was cut off is missing.
+
+    Where a text stands in the example is found by its ids, so this holds for all tasks.
+
+    Args:
+        example: the row as the task encodes it.
+        texts: of the row.
+        tokenizer: that made the example.
+        are_words: the texts are the words of one text (tags), and each is a word here.
+    """
+    encodings = tokenizer.encodings(list(texts))
+    tokens = [[(t, i) for i in range(len(e.ids))] for t, e in enumerate(encodings)]
+    if are_words:
+        tokens = [[token for own in tokens for token in own]]
+    known = [encoding.ids for encoding in encodings]  # each access makes a new list
+    ids = [np.asarray([known[t][i] for t, i in own], dtype=np.int64).tobytes() for own in tokens]
+    places: dict[tuple[int, int], list[int]] = {}  # (text, token) -> positions
+    used: set[tuple[int, int]] = set()
+    for start, stretch in _stretches(example, tokenizer):
+        number, first = _place(ids, stretch, used)
+        if number is None:
+            continue
+        used.add((number, first))
+        for i, token in enumerate(tokens[number][first : first + len(stretch)]):
+            places.setdefault(token, []).append(start + i)
+    numbers, spans = [e.word_ids for e in encodings], [e.offsets for e in encodings]
+    words: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (text, word) -> its tokens
+    for text, token in sorted(places):
+        word = 0 if are_words else numbers[text][token]
+        words.setdefault((text, token if word is None else word), []).append((text, token))
+    made: list[Word] = []
+    for (text, _), own in words.items():
+        offsets = [spans[text][token] for _, token in own]
+        start, end = min(a for a, _ in offsets), max(b for _, b in offsets)
+        start, end = span_in(texts[text], start, end)
+        positions = sorted(p for token in own for p in places[token])
+        word = Word(text, start, end, tuple(positions))
+        # An accent that is a token of its own belongs to its letter.
+        follows = made and made[-1].text == text and start < made[-1].end
+        made[-1:] = [joined([made[-1], word])] if follows else [*made[-1:], word]
+    return made
+
+
+def in_one_text(words: Sequence[Word], texts: Sequence[str]) -> tuple[list[Word], str]:
+    """Words whose texts are the words of one text, with their places in that, and the text."""
+    starts = np.cumsum([0, *(len(text) + 1 for text in texts)]).tolist()
+    moved = [
+        Word(0, starts[word.text] + word.start, starts[word.text] + word.end, word.positions)
+        for word in words
+    ]
+    return moved, " ".join(texts)
+
+
+def sentences_of(words: Sequence[Word], texts: Sequence[str]) -> list[Word]:
+    """Words joined to the sentences that they are in."""
+    found: list[Word] = []
+    for number, text in enumerate(texts):
+        end = 0
+        for sentence in split_sentences(text):
+            start = text.find(sentence, end)
+            start, end = (end if start < 0 else start), max(start, end) + len(sentence)
+            own = [w for w in words if w.text == number and start <= w.start < end]
+            if own:
+                found.append(joined(own))
+    return found
+
+
+def segments_of(words: Sequence[Word], most: int) -> list[list[int]]:
+    """Indices of words in up to ``most`` stretches of about equal length."""
+    return [part.tolist() for part in np.array_split(np.arange(len(words)), min(most, len(words)))]
+
+
+def joined(words: Sequence[Word]) -> Word:
+    """Neighbouring words of one text as one."""
+    positions = sorted(p for word in words for p in word.positions)
+    return Word(words[0].text, words[0].start, words[-1].end, tuple(positions))
+
+
+def _stretches(example: Example, tokenizer: Tokenizer) -> list[tuple[int, np.ndarray]]:
+    """The stretches of ids between special tokens, each with its position in the example."""
+    borders = {*tokenizer.start_ids, tokenizer.sep_id, tokenizer.pad_id}
+    ends = set(np.cumsum(example.parts or (len(example.token_ids),)).tolist())
+    found, start = [], 0
+    for position, index in enumerate([*example.token_ids.tolist(), tokenizer.sep_id]):
+        if index in borders or position in ends:
+            if position > start:
+                found.append((start, example.token_ids[start:position]))
+            start = position + (index in borders)
+    return found
+
+
+def _place(
+    texts: Sequence[bytes], stretch: np.ndarray, used: set[tuple[int, int]]
+) -> tuple[int | None, int]:
+    """The text that has these ids and the first token of them there, if possible one that is not
+    used yet; None: no text has them."""
+    wanted, first_place = stretch.astype(np.int64).tobytes(), (None, 0)
+    for number, text in enumerate(texts):
+        start = text.find(wanted)
+        while start >= 0:
+            place = (number, start // _BYTES)
+            if start % _BYTES == 0:
+                if place not in used:
+                    return place
+                first_place = place if first_place[0] is None else first_place
+            start = text.find(wanted, start + 1)
+    return first_place

@@ -1,0 +1,106 @@
+"""Folders of ``fit`` that answer with linear models alone: the exact share of each word.
+
+An output of a linear model is a sum over the n-grams of a text, so what each word adds to it needs
+no approximation. C labels.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.checkpoint import CONFIG
+from ownbert.errors import InputError
+from ownbert.inference.blend import Blend
+from ownbert.inference.opened_blend import OpenedBlend
+from ownbert.inspect.explain.input_words import Word
+from ownbert.tasks.rows import Row
+from ownbert.views.contributions import contributions
+from ownbert.views.linear_models import LinearModel
+from ownbert.views.tokens import spans_of
+
+CONTRIBUTIONS = "contributions"
+# The likeliest answers that are named beside one.
+_ANSWERS = 3
+
+
+def answers_linearly(folder: Path, blend: Blend) -> bool:
+    """Whether linear models alone answer in a folder, or it has no network."""
+    kinds = {member.kind for member in blend.members}
+    return kinds == {"linear"} or not (folder / CONFIG).is_file()
+
+
+class LinearShares:
+    """The linear models of a folder.
+
+    Raises:
+        InputError: it has models of other kinds too.
+    """
+
+    def __init__(self, opened: OpenedBlend) -> None:
+        self.predictor = opened
+        if any(member.kind != "linear" for member in opened.blend.members):
+            raise InputError(
+                f"{opened.folder} answers with vectors of a network as well, which has no head to "
+                "explain; give fit more --minutes"
+            )
+
+    def targets(self, row: Row, wanted: str | None, most: int) -> list[tuple[int, str, float]]:
+        """(index, name, probability or number) of what is explained of the answer to a row."""
+        task: Any = self.predictor.task
+        labels = [str(label) for label in task.labels]
+        outputs = np.asarray(self.predictor.raws([row])[0][0])
+        if wanted is not None and wanted not in labels:
+            raise InputError(f"there is no label {wanted!r}; the model has {', '.join(labels[:8])}")
+        if wanted is not None:
+            chosen = [labels.index(wanted)]
+        elif task.name == "classify":
+            chosen = np.argsort(-outputs, kind="stable")[:most].tolist()
+        elif task.name == "multilabel":
+            held = np.flatnonzero(outputs >= task.threshold)
+            chosen = held.tolist() or [int(outputs.argmax())]
+        else:
+            chosen = range(len(labels))
+        return [(i, labels[i], float(outputs[i])) for i in chosen]
+
+    def answers(self, row: Row) -> tuple[tuple[str, float], ...]:
+        """The likeliest labels of a row, where it has one of several."""
+        if self.predictor.task.name != "classify":
+            return ()
+        return tuple((name, value) for _, name, value in self.targets(row, None, _ANSWERS))
+
+    def words(self, row: Row) -> list[Word]:
+        """The words of a row: what blanks separate, or single characters where there are none."""
+        kind = "chinese" if self._kind == "chinese" else "ids"
+        return [
+            Word(number, start, end, ())
+            for number, text in enumerate(row.texts)
+            for start, end in spans_of(text, kind)
+        ]
+
+    @property
+    def _kind(self) -> str:
+        return next(view.kind for _, view in self._views())
+
+    def _views(self) -> Iterator[tuple[float, Any]]:
+        """Each linear model with its weight."""
+        every = self.predictor.scores.models
+        for member, models in zip(self.predictor.blend.members, every, strict=True):
+            for view in models:
+                yield member.weight / len(models), view
+
+    def shares(self, row: Row, target: int, words: list[Word]) -> np.ndarray:
+        """(words) what each adds to the output for a label, over that for the others."""
+        found = [np.zeros(len(text)) for text in row.texts]
+        for weight, view in self._views():
+            own = _direction(view.model, target)
+            parts = contributions(view.view, row.texts, view.kind, own)
+            found = [one + weight * other for one, other in zip(found, parts, strict=True)]
+        return np.asarray([found[word.text][word.start : word.end].sum() for word in words])
+
+
+def _direction(model: LinearModel, target: int) -> np.ndarray:
+    """(F) weights of an output; of a softmax, which only compares outputs, less their mean."""
+    own = model.weights[:, target].astype(np.float64)
+    return own - model.weights.mean(1) if model.link == "softmax" else own

@@ -1,0 +1,233 @@
+"""Relevance maps drawn over images, as one PNG with one row per image."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ownbert.checkpoint import describe, load
+from ownbert.errors import InputError
+from ownbert.files import atomic_path
+from ownbert.finetuning.confusion import fitting_fonts
+from ownbert.images.image_files import ImageSource, stream_images
+from ownbert.images.pixels import Processor
+from ownbert.inspect.explain.attribution import (
+    attention_and_gradient,
+    class_number,
+    first_rows,
+    gradient_relevance,
+    over_patches,
+    rollout,
+)
+from ownbert.nn.model import Model
+from ownbert.vit import to_batch
+
+# More rows are hard to read, and might not fit into memory.
+_MOST, _BATCH = 64, 8
+_INCHES, _DPI = 2.2, 120
+_LONGEST = 26  # characters of a title
+# A colour map whose lightness rises evenly, so that equal steps of relevance look equal, also in
+# print and to those who see few colours. It covers a grey image; what is not relevant least.
+_COLOUR_MAP, _LEAST, _MOST_COVER = "viridis", 0.35, 0.75
+_DARK, _LIGHT = 0.15, 0.95  # the greys below it
+_COLUMNS = (
+    "as the model sees it",
+    "attention rollout",
+    "relevance: predicted",
+    "relevance: chosen",
+)
+
+
+@dataclass(frozen=True)
+class ImageExplanation:
+    """A model's answer for an image, and the relevance of its patches (rows, columns).
+
+    Args:
+        name: of the file.
+        pixels: (height, width, channels) as the model sees them, from 0 to 1.
+        rollout: (rows, columns), from attention alone.
+        predicted: the class with the highest score.
+        answer: its label.
+        probabilities: (C).
+        maps: class numbers and their relevance (rows, columns), the predicted one first.
+    """
+
+    name: str
+    pixels: np.ndarray
+    rollout: np.ndarray
+    predicted: int
+    answer: str
+    probabilities: np.ndarray
+    maps: list[tuple[int, np.ndarray]]
+
+
+def draw_relevance(
+    folder: str | Path,
+    images: Sequence[str | Path],
+    output: str | Path,
+    *,
+    label: str | None = None,
+    layers: Sequence[int] | None = None,
+    rows: int | None = None,
+) -> list[ImageExplanation]:
+    """Explain a model's answers for images, and draw them all into a PNG.
+
+    Args:
+        folder: of an image model with a classification head.
+        images: image files, or folders of them, at most 64 altogether.
+        output: the PNG.
+        label: a class whose relevance is drawn beside that of the predicted one.
+        layers: those whose attention is used, from 0; by default all.
+        rows: at most so many images, from the first.
+
+    Raises:
+        InputError: the model reads text, a class or layer does not exist, a file is not an image,
+            or the output is in one of the folders, where the next call would read it.
+    """
+    figure = _figure_class()
+    for source in map(Path, images):
+        if Path(output).resolve().is_relative_to(source.resolve()):
+            raise InputError(f"{output} would be read as an image of {source}; write elsewhere")
+    description = describe(folder)
+    if description.config.image is None:
+        raise InputError(f"{folder} holds a text model; relevance maps are of images")
+    model, processor = load(description), Processor.load(folder)
+    most = _MOST + 1 if rows is None else min(rows, _MOST + 1)
+    files = list(islice(chain.from_iterable(map(stream_images, images)), most))
+    if len(files) > _MOST:
+        raise InputError(f"there are more than {_MOST} images; draw fewer at a time")
+    explained = list(explain(model, processor, files, label=label, layers=layers))
+    _draw(figure, explained, model.labels, Path(output))
+    return explained
+
+
+def explain(
+    model: Model,
+    processor: Processor,
+    images: Sequence[ImageSource],
+    *,
+    label: str | None = None,
+    layers: Sequence[int] | None = None,
+) -> Iterator[ImageExplanation]:
+    """What ``draw_relevance`` draws, one image at a time."""
+    image = model.config.image
+    if image is None or (processor.size, processor.channels) != (image.size, image.channels):
+        raise InputError("the folder's preprocessor_config.json is not of its model: sizes differ")
+    chosen = None if label is None else class_number(model, label)
+    for start in range(0, len(images), _BATCH):
+        some = images[start : start + _BATCH]
+        values = processor([source.read(processor.channels) for source in some])
+        batch = to_batch(torch.from_numpy(values).to(model.device), model.config)
+        found = attention_and_gradient(model, batch, keep_attention=layers)
+        predicted: list[int] = found.targets.tolist()
+        rows = [(predicted, first_rows(found))]
+        if chosen is not None:
+            others = gradient_relevance(model, batch, chosen, layers=layers)
+            rows.append(([chosen] * len(some), others))
+        probabilities = found.logits.float().softmax(-1).cpu().numpy()
+        for b, source in enumerate(some):
+            flow = rollout([maps[b] for maps in found.attentions.values()])[0]
+            yield ImageExplanation(
+                Path(source.name).name,  # "x.npz, picture 2" of an array
+                _visible(values[b], processor),
+                over_patches(flow, model).cpu().numpy(),
+                predicted[b],
+                model.labels[predicted[b]],
+                probabilities[b],
+                [(of[b], over_patches(maps[b], model).cpu().numpy()) for of, maps in rows],
+            )
+
+
+def _visible(values: np.ndarray, processor: Processor) -> np.ndarray:
+    """(C, H, W) as the model takes them -> (H, W, C) from 0 to 1."""
+    mean, std = (np.array(x, np.float32)[:, None, None] for x in (processor.mean, processor.std))
+    white = np.float32(255 * processor.scale)
+    return np.moveaxis((values * std + mean) / white, 0, -1).clip(0, 1)
+
+
+def _figure_class() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError("relevance maps are drawn by: pip install 'ownbert[plot]'") from None
+    return Figure
+
+
+def _draw(
+    figure_class: Any, rows: Sequence[ImageExplanation], labels: Sequence[str], path: Path
+) -> None:
+    files, names, family = _titles([one.name for one in rows], labels)
+    columns = 2 + len(rows[0].maps)
+    high, wide = rows[0].pixels.shape[:2]
+    cell = _INCHES * high / wide + 0.3
+    size = (columns * (_INCHES + 0.12) + 0.75, len(rows) * cell + 0.75)
+    figure = figure_class(figsize=size, layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.04, h_pad=0.04, wspace=0.01, hspace=0.01)
+    axes = figure.subplots(len(rows), columns, squeeze=False)
+    shown = None
+    for row, one, file in zip(axes, rows, files, strict=True):
+        named = [f"{_short(names[c])}  {one.probabilities[c]:.1%}" for c, _ in one.maps]
+        titles = [_short(file), "", *named]
+        heats = [None, one.rollout, *(heat for _, heat in one.maps)]
+        for axis, heat, title in zip(row, heats, titles, strict=True):
+            shown = _panel(axis, one.pixels, heat) or shown
+            axis.set_title(title, fontsize=9, family=family, parse_math=False)
+    for axis, head in zip(axes[0], _COLUMNS, strict=False):
+        axis.annotate(
+            head,
+            (0.5, 1),
+            (0, 22),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            ha="center",
+            weight="bold",
+            fontsize=9,
+        )
+    bar = figure.colorbar(shown, ax=axes, shrink=min(1.0, 1.5 / len(rows)), pad=0.01, aspect=16)
+    bar.set_label("share of the map's largest value", fontsize=8)
+    bar.ax.tick_params(labelsize=8)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=_DPI)
+
+
+def _titles(
+    files: Sequence[str], labels: Sequence[str]
+) -> tuple[Sequence[str], Sequence[str], list[str] | None]:
+    """Titles for files and for labels, and the fonts that have all characters of both.
+
+    Where no font has the characters, they are numbers."""
+    images = [f"image {i}" for i in range(1, len(files) + 1)]
+    classes = [f"class {i}" for i in range(len(labels))]
+    for some, others in ((files, labels), (images, labels), (files, classes)):
+        if (family := fitting_fonts([*some, *others])) is not None:
+            return some, others, family
+    return images, classes, None
+
+
+def _panel(axis: Any, pixels: np.ndarray, heat: np.ndarray | None) -> Any:
+    """An image; with ``heat`` it is grey, and covered with that, patch by patch."""
+    axis.set_axis_off()
+    size = pixels.shape[:2]
+    extent = (0, size[1], size[0], 0)
+    if heat is None:
+        colours = {"cmap": "gray", "vmin": 0, "vmax": 1} if pixels.shape[2] == 1 else {}
+        axis.imshow(pixels.squeeze(-1) if colours else pixels, extent=extent, **colours)
+        return None
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap
+
+    grey = _DARK + (_LIGHT - _DARK) * pixels.mean(-1)
+    axis.imshow(grey, extent=extent, cmap="gray", vmin=0, vmax=1)
+    share = heat / max(float(heat.max()), np.finfo(np.float32).tiny)
+    colours = colormaps[_COLOUR_MAP](np.linspace(0, 1, 256))
+    colours[:, 3] = np.linspace(_LEAST, _MOST_COVER, 256)
+    return axis.imshow(share, extent=extent, cmap=ListedColormap(colours), vmin=0, vmax=1)
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

@@ -1,0 +1,85 @@
+"""Running a model on one text while observing it. T tokens, H heads, K head size."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from ownbert.batches.batch import Batch, Example, pack
+from ownbert.errors import InputError
+from ownbert.nn.context import Context
+from ownbert.nn.model import Model
+from ownbert.text.tokenizer import Tokenizer
+
+AttendObserver = Callable[[Tensor, Tensor, Tensor, Context, int], None]
+
+
+def core_model(model: nn.Module) -> Model:
+    """The packed model: ``model`` itself, or that of a model of ``ownbert.hf``.
+
+    Raises:
+        InputError: it is any other module.
+    """
+    core = model if isinstance(model, Model) else getattr(model, "model", None)
+    if not isinstance(core, Model):
+        raise InputError(f"{type(model).__name__} is not a model of OwnBERT; give one, or a folder")
+    return core
+
+
+def text_ids(text: str, tokenizer: Tokenizer) -> list[int]:
+    """The ids of a text between the special tokens."""
+    (ids,) = tokenizer.encode_batch([text])
+    return tokenizer.input_format.one(ids)
+
+
+def text_batch(model: Model, ids: Sequence[int], note: str = "") -> Batch:
+    """A batch of one text on the device of the model.
+
+    Args:
+        model: reads texts.
+        ids: of the text, special tokens included.
+        note: added to the message of the error.
+
+    Raises:
+        InputError: there are more ids than the model takes.
+    """
+    longest = model.config.max_length
+    if longest is not None and len(ids) > longest:
+        raise InputError(
+            f"the text has {len(ids):,} tokens{note}; the model takes at most {longest:,}"
+        )
+    array = np.asarray(ids, dtype=np.int64)
+    return pack([Example(array, np.zeros_like(array))]).to(model.device)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, without dropout; afterwards each module's previous mode."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def observing_attend(attention: nn.Module, observer: AttendObserver) -> Iterator[None]:
+    """Call ``observer`` with queries, keys and values (T, H, K), the context and the layer.
+
+    They are arguments of ``Attention.attend``, which no module's hook sees.
+    """
+    attend: Any = attention.attend
+
+    def observed(q: Tensor, k: Tensor, v: Tensor, context: Context, layer: int) -> Tensor:
+        observer(q, k, v, context, layer)
+        return attend(q, k, v, context, layer)
+
+    object.__setattr__(attention, "attend", observed)
+    try:
+        yield
+    finally:
+        object.__delattr__(attention, "attend")

@@ -1,0 +1,1 @@
+"""Attention: ``attend`` and its backends."""

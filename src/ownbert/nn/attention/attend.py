@@ -1,0 +1,344 @@
+"""Scaled dot-product attention over packed sequences (Vaswani et al. 2017, equation 1).
+
+T tokens, B sequences (of a group, where they are grouped), S longest sequence, H heads, K head
+size; T' and S' of the keys, where these are of another batch. Places are tokens and padding.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ownbert.batches.layout import (
+    Layout,
+    PaddedGroup,
+    PaddedIndex,
+    distances,
+    lowest,
+    visible_by_rank,
+)
+from ownbert.nn.attention import windowed
+from ownbert.nn.attention.equal_lengths import Bias, attend_equal_lengths
+from ownbert.nn.attention.manual import attend_manually
+from ownbert.nn.attention.varlen import attend_varlen, unsupported
+from ownbert.nn.fast.dropout import dropout as drop
+
+# Above that PyTorch's kernel, which never holds all scores, is as fast on a CPU, also in training.
+_LONG = 1024
+
+
+class AttentionResult(NamedTuple):
+    """What ``attend`` returns.
+
+    Args:
+        out: (T, H, K).
+        weights: if wanted, (H, S, S') of each sequence, without padding.
+    """
+
+    out: Tensor
+    weights: list[Tensor] | None
+
+
+@dataclass(frozen=True)
+class AttentionOptions:
+    """``dropout``, ``bias`` and ``weights`` as ``attend`` takes them."""
+
+    dropout: float = 0.0
+    bias: Bias | None = None
+    weights: bool = False
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to compute attention, and what it can do.
+
+    Args:
+        run: computes it.
+        dropout: whether it drops attention weights.
+        weights: whether it returns them.
+        gradients: whether it can be trained through.
+        masks: whether it takes layouts that hide keys, or whose keys are of another batch.
+        biases: whether it adds them to the scores.
+        extra_rows: whether it takes rows behind those of the layout, and gives them zeros.
+        unsupported: why it cannot take these queries and this layout, or None.
+    """
+
+    run: Callable[[Tensor, Tensor, Tensor, Layout, AttentionOptions], AttentionResult]
+    dropout: bool = True
+    weights: bool = True
+    gradients: bool = True
+    masks: bool = True
+    biases: bool = True
+    extra_rows: bool = False
+    unsupported: Callable[[Tensor, Layout], str | None] = lambda q, layout: None
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Layout,
+    *,
+    dropout: float = 0.0,
+    bias: Bias | None = None,
+    weights: bool = False,
+    backend: str | None = None,
+) -> AttentionResult:
+    """Attention of each query to the keys that ``layout`` lets it see.
+
+    Args:
+        q: (T, H, K), queries.
+        k, v: (T', H, K), keys and values; these may have another width.
+        layout: of queries and keys; rows behind its own take no part, and get zeros.
+        dropout: rate for the attention weights, which must be 0 in evaluation.
+        bias: what to add to the scores.
+        weights: also return the attention weights.
+        backend: one of ``BACKENDS``, by default the fastest that can do it; all compute the same.
+
+    Returns:
+        (T, H, K), and the weights if wanted. A query that sees no key gets the mean of all values
+        of its sequence.
+
+    Raises:
+        ValueError: the backend is not known or cannot do this.
+
+    Source: Vaswani et al. 2017, equation 1.
+    """
+    options = AttentionOptions(dropout, bias, weights)
+    training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    name = backend or _fastest(q, layout, options, training)
+    if name not in BACKENDS:
+        raise ValueError(f"attention backend {name!r} is not known; one of {', '.join(BACKENDS)}")
+    if reason := BACKENDS[name].unsupported(q, layout):
+        raise ValueError(f"attention backend {name!r} {reason}")
+    _require(BACKENDS[name], name, layout, options, training)
+    tokens = sum(layout.lengths)
+    if BACKENDS[name].extra_rows or len(q) == tokens:
+        return BACKENDS[name].run(q, k, v, layout, options)
+    sources = sum((layout.keys or layout).lengths)
+    found = BACKENDS[name].run(q[:tokens], k[:sources], v[:sources], layout, options)
+    return AttentionResult(F.pad(found.out, (0, 0, 0, 0, 0, len(q) - tokens)), found.weights)
+
+
+def _fastest(q: Tensor, layout: Layout, options: AttentionOptions, training: bool) -> str:
+    alone = not (options.dropout or options.weights or options.bias)
+    if q.device.type != "cpu" and alone and unsupported(q, layout) is None:
+        return "varlen"  # it has windows, too
+    if windowed.pays(layout) and not (options.weights or options.bias):
+        return "windowed"
+    if q.device.type != "cpu":
+        return "matmul" if options.weights else "sdpa"
+    if options.weights or (options.bias and (options.dropout or training)):
+        return "matmul"
+    long = layout.max_seqlen > _LONG
+    # On CPU the backward pass of scaled_dot_product_attention costs several times that of plain
+    # matrix products at the lengths of pretraining, and with dropout it leaves its fast kernel.
+    if options.dropout or (training and not long):
+        return "manual"
+    return "sdpa" if training or layout.hides or long else "equal_lengths"
+
+
+def _require(
+    backend: Backend, name: str, layout: Layout, options: AttentionOptions, training: bool
+) -> None:
+    """``ValueError`` for what the backend cannot do."""
+    if options.dropout and not backend.dropout:
+        raise ValueError(f"attention backend {name!r} has no dropout; asked for {options.dropout}")
+    if options.weights and not backend.weights:
+        raise ValueError(f"attention backend {name!r} keeps no weights; take matmul or reference")
+    if training and not backend.gradients:
+        raise ValueError(f"attention backend {name!r} has no gradients; take matmul or sdpa")
+    if options.bias and not backend.biases:
+        raise ValueError(f"attention backend {name!r} adds nothing to scores; take matmul or sdpa")
+    if layout.hides and not backend.masks:
+        raise ValueError(f"attention backend {name!r} hides nothing; take matmul or sdpa")
+
+
+def _reference(
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, options: AttentionOptions
+) -> AttentionResult:
+    """One sequence after the other, in the words of the equation."""
+    keys = layout.keys or layout
+    out, weights = [], []
+    parts = zip(q.split(layout.lengths), k.split(keys.lengths), v.split(keys.lengths), strict=True)
+    for b, (qs, ks, vs) in enumerate(parts):
+        queries, sources = len(qs), len(ks)
+        scores = torch.einsum("ihk,jhk->hij", qs, ks) * q.shape[-1] ** -0.5  # (H, S, S')
+        if options.bias is not None:
+            far = distances(queries, sources, torch.tensor([sources - queries], device=q.device))
+            by_head = qs.transpose(0, 1)[None], ks.transpose(0, 1)[None]  # (1, H, S, K) each
+            scores = scores + options.bias(*by_head, far)[0]
+        visible = torch.ones(queries, sources, dtype=torch.bool, device=q.device)
+        if layout.causal:
+            visible = visible.tril(sources - queries)
+        if layout.window is not None:
+            nearest, last = sources - queries - layout.window, sources - queries + layout.window
+            visible = visible.triu(nearest).tril(last)
+        if layout.mask is not None:
+            visible = visible & layout.mask[b]
+        if layout.ranks is not None:
+            own = layout.ranks.split(layout.lengths)[b]
+            visible = visible & visible_by_rank(own, layout.sees_itself)
+        scores = scores.masked_fill(~visible, lowest(scores.dtype))
+        w = drop(scores.softmax(-1), options.dropout).to(v.dtype)
+        weights.append(w)
+        out.append(torch.einsum("hij,jhk->ihk", w, vs))
+    return AttentionResult(torch.cat(out), weights if options.weights else None)
+
+
+def _matmul(
+    q: Tensor, k: Tensor, v: Tensor, group: PaddedGroup, options: AttentionOptions
+) -> tuple[Tensor, Tensor | None]:
+    """(B, H, S, K), (B, H, S', K) twice -> (B, H, S, K) and the weights (B, H, S, S')"""
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # (B, H, S, S')
+    if options.bias is not None:
+        scores = scores + _bias(q, k, group, options.bias)
+    if group.mask is not None:
+        # Nobody needs the scores again, and a sum has no backward pass of its own.
+        scores += group.hidden(scores.dtype)
+    # Autocast computes a softmax in float32; the product is in the type of the values.
+    weights = drop(scores.softmax(-1), options.dropout).to(v.dtype)
+    return weights @ v, weights
+
+
+def _sdpa(
+    q: Tensor, k: Tensor, v: Tensor, group: PaddedGroup, options: AttentionOptions
+) -> tuple[Tensor, Tensor | None]:
+    """(B, H, S, K), (B, H, S', K) twice -> (B, H, S, K)"""
+    mask = None if group.mask is None else group.hidden(q.dtype)
+    if options.bias is not None:
+        bias = _bias(q, k, group, options.bias).to(q.dtype)
+        if group.mask is not None:
+            bias = bias.masked_fill(~group.mask, lowest(q.dtype))
+        mask = bias.expand(q.shape[0], q.shape[1], *bias.shape[2:])
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=options.dropout), None
+
+
+def _bias(q: Tensor, k: Tensor, group: PaddedGroup, bias: Bias) -> Tensor:
+    """(B or 1, H, S, S'), zero for a query that sees nothing."""
+    scores = bias(q, k, group.distances)
+    return scores if group.seen is None else scores.masked_fill(~group.seen, 0)
+
+
+def _grouped(run_group: Callable[..., tuple[Tensor, Tensor | None]]):
+    """Run a padded kernel on groups of sequences of nearly equal length."""
+
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, layout: Layout, options: AttentionOptions
+    ) -> AttentionResult:
+        grouping = layout.grouping
+        q = _place(q, grouping.queries)  # (places, H, K)
+        k, v = _place(k, grouping.keys), _place(v, grouping.keys)
+        out, weights = [], {}
+        for group in grouping.groups:
+            qg = q[group.queries].unflatten(0, (group.count, -1)).transpose(1, 2)
+            kg, vg = (x[group.keys].unflatten(0, (group.count, -1)).transpose(1, 2) for x in (k, v))
+            if group.seen is not None:
+                qg = qg.masked_fill(~group.seen, 0)  # All its scores are zero: the mean of all.
+            result, kept = run_group(qg, kg, vg, group, options)  # (B, H, S, K)
+            out.append(result.transpose(1, 2).reshape(-1, *v.shape[1:]))
+            if options.weights and kept is not None:
+                weights.update(zip(group.members, kept.unbind(0), strict=True))
+        joined = out[0] if len(out) == 1 else torch.cat(out)
+        side = grouping.queries
+        if not side.same:
+            joined = _Gather.apply(joined, side.rows, side.places, side.padding)
+        return AttentionResult(joined, _cut_out(weights, layout) if options.weights else None)
+
+    return run
+
+
+def _manual(
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, options: AttentionOptions
+) -> AttentionResult:
+    return AttentionResult(attend_manually(q, k, v, layout, options.dropout), None)
+
+
+def _varlen(
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, options: AttentionOptions
+) -> AttentionResult:
+    return AttentionResult(attend_varlen(q, k, v, layout), None)
+
+
+def _windowed(
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, options: AttentionOptions
+) -> AttentionResult:
+    window = layout.window or 0
+
+    def run_group(
+        q: Tensor, k: Tensor, v: Tensor, group: PaddedGroup, options: AttentionOptions
+    ) -> tuple[Tensor, None]:
+        return windowed.attend_windowed(q, k, v, group.mask, window, options.dropout), None
+
+    return _grouped(run_group)(q, k, v, layout.without_window, options)
+
+
+def _place(x: Tensor, side: PaddedIndex) -> Tensor:
+    """Rows (T, H, K) to places (places, H, K)."""
+    if side.same:
+        return x
+    return _Scatter.apply(x, side.rows, side.places, side.padding)  # pyright: ignore[reportReturnType]
+
+
+def _cut_out(weights: dict[int, Tensor], layout: Layout) -> list[Tensor]:
+    """The weights of each sequence without its padding."""
+    keys = (layout.keys or layout).lengths
+    sizes = zip(layout.lengths, keys, strict=True)
+    return [weights[b][:, :queries, :sources] for b, (queries, sources) in enumerate(sizes)]
+
+
+def _equal_lengths(
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, options: AttentionOptions
+) -> AttentionResult:
+    return AttentionResult(attend_equal_lengths(q, k, v, layout, options.bias), None)
+
+
+class _Scatter(torch.autograd.Function):
+    """Rows (T) to places; padding gets a copy of some row, which attention masks out.
+
+    The gradient at padding is zero, so that of a row is the one at its place: a gather, where
+    autograd would add up duplicates.
+    """
+
+    @staticmethod
+    def forward(ctx, x, rows, places, padding):
+        ctx.save_for_backward(places)
+        return x[rows]
+
+    @staticmethod
+    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
+        (places,) = ctx.saved_tensors
+        return grad[places], None, None, None
+
+
+class _Gather(torch.autograd.Function):
+    """Places back to rows (T)."""
+
+    @staticmethod
+    def forward(ctx, x, rows, places, padding):
+        ctx.save_for_backward(rows, padding)
+        return x[places]
+
+    @staticmethod
+    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
+        rows, padding = ctx.saved_tensors
+        spread = grad[rows]
+        if padding is not None:
+            spread[padding] = 0
+        return spread, None, None, None
+
+
+BACKENDS = {
+    "reference": Backend(_reference),
+    "matmul": Backend(_grouped(_matmul)),
+    "sdpa": Backend(_grouped(_sdpa), weights=False),
+    "manual": Backend(_manual, weights=False, biases=False, extra_rows=True),
+    "varlen": Backend(_varlen, dropout=False, weights=False, biases=False, unsupported=unsupported),
+    "windowed": Backend(_windowed, weights=False, biases=False, unsupported=windowed.unsupported),
+    "equal_lengths": Backend(
+        _equal_lengths, dropout=False, weights=False, gradients=False, masks=False
+    ),
+}

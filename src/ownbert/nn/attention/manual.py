@@ -1,0 +1,289 @@
+"""Attention with its backward pass written out: what training on a CPU takes.
+
+The same matrix products as autograd would make, on nearly equal sequences at a time, without its
+copies: scores and their gradients of all groups lie in one piece each, and dropout draws for all of
+them at once.
+
+T tokens, B sequences of a group, S longest of them, H heads, K head size; T' and S' of the keys,
+where these are of another batch. Places are tokens and padding.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ownbert.batches.layout import Layout, PaddedGroup, PaddedIndex
+from ownbert.nn.fast.compiled import loops_for, run
+from ownbert.nn.fast.dropout import keep_some
+
+
+def attend_manually(q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout: float) -> Tensor:
+    """As ``ownbert.nn.attention.attend.attend``; it can be differentiated once.
+
+    Args:
+        q: (T, H, K).
+        k, v: (T', H, K).
+        layout: of queries and keys.
+        dropout: rate for the attention weights.
+
+    Returns:
+        (T, H, K).
+    """
+    return _Attend.apply(q.to(v.dtype), k.to(v.dtype), v, layout, dropout)  # pyright: ignore[reportReturnType]
+
+
+@dataclass(frozen=True)
+class _HeadOrder:
+    """From token by token, head beside head, to group by group, sequence by sequence, head by
+    head, and back: so the queries of a head of a sequence lie together.
+
+    tokens, heads (places H): which token and which head comes to each place; back (T H): the
+    place of each head of each token; padding: the places that no token comes to.
+    """
+
+    tokens: Tensor
+    heads: Tensor
+    back: Tensor
+    padding: Tensor | None
+    _rows: dict[int, Tensor]
+
+    def rows(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(T, H, K), as it lies in memory -> rows of K numbers, and which comes to each place."""
+        tokens, heads, size = x.shape
+        if x.stride()[1:] != (size, 1) or x.stride(0) % size:
+            x = x.contiguous()
+        width = x.stride(0) // size  # how many rows of K numbers a token takes
+        if width not in self._rows:
+            self._rows[width] = self.tokens * width + self.heads
+        return x.as_strided(((tokens - 1) * width + heads, size), (size, 1)), self._rows[width]
+
+
+def _take(*wanted: tuple[_HeadOrder, Tensor, float]) -> list[Tensor]:
+    """For an order and a tensor (T, H, K) each, with a factor -> (places H, K)"""
+    found = [(*order.rows(x), factor) for order, x, factor in wanted]
+    return _select([(x, rows, factor, len(rows)) for x, rows, factor in found])
+
+
+def _put(*wanted: tuple[_HeadOrder, Tensor, float], shapes: Sequence[torch.Size]) -> list[Tensor]:
+    """The reverse, (T, H, K) each; rows behind those of the layout become zero."""
+    found = zip(wanted, shapes, strict=True)
+    given = [(x, order.back, factor, size[0] * size[1]) for (order, x, factor), size in found]
+    return [x.view(size) for x, size in zip(_select(given), shapes, strict=True)]
+
+
+def _select(wanted: Sequence[tuple[Tensor, Tensor, float, int]]) -> list[Tensor]:
+    """For (N, K), rows of it, a factor and a count -> these rows times the factor, then zeros."""
+    outs = [x.new_empty(count, x.shape[1]) for x, _, _, count in wanted]
+    for out, (_, rows, _, _) in zip(outs, wanted, strict=True):
+        out[len(rows) :] = 0
+    xs, rows, factors, _ = zip(*wanted, strict=True)
+    if loops := loops_for(*xs):
+        scales, size = np.array(factors, np.float32), sum(out.numel() for out in outs)
+        run(loops.select, size, xs, rows, scales, tuple(outs))
+        return outs
+    for out, x, index, factor in zip(outs, xs, rows, factors, strict=True):
+        own = torch.index_select(x, 0, index, out=out[: len(index)])
+        if factor != 1.0:
+            own.mul_(factor)
+    return outs
+
+
+def _order(side: PaddedIndex, spans: Sequence[tuple[slice, int]], heads: int) -> _HeadOrder:
+    """spans: the places of each group, and of how many sequences."""
+    first, step = [], []  # of the first head, and from head to head, by place
+    for places, count in spans:
+        size = (places.stop - places.start) // count
+        at = places.start + np.arange(count)[:, None] * size
+        first.append((at * heads + np.arange(size)).ravel())
+        step.append(np.full(count * size, size))
+    start, between = (np.concatenate(parts)[:, None] for parts in (first, step))
+    order = start + between * np.arange(heads)  # (places, H)
+    tokens, numbers = np.empty((2, order.size), dtype=np.int64)
+    tokens[order] = side.rows.numpy(force=True)[:, None]
+    numbers[order] = np.arange(heads)
+    back = order[side.places.numpy(force=True)].ravel()
+    padding = None if side.padding is None else order[side.padding.numpy(force=True)].ravel()
+
+    def here(x: np.ndarray) -> Tensor:
+        return torch.from_numpy(x).to(side.rows.device)
+
+    kept = None if padding is None else here(padding)
+    return _HeadOrder(here(tokens), here(numbers), here(back), kept, {})
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Where a group lies in queries (places H, K), in keys and in scores, and its rows."""
+
+    group: PaddedGroup
+    rows: int  # B H
+    queries: slice
+    keys: slice
+    scores: slice
+
+    def queries_of(self, x: Tensor) -> Tensor:
+        """(places H, K) -> (B H, S, K)"""
+        return x[self.queries].view(self.rows, -1, x.shape[1])
+
+    def keys_of(self, x: Tensor) -> Tensor:
+        """(places' H, K) -> (B H, S', K)"""
+        return x[self.keys].view(self.rows, -1, x.shape[1])
+
+    def scores_of(self, x: Tensor) -> Tensor:
+        """Scores of all groups -> (B H, S, S')"""
+        queries = (self.queries.stop - self.queries.start) // self.rows
+        return x[self.scores].view(self.rows, queries, -1)
+
+    def zero_blind(self, x: Tensor) -> None:
+        """Zero (places H, K) where a query sees no key: its scores are equal then, as its mask."""
+        if self.group.seen is not None:
+            rows = self.queries_of(x).unflatten(0, (self.group.count, -1))  # (B, H, S, K)
+            rows.masked_fill_(~self.group.seen, 0)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The order of queries and of keys, where each group lies, and how many scores there are.
+
+    blocks: (B H, 6), as the compiled ``softmax`` takes it; None where more than padding and what
+    comes later is hidden.
+    """
+
+    queries: _HeadOrder
+    keys: _HeadOrder
+    parts: tuple[_Part, ...]
+    scores: int
+    blocks: np.ndarray | None
+
+    def softmax(self, scores: Tensor, keep: Tensor | None) -> Tensor:
+        """Attention weights, in place of scores, and returns those that are kept."""
+        loops = None if self.blocks is None else loops_for(scores)
+        if loops is not None:
+            left = None if keep is None else torch.empty_like(scores)
+            run(loops.softmax, len(scores), self.blocks, scores, keep, left)
+            return scores if left is None else left
+        for part in self.parts:
+            _softmax(part.scores_of(scores), part.group)
+        return _kept(scores, keep)
+
+    def softmax_backward(self, weights: Tensor, keep: Tensor | None, grad: Tensor) -> None:
+        """The gradient of scores, in place of that of the weights that are kept."""
+        loops = None if self.blocks is None else loops_for(weights)
+        if loops is not None:
+            run(loops.softmax_backward, len(weights), self.blocks, weights, keep, grad)
+            return
+        if keep is not None:
+            grad *= keep.to(grad.dtype)
+        for part in self.parts:
+            above, own = part.scores_of(grad), part.scores_of(weights)
+            torch.ops.aten._softmax_backward_data(above, own, -1, above.dtype, grad_input=above)
+
+
+def _kept(weights: Tensor, keep: Tensor | None) -> Tensor:
+    """The weights that dropout leaves."""
+    if keep is None:
+        return weights
+    if loops := loops_for(weights):
+        left = torch.empty_like(weights)
+        run(loops.keep_some, len(weights), weights, keep, left)
+        return left
+    return keep.to(weights.dtype).mul_(weights)
+
+
+def _plan(layout: Layout, heads: int) -> _Plan:
+    """Made once a batch and number of heads."""
+    if heads in layout.plans:
+        return layout.plans[heads]
+    grouping, parts, end = layout.grouping, [], 0
+    for group in grouping.groups:
+        rows = group.count * heads
+        sides = (group.queries, group.keys)
+        at, keys_at = (slice(s.start * heads, s.stop * heads) for s in sides)
+        start, end = end, end + (at.stop - at.start) * (keys_at.stop - keys_at.start) // rows
+        parts.append(_Part(group, rows, at, keys_at, slice(start, end)))
+    queries = _order(grouping.queries, [(g.queries, g.count) for g in grouping.groups], heads)
+    keys = queries
+    if grouping.keys is not grouping.queries:
+        keys = _order(grouping.keys, [(g.keys, g.count) for g in grouping.groups], heads)
+    plan = _Plan(queries, keys, tuple(parts), end, _blocks(layout, parts, heads))
+    layout.plans[heads] = plan
+    return plan
+
+
+def _blocks(layout: Layout, parts: Sequence[_Part], heads: int) -> np.ndarray | None:
+    if layout.mask is not None or layout.ranks is not None or layout.near:
+        return None
+    queries, sources = (np.array(x.lengths) for x in (layout, layout.keys or layout))
+    blocks = []
+    for part in parts:
+        size = part.scores.stop - part.scores.start
+        count = (part.queries.stop - part.queries.start) // part.rows
+        own = np.empty((part.rows, 6), np.int64)
+        own[:, 0] = np.arange(part.scores.start, part.scores.stop, size // part.rows)
+        own[:, 1:3] = count, size // part.rows // count
+        members = list(part.group.members)
+        own[:, 3] = own[:, 5] = sources[members].repeat(heads)
+        own[:, 4] = layout.causal
+        if layout.causal:
+            own[:, 3] -= queries[members].repeat(heads) - 1
+        blocks.append(own)
+    return np.concatenate(blocks)
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, layout, dropout):
+        plan = _plan(layout, q.shape[1])
+        ctx.shapes, ctx.plan, ctx.root = (q.shape, k.shape, v.shape), plan, q.shape[2] ** -0.5
+        keep, ctx.scale = keep_some(plan.scores, dropout, q.device) if dropout else (None, 1.0)
+        # v is scaled up in place of the weights, which are more. (places H, K) each
+        q, k, v = _take((plan.queries, q, ctx.root), (plan.keys, k, 1.0), (plan.keys, v, ctx.scale))
+        weights, out = q.new_empty(plan.scores), torch.empty_like(q)
+        for part in plan.parts:
+            part.zero_blind(q)
+            keys = part.keys_of(k).transpose(1, 2)
+            torch.bmm(part.queries_of(q), keys, out=part.scores_of(weights))
+        left = plan.softmax(weights, keep)
+        for part in plan.parts:
+            torch.bmm(part.scores_of(left), part.keys_of(v), out=part.queries_of(out))
+        ctx.save_for_backward(q, k, v, weights, keep)
+        (out,) = _put((plan.queries, out, 1.0), shapes=ctx.shapes[:1])
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v, weights, keep = ctx.saved_tensors
+        plan = ctx.plan
+        (grad,) = _take((plan.queries, grad, 1.0))
+        if plan.queries.padding is not None:
+            grad.index_fill_(0, plan.queries.padding, 0)
+        left = _kept(weights, keep)
+        scores = torch.empty_like(weights)
+        dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+        for part in plan.parts:
+            above, own = part.queries_of(grad), part.scores_of(left)
+            torch.bmm(own.transpose(1, 2), above, out=part.keys_of(dv))
+            torch.bmm(above, part.keys_of(v).transpose(1, 2), out=part.scores_of(scores))
+        plan.softmax_backward(weights, keep, scores)
+        for part in plan.parts:
+            above = part.scores_of(scores)
+            torch.bmm(above, part.keys_of(k), out=part.queries_of(dq))
+            part.zero_blind(dq)
+            torch.bmm(above.transpose(1, 2), part.queries_of(q), out=part.keys_of(dk))
+        of = (plan.queries, dq, ctx.root), (plan.keys, dk, 1.0), (plan.keys, dv, ctx.scale)
+        return *_put(*of, shapes=ctx.shapes), None, None
+
+
+def _softmax(scores: Tensor, group: PaddedGroup) -> None:
+    """In place, (B H, S, S'), over the keys that a query sees."""
+    if group.mask is not None:
+        by_sequence = scores.view(group.count, -1, *scores.shape[1:])  # (B, H, S, S')
+        by_sequence += group.hidden(scores.dtype)
+    if scores.dtype in (torch.float32, torch.float64):
+        torch.softmax(scores, -1, out=scores)
+    else:  # in float32, which is twice as fast too
+        scores.copy_(scores.softmax(-1, dtype=torch.float32))

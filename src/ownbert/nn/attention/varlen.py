@@ -1,0 +1,63 @@
+"""Attention by PyTorch's kernel for packed sequences, on a GPU.
+
+T tokens (T' those of the keys), H heads, K head size.
+"""
+
+import importlib.util
+import inspect
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from ownbert.batches.layout import Layout
+
+# Flash attention needs tensor cores of that generation.
+_CAPABILITY = (8, 0)
+_LARGEST_HEAD = 256
+
+
+def unsupported(q: Tensor, layout: Layout) -> str | None:
+    """Why the kernel cannot take these queries (T, H, K) and this layout; None if it can."""
+    if q.device.type != "cuda":
+        return f"is for a GPU, not for {q.device.type}"
+    if q.dtype not in (torch.float16, torch.bfloat16):
+        return f"takes float16 and bfloat16, not {q.dtype}"
+    if q.shape[-1] % 8 or q.shape[-1] > _LARGEST_HEAD:
+        return f"takes heads of 8, 16, ... {_LARGEST_HEAD} channels, not {q.shape[-1]}"
+    cached = layout.keys is not None and (layout.causal or layout.window is not None)
+    if layout.mask is not None or layout.ranks is not None or cached:
+        return "takes no masks, and no cache"
+    return _missing(q.device)
+
+
+@lru_cache
+def _missing(device: torch.device) -> str | None:
+    """What this GPU or this PyTorch lacks; every layer asks, and it does not change."""
+    if torch.version.hip or torch.cuda.get_device_capability(device) < _CAPABILITY:
+        return "needs an NVIDIA GPU of the Ampere generation or later"
+    if importlib.util.find_spec("torch.nn.attention.varlen") is not None:
+        from torch.nn.attention.varlen import varlen_attn
+
+        if "window_size" in inspect.signature(varlen_attn).parameters:
+            return None
+    return f"is not in PyTorch {torch.__version__}"
+
+
+def attend_varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    """As ``ownbert.nn.attention.attend.attend``: q (T, H, K), k and v (T', H, K) -> (T, H, K)."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    keys = layout.keys or layout
+    far = -1 if layout.window is None else layout.window  # -1: all
+    return varlen_attn(
+        q,
+        k,
+        v,
+        layout.offsets,
+        keys.offsets,
+        layout.max_seqlen,
+        keys.max_seqlen,
+        # The tokens before a query, and those after it unless the layout is causal.
+        window_size=(far, 0 if layout.causal else far),
+    )  # pyright: ignore[reportReturnType]

@@ -1,0 +1,63 @@
+"""Local attention of long sequences, block by block: memory grows with the length alone.
+
+B sequences of a group, S longest of them, H heads, K head size.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ownbert.batches.layout import Layout, lowest
+from ownbert.nn.fast.dropout import dropout as drop
+
+# Queries of a block at least: fewer calls, against keys that a block's first queries do not see.
+_BLOCK = 64
+
+
+def unsupported(q: Tensor, layout: Layout) -> str | None:
+    """Why this cannot compute a layout, or None."""
+    return None if layout.near_alone else "is for windows that alone hide keys"
+
+
+def pays(layout: Layout) -> bool:
+    """Whether blocks are faster than all scores, most of them hidden."""
+    return layout.near_alone and layout.max_seqlen > 4 * max(layout.window or 0, _BLOCK)
+
+
+def attend_windowed(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, window: int, dropout: float
+) -> Tensor:
+    """Attention of each query to the keys that are at most ``window`` places away.
+
+    Args:
+        q, k, v: (B, H, S, K).
+        mask: broadcastable to (B, 1, S, S), the same for all queries, false where a key is padding.
+        window: in tokens.
+        dropout: rate for the attention weights.
+
+    Returns:
+        (B, H, S, K).
+
+    Source: Beltagy, Peters, Cohan 2020 (Longformer), section 3.1, without its dilation.
+    """
+    size, length = max(window, _BLOCK), q.shape[2]
+    out = []
+    for start in range(0, length, size):
+        stop = min(start + size, length)
+        first, last = max(0, start - window), min(length, stop + window)
+        rows = torch.arange(start, stop, device=q.device)[:, None]
+        far = (rows - torch.arange(first, last, device=q.device)).abs() > window
+        hidden = far if mask is None else far | ~mask[..., first:last]
+        scores = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device)
+        scores.masked_fill_(hidden, lowest(q.dtype))
+        block = q[:, :, start:stop], k[:, :, first:last], v[:, :, first:last]
+        out.append(_attend(*block, scores, dropout))
+    return torch.cat(out, 2)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, dropout: float) -> Tensor:
+    """As ``attend_windowed``, with ``hidden`` added to the scores."""
+    if not dropout:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=hidden)
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2) + hidden
+    return drop(scores.softmax(-1), dropout).to(v.dtype) @ v

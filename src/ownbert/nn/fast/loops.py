@@ -1,0 +1,358 @@
+# pyright: reportCallIssue=false, reportArgumentType=false
+"""Loops that numba compiles: what training on a CPU does beside its matrix products.
+
+This module needs numba (the extra ``fast``); ``ownbert.nn.fast.compiled`` imports it where it is
+installed and hands it NumPy's views of tensors. Numbers are float32, or bfloat16 as the upper half
+of float32 (uint16), and are computed with in float32. Each function takes ``part`` of ``parts``
+equal shares of the work, so that each thread can have one.
+
+T tokens, D hidden, B sequences, S queries and S' keys of each, H heads, K head size.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from llvmlite import ir
+from numba import float32, int32, int64, njit, uint32, void
+from numba.extending import intrinsic
+
+from ownbert.nn.fast import openmp
+
+# Sums may be taken in any order, so that they are vectorised; no flag says that a number is never
+# infinite or NaN, since training must notice those.
+_MATH = {"reassoc", "contract", "arcp", "nsz"}
+_inlined = njit(inline="always", error_model="numpy", fastmath=_MATH)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A compiled loop.
+
+    Args:
+        part: (part, parts, *args): computes one part.
+        parts: (parts, *args): computes all, each in a thread of PyTorch's OpenMP.
+    """
+
+    part: Callable[..., None]
+    parts: Callable[..., None]
+
+
+def _compiled(function):
+    """Compiled for the types that it is called with."""
+    name = function.__name__
+    openmp.LOOPS[name] = loop = _kept(function)
+
+    def parts(parts, *args):
+        if not openmp.in_team(name, parts, args):
+            raise MemoryError("a compiled loop found no memory")
+
+    return Loop(loop, _kept(parts))
+
+
+def _kept(function):
+    """Compiled, and kept on disk where that is possible."""
+    settings = {"nogil": True, "error_model": "numpy", "fastmath": _MATH}
+    try:
+        return njit(cache=True, **settings)(function)
+    except RuntimeError:  # no folder to write to
+        return njit(**settings)(function)
+
+
+@intrinsic
+def _bits_of(context, x):
+    """float32 -> uint32 of the same bits"""
+    return uint32(float32), lambda context, b, _, args: b.bitcast(args[0], ir.IntType(32))
+
+
+@intrinsic
+def _of_bits(context, x):
+    """uint32 -> float32 of the same bits"""
+    return float32(uint32), lambda context, b, _, args: b.bitcast(args[0], ir.FloatType())
+
+
+@intrinsic
+def _wide(context, x):
+    """An element as float32."""
+
+    def generate(context, b, signature, args):
+        if x == float32:
+            return args[0]
+        bits = b.shl(b.zext(args[0], ir.IntType(32)), ir.Constant(ir.IntType(32), 16))
+        return b.bitcast(bits, ir.FloatType())
+
+    return float32(x), generate
+
+
+@intrinsic
+def _as(context, x, value):
+    """A float32 as an element of the type of ``x``, rounded to the nearest, ties to even."""
+
+    def generate(context, b, signature, args):
+        if x == float32:
+            return args[1]
+        word, half = ir.IntType(32), ir.Constant(ir.IntType(32), 0x7FFF)
+        shift, one = ir.Constant(word, 16), ir.Constant(word, 1)
+        bits = b.bitcast(args[1], word)
+        odd = b.and_(b.lshr(bits, shift), one)
+        return b.trunc(b.lshr(b.add(b.add(bits, half), odd), shift), ir.IntType(16))
+
+    return x(x, float32), generate
+
+
+@intrinsic
+def _if(context, x, keep):
+    """An element, or 0 where ``keep`` is 0 and not 1: by its bits, since a choice is slower."""
+
+    def generate(context, b, signature, args):
+        kind = ir.IntType(32 if x == float32 else 16)
+        bits = b.bitcast(args[0], kind) if x == float32 else args[0]
+        bits = b.and_(bits, b.neg(b.zext(args[1], kind)))
+        return b.bitcast(bits, ir.FloatType()) if x == float32 else bits
+
+    return x(x, keep), generate
+
+
+# Numbers before and behind an array that a loop with a sum writes to: where it lay less than some
+# registers from another that the loop reads, LLVM would take it number by number, and the sum would
+# depend on where in memory they are.
+_APART = 256
+
+# Rows and columns of a block that ``_turn`` takes.
+_SIDE = 16
+
+
+@intrinsic
+def _turn(context, source, width, target, height):
+    """Write the transpose of 16 x 16 numbers of 16 bits.
+
+    Row i is a vector; exchanging the two off-diagonal quarters of every square of 16, 8, 4 and 2
+    rows and columns turns all of it.
+
+    Args:
+        source, target: addresses of the first number.
+        width, height: numbers from one row to the next, of ``source`` and of ``target``.
+    """
+
+    def generate(context, b, signature, args):
+        word, half = ir.IntType(64), ir.IntType(16)
+        vector, places = ir.VectorType(half, _SIDE), ir.VectorType(ir.IntType(32), _SIDE)
+
+        def row(start, step, i):
+            bytes_on = b.mul(step, ir.Constant(word, 2 * i))
+            return b.inttoptr(b.add(start, bytes_on), vector.as_pointer())
+
+        rows = [b.load(row(args[0], args[1], i), align=2) for i in range(_SIDE)]
+        every = range(_SIDE)
+        for side in (8, 4, 2, 1):
+            upper = [_SIDE + j - side if j & side else j for j in every]
+            lower = [_SIDE + j if j & side else j + side for j in every]
+            upper, lower = ir.Constant(places, upper), ir.Constant(places, lower)
+            for i in (i for i in every if not i & side):
+                pair = rows[i], rows[i + side]
+                rows[i] = b.shuffle_vector(*pair, upper)
+                rows[i + side] = b.shuffle_vector(*pair, lower)
+        for i in every:
+            b.store(rows[i], row(args[2], args[3], i), align=2)
+        return context.get_dummy_value()
+
+    return void(int64, int64, int64, int64), generate
+
+
+@_inlined
+def _exp(x):
+    """e^x of a float32 of at most 0, to 2 units in the last place; below -87, e^-87.
+
+    x = n log 2 + r; e^r by the polynomial of Cephes' expf, 2^n by the bits of the exponent.
+    """
+    x = float32(-87.0) if x < float32(-87.0) else x  # max() is not vectorised; NaN stays
+    n = int32(x * float32(1.4426950408889634) - float32(0.5))  # towards zero: to the nearest
+    r = x - float32(n) * float32(0.693359375) + float32(n) * float32(2.12194440e-4)
+    p = float32(1.9875691500e-4)
+    p = p * r + float32(1.3981999507e-3)
+    p = p * r + float32(8.3334519073e-3)
+    p = p * r + float32(4.1665795894e-2)
+    p = p * r + float32(1.6666665459e-1)
+    p = p * r + float32(5.0000001201e-1)
+    p = p * r * r + r + float32(1.0)
+    return p * _of_bits(uint32((n + int32(127)) << int32(23)))
+
+
+@_inlined
+def _ordered(bits):
+    """Bits of a float32 -> int32 of the same order, and back: a maximum of whole numbers is
+    vectorised."""
+    return bits ^ ((bits >> int32(31)) & int32(0x7FFFFFFF))
+
+
+@_compiled
+def add_and_norm(part, parts, x, y, keep, scale, weight, bias, eps, out, normed, rstd):
+    """out = norm(x + dropout(y)) weight + bias; ``normed`` before weight and bias; (T, D) each.
+
+    Args:
+        keep: (T, D), 0 where y is dropped and 1 where it is scaled up; None: nothing is dropped.
+        rstd: (T), one over the standard deviation.
+    """
+    rows, size = x.shape
+    line = np.empty(size + 2 * _APART, np.float32)[_APART : _APART + size]
+    over = float32(1.0) / float32(size)
+    for t in range(rows * part // parts, rows * (part + 1) // parts):
+        xs, ys, outs, kept = x[t], y[t], out[t], normed[t]
+        total = float32(0.0)
+        if keep is None:
+            for d in range(size):
+                line[d] = _wide(xs[d]) + _wide(ys[d])
+                total += line[d]
+        else:
+            left = keep[t]
+            for d in range(size):
+                line[d] = _wide(xs[d]) + _wide(ys[d]) * (scale * float32(left[d]))
+                total += line[d]
+        mean = total * over
+        total = float32(0.0)
+        for d in range(size):
+            line[d] -= mean
+            total += line[d] * line[d]
+        r = float32(1.0) / np.sqrt(total * over + eps)
+        rstd[t] = r
+        for d in range(size):
+            value = line[d] * r
+            kept[d] = _as(kept[d], value)
+            outs[d] = _as(outs[d], value * weight[d] + bias[d])
+
+
+@_compiled
+def add_and_norm_backward(
+    part, parts, grad, normed, keep, scale, weight, rstd, of_x, of_y, of_weight, of_bias
+):
+    """The gradients of what ``add_and_norm`` takes.
+
+    Args:
+        grad: (T, D), that of ``out``.
+        of_x, of_y: (T, D).
+        of_weight, of_bias: (parts, D), begun with zeros; the sum over parts is the gradient.
+    """
+    rows, size = grad.shape
+    over = float32(1.0) / float32(size)
+    weights, biases = of_weight[part], of_bias[part]
+    for t in range(rows * part // parts, rows * (part + 1) // parts):
+        grads, kept, xs = grad[t], normed[t], of_x[t]
+        for d in range(size):
+            weights[d] += _wide(grads[d]) * _wide(kept[d])
+        for d in range(size):
+            biases[d] += _wide(grads[d])
+        total, product = float32(0.0), float32(0.0)
+        for d in range(size):
+            own = _wide(grads[d]) * weight[d]
+            total += own
+            product += own * _wide(kept[d])
+        total, product, r = total * over, product * over, rstd[t]
+        for d in range(size):
+            own = _wide(grads[d]) * weight[d]
+            xs[d] = _as(xs[d], (own - total - _wide(kept[d]) * product) * r)
+        ys = of_y[t]
+        if keep is None:
+            for d in range(size):
+                ys[d] = _as(ys[d], _wide(xs[d]))
+        else:
+            left = keep[t]
+            for d in range(size):
+                ys[d] = _as(ys[d], _wide(xs[d]) * (scale * float32(left[d])))
+
+
+@_compiled
+def select(part, parts, xs, rows, factors, outs):
+    """out = factor x[rows], for several: (N, K), (rows) -> (at least rows, K)."""
+    for n in range(len(xs)):
+        x, index, out, factor = xs[n], rows[n], outs[n], factors[n]
+        count = len(index)
+        for i in range(count * part // parts, count * (part + 1) // parts):
+            own, line = x[index[i]], out[i]
+            for k in range(len(own)):
+                line[k] = _as(line[k], factor * _wide(own[k]))
+
+
+@_compiled
+def transpose(part, parts, x, out):
+    """out = x^T: (N, M) -> (M, N), of 16 bits each."""
+    height, width = x.shape
+    source, target = x.ctypes.data, out.ctypes.data
+    down, right = height // _SIDE, width // _SIDE
+    for j in range(right * part // parts, right * (part + 1) // parts):
+        for i in range(down):
+            first = source + 2 * _SIDE * (i * width + j)
+            _turn(first, width, target + 2 * _SIDE * (j * height + i), height)
+    if part == 0:  # what no block covers
+        for i in range(height):
+            for j in range(0 if i >= down * _SIDE else right * _SIDE, width):
+                out[j, i] = x[i, j]
+
+
+@_compiled
+def softmax(part, parts, blocks, scores, keep, kept):
+    """Attention weights in place of scores, and in ``kept`` those that dropout leaves.
+
+    Args:
+        blocks: (B H, 6), of each head of each sequence: where its scores begin, S and S', how many
+            keys the first query sees, how many more each one after it, and how many there are at
+            most; those after them get no weight.
+        scores, kept: those of a block are (S, S').
+        keep: 0 where a weight is dropped, 1 elsewhere; None: nothing is, and ``kept`` is None.
+    """
+    line = np.empty(blocks[:, 2].max(), np.float32)
+    for b in range(part, len(blocks), parts):  # in turn, since the first are the longest
+        start, queries, keys, seen, more, most = blocks[b]
+        for i in range(queries):
+            first, end = start + i * keys, start + (i + 1) * keys
+            own, last = scores[first:end], max(1, min(seen + i * more, most))
+            largest = int32(-(2**31))
+            for j in range(last):
+                line[j] = _wide(own[j])
+                place = _ordered(int32(_bits_of(line[j])))
+                largest = place if place > largest else largest
+            highest = _of_bits(uint32(_ordered(largest)))
+            total = float32(0.0)
+            for j in range(last):
+                line[j] = _exp(line[j] - highest)
+                total += line[j]
+            over = float32(1.0) / total
+            for j in range(last):
+                own[j] = _as(own[j], line[j] * over)
+            for j in range(last, keys):
+                own[j] = _as(own[j], float32(0.0))
+            if keep is not None:
+                left, draws = kept[first:end], keep[first:end]
+                for j in range(keys):
+                    left[j] = _if(own[j], draws[j])
+
+
+@_compiled
+def keep_some(part, parts, x, keep, out):
+    """out = x where ``keep`` is 1, 0 where it is 0: (N) each."""
+    first, end = len(x) * part // parts, len(x) * (part + 1) // parts
+    x, keep, out = x[first:end], keep[first:end], out[first:end]
+    for i in range(len(x)):  # from 0, so that no index can be negative: else it is not vectorised
+        out[i] = _if(x[i], keep[i])
+
+
+@_compiled
+def softmax_backward(part, parts, blocks, weights, keep, grad):
+    """In place of the gradient of the weights that are kept, that of the scores, as ``softmax``."""
+    for b in range(part, len(blocks), parts):
+        start, queries, keys = blocks[b, :3]
+        for i in range(queries):
+            first, end = start + i * keys, start + (i + 1) * keys
+            own, above = weights[first:end], grad[first:end]
+            total = float32(0.0)
+            if keep is None:
+                for j in range(keys):
+                    total += _wide(own[j]) * _wide(above[j])
+                for j in range(keys):
+                    above[j] = _as(above[j], _wide(own[j]) * (_wide(above[j]) - total))
+            else:
+                draws = keep[first:end]
+                for j in range(keys):
+                    total += _wide(own[j]) * _wide(above[j]) * float32(draws[j])
+                for j in range(keys):
+                    left = _wide(above[j]) * float32(draws[j])
+                    above[j] = _as(above[j], _wide(own[j]) * (left - total))

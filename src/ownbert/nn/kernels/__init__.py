@@ -1,1 +1,0 @@
-"""What is only there to be fast: each computes the same as a few plain lines of PyTorch."""

@@ -1,0 +1,1 @@
+"""Parts that some families have, or beside a plain encoder."""

@@ -1,0 +1,173 @@
+"""Disentangled attention (He et al. 2021): what texts and distances ask of each other.
+
+T tokens, B sequences, S longest sequence (S' of the keys), H heads, K head size, D hidden; R rows
+of the table of distances that a pass needs.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ownbert.batches.layout import Layout
+from ownbert.config import Disentangled, EncoderConfig
+from ownbert.nn.fast.dropout import Dropout
+from ownbert.nn.fast.linear_layers import Linear
+
+
+class DistanceVectors(NamedTuple):
+    """The vectors of distances in one pass, and which distance has which.
+
+    Args:
+        vectors: (R, D).
+        rows: (2 reach + 1), the row of each distance from -reach to reach.
+    """
+
+    vectors: Tensor
+    rows: Tensor
+
+    def rows_of(self, distances: Tensor) -> Tensor:
+        """The rows of distances of any shape; those beyond the reach are as far as it."""
+        reach = len(self.rows) // 2
+        return self.rows[distances.clamp(-reach, reach) + reach]
+
+
+class DistanceTable(nn.Module):
+    """A vector of D numbers for each distance, or group of distances, that all layers share.
+
+    Source: He et al. 2021, section 3.1; the logarithmic groups: He et al. 2023, section 3.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        assert config.disentangled is not None
+        self.of = config.disentangled
+        self.table = nn.Embedding(2 * self.of.span, config.hidden_size)
+        self.norm = None
+        if self.of.norm_rel_ebd:
+            self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, layout: Layout) -> DistanceVectors:
+        """The vectors of the distances within the sequences of a batch."""
+        return self.within(max(layout.longest_padded) - 1)
+
+    def within(self, reach: int) -> DistanceVectors:
+        """The vectors of distances up to ``reach`` on both sides."""
+        # On the host: nothing has to wait for a device to know which rows these are.
+        rows = row_of(torch.arange(-reach, reach + 1), self.of)
+        # Short texts need few rows, and each layer multiplies all of these.
+        first, last = int(rows.min()), int(rows.max())
+        vectors = self.table.weight[first : last + 1]
+        rows = (rows - first).to(vectors.device)
+        return DistanceVectors(vectors if self.norm is None else self.norm(vectors), rows)
+
+    def extra_repr(self) -> str:
+        groups = f", groups={self.of.position_buckets}" if self.of.position_buckets else ""
+        return f"longest={self.of.max_relative_positions}{groups} on each side"
+
+
+def row_of(distances: Tensor, settings: Disentangled) -> Tensor:
+    """The rows of distances in the table, of the same shape.
+
+    Near distances, up to half of the rows on a side, have a row of their own; the others share them
+    in logarithmic steps, until from ``max_relative_positions`` on all are alike.
+
+    Source: He et al. 2023, section 3.
+    """
+    span, half = settings.span, settings.position_buckets // 2
+    groups = distances
+    if half:
+        # In float32 and in this order, as in Transformers: at a step any other rounding would give
+        # another row.
+        far = distances.abs().clamp(min=half) / half
+        longest = torch.tensor((settings.max_relative_positions - 1) / half)
+        steps = torch.ceil(far.log() / longest.log() * (half - 1)) + half
+        # With no step between the nearest and the farthest shared distance there is no number for
+        # it, and Transformers takes row 0.
+        steps = torch.where(steps.isinf(), -span * distances.sign(), steps)
+        steps = torch.where(distances.abs() <= half, distances.abs(), steps)
+        groups = (steps * distances.sign()).long()
+    return (groups + span).clamp(0, 2 * span - 1)
+
+
+class DisentangledBias(nn.Module):
+    """Scores of distances: (q_i · k(i - j) + k_j · q(i - j)) / sqrt(K (1 + n)) for n terms.
+
+    The vectors of distances become keys k and queries q by matrices of this layer: with
+    ``share_att_key`` those of its texts, else ``key`` and ``query``.
+
+    Source: He et al. 2021, equation 4.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        assert config.disentangled is not None
+        self.of = config.disentangled
+        self.heads, self.head_size = config.num_attention_heads, config.head_size
+        size = config.hidden_size
+        if not self.of.share_att_key:
+            if "c2p" in self.of.terms:
+                self.key = Linear(size, size)
+            if "p2c" in self.of.terms:
+                self.query = Linear(size, size)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def scores(
+        self, project: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]], near: DistanceVectors
+    ) -> "DistanceScores":
+        """What this layer adds to its scores in a pass.
+
+        Args:
+            project: the layer's own way from (R, D) to queries, keys and values (R, H, K).
+            near: the vectors of the pass.
+        """
+        vectors = self.dropout(near.vectors)
+        if self.of.share_att_key:
+            queries, keys, _ = project(vectors)
+        else:
+            queries, keys = (
+                matrix(vectors).unflatten(-1, (self.heads, self.head_size)) if matrix else None
+                for matrix in (getattr(self, "query", None), getattr(self, "key", None))
+            )
+        scale = self.head_size**-0.5
+        c2p = p2c = None
+        if "c2p" in self.of.terms and keys is not None:
+            c2p = keys.permute(1, 2, 0) * scale  # queries are scaled by the number of terms already
+        if "p2c" in self.of.terms and queries is not None:
+            terms = 1 + len(self.of.pos_att_type)
+            p2c = queries.permute(1, 2, 0) * (scale / math.sqrt(terms))
+        return DistanceScores(near, c2p, p2c)
+
+    def extra_repr(self) -> str:
+        matrices = "those of the texts" if self.of.share_att_key else "of their own"
+        return f"terms={', '.join(self.of.terms)}, matrices: {matrices}"
+
+
+class DistanceScores(NamedTuple):
+    """A position kind as ``attend`` takes it: the scores of distances of one layer in one pass.
+
+    Args:
+        near: which distance has which row.
+        c2p: (H, K, R), keys of distances, which queries of the text meet.
+        p2c: (H, K, R), queries of distances, which keys of the text meet.
+    """
+
+    near: DistanceVectors
+    c2p: Tensor | None
+    p2c: Tensor | None
+
+    def __call__(self, q: Tensor, k: Tensor, distances: Tensor) -> Tensor:
+        """(B, H, S, K), (B, H, S', K), (B or 1, S, S') -> (B, H, S, S')"""
+        # Each row is multiplied once; looking it up for every pair of places comes after.
+        index, scores = self.near.rows_of(distances)[:, None], q.new_zeros(())
+        if self.c2p is not None:
+            rows = index.expand(*q.shape[:2], -1, -1)
+            scores = (q @ self.c2p.to(q.dtype)).gather(-1, rows)
+        if self.p2c is not None:
+            # An index whose numbers lie side by side is looked up in less time.
+            rows = index.transpose(-1, -2).contiguous().expand(*k.shape[:2], -1, -1)
+            of_keys = (k @ self.p2c.to(k.dtype)).gather(-1, rows)  # (B, H, S', S)
+            scores = scores + of_keys.transpose(-1, -2)
+        return scores

@@ -1,0 +1,109 @@
+"""Word features beside the text: tags of every word, from columns of the rows.
+
+T tokens, W words of a batch, D hidden, F columns of features, Z numbers for the features of a word.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from ownbert.batches.batch import Batch
+from ownbert.batches.layout import Layout, make_layout
+from ownbert.batches.word_features import Features, number_tags
+from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.errors import InputError
+from ownbert.nn.fast.dropout import Dropout
+
+# Tokens that the convolution sees together.
+_WIDTH = 3
+
+
+class WordFeatures(nn.Module):
+    """The words of a text and their features: (T, D) -> (W, D + Z).
+
+    A word is the maximum over a convolution of its tokens, each feature a row of its table; the
+    features of a word go through a norm and a dense layer that mixes the columns. Special tokens
+    are words with feature 0, none. With tags of semantic roles as columns, one for each predicate,
+    it is SemBERT; there all columns share one table, and here each has its own, since tags of
+    different columns need not mean the same. A word of fewer tokens than the convolution sees is
+    continued by zeros; longer ones are not, whatever words are in the batch.
+
+    Source: Zhang et al. 2020 (SemBERT), sections 3.2 and 3.3.
+
+    Args:
+        config: of the encoder.
+        spec: of the head, with ``features`` and ``feature_size``.
+    """
+
+    def __init__(self, config: EncoderConfig, spec: HeadSpec) -> None:
+        super().__init__()
+        hidden, size = config.hidden_size, spec.feature_size
+        tables = spec.features or ()
+        self.convolution = nn.Conv1d(hidden, hidden, _WIDTH)
+        self.tables = nn.ModuleList(nn.Embedding(rows, size) for rows in tables)
+        self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        self.dense = nn.Linear(len(tables) * size, size)
+        rate = config.hidden_dropout_prob if spec.dropout is None else spec.dropout
+        self.dropout = Dropout(rate)
+        self.size = hidden + size
+
+    def forward(self, hidden: Tensor, batch: Batch) -> tuple[Tensor, Layout, Tensor]:
+        """Hidden states (T, D) -> words (W, D + Z), their layout, and the word of each token (T).
+
+        Raises:
+            InputError: the batch has no features.
+        """
+        if batch.words is None:
+            raise InputError(
+                "the model reads columns of word features beside the text, and was given texts "
+                "alone"
+            )
+        sizes, ids = batch.words[:, 0], batch.words[:, 1:]
+        count, tokens = len(sizes), len(hidden)
+        numbers = torch.arange(count, device=sizes.device)
+        word_of = torch.repeat_interleave(numbers, sizes, output_size=tokens)
+        first = sizes.cumsum(0) - sizes
+        words = self.dropout(self._words(hidden, sizes, word_of, first))
+        features = [table(ids[:, i]) for i, table in enumerate(self.tables)]
+        mixed = self.dense(self.dropout(self.norm(torch.stack(features, 1))).flatten(1))
+        counts = torch.bincount(batch.layout.sequences[first], minlength=batch.sequences)
+        layout = make_layout(counts.tolist(), hidden.device)
+        return torch.cat((words, mixed.to(words.dtype)), 1), layout, word_of
+
+    @torch.no_grad()
+    def start_from(self, pretrained: "WordFeatures", known: Features, features: Features) -> None:
+        """Take the weights of features that have learnt the same columns.
+
+        Args:
+            pretrained: of the same sizes but for the rows of the tables.
+            known: the tags that it knows.
+            features: those of this module; a tag that is not known keeps its row.
+        """
+        theirs = dict(pretrained.named_parameters())
+        for name, parameter in self.named_parameters():
+            if not name.startswith("tables."):
+                parameter.copy_(theirs[name])
+        ids = number_tags(known)
+        for number, tags in enumerate(features.values()):
+            rows = [0, *(ids[number].get(tag, -1) for tag in tags)]
+            own = [row for row, old in enumerate(rows) if old >= 0]
+            old = pretrained.get_parameter(f"tables.{number}.weight")
+            self.get_parameter(f"tables.{number}.weight")[own] = old[[rows[i] for i in own]]
+
+    def _words(self, hidden: Tensor, sizes: Tensor, word_of: Tensor, first: Tensor) -> Tensor:
+        """(T, D) -> (W, D): the largest value of each channel over the places of a word at which
+        the convolution begins."""
+        place = torch.arange(len(hidden), device=sizes.device) - first[word_of]
+        left = sizes[word_of] - place  # tokens from here to the end of the word
+        weights, bias = self.convolution.weight, self.convolution.bias
+        found = nn.functional.linear(hidden, weights[..., 0], bias)
+        for ahead in range(1, _WIDTH):
+            later = nn.functional.linear(hidden, weights[..., ahead])
+            later = nn.functional.pad(later, (0, 0, 0, ahead))[ahead:]
+            found = found + later * (left > ahead)[:, None]
+        begins = (left >= _WIDTH) | (place == 0)
+        # No value is below zero, so what begins nowhere changes no maximum.
+        found = found.relu() * begins[:, None]
+        return torch.segment_reduce(found, "max", lengths=sizes)
+
+    def extra_repr(self) -> str:
+        return "a convolution of tokens and its maximum, beside features"

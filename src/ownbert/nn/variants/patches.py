@@ -1,0 +1,74 @@
+"""Pictures as sequences: patches, the class token, positions (Dosovitskiy et al. 2021, figure 1).
+
+T tokens (patches and class tokens), B images, P patches of one, D hidden; a patch is
+channels x height x width numbers.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from ownbert.batches.batch import Batch
+from ownbert.batches.layout import make_layout
+from ownbert.config import EncoderConfig, Image
+from ownbert.errors import InputError
+from ownbert.nn.fast.dropout import Dropout
+from ownbert.nn.fast.linear_layers import Linear
+
+
+class PatchEmbeddings(nn.Module):
+    """Each patch through one matrix, the class token before them, and a learnt position added.
+
+    The matrix is a convolution whose kernel is a patch and whose step is its side. The numbers of
+    a patch go by channel, then by row, then by column, so it is the weight of a Conv2d, (D,
+    channels, height, width), flattened to two dimensions. Patches go row by row.
+
+    Source: Dosovitskiy et al. 2021, equation 1.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        image = config.image
+        assert image is not None
+        self.image = image
+        self.projection = Linear(image.patch_values, config.hidden_size)
+        self.class_token = nn.Parameter(torch.zeros(config.hidden_size))
+        self.position = nn.Embedding(image.patches + 1, config.hidden_size)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Packed batch -> (T, D).
+
+        Raises:
+            ValueError: the batch has no patches.
+        """
+        if batch.patches is None:
+            raise ValueError("this model reads images: the batch has no patches")
+        patches = batch.patches.to(self.class_token.dtype)
+        rows = self.projection(patches)  # (B P, numbers) -> (B P, D)
+        images = rows.unflatten(0, (batch.sequences, -1))  # (B, P, D)
+        first = self.class_token.to(rows.dtype).expand(len(images), 1, -1)
+        hidden = torch.cat((first, images), 1).flatten(0, 1)  # (T, D)
+        return self.dropout(hidden + self.position(batch.positions))
+
+    def extra_repr(self) -> str:
+        (height, width), (down, across) = self.image.size, self.image.patch
+        return f"{height} x {width} pixels in {self.image.patches} patches of {down} x {across}"
+
+
+def picture_batch(pixel_values: Tensor, image: Image) -> Batch:
+    """Pictures (B, C, H, W) as a packed batch on their device; gradients reach the pixels.
+
+    Raises:
+        InputError: the images have another shape than ``image`` says.
+    """
+    if pixel_values.ndim != 4 or pixel_values.shape[1:] != (image.channels, *image.size):
+        wanted = ", ".join(map(str, (image.channels, *image.size)))
+        raise InputError(f"pixel_values have shape {tuple(pixel_values.shape)}, not (B, {wanted})")
+    count, device = len(pixel_values), pixel_values.device
+    (down, across), (height, width) = image.grid, image.patch
+    cut = pixel_values.unflatten(3, (across, width)).unflatten(2, (down, height))
+    patches = cut.permute(0, 2, 4, 1, 3, 5).reshape(count * image.patches, image.patch_values)
+    layout = make_layout((image.patches + 1,) * count, device)
+    nothing = torch.zeros(count * (image.patches + 1), dtype=torch.long, device=device)
+    positions = torch.arange(image.patches + 1, device=device).repeat(count)
+    return Batch(nothing, nothing, positions, layout, patches=patches)

@@ -1,0 +1,108 @@
+"""What SesameBERT adds to an encoder: a gate of its layers, and attention blurred along the text.
+
+Both look at one sequence at a time, never at its neighbours in the batch. T tokens, B sequences, D
+hidden, L layers.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ownbert.batches.layout import Layout
+from ownbert.config import EncoderConfig
+from ownbert.errors import InputError
+from ownbert.nn.pooling import sums_per_sequence
+
+# The bottleneck of the excitation has L / 3 units, and all biases start at 0.8, as in the released
+# code: the gates are open at first.
+_RATIO, _OPEN = 3, 0.8
+
+
+class LayerGate(nn.Module):
+    """Squeeze and excitation over layers: a gate from 0 to 1 for each layer of each sequence.
+
+    Squeeze: the mean of a layer's hidden states over tokens and channels, one number per layer.
+    Excitation: gates = sigmoid(up(relu(down(squeezed)))). ``last`` is the last layer times its
+    gate, as in the released code; ``sum`` the sum of all layers times their gates, as in the paper.
+
+    Source: Su and Cheng 2019 (SesameBERT), section 3; Hu et al. 2018, section 3.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        layers, self.kind = config.num_hidden_layers, config.layer_gate
+        self.down = nn.Linear(layers, max(1, layers // _RATIO))
+        self.up = nn.Linear(max(1, layers // _RATIO), layers)
+
+    def initialize(self) -> None:
+        """Weights by He et al. 2015, and biases that leave the gates open."""
+        for linear in (self.down, self.up):
+            nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
+            nn.init.constant_(linear.bias, _OPEN)
+
+    def forward(self, layers: Sequence[Tensor], layout: Layout) -> Tensor:
+        """The hidden states after each layer, L times (T, D) -> (T, D).
+
+        Raises:
+            InputError: the rows have a mask.
+        """
+        _require_no_mask(layout)
+        wide = torch.promote_types(layers[0].dtype, torch.float32)
+        means = torch.stack([hidden.mean(1, dtype=wide) for hidden in layers], 1)  # (T, L)
+        counts = layout.cu_seqlens.diff()[:, None]
+        squeezed = (sums_per_sequence(means, layout) / counts).to(layers[0].dtype)  # (B, L)
+        return self.gated(layers, self.gates(squeezed)[layout.sequences])
+
+    def gates(self, squeezed: Tensor) -> Tensor:
+        """(B, L) -> (B, L)"""
+        return self.up(self.down(squeezed).relu()).sigmoid()
+
+    def gated(self, layers: Sequence[Tensor], gates: Tensor) -> Tensor:
+        """Layers (..., D) and their gates (..., L) -> (..., D)."""
+        if self.kind == "last":
+            return layers[-1] * gates[..., -1:]
+        total = layers[0] * gates[..., :1]
+        for number, hidden in enumerate(layers[1:], 1):
+            total = total + hidden * gates[..., number : number + 1]
+        return total
+
+    def extra_repr(self) -> str:
+        return f"{self.kind}, layers={self.down.in_features}"
+
+
+def blur(x: Tensor, layout: Layout, sigma: float) -> Tensor:
+    """Each row and its two neighbours in the sequence, by a Gaussian: (T, ...) -> (T, ...).
+
+    At its ends a sequence is continued by its own first and last row (symmetric padding).
+
+    Args:
+        x: a row per token.
+        layout: which rows are of one sequence.
+        sigma: of the Gaussian, in tokens.
+
+    Raises:
+        InputError: the rows have a mask.
+
+    Source: Su and Cheng 2019 (SesameBERT), section 3: a kernel of 3 with sigma 0.3.
+    """
+    _require_no_mask(layout)
+    before, after = layout.neighbours
+    return blurred(x, x[before], x[after], sigma)
+
+
+def blurred(x: Tensor, before: Tensor, after: Tensor, sigma: float) -> Tensor:
+    """Rows and their neighbours, all of one shape, weighted by a Gaussian whose weights add up to
+    1."""
+    side = math.exp(-1 / (2 * sigma * sigma))
+    return (x + side * (before + after)) / (1 + 2 * side)
+
+
+def _require_no_mask(layout: Layout) -> None:
+    """``InputError`` if some rows are hidden (padding): they would be mixed with the others."""
+    if layout.mask is not None:
+        raise InputError(
+            "layer_gate and attention_blur take the tokens of a text from the first to the last: "
+            "pad on the right, and give an attention_mask of (batch, length)"
+        )

@@ -1,0 +1,358 @@
+"""The settings of pretraining, with their defaults. ``ownbert.settings`` fills them in."""
+
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
+
+from ownbert import limits
+from ownbert.batches import MASKINGS
+from ownbert.config import SIZES
+from ownbert.errors import InputError
+from ownbert.settings import between, each, one_of, positive, section, setting, up_to, validate
+from ownbert.train.training_settings import DATA, MODEL, Optim, Run
+
+T = TypeVar("T")
+
+# What can be learnt, in the order of the log.
+OBJECTIVES = ("mlm", "clm", "plm", "span_corruption", "rtd", "nsp", "sop", "bow")
+# Each makes another network than BERT's, and stands alone.
+ALONE = {"plm": "XLNet", "span_corruption": "T5"}
+# The shares of the tokens that are predicted where none is given.
+_RATE, _RATE_OF_SPANS = 0.3, 0.15
+# What can be learnt beside word features: a masked word is predicted from its tags too, and the
+# others see neither tags nor the rest of a word that is to come.
+WITH_FEATURES = frozenset({"mlm", "nsp", "sop", "bow"})
+# A smaller vocabulary is hardly larger than the words that are sampled of it.
+SAMPLED_FROM = 4096
+# Of a run without a limit.
+DEFAULT_MINUTES = 5.0
+
+# Tokens per sequence where none are given: of short documents; and of those whose median has more
+# tokens than ``LONG_DOCUMENTS``, in the last part of the run. Positions that pretraining has not
+# seen are random, so a model reads no further than that; and a short sequence costs less.
+SHORT, LONG = 128, 512
+LONG_DOCUMENTS = 200
+LONG_SHARE = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainData:
+    """The corpus and the batches."""
+
+    # That a resumed run has the same corpus is seen by its content, wherever it is.
+    tokens: str = setting(
+        "", "Token store that ownbert prepare wrote.", DATA, path=True, resumable=True
+    )
+    max_length: int | None = setting(
+        None,
+        "Tokens per sequence, including special ones.",
+        DATA,
+        check=between(8, limits.LENGTH, "[]"),
+        shown=f"{SHORT}; where the documents have a median above {LONG_DOCUMENTS} tokens, {LONG} "
+        f"in the last {LONG_SHARE:.0%} of the run",
+    )
+    # Of all processes, so that a step does not depend on their number.
+    batch_tokens: int = setting(
+        2048,
+        "Tokens per batch, over all processes together.",
+        DATA,
+        check=up_to(limits.BATCH_TOKENS),
+    )
+    held_out: float = setting(
+        0.02, "Share of the documents to evaluate on.", DATA, check=between(0, 1, "[)")
+    )
+
+    def __post_init__(self) -> None:
+        validate(self, "data")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainModel:
+    """The size of the network and its first weights."""
+
+    size: str = setting(
+        "tiny", "tiny, mini, small, medium, base or large.", MODEL, check=one_of(*SIZES)
+    )
+    dropout: float = setting(
+        0.0,
+        "Dropout everywhere.",
+        MODEL,
+        check=between(0, 1, "[)"),
+    )
+    feature_size: int = setting(
+        10,
+        "Of a token store with word features: numbers that stand for the features of a word. "
+        "A masked word keeps its features, so it is predicted from them too.",
+        MODEL,
+        check=up_to(limits.WIDTH),
+    )
+    init_embeddings: str = setting(
+        "cooccurrence",
+        "Initialise word embeddings from co-occurrences in the corpus, or at random: cooccurrence "
+        "or random.",
+        MODEL,
+        check=one_of("cooccurrence", "random"),
+    )
+    init_positions: str = setting(
+        "neighbours",
+        "Let the first layer start by attending to neighbouring tokens, or with random weights: "
+        "neighbours or random.",
+        MODEL,
+        check=one_of("neighbours", "random"),
+    )
+    init_from: str | None = setting(
+        None,
+        "Start from the weights of this model folder, or hf:org/name of the hub, with its words "
+        "matched to this vocabulary.",
+        MODEL,
+        path=True,
+    )
+    init_counts: str | None = setting(
+        None,
+        "How often each of its words was in its corpus (a word and a count per line), to match "
+        "anonymised ids by rank.",
+        MODEL,
+        path=True,
+    )
+    generator: float = setting(
+        0.25, "Width of ELECTRA's generator as a share of the model's.", check=between(0, 1, "(]")
+    )
+
+    def __post_init__(self) -> None:
+        validate(self, "model")
+        if self.init_counts and not self.init_from:
+            raise InputError("model.init_counts needs model.init_from")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainTask:
+    """What is learnt together."""
+
+    # rtd's generator is what learns mlm beside it. Classifiers with few labels come out as well or
+    # better with mlm,bow than with mlm alone, and with that better than with mlm,nsp
+    # (docs/lab/pretraining.md; cf. Liu et al. 2019, 4.2).
+    objectives: tuple[str, ...] = setting(
+        ("mlm", "bow"),
+        "What to learn: mlm (masked words), clm (next words), plm (words in a random order, alone: "
+        "XLNet), span_corruption (spans that are taken out, alone: T5), rtd (replaced tokens, with "
+        "mlm), nsp (next sentence) or sop (sentence order), and bow (all words of a text from its "
+        "pooled vector); BERT: mlm,nsp.",
+        DATA,
+        check=each(one_of(*OBJECTIVES)),
+    )
+    masking: str = setting(
+        "token",
+        "What is masked as a unit: token, word, ngram or span.",
+        DATA,
+        check=one_of(*MASKINGS),
+    )
+    mask_rate: float | None = setting(
+        None,
+        "Share of tokens to predict (BERT: 0.15).",
+        DATA,
+        check=between(0, 1),
+        shown=f"{_RATE}; of span_corruption {_RATE_OF_SPANS}",
+    )
+    span_length: float = setting(
+        3.0,
+        "Mean length of the spans that span_corruption takes out, in tokens.",
+        check=between(1, limits.NGRAM, "[]"),
+    )
+    softmax: str = setting(
+        "auto",
+        "Compare a predicted word with all words (full), or with those of its batch and some drawn "
+        "ones, which is faster (sampled): auto, full or sampled.",
+        check=one_of("auto", "full", "sampled"),
+        shown=f"sampled on a CPU from {SAMPLED_FROM:,} words on, else full",
+    )
+    ngram: int = setting(3, "Longest n-gram that is masked, in tokens.", check=up_to(limits.NGRAM))
+    mlm_weight: float = setting(
+        1.0,
+        "Weight of the loss of mlm.",
+        check=between(0, limits.WEIGHT, "[]"),
+    )
+    clm_weight: float = setting(
+        1.0,
+        "Weight of the loss of clm.",
+        check=between(0, limits.WEIGHT, "[]"),
+    )
+    plm_weight: float = setting(
+        1.0,
+        "Weight of the loss of plm.",
+        check=between(0, limits.WEIGHT, "[]"),
+    )
+    span_corruption_weight: float = setting(
+        1.0,
+        "Weight of the loss of span_corruption.",
+        check=between(0, limits.WEIGHT, "[]"),
+    )
+    rtd_weight: float = setting(
+        50.0,
+        "Weight of the loss of rtd.",
+        check=between(0, limits.WEIGHT, "[]"),
+    )
+    # BERT has 1; in runs of minutes that holds back the words for long (docs/lab/pretraining.md).
+    nsp_weight: float = setting(
+        0.1,
+        "Weight of the loss of nsp.",
+        check=between(0, limits.WEIGHT, "[]"),
+    )
+    sop_weight: float = setting(
+        0.1,
+        "Weight of the loss of sop.",
+        check=between(0, limits.WEIGHT, "[]"),
+    )
+    bow_weight: float = setting(
+        1.0,
+        "Weight of the loss of bow.",
+        check=between(0, limits.WEIGHT, "[]"),
+    )
+
+    def __post_init__(self) -> None:
+        validate(self, "task")
+        for name in self.objectives:
+            positive(f"task.{name}_weight", getattr(self, f"{name}_weight"))
+        names = set(self.objectives)
+        if len(names) < len(self.objectives):
+            raise InputError(f"task.objectives names one twice: {', '.join(self.objectives)}")
+        for name, network in ALONE.items():
+            if name in names and len(names) > 1:
+                raise InputError(
+                    f"task.objectives has {name}, which makes another network ({network}) and "
+                    "stands alone"
+                )
+        if not names & {"mlm", "clm", *ALONE}:
+            raise InputError(
+                "task.objectives must have mlm, clm, plm or span_corruption; others stand beside it"
+            )
+        if names >= {"nsp", "sop"}:
+            raise InputError("task.objectives has nsp and sop, which share a head; take one")
+        if "bow" in names and "mlm" not in names:
+            raise InputError("task.objectives has bow, which stands beside mlm")
+        if "rtd" in names and names != {"mlm", "rtd"}:
+            raise InputError("task.objectives has rtd: beside it stands mlm, and nothing else")
+        if "rtd" in names and self.softmax == "sampled":
+            raise InputError("task.softmax sampled is not for rtd, which draws from all words")
+        if "span_corruption" in names and self.softmax == "sampled":
+            raise InputError("task.softmax sampled is not for span_corruption")
+
+    @property
+    def rate(self) -> float:
+        """The share of the tokens that are predicted."""
+        if self.mask_rate is not None:
+            return self.mask_rate
+        return _RATE_OF_SPANS if "span_corruption" in self.objectives else _RATE
+
+    @property
+    def pairs(self) -> str | None:
+        """The objective that is about pairs of sentences, if any."""
+        return next((name for name in self.objectives if name in ("nsp", "sop")), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseRecipe:
+    """A part of the run that learns something else.
+
+    Args:
+        share: of the run; the rest is as the recipe has it where it is not given.
+    """
+
+    share: float = 0.0
+    objectives: tuple[str, ...] | None = None
+    masking: str | None = None
+    mask_rate: float | None = None
+    span_length: float | None = None
+    nsp_weight: float | None = None
+    sop_weight: float | None = None
+    max_length: int | None = None
+    batch_tokens: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainRecipe:
+    """All settings of ``ownbert pretrain``.
+
+    Args:
+        phases: one after the other; without any the whole run is one.
+    """
+
+    seed: int = setting(0, "Seed of everything random.", check=between(0, limits.SEED, "[]"))
+    data: PretrainData = section(PretrainData())
+    model: PretrainModel = section(PretrainModel())
+    task: PretrainTask = section(PretrainTask())
+    optim: Optim = section(Optim())
+    run: Run = section(Run(), max_minutes={"shown": f"{DEFAULT_MINUTES:g} without --max-steps"})
+    phases: tuple[PhaseRecipe, ...] = ()
+
+    @property
+    def objectives(self) -> set[str]:
+        """Those of all phases."""
+        return {name for task, _ in self.parts for name in task.objectives}
+
+    def __post_init__(self) -> None:
+        validate(self)
+        if self.phases:
+            for number, phase in enumerate(self.phases, 1):
+                positive(f"phases[{number}].share", phase.share)
+            total = sum(phase.share for phase in self.phases)
+            if abs(total - 1) > 1e-6:
+                raise InputError(f"the shares of the phases add up to {total:g}; they must give 1")
+        with_rtd = ["rtd" in task.objectives for task, _ in self.parts]
+        if any(with_rtd) and self.model.init_from:
+            raise InputError("model.init_from starts from a BERT, and rtd makes an ELECTRA")
+        if any(with_rtd) and not all(with_rtd):
+            raise InputError("a phase with rtd needs it in all phases: it is another network")
+        for name, network in ALONE.items():
+            present = [name in task.objectives for task, _ in self.parts]
+            if any(present) and self.model.init_from:
+                raise InputError(
+                    f"model.init_from starts from a BERT, and {name} makes another network "
+                    f"({network})"
+                )
+            if any(present) and not all(present):
+                raise InputError(
+                    f"a phase with {name} needs it in all phases: it is another network"
+                )
+
+    @property
+    def parts(self) -> list[tuple[PretrainTask, PretrainData]]:
+        """Task and data of each phase."""
+        if not self.phases:
+            return [(self.task, self.data)]
+        return [(_over(self.task, phase), _over(self.data, phase)) for phase in self.phases]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence of any phase."""
+        return max(data.max_length or SHORT for _, data in self.parts)
+
+    def with_lengths(self, median: float, limit: int | None = None) -> "PretrainRecipe":
+        """The recipe, which names no length of sequences, with lengths that fit the documents.
+
+        Long documents are read in short sequences first and in long ones in a last phase; a run of
+        too few steps for that has long ones alone.
+
+        Args:
+            median: tokens of the documents.
+            limit: the most positions that the model can have, if any.
+
+        Source: Devlin et al. 2019, A.2 (short sequences first).
+        """
+        short, long = (length if limit is None else min(length, limit) for length in (SHORT, LONG))
+        if self.phases or median <= LONG_DOCUMENTS or long == short:
+            return replace(self, data=replace(self.data, max_length=short))
+        steps = self.run.max_steps
+        if steps is not None and steps * LONG_SHARE < 1:
+            return replace(self, data=replace(self.data, max_length=long))
+        last = PhaseRecipe(share=LONG_SHARE, max_length=long)
+        return replace(
+            self,
+            data=replace(self.data, max_length=short),
+            phases=(PhaseRecipe(share=1 - LONG_SHARE), last),
+        )
+
+
+def _over(section: T, phase: PhaseRecipe) -> T:
+    """``section`` with what the phase has otherwise."""
+    names = {f.name for f in fields(section)} & {f.name for f in fields(phase)}  # pyright: ignore
+    changes = {name: getattr(phase, name) for name in names}
+    return replace(section, **{k: v for k, v in changes.items() if v is not None})  # pyright: ignore

@@ -1,0 +1,403 @@
+"""Pretraining: from a token store to a model folder."""
+
+import contextlib
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ownbert.batches.loader import Loader, Position
+from ownbert.batches.masking import ordinary_tokens
+from ownbert.batches.sampled_softmax import CandidateSampler
+from ownbert.batches.span_corruption import with_sentinels
+from ownbert.batches.word_features import describe_features
+from ownbert.checkpoint import CONFIG, FEATURES, save
+from ownbert.checkpoint.transformer_folder import save_translation
+from ownbert.corpus.store import Store
+from ownbert.errors import InputError
+from ownbert.folders import writing
+from ownbert.inference.precision_check import MOST_TEXTS, PrecisionCheck, check_vectors
+from ownbert.nn.model import Model
+from ownbert.nn.undrawn import shapes_alone
+from ownbert.objectives import Learner
+from ownbert.pretraining.init_weights import (
+    initialise,
+    new_config,
+    new_learner,
+    unigram_log_probabilities,
+)
+from ownbert.pretraining.phase_data import PhaseData, decoder_start_id, make_phase_data
+from ownbert.pretraining.pretrain_recipe import (
+    DEFAULT_MINUTES,
+    SAMPLED_FROM,
+    WITH_FEATURES,
+    PretrainRecipe,
+)
+from ownbert.pretraining.pretrained_card import write_card
+from ownbert.pretraining.vocabulary_alignment import position_limit
+from ownbert.run.run_folder import RunFolder
+from ownbert.run.training_run import Say, TrainingRun, describe_limit
+from ownbert.settings import dump, resolve
+from ownbert.train import distributed
+from ownbert.train.device import pick_precision
+from ownbert.train.distributed import ALONE, World
+from ownbert.train.flops import matmul_rate
+from ownbert.train.job import Job, Phase
+from ownbert.train.loop import EVALUATIONS
+from ownbert.train.watch.callbacks import Callbacks
+from ownbert.train.watch.evaluation_budget import affordable_tokens
+from ownbert.train.watch.log import read_log
+
+# Peak learning rates by hidden size. Those of tiny and mini were measured in runs of five minutes;
+# those of larger sizes are cautious values for the same small batches.
+_RATES = {128: 2e-3, 256: 1.5e-3, 512: 7e-4, 768: 2e-4}
+_LARGE_RATE = 1e-4
+
+_PREVIEWED_SEQUENCES = 3
+
+
+def pretrain(
+    tokens: str | Path | None = None,
+    output: str | Path = "own-bert",
+    *,
+    config: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    resume: bool = False,
+    resume_step: int | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+    callbacks: Callbacks | None = None,
+    with_card: bool = True,
+    **options: Any,
+) -> Model:
+    """Pretrain a model on a token store and save it, its log, curves and recipe in ``output``.
+
+    Started by torchrun, all processes share the work and the first one writes.
+
+    Args:
+        resume: continue from the last saved state (or that of ``resume_step``), by the recipe in
+            ``output``; without one, start.
+        callbacks: functions to call with each row of the log, evaluation and saved model.
+        with_card: whether the run ends with a model card and curves, for which some seconds are
+            spent on comparing precisions and measuring the machine.
+        options: settings of ``PretrainRecipe`` by name (``size="mini"``, ``max_minutes=30``).
+
+    Raises:
+        InputError: ``output`` holds a model and neither ``resume`` nor ``overwrite`` is given, or
+            something in the corpus or the settings cannot be used.
+    """
+    with writing(output):
+        folder = RunFolder(output, resume=resume, overwrite=overwrite, resume_step=resume_step)
+        recipe = folder.resolve(
+            PretrainRecipe,
+            config=config,
+            overrides=overrides,
+            options=options | {"data.tokens": None if tokens is None else str(tokens)},
+        )
+        saved = folder.saved is not None and (folder.path / CONFIG).exists()
+        run = Pretraining(recipe, saved=folder.path if saved else None)
+        run.callbacks = callbacks or run.callbacks
+        run.with_card = run.with_curves = with_card
+        return run.execute(folder, quiet=quiet)
+
+
+class Pretraining(TrainingRun):
+    """A pretraining recipe with its corpus, vocabulary and examples.
+
+    Args:
+        saved: the folder of a resumed run, from which the structure of the model is read.
+    """
+
+    command = "pretrain"
+
+    def __init__(self, recipe: PretrainRecipe, *, saved: Path | None = None) -> None:
+        super().__init__(recipe.run)
+        if not recipe.data.tokens:
+            raise InputError("no token store given; make one with: ownbert prepare")
+        self.store = Store.open(recipe.data.tokens)
+        self.tokenizer, sentinels = self.store.tokenizer(), None
+        self.vocabularies = (self.tokenizer,)
+        if "span_corruption" in recipe.objectives:
+            self.tokenizer, sentinels = with_sentinels(self.tokenizer)
+            self.vocabularies += (self.tokenizer,)
+        recipe = _with_lengths(recipe, self.store)
+        _refuse_features(recipe, self.store)
+        self.config = new_config(recipe, self.tokenizer, saved)
+        self.recipe = self._completed(recipe)
+        self.identity = self._identity()
+        self.ordinary = ordinary_tokens(self.config.vocab_size, self.tokenizer.special_ids)
+        if sentinels is not None:
+            self.ordinary[sentinels] = False
+        self.unigram = unigram_log_probabilities(self.store.counts, self.ordinary)
+        self.phase_data = [
+            make_phase_data(
+                self.store,
+                self.tokenizer,
+                task,
+                data,
+                ordinary=self.ordinary,
+                unigram=self.unigram,
+                sentinels=sentinels,
+                seed=recipe.seed,
+            )
+            for task, data in recipe.parts
+        ]
+
+    def _completed(self, recipe: PretrainRecipe) -> PretrainRecipe:
+        """The recipe with everything filled in that depends on the machine and the size."""
+        known = (rate for size, rate in _RATES.items() if size >= self.config.hidden_size)
+        rate = recipe.optim.learning_rate or next(known, _LARGE_RATE)
+        run = replace(
+            recipe.run,
+            device=self.device.type,
+            precision=pick_precision(recipe.run.precision, self.device),
+        )
+        if run.max_steps is None and run.max_minutes is None:
+            run = replace(run, max_minutes=DEFAULT_MINUTES)
+        if run.max_steps and any(run.max_steps * p.share < 1 for p in recipe.phases):
+            raise InputError(f"{run.max_steps} steps are too few: a phase would have none")
+        task = replace(recipe.task, softmax=self._softmax(recipe))
+        optim = replace(recipe.optim, learning_rate=rate)
+        return replace(recipe, task=task, optim=optim, run=run)
+
+    def _softmax(self, recipe: PretrainRecipe) -> str:
+        """Whether words are compared with all or with some."""
+        if recipe.task.softmax != "auto":
+            return recipe.task.softmax
+        gains = self.device.type == "cpu" and self.config.vocab_size >= SAMPLED_FROM
+        of_all = recipe.objectives & {"rtd", "span_corruption"}
+        return "sampled" if gains and not of_all else "full"
+
+    def _identity(self) -> dict[str, str]:
+        store, tokenizer = self.store, self.vocabularies[0]
+        return {
+            "corpus": f"{store.documents:,} documents of {len(store.tokens):,} tokens "
+            f"({store.identity})",
+            "vocabulary": f"{tokenizer.vocab_size:,} tokens ({tokenizer.fingerprint()[:12]})",
+        }
+
+    def make_learner(
+        self, world: World = ALONE, *, fresh: bool = True, say: Say = lambda text: None
+    ) -> Learner:
+        objectives = [objective for data in self.phase_data for objective in data.objectives]
+        learner = new_learner(self.recipe, self.config, objectives, self.store.tags)
+        if self.recipe.task.softmax == "sampled":
+            words = torch.from_numpy(self.ordinary)
+            learner.sampler = CandidateSampler((self.unigram.exp() * words).to(self.device))
+        if fresh:
+            world.on_rank_zero(lambda: self._initialise(learner, say))
+        learner.to(self.device)
+        distributed.copy_from_first(learner, world)
+        if self.recipe.run.shard and world.size > 1:
+            distributed.shard(learner, world)
+        return learner
+
+    def _initialise(self, learner: Learner, say: Say) -> None:
+        """Set the initial weights, and report what was copied from another model, if anything."""
+        report = initialise(
+            learner,
+            self.recipe,
+            self.store,
+            self.tokenizer,
+            ordinary=self.ordinary,
+            unigram=self.unigram,
+        )
+        if report:
+            say(report)
+
+    def phases(self, learner: Learner, world: World) -> list[Phase]:
+        shares = [phase.share for phase in self.recipe.phases] or [1.0]
+        ends = [*[*accumulate(shares)][:-1], 1.0]
+        pairs = zip(self.phase_data, ends, strict=True)
+        return [self._phase(data, until, learner, world) for data, until in pairs]
+
+    def _phase(self, data: PhaseData, until: float, learner: Learner, world: World) -> Phase:
+        held_out = data.held_out_batches(self._evaluation_tokens(data))
+        loader = Loader(
+            data.examples,
+            self.recipe.seed,
+            batch_tokens=data.settings.batch_tokens,
+            process=world.rank,
+            processes=world.size,
+            device=self.device.type,
+            precision=self.recipe.run.precision,
+        )
+        return Phase(
+            loader,
+            data.objectives,
+            lambda: data.evaluate(learner, held_out, self.recipe.run.precision),
+            until,
+        )
+
+    def _evaluation_tokens(self, data: PhaseData) -> float:
+        """How many tokens an evaluation may have, by the tokens that are trained between two of
+        them; infinite where the clock decides when there is one."""
+        run = self.recipe.run
+        steps = run.eval_every or (run.max_steps or math.inf) / EVALUATIONS
+        return affordable_tokens(steps * run.accumulate * data.settings.batch_tokens)
+
+    def peak_flops(self, world: World) -> float:
+        if not self.with_card:
+            return 0.0
+        kind = torch.bfloat16 if self.recipe.run.precision == "bfloat16" else torch.float32
+        return world.total([_peak_flops(self.device, kind, torch.get_num_threads())])[0]
+
+    def save(self, learner: Learner, folder: RunFolder, world: World) -> None:
+        """Write the current model into its folder, and ELECTRA's generator into a subfolder."""
+        self.tokenizer.max_length = self.config.longest
+        output = folder.path
+        folders = {output: learner.model, output / "generator": learner.generator}
+        for path, model in folders.items():
+            if model is None:
+                continue
+            complete = distributed.gather_full_model(model)
+            if world.first and complete.decoder is not None:
+                ends = {
+                    "decoder_start_token_id": decoder_start_id(self.tokenizer),
+                    "eos_token_id": self.tokenizer.sep_id,
+                }
+                save_translation(complete, path, values=ends, tokenizer=self.tokenizer)
+            elif world.first:
+                values = {FEATURES: dict(self.store.tags)} if self.store.tags else {}
+                save(complete, path, tokenizer=self.tokenizer, values=values)
+
+    def finish(self, job: Job, folder: RunFolder) -> Model:
+        """Write the model card."""
+        model = job.state.learner.model
+        if job.world.first and self.with_card:
+            checked = self._check_precision(folder.path)
+            evaluations = [row for row in read_log(folder.path) if row.get("evaluation")]
+            warning = write_card(
+                folder.path,
+                self.recipe,
+                self.config,
+                data=self._data(),
+                metrics=evaluations[-1] if evaluations else {},
+                precision="" if checked is None else checked.sentences(),
+            )
+            if warning:
+                job.display.say(warning)
+        return model
+
+    def _check_precision(self, folder: Path) -> PrecisionCheck | None:
+        """Compare the vectors of held-out documents in bfloat16 with those in float32, where the
+        processor has it."""
+        if self.device.type != "cpu" or pick_precision("auto", self.device) != "bfloat16":
+            return None
+        spans, tokens = self.phase_data[-1].held_out.spans, self.store.tokens
+        chosen = range(0, len(spans), -(-len(spans) // MOST_TEXTS) or 1)
+        checked = check_vectors(folder, [tokens[spans.starts[i] : spans.stops[i]] for i in chosen])
+        if checked is not None:
+            checked.record(folder)
+        return checked
+
+    def _data(self) -> dict[str, str]:
+        """What is learnt from, for people."""
+        store = self.store
+        return {
+            "documents": f"{store.documents:,}",
+            "sentences": f"{store.sentences:,}",
+            "tokens": f"{len(store.tokens):,}",
+            "vocabulary": f"{self.config.vocab_size:,} tokens",
+            **({"word features": ", ".join(store.tags)} if store.tags else {}),
+            "sequences": f"{len(self.phase_data[0].examples):,} to learn from, "
+            f"{len(self.phase_data[0].held_out):,} held out",
+            "identity": store.identity,
+        }
+
+    def summary(self) -> list[str]:
+        store, config, recipe = self.store, self.config, self.recipe
+        with shapes_alone():
+            shapes = new_learner(recipe, config, (), store.tags)
+        parameters = sum(p.numel() for p in shapes.model.parameters())
+        run = recipe.run
+        # In order; what two phases have in common is named once.
+        tasks = dict.fromkeys(" + ".join(data.task.objectives) for data in self.phase_data)
+        lengths = dict.fromkeys(f"{data.settings.max_length:,}" for data in self.phase_data)
+        first = self.phase_data[0]
+        return [
+            f"{store.documents:,} documents, {store.sentences:,} sentences, "
+            f"{len(store.tokens):,} tokens, {config.vocab_size:,} in the vocabulary; "
+            f"{len(first.examples):,} sequences of up to {', then '.join(lengths)} tokens to learn "
+            f"from, {len(first.held_out):,} held out",
+            f"{recipe.model.init_from or recipe.model.size}: {config.num_hidden_layers} layers "
+            f"of {config.hidden_size}, {config.num_attention_heads} heads, "
+            f"{parameters:,} parameters; {describe_limit(run)} of {', then '.join(tasks)} on "
+            f"{run.device} in {run.precision}",
+            *([describe_features(store.tags)] if store.tags else []),
+        ]
+
+
+def _refuse_features(recipe: PretrainRecipe, store: Store) -> None:
+    others = sorted(recipe.objectives - WITH_FEATURES)
+    if store.tags and others:
+        raise InputError(
+            f"task.objectives has {others[0]}, which does not read the word features of "
+            f"{store.folder}; take {', '.join(sorted(WITH_FEATURES))} (with mlm), or prepare the "
+            "store without --feature-columns"
+        )
+
+
+def _with_lengths(recipe: PretrainRecipe, store: Store) -> PretrainRecipe:
+    """The recipe with sequence lengths that follow the documents, where it names none."""
+    if recipe.data.max_length is not None:
+        return recipe
+    lengths, source = np.diff(store.document_ends, prepend=0), recipe.model.init_from
+    return recipe.with_lengths(
+        float(np.median(lengths)) if len(lengths) else 0.0,
+        position_limit(source) if source else None,
+    )
+
+
+def preview_pretraining(
+    tokens: str | Path | None = None,
+    *,
+    config: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    **options: Any,
+) -> str:
+    """What ``pretrain`` would do, without doing it.
+
+    Returns:
+        The resolved recipe, the counts, and the first sequences of the first batch, decoded.
+    """
+    options["data.tokens"] = None if tokens is None else str(tokens)
+    run = Pretraining(resolve(PretrainRecipe, config=config, overrides=overrides, options=options))
+    first, tokenizer = run.phase_data[0], run.tokenizer
+    loader = Loader(first.examples, run.recipe.seed, batch_tokens=first.settings.batch_tokens)
+    with contextlib.closing(loader.batches(Position())) as batches:
+        batch, _ = next(batches)
+    targets: dict[int, str] = {}
+    if batch.masked_positions is not None and batch.masked_ids is not None:
+        masked = tokenizer.tokens(batch.masked_ids.tolist())
+        targets = dict(zip(batch.masked_positions.tolist(), masked, strict=True))
+    inputs = tokenizer.tokens(batch.token_ids.tolist())
+    words = [f"{t}->{targets[i]}" if i in targets else t for i, t in enumerate(inputs)]
+    lines = [
+        dump(run.recipe),
+        *run.summary(),
+        f"first batch: {batch.sequences} sequences, {batch.tokens:,} tokens, "
+        f"{len(targets):,} to predict, shown as seen->target",
+    ]
+    ends = list(accumulate(batch.layout.lengths))
+    for number, (start, end) in enumerate(
+        zip([0, *ends], ends[:_PREVIEWED_SEQUENCES], strict=False)
+    ):
+        pair = ""
+        if batch.next_sentence is not None:
+            names = ("in order", "exchanged") if first.task.pairs == "sop" else ("next", "not next")
+            pair = f"  ({names[int(batch.next_sentence[number])]})"
+        lines.append(f"{number + 1}{pair}  {' '.join(words[start:end])}")
+    return "\n".join(lines)
+
+
+@functools.cache
+def _peak_flops(device: torch.device, kind: torch.dtype, threads: int) -> float:
+    """``matmul_rate``, which takes a while, once for all runs of a process."""
+    return matmul_rate(device, kind)

@@ -1,0 +1,1 @@
+"""One module for each API of the server."""

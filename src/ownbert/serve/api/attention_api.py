@@ -1,0 +1,54 @@
+"""The attention of a model to one input, as a request asks for it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ownbert.batches.example import Example
+from ownbert.inspect.internals.attention_maps import ChosenHeads, attention_maps
+from ownbert.nn.model import Model
+from ownbert.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class AttentionQuery:
+    """An input, and the heads whose attention to it is wanted."""
+
+    example: Example
+    heads: ChosenHeads
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """The tokens of each sequence that the model reads."""
+        return self.example.parts or (len(self.example.token_ids),)
+
+    @property
+    def numbers(self) -> int:
+        """How many weights there are."""
+        return sum(n * n for n in self.lengths) * sum(map(len, self.heads.values()))
+
+
+def weights_by_sequence(
+    model: Model, tokenizer: Tokenizer, query: AttentionQuery
+) -> list[dict[str, Any]]:
+    """The tokens of each sequence, and the weights (S, S) of each layer and head."""
+    ends = np.cumsum(query.lengths)[:-1]
+    maps = attention_maps(model, query.example, query.heads)
+    return [
+        {
+            "tokens": tokenizer.tokens(ids.tolist()),
+            "layers": [
+                {
+                    "layer": layer,
+                    "heads": [
+                        {"head": head, "weights": np.round(weights.astype(np.float64), 6)}
+                        for head, weights in zip(query.heads[layer], of_layer, strict=True)
+                    ],
+                }
+                for layer, of_layer in own.items()
+            ],
+        }
+        for ids, own in zip(np.split(query.example.token_ids, ends), maps, strict=True)
+    ]

@@ -1,0 +1,292 @@
+"""The API of Hugging Face's inference endpoints, which ``huggingface_hub.InferenceClient`` calls.
+
+Every task is posted to one address as ``{"inputs": ..., "parameters": {...}}`` (feature extraction
+has its parameters beside ``inputs``), so the model's task decides what is answered.
+"""
+
+import base64
+import binascii
+import io
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request
+from scipy.special import expit, softmax
+
+from ownbert import limits
+from ownbert.serve.api.answers import json_answer
+from ownbert.serve.api.refusals import Refusal, bad_field, too_large
+from ownbert.serve.served_model import ServedModel
+from ownbert.serve.service import Service, texts_of
+from ownbert.tasks.task import ranked
+
+_TOP_WORDS = 5
+# What clients may send; some of it is a matter of the model's training and changes nothing here.
+_PARAMETERS = {
+    "text-classification": ("top_k", "function_to_apply"),
+    "token-classification": ("aggregation_strategy", "ignore_labels", "stride"),
+    "question-answering": (
+        *("top_k", "doc_stride", "max_answer_len", "max_seq_len", "max_question_len"),
+        *("handle_impossible_answer", "align_to_words"),
+    ),
+    "zero-shot-classification": ("candidate_labels", "multi_label", "hypothesis_template"),
+    "fill-mask": ("top_k", "targets"),
+    "feature-extraction": ("normalize", "prompt_name", "truncate", "truncation_direction"),
+    "sentence-similarity": ("normalize", "prompt_name", "truncate", "truncation_direction"),
+    "translation": (
+        *("src_lang", "tgt_lang", "clean_up_tokenization_spaces", "truncation"),
+        "generate_parameters",
+    ),
+}
+_AGGREGATIONS = ("none", "simple", "first", "average", "max")
+# By name, of the logits of a text (C).
+_FUNCTIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "none": lambda logits: logits,
+    "softmax": softmax,
+    "sigmoid": expit,
+}
+
+
+def router(service: Service) -> APIRouter:
+    """The routes."""
+    routes = APIRouter(tags=["Hugging Face"])
+
+    @routes.post("/")
+    async def only(request: Request) -> Any:
+        return await _answer(service, request, service.models.get(None))
+
+    @routes.post("/models/{name:path}")
+    async def named(name: str, request: Request) -> Any:
+        return await _answer(service, request, service.models.get(name))
+
+    @routes.post("/pipeline/{task}")
+    @routes.post("/pipeline/{task}/{name:path}")
+    async def pipeline(task: str, request: Request, name: str | None = None) -> Any:
+        return await _answer(service, request, service.models.get(name), task)
+
+    return routes
+
+
+async def _answer(
+    service: Service, request: Request, model: ServedModel, task: str | None = None
+) -> Any:
+    if model.task == "image":
+        return await _image(service, request, model)
+    try:
+        body = json.loads(await request.body())
+    except (ValueError, RecursionError):
+        raise Refusal(400, "the body is not JSON", "invalid_json") from None
+    if not isinstance(body, Mapping) or "inputs" not in body:
+        raise bad_field('the body must be {"inputs": ..., "parameters": {...}}', "inputs")
+    inputs = body["inputs"]
+    parameters = body.get("parameters") or {k: v for k, v in body.items() if k != "inputs"}
+    if not isinstance(parameters, Mapping):
+        raise bad_field("parameters must be an object", "parameters")
+    if task is not None and task not in _ANSWERS:
+        raise Refusal(404, f"there is no task {task!r} here", "wrong_task")
+    found = task or _task_of(model, inputs, parameters)
+    if found not in model.pipelines:
+        known = ", ".join(sorted(model.pipelines))
+        raise Refusal(422, f"the model {model.name} is for {known}, not for {found}", "wrong_task")
+    known = _PARAMETERS.get(found, ("top_k",))
+    for name in body.get("parameters") or ():
+        if name not in known:
+            listed = ", ".join(known)
+            raise bad_field(f"{found} has no parameter {name[:40]!r}, only {listed}", "parameters")
+    return await _ANSWERS[found](service, request, model, inputs, parameters)
+
+
+def _task_of(model: ServedModel, inputs: Any, parameters: Mapping[str, Any]) -> str:
+    """The task that is meant, which a client that calls one address does not name: by inputs and
+    parameters that only one task has, else what the model is for."""
+    if isinstance(inputs, Mapping) and "source_sentence" in inputs:
+        return "sentence-similarity"
+    question = {"question", "context"}
+    if isinstance(inputs, Mapping) and question <= {*inputs} and not question <= model.columns:
+        return "question-answering"
+    for name in parameters:
+        tasks = [task for task, names in _PARAMETERS.items() if name in names]
+        if len(tasks) == 1:
+            return tasks[0]
+    if model.filler is not None:
+        spelled = model.filler.spelling
+        texts = texts_of(inputs)
+        return "fill-mask" if any(map(spelled.search, texts)) else "feature-extraction"
+    return "feature-extraction" if model.task == "embed" else model.pipeline
+
+
+def _top(parameters: Mapping[str, Any], default: int | None) -> int | None:
+    top = parameters.get("top_k", default)
+    if top is not None and (not isinstance(top, int) or isinstance(top, bool) or top < 1):
+        raise bad_field(f"top_k is {top!r}; it must be a whole number from 1", "top_k")
+    return top
+
+
+async def _classify(
+    service: Service, request: Request, model: ServedModel, inputs: Any, parameters: Any
+) -> Any:
+    applied = {"regress": "none", "multilabel": "sigmoid"}.get(model.task, "softmax")
+    wanted = parameters.get("function_to_apply") or applied
+    if not isinstance(wanted, str) or wanted not in _FUNCTIONS:
+        known = ", ".join(_FUNCTIONS)
+        raise bad_field(f"function_to_apply is {wanted!r}; one of {known}", "parameters")
+    rows = inputs if isinstance(inputs, list) else [inputs]
+    top = _top(parameters, None)
+    if wanted != applied:
+        logits = await service.logits(request, model, rows)
+        return [ranked(model.labels, _FUNCTIONS[wanted](each))[:top] for each in logits]
+    decided = await service.decide(request, model, rows)
+    found = [model.answer(*each, top_k=top) for each in decided]
+    return [each if isinstance(each, list) else [each] for each in found]
+
+
+async def _tag(
+    service: Service, request: Request, model: ServedModel, inputs: Any, parameters: Any
+) -> Any:
+    how = parameters.get("aggregation_strategy", "simple")
+    if how not in _AGGREGATIONS:
+        known = ", ".join(_AGGREGATIONS)
+        raise bad_field(f"aggregation_strategy is {how!r}; one of {known}", "parameters")
+    ignored = texts_of(parameters.get("ignore_labels") or [], "ignore_labels")
+    single = not isinstance(inputs, list)
+    decided = await service.decide(request, model, [inputs] if single else inputs)
+    # Every word has one tag, so all ways of joining the tags of its pieces are the same.
+    work = model.words if how == "none" else model.answer
+    found = [
+        [one for one in work(*each) if one.get("entity_group", one.get("entity")) not in ignored]
+        for each in decided
+    ]
+    return found[0] if single else found
+
+
+async def _question(
+    service: Service, request: Request, model: ServedModel, inputs: Any, parameters: Any
+) -> Any:
+    top = _top(parameters, 1)
+    single = not isinstance(inputs, list)
+    decided = await service.decide(request, model, [inputs] if single else inputs)
+    found = [model.answer(*each, top_k=top) for each in decided]
+    if top == 1:
+        found = [best for (best,) in found]
+    return found[0] if single else found
+
+
+async def _choose(
+    service: Service, request: Request, model: ServedModel, inputs: Any, parameters: Any
+) -> Any:
+    single = not isinstance(inputs, list)
+    decided = await service.decide(request, model, [inputs] if single else inputs)
+    found = [model.answer(*each, top_k=_top(parameters, None)) for each in decided]
+    return found[0] if single else found
+
+
+async def _fill(
+    service: Service, request: Request, model: ServedModel, inputs: Any, parameters: Any
+) -> Any:
+    targets = parameters.get("targets")
+    targets = None if targets is None else texts_of(targets, "targets")
+    top = _top(parameters, _TOP_WORDS) or _TOP_WORDS
+    filled = await service.fill(request, model, texts_of(inputs), targets, top)
+    assert model.filler is not None
+    found = []
+    for each in filled:
+        masks = [
+            [
+                {
+                    "score": one.probability,
+                    "token": one.id,
+                    "token_str": one.text,
+                    "sequence": model.filler.replaced(each.text, number, one),
+                }
+                for one in mask.candidates
+            ]
+            for number, mask in enumerate(each.masks)
+        ]
+        found.append(masks[0] if len(masks) == 1 else masks)
+    return found[0] if isinstance(inputs, str) else found
+
+
+async def _features(
+    service: Service, request: Request, model: ServedModel, inputs: Any, parameters: Any
+) -> Any:
+    normalize = parameters.get("normalize")
+    if normalize is not None and not isinstance(normalize, bool):
+        raise bad_field("normalize must be true or false", "normalize")
+    texts = texts_of(inputs)
+    how = _reading(model, parameters)
+    vectors = await service.embed(request, model, texts, normalize=normalize, **how)
+    return await json_answer(vectors, vectors.size)
+
+
+def _reading(model: ServedModel, parameters: Any) -> dict[str, Any]:
+    """How an embedder reads texts."""
+    if str(parameters.get("truncation_direction") or "right").lower() != "right":
+        raise bad_field("truncation_direction: long texts lose their ends", "truncation_direction")
+    prompt = model.prompt(parameters.get("prompt_name"))
+    return {"prompt": prompt, "truncate": parameters.get("truncate") is not False}
+
+
+async def _similar(
+    service: Service, request: Request, model: ServedModel, inputs: Any, parameters: Any
+) -> Any:
+    if not isinstance(inputs, Mapping) or not isinstance(inputs.get("source_sentence"), str):
+        raise bad_field('inputs must be {"source_sentence": ..., "sentences": [...]}', "inputs")
+    others = texts_of(inputs.get("sentences"), "sentences")
+    model.require("embed")
+    how = _reading(model, parameters)
+    return await service.similarities(request, model, inputs["source_sentence"], others, **how)
+
+
+async def _translate(
+    service: Service, request: Request, model: ServedModel, inputs: Any, parameters: Any
+) -> Any:
+    found = await service.translate(request, model, texts_of(inputs))
+    return [{"translation_text": each} for each in found]
+
+
+async def _image(service: Service, request: Request, model: ServedModel) -> Any:
+    """Images come as they are, or in base64 with parameters."""
+    data, parameters = await request.body(), {}
+    if request.headers.get("content-type", "").startswith("application/json"):
+        try:
+            body = json.loads(data)
+            data = base64.b64decode(body["inputs"], validate=True)
+            parameters = body.get("parameters") or {}
+        except (ValueError, KeyError, TypeError, binascii.Error, RecursionError):
+            raise bad_field("inputs must be an image in base64", "inputs") from None
+    decided = await service.decide(request, model, [opened(data)])
+    return model.answer(*decided[0], top_k=_top(parameters, _TOP_WORDS))
+
+
+def opened(data: bytes) -> Any:
+    """The image in some bytes.
+
+    Raises:
+        Refusal: there is none, or it is too large.
+    """
+    from PIL import Image
+
+    try:
+        image = Image.open(io.BytesIO(data))
+        if max(image.size) > limits.PIXELS:
+            raise too_large(
+                f"{image.width} x {image.height} pixels; at most {limits.PIXELS:,} a side"
+            )
+        image.load()
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise bad_field(f"the body is no image that can be read: {error}", "inputs") from None
+    return image
+
+
+_ANSWERS = {
+    "text-classification": _classify,
+    "token-classification": _tag,
+    "question-answering": _question,
+    "multiple-choice": _choose,
+    "fill-mask": _fill,
+    "feature-extraction": _features,
+    "sentence-similarity": _similar,
+    "translation": _translate,
+}

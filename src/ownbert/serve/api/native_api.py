@@ -1,0 +1,211 @@
+"""OwnBERT's own API: ``POST /v1/TASK`` for every task, and reloading."""
+
+import base64
+import binascii
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from ownbert.inspect.explain.explain import METHOD
+from ownbert.serve.api.answers import json_answer
+from ownbert.serve.api.bounded_lists import Several
+from ownbert.serve.api.huggingface_api import opened
+from ownbert.serve.api.refusals import bad_field
+from ownbert.serve.service import Service, texts_of, usage_of
+
+_EXAMPLES: dict[str, Any] = {
+    "classify": ["a text", {"text": "a text", "text_pair": "its pair"}],
+    "multilabel": ["a text"],
+    "regress": ["a text"],
+    "tag": ["Anna lives in Rome"],
+    "answer": [{"question": "Who?", "context": "Anna lives in Rome."}],
+    "choose": [{"prompt": "a beginning", "choices": ["one ending", "another"]}],
+    "image": ["the bytes of a picture in base64"],
+    "fill": ["a text with a [MASK]"],
+    "score": ["a text"],
+    "embed": ["a text", "another one"],
+    "translate": ["a text"],
+}
+_PREDICTED = ("classify", "multilabel", "regress", "tag", "answer", "choose")
+
+
+class TaskRequest(BaseModel):
+    """The body of ``/v1/TASK``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    inputs: Any = Field(description="One input or several in a list.")
+    model: str | None = Field(None, description="The name of the model, if there are several.")
+    top_k: int | None = Field(None, ge=1, description="So many answers to an input.")
+    targets: Several[str] | None = Field(None, description="fill: the only candidates.")
+    normalize: bool | None = Field(None, description="embed: vectors of length one.")
+    prompt_name: str | None = Field(None, description="embed: a prompt of the folder.")
+    dimensions: int | None = Field(None, ge=1, description="embed: the first so many numbers.")
+
+
+class RankRequest(BaseModel):
+    """The body of ``/v1/rank``."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"query": "a", "texts": ["b", "c"]}]}
+    )
+
+    query: str
+    texts: Several[str]
+    model: str | None = None
+
+
+class ExplainRequest(BaseModel):
+    """The body of ``/v1/explain``."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"inputs": ["a text"]}]}
+    )
+
+    inputs: Any = Field(description="One input of the model's task or several in a list.")
+    method: str = Field(METHOD, description="As of ownbert explain.")
+    model: str | None = None
+
+
+class AttentionRequest(BaseModel):
+    """The body of ``/v1/attention``."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"inputs": "a text", "layers": [-1], "heads": [0, 3]}]},
+    )
+
+    inputs: Any = Field(description="One input of the model's task.")
+    layers: Several[int] = Field(
+        min_length=1, description="Layers from 0; negative ones count from the last, -1."
+    )
+    heads: Several[int] | None = Field(
+        None, min_length=1, description="Heads of these layers, from 0; by default all."
+    )
+    model: str | None = None
+
+
+class ReloadRequest(BaseModel):
+    """The body of ``/reload``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str | None = None
+
+
+def router(service: Service) -> APIRouter:
+    """The routes."""
+    routes = APIRouter(tags=["OwnBERT"])
+    for task, example in _EXAMPLES.items():
+        _add(routes, service, task, example)
+
+    @routes.post("/v1/rank")
+    async def rank(body: RankRequest, request: Request) -> Response:
+        """How well texts go with a query, the best first."""
+        served = service.models.get(body.model)
+        ranked = await service.rank(request, served, body.query, body.texts)
+        found = [{"index": i, "score": score, "text": body.texts[i]} for i, score in ranked]
+        return await _reply(request, served.name, found)
+
+    @routes.post("/v1/explain")
+    async def explain(body: ExplainRequest, request: Request) -> Response:
+        """How much each word has to do with the answer; the runs of the model count as tokens."""
+        served = service.models.get(body.model)
+        inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
+        found = list(await service.explain(request, served, inputs, body.method))
+        return await _reply(request, served.name, found)
+
+    @routes.post("/v1/attention", openapi_extra=_attention_answer())
+    async def attention(body: AttentionRequest, request: Request) -> Response:
+        """How much each token attends to each, in chosen layers and heads of the model.
+
+        There is an answer for each sequence that the model reads: one for a text or a pair, several
+        for choices and long documents. In row i of the weights are those of token i, and their sum
+        is 1.
+        """
+        served = service.models.get(body.model)
+        given = (body.inputs, body.layers, body.heads)
+        query = await service.prepared(request, [body.inputs], served.attention_query, *given)
+        found = await service.attention(request, served, query)
+        return await _reply(request, served.name, found, query.numbers)
+
+    @routes.post("/reload")
+    def reload(body: ReloadRequest) -> dict[str, Any]:
+        """Read a model's folder anew; requests that are being computed keep the old one."""
+        return {"model": service.models.reload(body.model).name, "reloaded": True}
+
+    return routes
+
+
+def _attention_answer() -> dict[str, Any]:
+    """An answer of ``/v1/attention``, for the description of the paths."""
+    weights = [[0.5, 0.25, 0.25], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]]
+    layer = {"layer": 11, "heads": [{"head": 0, "weights": weights}]}
+    answer = {"tokens": ["[CLS]", "text", "[SEP]"], "layers": [layer]}
+    usage = {"tokens": 3, "milliseconds": 1.5}
+    example = {"model": "NAME", "answers": [answer], "usage": usage}
+    return {"responses": {"200": {"content": {"application/json": {"example": example}}}}}
+
+
+def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
+    schema = {"requestBody": {"content": {"application/json": {"example": {"inputs": example}}}}}
+
+    @routes.post(f"/v1/{task}", openapi_extra=schema, name=task, operation_id=task)
+    async def run(body: TaskRequest, request: Request) -> Response:
+        served = service.models.get(body.model)
+        served.require("fill" if task == "score" else task)
+        if body.top_k is not None and task in ("tag", "score", "embed", "translate"):
+            raise bad_field(f"top_k is of no use to {task}", "top_k")
+        inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
+        numbers = 0
+        if task in _PREDICTED or task == "image":
+            rows = [_image(each) for each in inputs] if task == "image" else inputs
+            top = {} if body.top_k is None else {"top_k": body.top_k}
+            decided = await service.decide(request, served, rows)
+            answers: Any = [served.answer(*each, **top) for each in decided]
+        elif task == "fill":
+            top = body.top_k or 5
+            filled = await service.fill(request, served, texts_of(inputs), body.targets, top)
+            answers = [_candidates(each) for each in filled]
+        elif task == "score":
+            scored = await service.score(request, served, texts_of(inputs))
+            answers = [each.as_row(tokens=True) for each in scored]
+        elif task == "translate":
+            answers = list(await service.translate(request, served, texts_of(inputs)))
+        else:
+            vectors = await service.embed(
+                request,
+                served,
+                texts_of(inputs),
+                normalize=body.normalize,
+                prompt=served.prompt(body.prompt_name),
+                dimensions=body.dimensions,
+            )
+            answers, numbers = vectors, vectors.size
+        return await _reply(request, served.name, answers, numbers)
+
+
+def _candidates(filled: Any) -> dict[str, Any]:
+    return {
+        "text": filled.filled,
+        "masks": [
+            [{"token": c.text, "id": c.id, "score": c.probability} for c in mask.candidates]
+            for mask in filled.masks
+        ],
+    }
+
+
+def _image(given: Any) -> Any:
+    try:
+        return opened(base64.b64decode(given, validate=True))
+    except (binascii.Error, TypeError, ValueError):
+        raise bad_field("an image is its bytes in base64", "inputs") from None
+
+
+async def _reply(request: Request, name: str, answers: Any, numbers: int = 0) -> Response:
+    usage = usage_of(request)
+    milliseconds = round(1000 * usage.computed, 3)
+    about = {"tokens": usage.tokens, "milliseconds": milliseconds}
+    return await json_answer({"model": name, "answers": answers, "usage": about}, numbers)

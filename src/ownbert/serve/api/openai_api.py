@@ -1,0 +1,88 @@
+"""OpenAI's API for embeddings, which their clients call.
+
+The format is that of the reference of ``POST /v1/embeddings`` and ``GET /v1/models``.
+"""
+
+import base64
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from ownbert.serve.api.answers import json_answer
+from ownbert.serve.api.bounded_lists import Several
+from ownbert.serve.api.refusals import Refusal
+from ownbert.serve.service import Service, usage_of
+
+# Texts in one request.
+_MOST_INPUTS = 2048
+
+
+class EmbeddingsRequest(BaseModel):
+    """The body of ``POST /v1/embeddings``."""
+
+    model_config = ConfigDict(
+        extra="ignore", json_schema_extra={"examples": [{"model": "NAME", "input": ["a text"]}]}
+    )
+
+    input: str | Several[str] | Several[int] | Several[Several[int]]
+    model: str
+    encoding_format: str | None = Field("float", pattern="^(float|base64)$")
+    dimensions: int | None = Field(None, ge=1)
+    user: str | None = None
+
+
+def router(service: Service) -> APIRouter:
+    """The routes."""
+    routes = APIRouter(tags=["OpenAI"])
+
+    @routes.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [_about(model.name) for model in service.models]}
+
+    @routes.get("/v1/models/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        return _about(service.models.get(name).name)
+
+    @routes.post("/v1/embeddings")
+    async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
+        served = service.models.get(body.model)
+        served.require("embed")
+        given: Any = body.input
+        if isinstance(given, str) or (given and isinstance(given[0], int)):
+            given = [given]
+        if not given or not all(given):
+            raise Refusal(400, "input is empty, or has an empty text", "invalid_value", "input")
+        if len(given) > _MOST_INPUTS:
+            raise Refusal(
+                400, f"{len(given):,} inputs; at most {_MOST_INPUTS:,}", "invalid_value", "input"
+            )
+        prepare = served.embed_items if isinstance(given[0], str) else served.embed_ids
+        items = await service.prepared(request, given, prepare, given)
+        vectors = await service.vectors(request, served, items, dimensions=body.dimensions)
+        tokens = usage_of(request).tokens
+        answer = {
+            "object": "list",
+            "model": served.name,
+            "data": [
+                {"object": "embedding", "index": i, "embedding": _encoded(each, body)}
+                for i, each in enumerate(vectors)
+            ],
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+        return await json_answer(answer, vectors.size)
+
+    return routes
+
+
+def _encoded(vector: np.ndarray, body: EmbeddingsRequest) -> Any:
+    """Numbers, or the bytes of little-endian float32 in base64."""
+    if body.encoding_format == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    return vector
+
+
+def _about(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "ownbert"}

@@ -1,0 +1,286 @@
+"""The API of Hugging Face's text-embeddings-inference."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, Field
+from pydantic_core import to_json
+
+from ownbert import __version__
+from ownbert.serve.api.answers import json_answer
+from ownbert.serve.api.bounded_lists import Several
+from ownbert.serve.api.refusals import bad_field, too_large
+from ownbert.serve.served_model import Items, ServedModel
+from ownbert.serve.service import Service, texts_of
+from ownbert.tasks.task import ranked
+from ownbert.text.tokenizer import Tokenizer
+
+
+class EmbedRequest(BaseModel):
+    """The body of ``/embed`` and ``/embed_all``."""
+
+    inputs: Any
+    normalize: bool = True
+    truncate: bool = True
+    prompt_name: str | None = None
+    dimensions: int | None = Field(None, ge=1)
+
+
+class PredictRequest(BaseModel):
+    """The body of ``/predict``: a text, a pair, or a list of lists with one or two texts."""
+
+    inputs: str | Several[str] | Several[Several[str]]
+    raw_scores: bool = False
+    truncate: bool = True
+
+
+class RerankRequest(BaseModel):
+    """The body of ``/rerank``."""
+
+    query: str
+    texts: Several[str]
+    raw_scores: bool = False
+    return_text: bool = False
+    truncate: bool = True
+
+
+class TokenizeRequest(BaseModel):
+    """The body of ``/tokenize``."""
+
+    inputs: Any
+    add_special_tokens: bool = True
+
+
+class DecodeRequest(BaseModel):
+    """The body of ``/decode``."""
+
+    ids: Several[int] | Several[Several[int]]
+    skip_special_tokens: bool = True
+
+
+class SimilarityInputs(BaseModel):
+    """A text, and those it is compared with."""
+
+    source_sentence: str
+    sentences: Several[str]
+
+
+class SimilarityParameters(BaseModel):
+    """How its texts are read."""
+
+    prompt_name: str | None = None
+    truncate: bool = True
+
+
+class SimilarityRequest(BaseModel):
+    """The body of ``/similarity``."""
+
+    inputs: SimilarityInputs
+    parameters: SimilarityParameters | None = None
+
+
+def router(service: Service) -> APIRouter:
+    """The routes. Where there are several models, ``?model=NAME`` chooses one."""
+    routes = APIRouter(tags=["text-embeddings-inference"])
+
+    @routes.post("/embed")
+    async def embed(body: EmbedRequest, request: Request, model: str | None = None) -> Any:
+        served, items = await _embed_items(service, request, model, body)
+        how = {"normalize": body.normalize, "dimensions": body.dimensions}
+        vectors = await service.vectors(request, served, items, **how)
+        return await json_answer(vectors, vectors.size)
+
+    @routes.post("/embed_all")
+    async def embed_all(body: EmbedRequest, request: Request, model: str | None = None) -> Any:
+        served, items = await _embed_items(service, request, model, body)
+        assert served.embedder is not None
+        numbers = items.total * served.embedder.size
+        service.require_room(numbers)
+        found = await service.compute(request, served, "tokens", served.embed_tokens, items)
+        return await json_answer(list(found), numbers)
+
+    @routes.post("/similarity")
+    async def similarity(
+        body: SimilarityRequest, request: Request, model: str | None = None
+    ) -> Any:
+        served, given = service.models.get(model), body.inputs
+        served.require("embed")
+        how = body.parameters or SimilarityParameters()
+        return await service.similarities(
+            request,
+            served,
+            given.source_sentence,
+            given.sentences,
+            prompt=served.prompt(how.prompt_name),
+            truncate=how.truncate,
+        )
+
+    @routes.post("/predict")
+    async def predict(body: PredictRequest, request: Request, model: str | None = None) -> Any:
+        served = service.models.get(model)
+        given: Any = body.inputs
+        single = isinstance(given, str) or all(isinstance(each, str) for each in given)
+        rows = [_row([given] if isinstance(given, str) else given)] if single else []
+        if not single:
+            rows = [_row(each) for each in given]
+        if body.raw_scores:
+            logits = await service.logits(request, served, rows, body.truncate)
+            found = [ranked(served.labels, each) for each in logits]
+        else:
+            decided = await service.decide(request, served, rows, body.truncate)
+            found = [served.answer(*each, top_k=None) for each in decided]
+        return found[0] if single else found
+
+    @routes.post("/rerank")
+    async def rerank(body: RerankRequest, request: Request, model: str | None = None) -> Any:
+        served = service.models.get(model)
+        how = {"truncate": body.truncate, "raw": body.raw_scores}
+        best = await service.rank(request, served, body.query, body.texts, **how)
+        found: list[dict[str, Any]] = [{"index": i, "score": score} for i, score in best]
+        if body.return_text:
+            for each in found:
+                each["text"] = body.texts[each["index"]]
+        return found
+
+    @routes.post("/tokenize")
+    async def tokenize(
+        body: TokenizeRequest, request: Request, model: str | None = None
+    ) -> Response:
+        served, texts = _texts(service, model, body.inputs)
+        most = service.settings.request_tokens
+        work = partial(_tokens, _tokenizer(served), texts, body.add_special_tokens, most)
+        content = await service.prepared(request, texts, work)
+        return Response(content, media_type="application/json")
+
+    @routes.post("/decode")
+    async def decode(body: DecodeRequest, request: Request, model: str | None = None) -> Any:
+        tokenizer = _tokenizer(service.models.get(model))
+        several: Any = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
+        count, most = sum(map(len, several)), service.settings.request_tokens
+        if count > most:
+            raise too_large(f"{count:,} ids; at most {most:,} in a request")
+        if any(not 0 <= i < tokenizer.vocab_size for ids in several for i in ids):
+            raise bad_field(f"ids must be from 0 to {tokenizer.vocab_size - 1:,}", "ids")
+        skip = body.skip_special_tokens
+        return await service.prepared(
+            request,
+            several,
+            lambda: [tokenizer.decode(ids, skip_special_tokens=skip) for ids in several],
+        )
+
+    @routes.get("/info")
+    async def info(model: str | None = None) -> dict[str, Any]:
+        chosen = [service.models.get(model)] if model else list(service.models)
+        first, limits = chosen[0], service.settings
+        return {
+            "model_id": first.name,
+            "model_sha": None,
+            "model_dtype": first.compute.precision,
+            "model_type": _type(first),
+            "max_input_length": first.max_length,
+            "max_batch_tokens": limits.batch_tokens,
+            "max_client_batch_size": limits.items,
+            "max_concurrent_requests": limits.connections,
+            "auto_truncate": True,
+            "version": __version__,
+            "models": [
+                {
+                    "name": each.name,
+                    "task": each.task,
+                    "pipeline": each.pipeline,
+                    "operations": each.operations,
+                    "pair": each.pair,
+                    "explains": each.explains,
+                    "labels": list(each.labels),
+                }
+                for each in chosen
+            ],
+        }
+
+    return routes
+
+
+async def _embed_items(
+    service: Service, request: Request, model: str | None, body: EmbedRequest
+) -> tuple[ServedModel, Items]:
+    """The sequences of a body: of texts, or of ids without special tokens."""
+    given = body.inputs
+    if not isinstance(given, list) or not given or isinstance(given[0], str):
+        served, texts = _texts(service, model, given)
+        how = (served.prompt(body.prompt_name), body.truncate)
+        return served, await service.prepared(request, texts, served.embed_items, texts, *how)
+    served = service.models.get(model)
+    sequences = [given] if isinstance(given[0], int) else given
+    if not all(isinstance(ids, list) and all(map(_is_id, ids)) for ids in sequences):
+        raise bad_field("inputs must be a text, ids of tokens, or a list of either", "inputs")
+    if body.prompt_name is not None:
+        raise bad_field("prompt_name is for texts, and inputs are ids", "prompt_name")
+    return served, await service.prepared(request, sequences, served.embed_ids, sequences)
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _texts(service: Service, model: str | None, inputs: Any) -> tuple[ServedModel, list[str]]:
+    texts = texts_of(inputs)
+    if not texts or not all(texts):
+        raise bad_field("inputs is empty, or has an empty text", "inputs")
+    return service.models.get(model), texts
+
+
+def _tokens(tokenizer: Tokenizer, texts: list[str], special: bool, most: int) -> bytes:
+    """The tokens of texts as JSON, some at a time: all as Python's objects take ten times as much.
+
+    Raises:
+        Refusal: they are more than ``most``.
+    """
+    marks = tokenizer.backend.encode("a", add_special_tokens=special).special_tokens_mask
+    before, behind = marks.index(0) if 0 in marks else 0, marks[::-1].index(0) if 0 in marks else 0
+    around = tokenizer.backend.encode("a", add_special_tokens=special).ids
+    first, last = around[:before], around[len(around) - behind :]
+
+    def mark(ids: Sequence[int]) -> list[dict[str, Any]]:
+        names = zip(ids, tokenizer.tokens(ids), strict=True)
+        about = {"special": True, "start": None, "stop": None}
+        return [{"id": i, "text": token, **about} for i, token in names]
+
+    count, found = 0, []
+    for text, (ids, offsets) in zip(texts, tokenizer.with_offsets(texts), strict=True):
+        count += len(ids) + before + behind
+        if count > most:
+            raise too_large(f"more than {most:,} tokens; at most so many in a request")
+        own = [to_json(each) for each in mark(first)]
+        for index, (start, stop) in zip(ids.tolist(), offsets.tolist(), strict=True):
+            token = text[start:stop] if stop > start else tokenizer.tokens([index])[0]
+            about = {"id": index, "text": token, "special": False, "start": start, "stop": stop}
+            own.append(to_json(about))
+        own += [to_json(each) for each in mark(last)]
+        found.append(b"[" + b",".join(own) + b"]")
+    return b"[" + b",".join(found) + b"]"
+
+
+def _row(texts: Any) -> Any:
+    if len(texts) == 1:
+        return texts[0]
+    if len(texts) != 2:
+        raise bad_field("each input is one text or a pair", "inputs")
+    return {"text": texts[0], "text_pair": texts[1]}
+
+
+def _tokenizer(model: ServedModel) -> Any:
+    if model.tokenizer is None:
+        raise bad_field(f"the model {model.name} has no tokenizer", "model")
+    return model.tokenizer
+
+
+def _type(model: ServedModel) -> dict[str, Any]:
+    """The kind of model as this API names it."""
+    if model.embedder is not None:
+        return {"embedding": {"pooling": model.embedder.embedding_config.pooling}}
+    numbers = dict(enumerate(model.labels))
+    names = {label: i for i, label in numbers.items()}
+    return {"classifier": {"id2label": numbers, "label2id": names}}

@@ -1,0 +1,638 @@
+"""Which columns of a table hold what a task reads: their usual names, and how they are found.
+
+``COLUMNS`` says it for every task; ``find_columns`` and ``ownbert finetune TASK --help`` read it.
+So this module imports nothing that takes time to load.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+from ownbert.errors import InputError, in_short
+from ownbert.files import open_text
+from ownbert.tables.column_proposals import (
+    are_numbers,
+    as_option,
+    bit_columns,
+    is_headless,
+    propose_labels,
+    propose_text,
+)
+from ownbert.tables.memory import MemoryTable
+from ownbert.tables.tables import (
+    Source,
+    as_text,
+    at_least_one,
+    columns,
+    kind_of,
+    place,
+    read_values,
+    require_column,
+    shown_columns,
+)
+
+# Usual names in small letters, in the order of preference.
+TEXT_NAMES = (
+    *("text", "texts", "content", "contents", "document", "doc", "sentence", "sentences"),
+    *("body", "review", "comment", "message", "abstract", "description", "utterance"),
+    *("文本", "正文", "内容", "句子", "评论"),
+    *("query", "question", "headline", "title", "摘要", "标题", "tokens", "words", "ids"),
+)
+LABEL_NAMES = (
+    *("label", "labels", "class", "category", "target", "topic", "intent", "sentiment"),
+    *("tag", "y", "label_id", "class_name", "coarse_label"),
+    *("标签", "类别", "分类", "类目", "标注"),
+)
+# Two texts that belong together.
+PAIRS = (
+    *(("sentence1", "sentence2"), ("sentence_1", "sentence_2"), ("sentence_a", "sentence_b")),
+    *(("text1", "text2"), ("text_1", "text_2"), ("text_a", "text_b"), ("s1", "s2")),
+    *(("question1", "question2"), ("premise", "hypothesis"), ("query", "passage")),
+    *(("query", "document"), ("anchor", "positive"), ("text", "text_pair")),
+    *(("文本1", "文本2"), ("句子1", "句子2")),
+)
+WORD_NAMES, TAG_NAMES = ("tokens", "words"), ("tags", "labels", "ner_tags")
+# Columns that number the rows: neither texts nor labels.
+COUNTERS = frozenset({"", "id", "idx", "index", "no", "row", "guid", "uid", "unnamed: 0"})
+
+# Columns whose values tell the rows apart; the first of them that a table has is taken.
+_IDS = ("id", "guid", "uid", "uuid", "row_id", "idx")
+
+_NUMBERED = re.compile(r"(.*?)(\d+)")
+# choice_a, optionA, or a letter alone.
+_LETTERED = re.compile(r"(.*[ _.-]|.*[a-z](?=[A-Z])|)([A-Za-z])")
+
+
+@dataclass(frozen=True)
+class ColumnNames:
+    """The columns that the user named; None: found by their usual names."""
+
+    text: str | None = None
+    second: str | None = None
+    label: str | None = None
+    id: str | None = None
+    features: str | None = None
+
+    def settings(self) -> dict[str, str]:
+        """The named columns by their names in a recipe; ids have none."""
+        names = {
+            "text": "text_column",
+            "second": "second_column",
+            "label": "label_column",
+            "features": "feature_columns",
+        }
+        found = {setting: getattr(self, role) for role, setting in names.items()}
+        return {setting: name for setting, name in found.items() if name is not None}
+
+
+def with_label_columns(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with ``label_columns``, a list of names, as the one name that settings have."""
+    found = dict(options)
+    if (several := found.pop("label_columns", None)) is not None:
+        names = [several] if isinstance(several, str) else several
+        found["label_column"] = ",".join(map(str, names))
+    return found
+
+
+@dataclass(frozen=True)
+class ColumnSpec:
+    """A column that a task reads, and how it is found where the user does not name it.
+
+    Args:
+        role: text, second, label or features, as in ``ColumnNames``; others have no option.
+        what: what it holds, in messages.
+        help: of the option.
+        names: the usual ones in small letters, in the order of preference.
+        pairs: names of this column and of another, which are taken together.
+        set_aside: where no name fits, the only column that is left without these is taken; None:
+            none is.
+        prefixes: it may be several columns, with these names before a number or letter, and
+            ``names`` are then those of columns of lists.
+        several: the user may name several, with commas between them.
+        required: whether a file must have it.
+        labelled: whether it is looked for only in files with answers.
+        of: the command that has the option, for messages of others.
+        note: ends the default that --help shows.
+    """
+
+    role: str
+    what: str = ""
+    help: str = ""
+    names: tuple[str, ...] = ()
+    pairs: tuple[tuple[str, str], ...] = ()
+    set_aside: tuple[str, ...] | None = None
+    prefixes: tuple[str, ...] = ()
+    several: bool = False
+    required: bool = True
+    labelled: bool = False
+    of: str = ""
+    note: str = ""
+
+    @property
+    def title(self) -> str:
+        """What it holds, in words, for rows without names."""
+        return {"text": "a text", "second": "a second text", "label": "an answer"}[self.role]
+
+    @property
+    def option(self) -> str:
+        """The option that names the column."""
+        return f"--{self.setting.replace('_', '-')}"
+
+    @property
+    def setting(self) -> str:
+        """The name of its setting."""
+        return "feature_columns" if self.role == "features" else f"{self.role}_column"
+
+    @property
+    def default(self) -> str:
+        """What is taken where the column is not named, for --help; Chinese names are in the docs
+        alone, for lines with wide characters are broken wrongly."""
+        if not self.names and not self.pairs:
+            return "none"
+        names = ", ".join(filter(str.isascii, self.names))
+        if self.role == "second" and self.pairs:
+            pairs = ", ".join(f"{one} and {two}" for one, two in self.pairs if one.isascii())
+            if self.required:
+                return f"the second of a pair: {pairs}"
+            return f"none, but where no column of texts is named and the file has a pair: {pairs}"
+        text = f"the first of {names}"
+        if self.pairs:
+            text = f"that of a pair (see --second-column), else {text}"
+        if self.prefixes:
+            text += (
+                f" (lists; not in csv and tsv), or of {', '.join(self.prefixes)} (before numbers "
+                "or letters)"
+            )
+        if self.set_aside is not None:
+            text += "; else the only one left"
+        elif not self.required:
+            text += "; none if there is no such column"
+        return text + (f"; {self.note}" if self.note else "")
+
+
+def find_columns(
+    path: Source,
+    specs: Sequence[ColumnSpec],
+    given: ColumnNames | None = None,
+    *,
+    labelled: bool = True,
+    pair: bool | None = None,
+) -> dict[str, tuple[str, ...]]:
+    """The columns of a table that a task reads, by their roles.
+
+    First come those that the user named, then usual names, then what is the only one left once
+    counters and what cannot be meant are set aside. A second text is taken where it was named, or
+    where the file has both columns of a pair and no text column was named.
+
+    Args:
+        path: a table; see ``ownbert.tables.tables``.
+        specs: the columns that the task reads.
+        given: what the user named.
+        labelled: whether answers are looked for too.
+        pair: there must be a second text, or (False) none.
+
+    Returns:
+        One column for each role that was found, several where the spec allows it.
+
+    Raises:
+        InputError: a column is not there or is needed twice; the message has the columns there are
+            and the option that names one.
+    """
+    names, given = columns(path), given or ColumnNames()
+    wanted = [spec for spec in specs if labelled or not spec.labelled]
+    if pair is False and given.second is not None:
+        raise InputError(
+            f"{path}: the model has learnt from single texts; leave out --second-column"
+        )
+    found: dict[str, tuple[str, ...]] = {}
+
+    def free() -> list[str]:
+        """What no other role has. The usual name of a text is still one where it stands among
+        several numbers that the user named: a mistake, which is refused in the end."""
+        taken = {
+            name
+            for other in wanted
+            for name in found.get(other.role, ())[: 1 if other.several else None]
+        }
+        return [name for name in names if name not in taken]
+
+    # A prefix comes last: a column of its numbers may have been named for something else.
+    for spec in sorted(wanted, key=lambda spec: bool(spec.prefixes)):
+        if (name := getattr(given, spec.role, None)) is not None:
+            found[spec.role] = _named(path, names, free(), spec, name)
+    if pair is not False and "text" not in found and "second" not in found:
+        pairs = next((spec.pairs for spec in wanted if spec.role == "second"), ())
+        lower = _by_lower(names)
+        if usual := next((both for both in pairs if {*both} <= {*lower}), None):
+            found["text"], found["second"] = ((lower[name],) for name in usual)
+    # Answers first: a question may be "answer2", but what is named "answer" is the answer.
+    for spec in reversed(wanted):
+        if spec.role not in found and (usual := _usual(path, free(), spec)):
+            found[spec.role] = usual
+    for spec in wanted:
+        if spec.role not in found and spec.set_aside is not None:
+            apart = {*COUNTERS, *spec.set_aside}
+            taken = {name for several in found.values() for name in several}
+            left = [name for name in names if name.lower() not in apart and name not in taken]
+            numbers = labelled and spec.role == "text" and len(left) == 1
+            if len(left) == 1 and not (numbers and are_numbers(path, left[0])):
+                found[spec.role] = (left[0],)
+    for spec in wanted:
+        needed = bool(pair) if pair is not None and spec.role == "second" else spec.required
+        if spec.role not in found and needed:
+            raise InputError(_missing(path, names, spec, _proposals(path, names, wanted, found)))
+    every = [name for several in found.values() for name in several]
+    if twice := [name for name in every if every.count(name) > 1]:
+        raise InputError(f"{path}: the column {twice[0]!r} cannot be both of two things")
+    return found
+
+
+def feature_columns(path: Source, given: ColumnNames) -> tuple[str, ...]:
+    """The columns of word features that the user named, now or in training.
+
+    Raises:
+        InputError: one is not there.
+    """
+    return find_columns(path, [_FEATURES], given).get("features", ())
+
+
+def id_column(path: Source, taken: Sequence[str] = (), named: str | None = None) -> tuple[str, ...]:
+    """The column with the ids of the rows of a table, if it has one.
+
+    Args:
+        path: a table; see ``ownbert.tables.tables``.
+        taken: columns that hold something else.
+        named: by the user; None: found by its usual name.
+
+    Raises:
+        InputError: the named column is not there, or holds something else.
+    """
+    names = columns(path)
+    if named is not None:
+        require_column(names, named, source=path, option="--id-column")
+        if named in taken:
+            raise InputError(f"{path}: the column {named!r} cannot be both of two things")
+        return (named,)
+    lower = _by_lower([name for name in names if names.count(name) == 1 and name not in taken])
+    usual = next((lower[name] for name in _IDS if name in lower), None)
+    return () if usual is None else (usual,)
+
+
+def usual_names(specs: Sequence[ColumnSpec], given: ColumnNames) -> frozenset[str]:
+    """The names, in small letters, that columns of texts have: those that the user named, and the
+    usual ones."""
+    texts = [spec for spec in specs if spec.role in ("text", "second")]
+    usual = {name for spec in texts for name in (*spec.names, *chain(*spec.pairs))}
+    named = (name.lower() for name in (given.text, given.second) if name is not None)
+    return frozenset({*usual, *named})
+
+
+def positional_names(
+    specs: Sequence[ColumnSpec], given: ColumnNames, *, labelled: bool, pair: bool | None = None
+) -> Callable[[int], Sequence[str]]:
+    """The columns that rows without names have, by the number of their values.
+
+    The texts come first and, if ``labelled``, the answer last; what a task can do without is left
+    out where there are fewer values.
+
+    Args:
+        specs: the columns that the task reads.
+        given: what the user named, or has named in training.
+        labelled: whether rows have answers.
+        pair: there must be a second text, or (False) none.
+    """
+
+    def names(width: int) -> Sequence[str]:
+        roles = ("text", "second", "label") if labelled else ("text", "second")
+        wanted = [spec for spec in specs if spec.role in roles]
+        if pair is False:
+            wanted = [spec for spec in wanted if spec.role != "second"]
+        for spec in reversed([spec for spec in wanted if not spec.required]):
+            if len(wanted) > width:
+                wanted.remove(spec)
+        if len(wanted) != width:
+            several = " and ".join(spec.title for spec in wanted)
+            raise InputError(f"a row is {several or 'one text'}")
+        both = next((spec.pairs[0] for spec in wanted if spec.role == "second" and spec.pairs), ())
+        usual: dict[str, str] = dict(zip(("text", "second"), both, strict=False))
+        return [
+            getattr(given, spec.role) or usual.get(spec.role) or spec.names[0] for spec in wanted
+        ]
+
+    return names
+
+
+def _by_lower(names: Sequence[str]) -> dict[str, str]:
+    """Names by their small letters; the first of several."""
+    return {name.lower(): name for name in reversed(names)}
+
+
+def _named(
+    path: Source, names: Sequence[str], free: Sequence[str], spec: ColumnSpec, given: str
+) -> tuple[str, ...]:
+    """The columns that the user named."""
+    if spec.prefixes and given not in names:
+        prefix = given.rstrip(" _.-").lower()
+        if several := _series(free).get(prefix):
+            return several
+        raise InputError(_missing(path, names, spec))
+    several = [given]
+    if spec.several and given not in names:
+        several = [name.strip() for name in given.split(",")]
+    option = f"{spec.option} of {spec.of}" if spec.of else spec.option
+    for name in several:
+        require_column(names, name, source=path, option=option)
+    return tuple(several)
+
+
+def _usual(path: Source, free: Sequence[str], spec: ColumnSpec) -> tuple[str, ...] | None:
+    """The column with the first of the usual names, or those with a usual prefix."""
+    lower = _by_lower(free)
+    # Neither csv nor tsv can hold a list.
+    lists = not spec.prefixes or kind_of(path) != "delimited"
+    if lists and (usual := next((name for name in spec.names if name in lower), None)):
+        return (lower[usual],)
+    if not spec.prefixes:
+        return None
+    series = _series(free)
+    # What is numbered but holds a usual name of prompts (sent1, sent2) is no list of choices.
+    others = [
+        prefix
+        for prefix, several in series.items()
+        if not {name.lower() for name in several} & {*PROMPT_NAMES}
+    ]
+    prefixes = [*spec.prefixes, *(others if len(others) == 1 else ())]
+    return next((series[prefix] for prefix in prefixes if prefix in series), None)
+
+
+def _series(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Columns that differ by a running number (from 0 or 1) or letter, by what stands before, in
+    small letters."""
+    found: dict[str, dict[int, str]] = {}
+    for name in names:
+        if match := _NUMBERED.fullmatch(name):
+            number = int(match[2])
+        elif match := _LETTERED.fullmatch(name):
+            number = ord(match[2].lower()) - ord("a")
+        else:
+            continue
+        found.setdefault(match[1].rstrip(" _.-"), {})[number] = name
+    return {
+        prefix.lower(): tuple(by_number[n] for n in sorted(by_number))
+        for prefix, by_number in found.items()
+        if len(by_number) > 1
+        and sorted(by_number) in [[*range(first, first + len(by_number))] for first in (0, 1)]
+    }
+
+
+def _proposals(
+    path: Source, names: Sequence[str], wanted: Sequence[ColumnSpec], found: Mapping[str, Any]
+) -> list[str]:
+    """Options for the texts and labels that were not found, with columns that may hold them."""
+    taken = {name for several in found.values() for name in several}
+    left = [name for name in names if name.lower() not in COUNTERS and name not in taken]
+    proposals = []
+    missing = {s.role: s for s in wanted if s.set_aside is not None and s.role not in found}
+    text = propose_text(path, left) if "text" in missing else None
+    if text is not None:
+        proposals.append(f"{as_option(missing['text'].option, [text])} (the longest texts)")
+        taken.add(text)
+    if "label" in missing:
+        spec = missing["label"]
+        labels = propose_labels(path, left, taken, numbers=spec.several)
+        bits = bit_columns(path, [name for name in left if name not in taken])
+        if text is not None and kind_of(path) == "delimited" and is_headless(path, text, [*labels]):
+            raise InputError(
+                f"{path}: the first line ({in_short(shown_columns(names))}) seems to be a row; "
+                "put a line with the names of the columns before it, such as text and label"
+            )
+        if len(bits) > 1:
+            option = as_option(spec.option, [",".join(bits)])
+            proposals.append(f"{option} (a column of 0 and 1 for each label)")
+        elif len(labels) == 1:
+            (count,) = labels.values()
+            proposals.append(f"{as_option(spec.option, [*labels])} ({count:,} different values)")
+        elif labels:
+            proposals.append(as_option(spec.option, [*labels]))
+    return proposals
+
+
+def _missing(
+    path: Source, names: Sequence[str], spec: ColumnSpec, proposals: Sequence[str] = ()
+) -> str:
+    """What to tell of a file without a column that is needed."""
+    shown = shown_columns(names)
+    if spec.prefixes:
+        return (
+            f"{path}: cannot tell which columns hold the choices (choices, a list; or choice0, "
+            "choice1, ...); name that of lists, or what stands before the numbers, with "
+            f"{spec.option}; the columns are: {shown}"
+        )
+    if spec.role == "second" and spec.pairs:
+        return (
+            f"{path}: two texts per row are needed; name their columns with --text-column and "
+            f"--second-column; the columns are: {shown}"
+        )
+    start = f"no column {spec.what}"
+    if spec.set_aside is not None:
+        start = f"cannot tell which column holds the {spec.what}"
+    if spec.set_aside is not None and proposals:
+        return (
+            f"{path}: {start}; name it, as in {' and '.join(proposals)}; the columns (from the "
+            f"first line) are: {shown}"
+        )
+    return (
+        f"{path}: {start}; name it with {spec.option}; the columns (from the first line) are: "
+        f"{shown}"
+    )
+
+
+def read_texts(path: Source, *, text_column: str | None = None) -> Iterator[str]:
+    """Stream the texts to predict: a table's text column, or plain text with one per line.
+
+    Empty texts are kept, so that the n-th answer belongs to the n-th text.
+
+    Raises:
+        InputError: there is no text at all.
+    """
+    return (text for _, text in read_texts_with_ids(path, ColumnNames(text=text_column)))
+
+
+def read_texts_with_ids(path: Source, given: ColumnNames) -> Iterator[tuple[Any, str]]:
+    """As ``read_texts``, each text after its id, which is None where no column of ids is named."""
+    if given.id is None and not isinstance(path, MemoryTable) and kind_of(path) == "txt":
+        return at_least_one(((None, text) for _, text in open_text(path)), path)
+    (column,) = find_columns(path, [TEXT], given)["text"]
+    ids = () if given.id is None else id_column(path, [column], given.id)
+    rows = (
+        (id_value(*id) if id else None, as_text(value, column, place(path, line)))
+        for line, (value, *id) in read_values(path, [column, *ids])
+    )
+    return at_least_one(rows, path)
+
+
+def id_value(value: Any) -> Any:
+    """An id as a file of predictions has it: as JSON has it, else as text (dates, UUIDs)."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return str(value)
+    return value
+
+
+TEXT = ColumnSpec("text", "texts", names=TEXT_NAMES, set_aside=LABEL_NAMES)
+_TEXT = replace(
+    TEXT, help="Column of the texts; where there are two per row, of the first.", pairs=PAIRS
+)
+_SECOND = ColumnSpec(
+    "second",
+    help="Column of the second texts, where there are two per row.",
+    pairs=PAIRS,
+    required=False,
+)
+_LABEL = ColumnSpec(
+    "label",
+    "labels",
+    "Column of the labels.",
+    names=LABEL_NAMES,
+    set_aside=TEXT_NAMES,
+    labelled=True,
+)
+
+_FEATURES = ColumnSpec(
+    "features",
+    "word features",
+    "Columns of tags, one for each word of the text (parts of speech, semantic roles, flags of a "
+    "dictionary), which are read beside it; commas between them.",
+    several=True,
+    required=False,
+    of="ownbert finetune",  # a finished model reads those that it has learnt from
+)
+CORPUS_FEATURES = replace(_FEATURES, of="")
+
+_STARTS = ("answer_start", "start")
+_OF_QUESTIONS = (
+    ColumnSpec(
+        "text",
+        "'question'",
+        "Column of the questions, in a table.",
+        names=("question", "query"),
+    ),
+    ColumnSpec(
+        "second",
+        "'context'",
+        "Column of the texts that hold the answers, in a table.",
+        names=("context", "passage", "paragraph", "document", "text"),
+    ),
+    ColumnSpec(
+        "label",
+        "'answers'",
+        "Column of the answers, in a table.",
+        names=("answers", "answer", "answer_text", "label"),
+        labelled=True,
+        note=f"and {' or '.join(_STARTS)} for where they begin",
+    ),
+    ColumnSpec("id", names=("id", "qid", "question_id"), required=False),
+    ColumnSpec("start", names=_STARTS, required=False, labelled=True),
+    ColumnSpec("impossible", names=("is_impossible",), required=False, labelled=True),
+)
+
+PROMPT_NAMES = (
+    *("prompt", "premise", "question", "context", "startphrase", "sentence", "sent1", "text"),
+    "stem",
+)
+_OF_CHOICES = (
+    ColumnSpec("text", "of the prompt", "Column of the prompts.", names=PROMPT_NAMES),
+    ColumnSpec(
+        "second",
+        "of the choices",
+        "Column of the lists of choices; or, with one column per choice, what stands before the "
+        "numbers or letters in their names.",
+        names=("choices", "options", "endings", "candidates", "answers"),
+        prefixes=("ending", "choice", "option", "answer", "candidate"),
+    ),
+    ColumnSpec(
+        "label",
+        "of the label",
+        "Column of the right choices: numbers, letters or texts.",
+        names=("label", "answer", "answerkey", "answer_key", "correct", "gold", "target"),
+        labelled=True,
+    ),
+)
+
+_OF_PAIRS = (
+    replace(_TEXT, help="Column of the first texts: queries, anchors."),
+    replace(
+        _SECOND,
+        help="Column of the second texts, which belong to the first or are compared with them.",
+        required=True,
+    ),
+    ColumnSpec(
+        "label",
+        "scores",
+        "Column of the scores, numbers that say how alike the two texts are.",
+        names=(
+            *("score", "similarity", "similarity_score", "relatedness", "relatedness_score"),
+            *("sim", "gold_score", "label", "is_duplicate"),
+        ),
+        required=False,
+        labelled=True,
+    ),
+    ColumnSpec(
+        "negative", names=("negative", "hard_negative", "neg"), required=False, labelled=True
+    ),
+)
+
+# What each task reads, by its name; images have no columns.
+COLUMNS: Mapping[str, tuple[ColumnSpec, ...]] = {
+    "classify": (_TEXT, _SECOND, _FEATURES, _LABEL),
+    "multilabel": (
+        _TEXT,
+        _SECOND,
+        _FEATURES,
+        replace(
+            _LABEL,
+            help="Column of the labels, or one of 0 and 1 for each, with commas.",
+            several=True,
+        ),
+    ),
+    "regress": (
+        _TEXT,
+        _SECOND,
+        _FEATURES,
+        replace(
+            _LABEL,
+            help="Column of the numbers, or several columns with commas between them.",
+            # These hold numbers more often than classes.
+            names=("score", "rating", "value", *LABEL_NAMES),
+            several=True,
+        ),
+    ),
+    "answer": _OF_QUESTIONS,
+    "choose": _OF_CHOICES,
+    "embed": _OF_PAIRS,
+    "tag": (
+        replace(
+            TEXT,
+            help="Column of the words; in CoNLL files its number, from 1.",
+            names=tuple(dict.fromkeys((*WORD_NAMES, *TEXT_NAMES))),
+            note="in CoNLL the first one",
+        ),
+        replace(
+            _FEATURES,
+            help="Columns of tags, one for each word (parts of speech, flags of a dictionary), "
+            "which are read beside it; commas between them; in CoNLL files their numbers, from 1.",
+        ),
+        replace(
+            _LABEL,
+            help="Column of the tags; in CoNLL files its number, from 1.",
+            names=tuple(dict.fromkeys((*TAG_NAMES, *LABEL_NAMES))),
+            note="in CoNLL the last one",
+        ),
+    ),
+}

@@ -1,0 +1,192 @@
+"""Sentences in CoNLL columns: one word per line, a blank line between sentences, plain or gzip.
+
+Tabs part the columns if the first line has one, else blanks. The word is the first column and the
+tag the last one, or as numbered from 1. The first line is the first that does not start with "#",
+and every line has as many columns as it. A line that starts with "#" and has another number of
+columns is a comment (as in CoNLL-U), else "#" is a word. Lines that start with -DOCSTART- end a
+sentence and are left out. A first line that names the columns (word and tag, say) is left out with
+a warning.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ownbert.errors import InputError, warn_of_input
+from ownbert.files import open_text
+from ownbert.tables.tables import PathLike
+
+DOCUMENT = "-DOCSTART-"
+# How a first line names the columns of words and of tags, in small letters.
+_WORD_HEADERS = frozenset({"word", "words", "token", "tokens", "form", "text"})
+_TAG_HEADERS = frozenset(
+    {
+        *("tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags", "ner-tag", "entity"),
+        *("iob", "bio", "pos", "pos_tag", "upos", "xpos", "chunk", "chunk_tag", "class"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConllSentence:
+    """A sentence of a CoNLL file.
+
+    Args:
+        line: that of its first word.
+        words: of the sentence.
+        tags: one per word; none where they are not read.
+        features: of each column of word features, one per word.
+    """
+
+    line: int
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    features: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How many columns there are, as line ``first`` has them, and the indices of two of them.
+
+    ``header``: the number of the line that names the columns, 0 if there is none.
+    """
+
+    path: Path
+    first: int
+    tabs: bool
+    width: int
+    word: int
+    tag: int | None
+    features: tuple[int, ...] = ()
+    header: int = 0
+
+    def read(self, number: int, fields: list[str]) -> tuple[str, str | None, list[str]]:
+        """The word of a line, its tag if asked for, and its features."""
+        where = f"{self.path}, line {number}"
+        if len(fields) != self.width:
+            raise InputError(
+                f"{where}: {_counted(len(fields))}, but line {self.first} has {self.width}; "
+                f"{_needed(self.tag)}"
+            )
+        features = [(index, "word feature") for index in self.features]
+        for index, what in ((self.word, "word"), (self.tag, "tag"), *features):
+            if index is not None and not fields[index]:
+                raise InputError(f"{where}: the {what} (column {index + 1}) is empty")
+        tag = None if self.tag is None else fields[self.tag].strip()
+        return fields[self.word], tag, [fields[index].strip() for index in self.features]
+
+
+def read_conll(
+    path: PathLike,
+    *,
+    tags: bool,
+    word_column: str | None = None,
+    tag_column: str | None = None,
+    feature_columns: str | None = None,
+) -> Iterator[ConllSentence]:
+    """Stream the sentences; without ``tags`` a file of words alone will do.
+
+    Args:
+        word_column, tag_column: numbers from 1.
+        feature_columns: numbers of the columns of word features, with commas between them.
+
+    Raises:
+        InputError: a column is not there, a line has another number of columns, or a word or tag is
+            empty, with file and line; at the end, if the file has no word at all.
+    """
+    layout = _layout(Path(path), tags, word_column, tag_column, feature_columns)
+    line, words, kept, features = 0, [], [], []
+    for number, text in _lines(layout.path):
+        fields = _fields(text, layout.tabs)
+        if text.startswith("#") and len(fields) != layout.width:
+            continue
+        if number == layout.header:
+            continue
+        if text:
+            word, tag, of_word = layout.read(number, fields)
+            line = line or number
+            words.append(word)
+            kept += [] if tag is None else [tag]
+            features.append(of_word)
+        elif words:
+            yield ConllSentence(line, tuple(words), tuple(kept), tuple(zip(*features, strict=True)))
+            line, words, kept, features = 0, [], [], []
+    if words:
+        yield ConllSentence(line, tuple(words), tuple(kept), tuple(zip(*features, strict=True)))
+    if layout.header:
+        warn_of_input(f"{layout.path}, line {layout.header} names the columns and is left out")
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(line number, line), which is empty where a sentence ends."""
+    for number, line in open_text(path):
+        ends = not line.strip(" \t") or line.startswith(DOCUMENT)
+        yield number, "" if ends else line
+
+
+def _fields(line: str, tabs: bool) -> list[str]:
+    # Not at every kind of blank: a wide or unbreakable one can be a word.
+    return line.split("\t") if tabs else [field for field in line.split(" ") if field]
+
+
+def _layout(
+    path: Path, tags: bool, word: str | None, tag: str | None, features: str | None
+) -> _Layout:
+    first, line = 0, ""
+    for number, text in _lines(path):
+        if text and (not first or not text.startswith("#")):
+            first, line = number, text
+        if line and not line.startswith("#"):
+            break
+    if not first:
+        raise InputError(f"{path} is empty")
+    tabs = "\t" in line
+    width = len(_fields(line, tabs))
+    if tags and tag is None and width < 2:
+        raise InputError(f"{path}, line {first}: {_counted(width)}; {_needed(1)}")
+    last = None
+    if tags:
+        last = width - 1 if tag is None else _column(path, "--label-column", tag, width)
+    index = 0 if word is None else _column(path, "--text-column", word, width)
+    if index == last:
+        raise InputError(f"{path}: column {index + 1} cannot be both the word and the tag")
+    several = [] if features is None else [name.strip() for name in features.split(",")]
+    numbers = tuple(_column(path, "--feature-columns", name, width) for name in several)
+    if twice := [i for i in numbers if i in (index, last) or numbers.count(i) > 1]:
+        raise InputError(f"{path}: column {twice[0] + 1} cannot be both of two things")
+    tag_index = width - 1 if last is None else last
+    named = _names_columns(path, first, line, tabs, index, tag_index)
+    return _Layout(path, first, tabs, width, index, last, numbers, first if named else 0)
+
+
+def _names_columns(path: Path, first: int, line: str, tabs: bool, word: int, tag: int) -> bool:
+    """Whether line ``first`` is a header: it names words and tags, and the name of the tags is the
+    tag of no other line."""
+    fields = _fields(line, tabs)
+    if word == tag or fields[word].strip().lower() not in _WORD_HEADERS:
+        return False
+    name = fields[tag].strip()
+    if name.lower() not in _TAG_HEADERS:
+        return False
+    others = (_fields(text, tabs) for number, text in _lines(path) if number > first and text)
+    tags = [fields[tag].strip() for fields in others if len(fields) > tag]
+    return bool(tags) and name not in tags
+
+
+def _column(path: Path, option: str, given: str, width: int) -> int:
+    if not given.isdecimal() or not 1 <= int(given) <= width:
+        raise InputError(
+            f"{path} has no column {given!r} ({option}); its lines are CoNLL columns, "
+            f"numbered from 1 to {width}"
+        )
+    return int(given) - 1
+
+
+def _counted(width: int) -> str:
+    return f"{width} column" if width == 1 else f"{width} columns"
+
+
+def _needed(tag: int | None) -> str:
+    if tag is None:
+        return "one word per line is needed, with the same columns everywhere"
+    return "a word and its tag per line are needed, separated by a tab or blanks"

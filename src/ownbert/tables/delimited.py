@@ -1,0 +1,293 @@
+"""Rows of a csv or tsv file; the rules stand at the top of ``ownbert.tables.tables``."""
+
+import csv
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from ownbert.errors import InputError, warn_of_input
+from ownbert.files import open_text
+
+# Beyond this a quote was opened and never closed; the limit of the csv module itself, 131,072,
+# refuses real documents.
+LONGEST_FIELD = 1 << 27
+# Stands for "no separator": the csv module wants one character, and this one is in no text.
+NO_DELIMITER = "\x1f"
+# Excel's first line that names the separator.
+_SEPARATOR_LINE = re.compile(r'"?sep=(\t|[^\w\s"])"?[\t,;]*', re.IGNORECASE)
+# Stands for an escaped quote while the csv module reads a row: a code point that is no character.
+_ESCAPED_QUOTE = "\ufdd0"
+
+# Its number from 1, and a line without its end.
+_Line = tuple[int, str]
+_Row = tuple[int, list[str]]
+
+
+def sniff_delimiter(header: str) -> str:
+    """The first of tab, comma, semicolon and vertical bar that ``header`` holds; else
+    ``NO_DELIMITER``."""
+    return next((mark for mark in "\t,;|" if mark in header), NO_DELIMITER)
+
+
+def read_header(path: Path) -> list[str]:
+    """The names in the first line, stripped of blanks.
+
+    Raises:
+        InputError: there is none.
+    """
+    for _, fields in all_rows(path, open_text(path)):
+        return [name.strip() for name in fields]
+    raise InputError(f"{path} is empty")
+
+
+def read_rows(path: Path, wanted: Sequence[int]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Stream ``(line number, the wanted fields)`` of every row after the header.
+
+    Rows that repeat the header, as files that were joined have them, are left out with a warning
+    at the end. In a single column such a row is a text.
+
+    Raises:
+        InputError: a row has another number of fields than the header.
+    """
+    rows = all_rows(path, open_text(path))
+    _, header = next(rows, (0, []))
+    names = [name.strip() for name in header]
+    repeated: list[int] = []
+    for number, fields in rows:
+        if len(fields) != len(header):
+            raise InputError(_wrong_count(path, number, len(fields), len(header)))
+        if (
+            fields[0].strip() == names[0]
+            and len(names) > 1
+            and [field.strip() for field in fields] == names
+        ):
+            repeated.append(number)
+            continue
+        yield number, tuple(fields[index] for index in wanted)
+    if repeated:
+        times = "" if len(repeated) == 1 else f" (the first of {len(repeated):,} such lines)"
+        warn_of_input(f"{path}, line {repeated[0]} repeats the header and is left out{times}")
+
+
+def _wrong_count(path: Path, number: int, found: int, wanted: int) -> str:
+    return (
+        f"{path}, line {number}: {found} field{'s' if found != 1 else ''}, but the header has "
+        f"{wanted}; quote texts that hold the separator, or use .jsonl"
+    )
+
+
+def all_rows(path: Path, numbered: Iterator[_Line]) -> Iterator[_Row]:
+    """Stream ``(number of the first line, fields)`` of every row, the header first.
+
+    Args:
+        path: its name, which says what a file without separators is; for messages.
+        numbered: the lines of the file.
+    """
+    lines = _Lines(numbered)
+    first = next((each for each in lines if each[1].strip()), None)
+    if first is None:
+        return
+    if named := _SEPARATOR_LINE.fullmatch(first[1].strip(" \r")):
+        delimiter = named[1]
+        first = next((each for each in lines if each[1].strip()), None)
+        if first is None:
+            return
+    else:
+        delimiter = sniff_delimiter(first[1])
+    lines.give_back([first])
+    csv_name = path.name.lower().removesuffix(".gz").endswith(".csv")
+    if delimiter == "\t" or (delimiter == NO_DELIMITER and not csv_name):
+        yield from _line_rows(lines, delimiter)
+    else:
+        yield from _QuotedRows(path, lines, delimiter)
+
+
+class _Lines:
+    """Lines, which can be given back and are then read again."""
+
+    def __init__(self, lines: Iterator[_Line]):
+        self._lines = lines
+        self._back: deque[_Line] = deque()
+
+    def __iter__(self) -> Iterator[_Line]:
+        return self
+
+    def __next__(self) -> _Line:
+        return self._back.popleft() if self._back else next(self._lines)
+
+    def give_back(self, lines: Sequence[_Line]) -> None:
+        self._back.extendleft(reversed(lines))
+
+
+def _line_rows(lines: _Lines, delimiter: str) -> Iterator[_Row]:
+    """Rows that are lines, but for those whose fields are right in number only by the csv rules."""
+    number, line = next(lines)
+    names = [_unquoted(field) for field in line.split(delimiter)]
+    yield number, names
+    width = len(names)
+    # A row that may continue in the next lines (its last field opens a quote), then blank lines.
+    open_row: _Row | None = None
+    held: list[_Line] = []
+    for number, line in lines:
+        # A blank line is an accident between rows, but a text (an empty one) in a single column.
+        if not line and width > 1:
+            if open_row:
+                held.append((number, line))
+            continue
+        pieces = line.split(delimiter)
+        row = number, [_unquoted(field) for field in pieces]
+        wrong = len(pieces) != width
+        if open_row:
+            if wrong and (found := _quoted_row(lines, [*held, (number, line)], delimiter, width)):
+                open_row, held = None, []
+                yield found
+                continue
+            yield open_row
+            open_row, held = None, []
+        if wrong and (found := _quoted_row(lines, [(number, line)], delimiter, width)):
+            yield found
+        elif width > 1 and not wrong and pieces[-1][:1] == '"' and pieces[-1].count('"') % 2:
+            open_row, held = row, [(number, line)]
+        else:
+            yield row
+    if open_row:
+        yield open_row
+
+
+def _unquoted(field: str) -> str:
+    if len(field) < 2 or field[0] != '"' or field[-1] != '"':
+        return field
+    inside = field[1:-1]
+    halves = inside.split('""')
+    return field if any('"' in half for half in halves) else '"'.join(halves)
+
+
+def _quoted_row(lines: _Lines, start: Sequence[_Line], delimiter: str, width: int) -> _Row | None:
+    """The row by the csv rules, or None: it has another number of fields, or swallows a line that
+    is a row by itself. What is not of the row is given back, but for ``start`` if there is none."""
+    if not any('"' in line for _, line in start):
+        return None
+    taken: list[_Line] = []
+
+    def feed() -> Iterator[str]:
+        for number, line in lines:
+            # The last line of a row may have as many fields by itself, but none between.
+            if len(taken) > 1 and taken[-1][1].count(delimiter) == width - 1:
+                lines.give_back([(number, line)])
+                return
+            taken.append((number, line))
+            yield f"{line}\n"
+
+    lines.give_back(start)
+    fields = _first_row(feed(), delimiter)
+    if fields is not None and len(fields) == width and len(taken) >= len(start):
+        return taken[0][0], fields
+    lines.give_back(taken)
+    for _ in start:
+        next(lines)
+    return None
+
+
+def _first_row(lines: Iterable[str], delimiter: str) -> list[str] | None:
+    """The fields by the csv rules, taken strictly; None if they are broken."""
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))
+    try:
+        return next(csv.reader(lines, delimiter=delimiter, strict=True), None)
+    except csv.Error:
+        return None
+
+
+class _QuotedRows:
+    r"""Rows by the csv rules, each with the number of its first line.
+
+    Quotes inside a field are doubled. From the first row on that cannot be read so, but can with
+    ``\"`` for a quote and ``\\`` for a backslash, these are read too.
+    """
+
+    def __init__(self, path: Path, lines: _Lines, delimiter: str):
+        self.path = path
+        self.lines = lines
+        self.delimiter = delimiter
+        self.backslashes = False
+        # Of the row that is read.
+        self.taken: list[_Line] = []
+
+    def __iter__(self) -> Iterator[_Row]:
+        csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))
+        reader = self._reader()
+        width = 0
+        while True:
+            self.taken.clear()
+            fields, error = None, None
+            try:
+                fields = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as broken:
+                error = InputError(f"{self.path}, line {self.taken[0][0]}: {_reason(broken)}")
+            except InputError as broken:
+                error = broken
+            if width and not self.backslashes and self._is_suspicious(fields, width):
+                found = self._by_backslashes(width)
+                if found is not None:
+                    fields, error = found, None
+                    reader = self._reader()
+            if error is not None:
+                raise error
+            assert fields is not None
+            if self.backslashes:
+                fields = [field.replace(_ESCAPED_QUOTE, '"') for field in fields]
+            width = width or len(fields)
+            if fields:
+                yield self.taken[0][0], fields
+            elif width == 1:
+                yield self.taken[0][0], [""]
+
+    def _reader(self) -> Iterator[list[str]]:
+        return csv.reader(self._feed(), delimiter=self.delimiter)
+
+    def _feed(self) -> Iterator[str]:
+        for number, line in self.lines:
+            self.taken.append((number, line))
+            yield f"{_escapes_read(line) if self.backslashes else line}\n"
+        # Asked for more in the middle of a row: a quote is still open, and the reader would take
+        # the rest of the file for one field without a word.
+        if self.taken:
+            raise InputError(
+                f"{self.path}, line {self.taken[0][0]}: a quote is opened and never closed"
+            )
+
+    def _is_suspicious(self, fields: list[str] | None, width: int) -> bool:
+        if not any('\\"' in line for _, line in self.taken):
+            return False
+        if fields is None or len(fields) != width:
+            return True
+        return _first_row((f"{line}\n" for _, line in self.taken), self.delimiter) is None
+
+    def _by_backslashes(self, width: int) -> list[str] | None:
+        """The row with escapes by backslashes; None if that is not right either."""
+        before, self.taken = self.taken, []
+        self.lines.give_back(before)
+        self.backslashes = True
+        try:
+            fields = _first_row(self._feed(), self.delimiter)
+        except InputError:
+            fields = None
+        if fields is not None and len(fields) == width:
+            return fields
+        self.lines.give_back(self.taken)
+        self.backslashes, self.taken = False, [next(self.lines) for _ in before]
+        return None
+
+
+def _escapes_read(line: str) -> str:
+    if "\\" not in line:
+        return line
+    return re.sub(r'\\([\\"])', lambda found: _ESCAPED_QUOTE if found[1] == '"' else "\\", line)
+
+
+def _reason(error: csv.Error) -> str:
+    if "field larger" in str(error):
+        return f"a field of over {LONGEST_FIELD:,} characters; is a quote never closed?"
+    return f"not csv ({error})"

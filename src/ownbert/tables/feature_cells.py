@@ -1,0 +1,74 @@
+"""Word features as rows have them: columns with a tag for each word of a text.
+
+W words of a text, F columns.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ownbert.errors import InputError
+from ownbert.tables.labels import text_list
+from ownbert.tables.tables import as_text
+
+# A list begins so, and no text with words in brackets.
+_HALF_A_LIST = re.compile(r"""\[\s*['"].*['"]\s*,""", re.DOTALL)
+
+# The tags of the words, by column: F tuples of W.
+Cells = tuple[tuple[str, ...], ...]
+
+
+def read_features(
+    cells: Sequence[Any], names: Sequence[str], words: int | None, where: str
+) -> Cells:
+    """The tags of each column, from lists or from texts with blanks between the tags.
+
+    Args:
+        cells: of the columns.
+        names: of the columns.
+        words: of the text, which each column must have a tag for; None: not checked.
+        where: the row, for messages.
+
+    Raises:
+        InputError: a cell is missing or has another number of tags.
+    """
+    found = tuple(map(split_cell, cells, names, [where] * len(names)))
+    for name, tags in zip(names, found, strict=True):
+        if words is not None and len(tags) != words:
+            raise InputError(
+                f"{where}: {words} words, but {len(tags)} tags in column {name!r}; every word "
+                "needs one"
+            )
+    return found
+
+
+def is_written_list(value: Any) -> bool:
+    """Whether a cell is a text that is a list, as csv has it, or half a list. Words may be in
+    brackets; what is quoted, or several numbers, is a list."""
+    if not isinstance(value, str) or value.lstrip()[:1] != "[":
+        return False
+    items = text_list(value)
+    if items is None:
+        return _HALF_A_LIST.match(value.strip()) is not None
+    return len(items) != 1 or isinstance(items[0], str)
+
+
+def split_cell(value: Any, column: str, where: str) -> tuple[str, ...]:
+    """The items of a list, which csv has as text, or of a text separated by blanks."""
+    if is_written_list(value) and (value := text_list(value)) is None:
+        raise InputError(
+            f"{where}: {column!r} looks like a list and is none; write it as "
+            '["one", "two"], with double quotes, or with blanks between the items'
+        )
+    if isinstance(value, list):
+        return tuple(as_text(item, column, where) for item in value)
+    return tuple(as_text(value, column, where).split())
+
+
+def refuse_plain_text(path: Any, names: str | None) -> None:
+    """``InputError`` if the rows are plain texts and the model reads columns ``names``."""
+    if names is not None:
+        raise InputError(
+            f"{path} is plain text; the model reads word features beside the text (the columns "
+            f"{names}), so it needs a table"
+        )

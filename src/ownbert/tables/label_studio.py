@@ -1,0 +1,69 @@
+"""Label Studio's JSON: tasks with predictions to import, and its export of choices.
+
+The labelling interface that they are for has ``<Text name="text" value="$text"/>`` and ``<Choices
+name="label" toName="text">``; what is read may have other names.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ownbert.errors import InputError
+from ownbert.files import open_text, read_json, write_json
+from ownbert.tables.memory import MemoryTable, table_of
+from ownbert.tables.tables import Source, as_text
+
+ENDING = ".json"
+_LABEL = "label"
+
+
+def write_tasks(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write texts to label as tasks, with the suggested label as a prediction.
+
+    rows: of ``text``, ``suggested``, ``score`` and other values, which are shown beside the text.
+    """
+    tasks = []
+    for row in rows:
+        value = {"choices": [row["suggested"]]}
+        found = {"from_name": _LABEL, "to_name": "text", "type": "choices", "value": value}
+        own = {"model_version": "ownbert", "score": row["score"], "result": [found]}
+        data = {key: row[key] for key in row if key != _LABEL}
+        tasks.append({"data": data, "predictions": [own]})
+    write_json(path, tasks)
+
+
+def is_export(path: Source) -> bool:
+    """Whether a file is a JSON list; other tables that end with .json have an object a line."""
+    if isinstance(path, MemoryTable) or Path(path).suffix.lower() != ENDING:
+        return False
+    first = next((line for _, line in open_text(Path(path)) if line.strip()), "")
+    return first.lstrip().startswith("[")
+
+
+def read_export(path: str | Path) -> MemoryTable:
+    """The tasks of an export as a table: their data and the label; None where there is none yet.
+
+    The last annotation that was not cancelled counts; several choices are a list.
+
+    Raises:
+        InputError: the file is no such export.
+    """
+    rows = []
+    for number, task in enumerate(read_json(path, list), start=1):
+        where = f"{path}, task {number}"
+        try:
+            data, annotations = dict(task["data"]), list(task.get("annotations") or ())
+            chosen = [_choices(each, where) for each in annotations if not each["was_cancelled"]]
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise InputError(
+                f"{where} is not one of Label Studio's JSON export, with data and annotations"
+            ) from None
+        label = next((each for each in reversed(chosen) if each), [None])
+        rows.append({**data, _LABEL: label[0] if len(label) == 1 else label})
+    return table_of(rows, name=str(path))
+
+
+def _choices(annotation: Mapping[str, Any], where: str) -> list[str]:
+    """The choices of an annotation."""
+    results = [each for each in annotation["result"] if each["type"] == "choices"]
+    return [as_text(name, _LABEL, where) for each in results for name in each["value"]["choices"]]

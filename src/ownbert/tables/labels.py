@@ -1,0 +1,499 @@
+"""How the cells of label columns are read: one label per row, several, or numbers.
+
+The same values are the same labels whatever they come in: csv gives texts, a DataFrame numbers and
+truth values, jsonl lists, NumPy arrays. So a column is looked at as a whole, and its cells become
+texts, lists or vectors of 0 and 1 in one way. C labels.
+"""
+
+import ast
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from ownbert.errors import InputError, in_short
+from ownbert.tables.tables import as_text
+
+# Separators of labels in one cell, the one least likely to occur inside a label first.
+SEPARATORS = ("|", ";", ",")
+# Whole numbers with more different values than this are classes only where they repeat so often.
+_MOST_NUMERIC_CLASSES, _REPEATED = 50, 3
+# Rows from which a column whose values nearly all differ (this share) is no column of labels.
+_FEWEST_DIFFERENT, _NEARLY_ALL = 20, 0.9
+# Characters of a list that is written as text.
+_LONGEST_LIST = 1 << 20
+_TRUTH = {"true": "true", "false": "false"}
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+", re.ASCII)
+_ITEM = re.compile(
+    r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^\s,'"\[\](){}]+))\s*(,|(?=\s|['"]|$))""",
+    re.DOTALL,
+)
+# Of NumPy, in a list of Python: np.str_('a'), np.int64(3).
+_NUMPY = re.compile(r"""\bnp\.\w+\(('(?:[^'\\]|\\.)*'|[^\s()'"]*)\)""")
+_IN_LISTS = re.compile("[,'\"]")
+_BARE = {"true": True, "false": False, "null": None, "none": None, "nan": None}
+
+
+@dataclass(frozen=True)
+class LabelCells:
+    """The cells of a column of labels, and where they stand.
+
+    Args:
+        values: a cell for each row.
+        places: of the rows, for messages.
+        column: its name.
+    """
+
+    values: Sequence[Any]
+    places: Sequence[str]
+    column: str
+
+    def refuse_missing(self, what: str = "label") -> None:
+        """Raise ``InputError`` if rows have no label; it counts them."""
+        missing = [i for i, value in enumerate(self.values) if is_missing(value)]
+        if not missing:
+            return
+        first = self.values[missing[0]]
+        where = f"{self.places[missing[0]]}: "
+        reason = f"{self.column!r} is missing or null"
+        if isinstance(first, str):
+            reason = f"the {what} (column {self.column!r}) is empty"
+        if len(missing) > 1:
+            reason += (
+                f"; {len(missing):,} of {len(self.values):,} rows have none: leave them out, or "
+                "give their texts to fit as --unlabelled"
+            )
+        raise InputError(where + reason)
+
+
+class LabelSets(NamedTuple):
+    """Several labels for each row.
+
+    Args:
+        sets: of the rows.
+        separator: that stands between labels in a cell, if any does.
+        note: how the cells were read, for the user; "" if there is no choice.
+    """
+
+    sets: list[tuple[str, ...]]
+    separator: str | None
+    note: str
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell holds nothing: null, not a number, or a text without a character."""
+    if value is None or (isinstance(value, float) and value != value):
+        return True
+    return isinstance(value, str) and not value.strip()
+
+
+def single_labels(
+    cells: LabelCells, *, known: Collection[str] = (), names: Sequence[str] = ()
+) -> tuple[list[str], str]:
+    """The one label of each row, and how the cells were read if there is something to say.
+
+    Args:
+        cells: of one column.
+        known: labels that are learnt already: the same value in another spelling is the same label.
+        names: of the places of one-hot vectors.
+
+    Raises:
+        InputError: a row has no label, or several; with its place.
+    """
+    cells.refuse_missing()
+    values, note = _as_lists(cells), ""
+    if any(isinstance(value, list) for value in values):
+        if size := _vector_size(values, cells.places):
+            values, note = (
+                _of_one_hot(cells, values, _vector_names(size, names)),
+                _hot("one-hot", size),
+            )
+        else:
+            values = [_only_item(value, i, cells) for i, value in enumerate(values)]
+    return _as_names(values, cells, known), note
+
+
+def label_sets(
+    cells: LabelCells,
+    *,
+    separator: str | None = None,
+    known: Collection[str] = (),
+    names: Sequence[str] = (),
+) -> LabelSets:
+    """The labels of each row.
+
+    Args:
+        cells: of one column; an empty text is a row without labels.
+        separator: between labels in one cell; None: the first of ``SEPARATORS`` that occurs.
+        known, names: as of ``single_labels``.
+
+    Raises:
+        InputError: a cell cannot be read; with its place.
+    """
+    for value, place in zip(cells.values, cells.places, strict=True):
+        if value is None or (isinstance(value, float) and value != value):
+            raise InputError(f"{place}: the labels are missing or null; [] says that none holds")
+    values, note = _as_lists(cells, strict=True), ""
+    if size := _vector_size(values, cells.places):
+        own, note = _vector_names(size, names), _hot("multi-hot", size)
+        values = [[n for n, on in zip(own, v, strict=True) if _is_on(on)] for v in values]
+    texts = [v for v in values if isinstance(v, str)]
+    if separator is None:
+        separator = next((mark for mark in SEPARATORS if any(mark in v for v in texts)), None)
+        if separator is not None:
+            note = (
+                f"labels in one cell are separated by {separator!r}; another separator is chosen "
+                "by --label-separator"
+            )
+    parts: list[list[Any]] = []
+    for value, place in zip(values, cells.places, strict=True):
+        if isinstance(value, list) and any(isinstance(part, list) for part in value):
+            raise InputError(f"{place}: a list of labels must not hold further lists")
+        if isinstance(value, str):
+            parts.append([value] if separator is None else value.split(separator))
+        else:
+            parts.append(value if isinstance(value, list) else [value])
+    for own, place in zip(parts, cells.places, strict=True):
+        if any(isinstance(part, float) and part % 1 for part in own):
+            raise InputError(
+                f"{place}: the labels are numbers with decimals, which are no names; to learn "
+                "numbers, give each a column and take the task regress"
+            )
+    flat = [part for own in parts for part in own if not is_missing(part)]
+    where = [
+        p for own, p in zip(parts, cells.places, strict=True) for v in own if not is_missing(v)
+    ]
+    texts = iter(_as_names(flat, LabelCells(flat, where, cells.column), known))
+    sets = []
+    for own in parts:
+        found = [next(texts) for part in own if not is_missing(part)]
+        sets.append(tuple(dict.fromkeys(found)))
+    return LabelSets(sets, separator, note)
+
+
+def sets_of_columns(
+    columns: Mapping[str, Sequence[Any]], places: Sequence[str]
+) -> list[tuple[str, ...]]:
+    """The labels of each row where every label has a column of 0 and 1.
+
+    Raises:
+        InputError: a cell is something else; with its place.
+    """
+    for name, values in columns.items():
+        for value, place in zip(values, places, strict=True):
+            if _bit(value) is None:
+                raise InputError(
+                    f"{place}: column {name!r} has {in_short(value)}; a column for each label "
+                    "holds 0 and 1"
+                )
+    rows = zip(*columns.values(), strict=True)
+    return [tuple(n for n, v in zip(columns, row, strict=True) if _is_on(v)) for row in rows]
+
+
+def are_bits(values: Sequence[Any]) -> bool:
+    """Whether all values are 0 or 1, in any spelling."""
+    return all(_bit(value) is not None for value in values)
+
+
+def task_of_cells(values: Sequence[Any]) -> tuple[str, str]:
+    """What a column of labels is for, by its first values: classify, multilabel or regress; and a
+    line for the user where it could be something else."""
+    present = [value for value in values if not is_missing(value)]
+    cells = LabelCells(present, [""] * len(present), "")
+    try:
+        lists = _as_lists(cells)
+        _vector_size(lists, cells.places)
+        texts = [as_text(v, "", "").strip() for v in lists if not isinstance(v, list)]
+    except InputError:  # whoever reads the rows says where
+        return "multilabel", ""
+    if any(isinstance(value, list) for value in lists):
+        if all(isinstance(v, list) and len(v) == 1 for v in lists):
+            return "classify", ""
+        size = _vector_size(lists, cells.places)
+        if not size or any(sum(map(_is_on, v)) != 1 for v in lists):
+            return "multilabel", ""
+        return "classify", f"{_hot('one-hot', size)}; --task multilabel reads them as sets"
+    if found := _numeric_task(texts):
+        return found
+    if _has_separators(texts):
+        return "multilabel", ""
+    return "classify", ""
+
+
+def _numeric_task(texts: Sequence[str]) -> tuple[str, str] | None:
+    """What texts are for that are all numbers."""
+    numbers = decimal_numbers(texts)
+    if numbers is None or not numbers:
+        return None
+    distinct = len(set(numbers))
+    fractions = any(number % 1 for number in numbers)
+    if fractions and distinct > 2:
+        if not any("," in text for text in texts):
+            return "regress", ""
+        return "regress", (
+            "the labels are numbers with a comma before the decimals; --task multilabel reads them "
+            "as sets of labels"
+        )
+    if distinct <= _MOST_NUMERIC_CLASSES:
+        return "classify", ""
+    name = "classify" if len(numbers) >= _REPEATED * distinct else "regress"
+    what = "classes" if name == "classify" else "numbers"
+    other = "regress" if name == "classify" else "classify"
+    return name, (
+        f"the labels are {distinct:,} different whole numbers in {len(numbers):,} rows: they are "
+        f"read as {what}; --task {other} reads them otherwise"
+    )
+
+
+def decimal_numbers(texts: Sequence[str], *, sure: bool = False) -> list[float] | None:
+    """Texts as numbers, all with decimal points or all with decimal commas; None if they are none.
+
+    What may be thousands ("1,234") is no number. sure: they are numbers, and not pairs of labels.
+    """
+    if all(_NUMBER.fullmatch(text) for text in texts):
+        found = [float(text) for text in texts]
+        return found if all(abs(number) < float("inf") for number in found) else None
+    commas = [text for text in texts if "," in text]
+    if not commas or not all(_DECIMAL_COMMA.fullmatch(text) for text in commas):
+        return None
+    others = [text for text in texts if "," not in text]
+    if any("." in text or not _NUMBER.fullmatch(text) for text in others):
+        return None
+    if all(_THOUSANDS.fullmatch(text) for text in commas):
+        return None
+    if not sure and _are_pairs(texts):
+        return None
+    return [float(text.replace(",", ".")) for text in texts]
+
+
+def _are_pairs(texts: Sequence[str]) -> bool:
+    """Whether texts such as "3,12" are rather sets of numbered labels than decimals: most numbers
+    behind commas are also before one or alone, no set is written in both orders, and none has a
+    number twice or with a needless 0."""
+    pairs = {tuple(text.split(",")) for text in texts if "," in text}
+    firsts, behind = {text.partition(",")[0] for text in texts}, {two for _, two in pairs}
+    return 2 * len(behind & firsts) >= len(behind) and not any(
+        one == two or (two, one) in pairs or (len(two) > 1 and two[0] == "0") for one, two in pairs
+    )
+
+
+def refuse_ids(names: Sequence[str], source: Any, column: str) -> None:
+    """Raise ``InputError`` for a column of labels in which nearly every value occurs once."""
+    different = len(set(names))
+    if len(names) < _FEWEST_DIFFERENT or different < _NEARLY_ALL * len(names):
+        return
+    advice = "name the column of the labels with --label-column"
+    if decimal_numbers(names) is not None:
+        advice += ", or predict numbers: --task regress"
+    if different < len(names):
+        raise InputError(
+            f"{source}: {column!r} has {different:,} different values in {len(names):,} rows, so "
+            f"it looks like an id and not like a label; {advice}"
+        )
+    raise InputError(
+        f"{source}: each of the {len(names):,} values of {column!r} occurs once, so it looks like "
+        f"an id and not like a label; {advice}"
+    )
+
+
+def text_list(value: str) -> list[Any] | None:
+    """The items of a list that is written as text; None if it is none.
+
+    JSON (``["a", "b"]``), Python (``['a', 'b']``) and NumPy (``['a' 'b']``, ``[0. 1.]``).
+    """
+    text = value.strip()
+    if len(text) < 2 or len(text) > _LONGEST_LIST or f"{text[0]}{text[-1]}" not in ("[]", "()"):
+        return None
+    try:
+        found = json.loads(text)
+        return found if isinstance(found, list) else None
+    except (ValueError, RecursionError):
+        pass
+    inside, at, items = _NUMPY.sub(r"\1", text[1:-1]).strip(), 0, []
+    while at < len(inside):
+        match = _ITEM.match(inside, at)
+        if match is None or match.end() == at:
+            return None
+        items.append(match)
+        at = match.end()
+    found = [_item(match) for match in items]
+    return None if any(isinstance(item, _Unreadable) for item in found) else found
+
+
+class _Unreadable:
+    """An item of a list that is neither quoted nor a number."""
+
+
+def _item(match: re.Match[str]) -> Any:
+    single, double, bare = match[1], match[2], match[3]
+    if bare is not None:
+        if bare.lower() in _BARE:
+            return _BARE[bare.lower()]
+        if not _NUMBER.fullmatch(bare):
+            return _Unreadable()
+        number = float(bare)
+        return int(number) if number % 1 == 0 and abs(number) < 1e15 else number
+    quoted, mark = (single, "'") if single is not None else (double, '"')
+    try:
+        return ast.literal_eval(f"{mark}{quoted}{mark}") if "\\" in quoted else quoted
+    except (ValueError, SyntaxError):
+        return quoted
+
+
+def _as_lists(cells: LabelCells, *, strict: bool = False) -> list[Any]:
+    """The cells, with lists that are written as text as lists, where most cells are such.
+
+    strict: whether any text that begins with a bracket must be a list.
+    """
+    parsed = [text_list(v) if isinstance(v, str) else None for v in cells.values]
+    texts = [i for i, v in enumerate(cells.values) if isinstance(v, str) and v.strip()]
+    lists = sum(parsed[i] is not None for i in texts)
+    bracketed = [i for i in texts if str(cells.values[i]).lstrip().startswith("[")]
+    # A column of "[a, b]" is no column of names, and one of "[other]" is.
+    broken = 2 * len(bracketed) > len(texts) and any(
+        parsed[i] is None and _IN_LISTS.search(str(cells.values[i])) for i in bracketed
+    )
+    if not (lists and 2 * lists > len(texts)) and not (strict and bracketed) and not broken:
+        return list(cells.values)
+    for i in bracketed:
+        if parsed[i] is None:
+            raise InputError(
+                f"{cells.places[i]}: the labels start with [ but are no JSON list; write them as "
+                '["one", "two"], with double quotes'
+            )
+    return [value if own is None else own for value, own in zip(cells.values, parsed, strict=True)]
+
+
+def _vector_size(values: Sequence[Any], places: Sequence[str]) -> int:
+    """The length that all cells have as lists of 0 and 1; 0: they are none.
+
+    One item can be a label, and so can different numbers of items, where none occurs twice.
+
+    Raises:
+        InputError: they are such lists and differ in length.
+    """
+    if not values or not all(isinstance(value, list) for value in values):
+        return 0
+    if not all(_bit(v) is not None for value in values for v in value):
+        return 0
+    size = len(values[0])
+    if all(len(value) == size for value in values):
+        return size if size > 1 else 0
+    # No set of labels has one of them twice.
+    twice = any(len(set(map(_bit, value))) < len(value) for value in values)
+    other = next(i for i, value in enumerate(values) if len(value) != size)
+    if twice:
+        raise InputError(
+            f"{places[other]}: the vector of labels has {len(values[other])} places, and the first "
+            f"row's has {size}"
+        )
+    return 0
+
+
+def _bit(value: Any) -> int | None:
+    """0 or 1, in any spelling; None: something else."""
+    text = str(value).strip().lower()
+    return {"0": 0, "0.0": 0, "false": 0, "1": 1, "1.0": 1, "true": 1}.get(text)
+
+
+def _is_on(value: Any) -> bool:
+    return _bit(value) == 1
+
+
+def _vector_names(size: int, names: Sequence[str]) -> Sequence[str]:
+    if names and len(names) != size:
+        raise InputError(
+            f"--label-names has {len(names)} names, and the vectors of labels have {size} places"
+        )
+    return names or [f"label_{i}" for i in range(size)]
+
+
+def _hot(kind: str, size: int) -> str:
+    return f"the labels are {kind} vectors of {size}; --label-names names their places"
+
+
+def _of_one_hot(cells: LabelCells, values: Sequence[Any], names: Sequence[str]) -> list[str]:
+    found = []
+    for value, place in zip(values, cells.places, strict=True):
+        on = [name for name, bit in zip(names, value, strict=True) if _is_on(bit)]
+        if len(on) != 1:
+            raise InputError(
+                f"{place}: the vector has {len(on)} labels where one is needed; for several per "
+                "row take the task multilabel"
+            )
+        found.append(on[0])
+    return found
+
+
+def _only_item(value: Any, index: int, cells: LabelCells) -> Any:
+    if not isinstance(value, list):
+        return value
+    if len(value) != 1 or isinstance(value[0], list) or is_missing(value[0]):
+        raise InputError(
+            f"{cells.places[index]}: {cells.column!r} has a list of {len(value)} labels where one "
+            "is needed; for several per row take the task multilabel"
+        )
+    return value[0]
+
+
+def _as_names(values: Sequence[Any], cells: LabelCells, known: Collection[str] = ()) -> list[str]:
+    """Values as names of labels: those that are known, or truth values and whole numbers in one
+    spelling."""
+    pairs = zip(values, cells.places, strict=True)
+    texts = [as_text(value, cells.column, place).strip() for value, place in pairs]
+    if known and any(text not in known for text in texts):
+        spelled = _in_one_spelling(values, texts)
+        both = zip(texts, spelled, strict=True)
+        return [text if text in known else _matched(one, known) for text, one in both]
+    return texts if known else _in_one_spelling(values, texts)
+
+
+def _in_one_spelling(values: Sequence[Any], texts: list[str]) -> list[str]:
+    if texts and all(text.lower() in _TRUTH for text in texts):
+        return [_TRUTH[text.lower()] for text in texts]
+    if any(
+        text.endswith(".0") or isinstance(v, float) for text, v in zip(texts, values, strict=True)
+    ):
+        numbers = [float(text) if _NUMBER.fullmatch(text) else 0.5 for text in texts]
+        if all(number % 1 == 0 and abs(number) < 1e15 for number in numbers):
+            return [str(int(number)) for number in numbers]
+    return texts
+
+
+def _matched(name: str, known: Collection[str]) -> str:
+    """The known label that is the same value in another spelling, else the name."""
+    if not known or name in known:
+        return name
+    return _spellings(frozenset(known)).get(_value_of(name), name)
+
+
+@lru_cache(maxsize=8)
+def _spellings(known: frozenset[str]) -> Mapping[Any, str]:
+    counts = Counter(map(_value_of, known))
+    return {v: name for name in known if (v := _value_of(name)) is not None and counts[v] == 1}
+
+
+def _value_of(name: str) -> Any:
+    """The value that a label spells: a truth value or a number; None: it is a name."""
+    if name.lower() in _TRUTH:
+        return name.lower()
+    return float(name) if _NUMBER.fullmatch(name) else None
+
+
+def _has_separators(texts: Sequence[str]) -> bool:
+    """Whether several labels stand in one cell: they occur alone as well, or in more combinations
+    than there are labels."""
+    for separator in SEPARATORS:
+        parts = [text.split(separator) for text in texts]
+        several = sum(len(part) > 1 for part in parts)
+        alone = {part[0] for part in parts if len(part) == 1}
+        together = {tuple(part) for part in parts if len(part) > 1}
+        joined = {name.strip() for part in together for name in part}
+        if several > len(texts) / 20 and (joined & alone or len(together) > len(joined)):
+            return True
+    return False

@@ -1,0 +1,418 @@
+"""Rows in memory as a table that is read like a file: lists, mappings, DataFrames, data sets.
+
+pandas, polars, Arrow and datasets are known by their attributes and never imported here.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from ownbert.errors import InputError, in_short
+
+# What ``ownbert.tables.tables.kind_of`` says of such a table.
+KIND = "memory"
+# How deep lists and objects in a cell may be nested: far below what Python's recursion allows.
+_MOST_NESTED = 100
+# Rows of a data set that are read together.
+_ROWS = 1024
+_FORMS = (
+    "a file, a DataFrame, a datasets.Dataset, a list of mappings, a mapping of columns, "
+    "(texts, labels), or a list of (text, label)"
+)
+
+# The names of the columns of rows without names, by the number of their values; raises
+# ``InputError`` for another number.
+Positional = Callable[[int], Sequence[str]]
+
+
+def texts_and_labels(width: int) -> Sequence[str]:
+    """The columns of rows that are a text and its label."""
+    if width != 2:
+        raise InputError("a row is a text and its label")
+    return ("text", "label")
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryTable:
+    """Columns with names, and the rows of any of them.
+
+    Args:
+        name: what the rows are, for messages.
+        names: of the columns.
+        rows: the values of the named columns, row by row.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    rows: Callable[[Sequence[str]], Iterator[tuple[Any, ...]]] = field(repr=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def read(self, names: Sequence[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        """Stream the number of each row, from 1, and its values as JSON would have them."""
+        for number, values in enumerate(self.rows(names), start=1):
+            try:
+                found = tuple(map(plain, values))
+            except RecursionError:
+                raise InputError(f"{self.name}, row {number} is nested too deeply") from None
+            yield number, found
+
+    def write(self, path: Path) -> None:
+        """Write the rows as JSON lines.
+
+        Raises:
+            InputError: a value is no text, number or list.
+        """
+        try:
+            with path.open("w", encoding="utf-8") as file:
+                for _, row in self.read(self.names):
+                    # Half a surrogate pair is an escape here, which the reader refuses by its line.
+                    file.write(json.dumps(dict(zip(self.names, row, strict=True))) + "\n")
+        except TypeError as error:
+            raise InputError(
+                f"{self.name}: a row has a value that is no text, number or list: {error}"
+            ) from None
+
+
+class Lines:
+    """Lines that are read once, as they come: texts, or JSON objects if the first one is.
+
+    Args:
+        lines: without their ends.
+    """
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = iter(lines)
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        return next(self._lines)
+
+
+def table_of(
+    data: Any, *, name: str = "data", positional: Positional = texts_and_labels
+) -> MemoryTable:
+    """The table that rows in memory are.
+
+    Args:
+        data: a DataFrame (pandas, polars), a datasets.Dataset, an Arrow table, a mapping of
+            columns, a pair (texts, labels), a list of mappings, or a list or array of rows without
+            names: a text, or several values.
+        name: what the rows are, for messages.
+        positional: the columns of rows without names.
+
+    Raises:
+        InputError: it is something else, or lengths differ.
+    """
+    if isinstance(data, MemoryTable):
+        return data
+    if isinstance(data, Lines):
+        return _of_lines(data, name, positional)
+    if isinstance(data, Mapping):
+        return _of_mapping(data, name)
+    if is_table(data):
+        return _of_table(data, name)
+    if isinstance(data, tuple) and len(data) == 2 and all(map(is_list, data)):
+        data = dict(zip(positional(2), data, strict=True))
+        return _of_mapping(data, name)
+    if not is_list(data) and not (isinstance(data, Iterable) and hasattr(data, "__next__")):
+        advice = "; collect() it first" if hasattr(data, "collect") else ""
+        kind = type(data).__name__
+        raise InputError(f"{name}: rows are given as {_FORMS}; not as {kind}{advice}")
+    rows = list(data)
+    if not rows:
+        raise InputError(f"{name} is empty: rows are given as {_FORMS}")
+    if any(isinstance(row, Mapping) for row in rows):
+        return _of_records(rows, name)
+    return _of_tuples(rows, name, positional)
+
+
+def is_table(data: Any) -> bool:
+    """Whether it is a DataFrame, a data set or an Arrow table: it has names of columns."""
+    # Not the columns first: a LazyFrame of polars computes them, with a warning.
+    return hasattr(data, "column_names") or (hasattr(data, "to_dict") and hasattr(data, "columns"))
+
+
+def as_record(data: Any, names: Collection[str]) -> Any:
+    """A row of a DataFrame, which pandas gives as a Series, as a mapping; anything else as it is.
+
+    names: in small letters, of columns of which a row has one. Other Series are columns.
+    """
+    as_dict = getattr(data, "_asdict", None)  # of itertuples
+    if as_dict is not None and isinstance(data, tuple):
+        return as_dict()
+    keys, as_dict = (getattr(data, name, None) for name in ("index", "to_dict"))
+    if is_list(data) and as_dict is not None and hasattr(keys, "tolist"):
+        record = {str(key): value for key, value in as_dict().items()}
+        if not {key.lower() for key in record}.isdisjoint(names):
+            return record
+    return data
+
+
+def is_list(data: Any) -> bool:
+    """Whether it is a list, tuple, array, column or Series, and no text."""
+    if isinstance(data, str | bytes | Mapping) or is_table(data):
+        return False
+    if hasattr(data, "ndim") and not data.ndim:  # a number of NumPy
+        return False
+    if isinstance(data, Sequence):  # a column of a data set is one too
+        return True
+    return any(hasattr(data, name) for name in ("tolist", "to_list", "to_pylist")) and hasattr(
+        data, "__len__"
+    )
+
+
+def parse_object(line: str, where: str) -> dict[str, Any]:
+    """The JSON object on a line.
+
+    Raises:
+        InputError: there is none; with ``where``.
+    """
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else "not readable"
+        raise InputError(f"{where}: not JSON ({reason}); one object per line is needed") from error
+    # Only a line with many brackets is worth the look.
+    if line.count("[") + line.count("{") > _MOST_NESTED and is_nested(value):
+        raise InputError(f"{where}: the JSON is nested too deeply")
+    if not isinstance(value, dict):
+        raise InputError(
+            f'{where}: a JSON object such as {{"text": "..."}} is needed on each line, not a '
+            f"{type(value).__name__}"
+        )
+    return value
+
+
+def is_nested(value: Any) -> bool:
+    """Whether lists and objects of JSON are nested too deeply to be read."""
+    level = [value]
+    for _ in range(_MOST_NESTED):
+        inner = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for some in inner for each in some if isinstance(each, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+def items(data: Any) -> list[Any]:
+    """The items of what ``is_list``, as Python has them."""
+    for name in ("tolist", "to_list", "to_pylist"):
+        if hasattr(data, name):
+            return getattr(data, name)()
+    return list(data)
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """A cell as JSON has it: texts, numbers, lists; None where it is missing.
+
+    A float that is not a number is how a DataFrame says that there is none.
+
+    Raises:
+        RecursionError: it is nested too deeply, or holds itself.
+    """
+    if depth > _MOST_NESTED:
+        raise RecursionError
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return None if value != value else value
+    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:  # a number of NumPy
+        return plain(value.item(), depth + 1)
+    if isinstance(value, Mapping):
+        return {str(key): plain(each, depth + 1) for key, each in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted((plain(each, depth + 1) for each in value), key=str)
+    if is_list(value):
+        return [plain(each, depth + 1) for each in items(value)]
+    # pandas.NA and NaT, which must not be asked whether they are equal to anything.
+    return None if type(value).__name__ in ("NAType", "NaTType") else value
+
+
+def _of_mapping(data: Mapping[Any, Any], name: str) -> MemoryTable:
+    """A mapping of columns."""
+    if splits := [str(key) for key, value in data.items() if is_table(value)]:
+        shown = ", ".join(splits[:5])
+        raise InputError(f"{name} has several tables ({shown}); take one: data[{splits[0]!r}]")
+    if not all(map(is_list, data.values())):
+        raise InputError(f"{name}: the columns of a mapping are lists; one row is [{{...}}]")
+    columns = {str(key): items(values) for key, values in data.items()}
+    if len({len(values) for values in columns.values()}) > 1:
+        sizes = ", ".join(f"{key} {len(values):,}" for key, values in columns.items())
+        raise InputError(f"{name}: the columns of the rows differ in length: {sizes}")
+    return MemoryTable(
+        name, tuple(columns), lambda names: zip(*(columns[key] for key in names), strict=True)
+    )
+
+
+def _of_records(rows: Sequence[Any], name: str) -> MemoryTable:
+    """A list of mappings; a row may lack columns that others have."""
+    columns: dict[str, None] = {}
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, Mapping):
+            raise InputError(
+                f"{name}, row {number} is a {type(row).__name__} among mappings; all rows must be "
+                "of one form"
+            )
+        columns.update(dict.fromkeys(map(str, row)))
+    return MemoryTable(
+        name,
+        tuple(columns),
+        lambda names: (tuple(row.get(key) for key in names) for row in rows),
+    )
+
+
+def _of_lines(lines: Lines, name: str, positional: Positional) -> MemoryTable:
+    """Rows that are read as they come, whose columns are those of the first."""
+    first = next(lines, None)
+    if first is None:
+        raise InputError(f"{name} is empty")
+    every = chain([first], lines)
+    if not first.lstrip().startswith("{"):
+        (column,) = positional(1)
+        return MemoryTable(name, (column,), lambda names: ((line,) * len(names) for line in every))
+    numbered = enumerate(every, start=1)
+    records = (parse_object(line, f"{name}, row {number}") for number, line in numbered)
+    start = next(records)
+    rest = chain([start], records)
+    return MemoryTable(name, tuple(start), lambda names: (tuple(map(r.get, names)) for r in rest))
+
+
+def _of_tuples(rows: Sequence[Any], name: str, positional: Positional) -> MemoryTable:
+    """Rows without names: texts, or several values each. Lists of other lengths are words."""
+    tuples = [tuple(items(row)) if is_list(row) else (row,) for row in rows]
+    try:
+        columns = tuple(positional(len(tuples[0])))
+        if all(isinstance(row, list) for row in rows) and len({*map(len, rows)}) > 1:
+            raise InputError("a row is of one form")
+    except InputError as error:
+        if not all(isinstance(row, list) for row in rows):
+            raise InputError(f"{name}: {error}, not {_shown(rows[0])}") from None
+        try:
+            columns, tuples = tuple(positional(1)), [(row,) for row in rows]
+        except InputError:
+            raise InputError(f"{name}: {error}, not {_shown(rows[0])}") from None
+    for number, row in enumerate(tuples, start=1):
+        if len(row) != len(columns):
+            raise InputError(
+                f"{name}, row {number} has {len(row)} values and row 1 has {len(columns)}; all "
+                "rows must be of one form"
+            )
+    indices = {key: i for i, key in enumerate(columns)}
+    return MemoryTable(
+        name,
+        columns,
+        lambda names: (tuple(row[indices[key]] for key in names) for row in tuples),
+    )
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _of_table(data: Any, name: str) -> MemoryTable:
+    """A DataFrame, a data set or an Arrow table, of which only the needed columns are read."""
+    if hasattr(data, "column_names"):
+        given = data.column_names
+        if isinstance(given, Mapping):  # a DatasetDict that is no mapping itself
+            raise InputError(f"{name} has several splits ({', '.join(given)}); take one of them")
+        if given is None or not hasattr(data, "__len__"):
+            features = getattr(data, "features", None) or {}
+            readers = {key: _label_reader(feature) for key, feature in features.items()}
+            same = _label_reader(None)
+            named = [{k: readers.get(k, same)(v) for k, v in row.items()} for row in data]
+            return _of_records(named, name)
+        own = {str(key): key for key in given}
+        read = _arrow_rows if hasattr(data, "to_batches") else _dataset_rows
+        return MemoryTable(name, tuple(own), lambda names: read(data, [own[key] for key in names]))
+    own = {str(key): key for key in data.columns}
+    return MemoryTable(
+        name,
+        tuple(map(str, data.columns)),
+        lambda names: zip(*(items(data[own[key]]) for key in names), strict=True),
+    )
+
+
+def _arrow_rows(data: Any, names: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    for batch in data.select(list(names)).to_batches(max_chunksize=_ROWS):
+        yield from zip(
+            *(arrow_cells(batch[name], f"column {name!r}") for name in names), strict=True
+        )
+
+
+def arrow_cells(column: Any, where: str) -> list[Any]:
+    """The values of a pyarrow.Array as Python has them; ``where``: the column, for messages.
+
+    Raises:
+        InputError: the type has no value in Python.
+    """
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.dictionary_decode()
+        kind = column.type
+    try:
+        # Bytes are how some writers of parquet store texts.
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            with suppress(pa.ArrowInvalid):
+                column = column.cast(pa.large_string())
+        if pa.types.is_map(kind):
+            raise NotImplementedError("a map is no text")
+        # Python's times end with microseconds.
+        if getattr(kind, "unit", None) == "ns":
+            try:
+                column = column.cast(_in_microseconds(kind))
+            except pa.ArrowInvalid:
+                if pa.types.is_duration(kind):
+                    raise
+                column = column.cast(pa.string())
+        return column.to_pylist()
+    except (ValueError, OverflowError, NotImplementedError, RecursionError) as error:
+        reason = in_short(" ".join(str(error).split()))
+        raise InputError(f"{where} has values of type {kind}: {reason}") from None
+
+
+def _in_microseconds(kind: Any) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return pa.time64("us") if pa.types.is_time(kind) else pa.duration("us")
+
+
+def _dataset_rows(data: Any, names: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """Rows of a datasets.Dataset; numbers of labels are replaced by their names."""
+    features = getattr(data, "features", None) or {}
+    readers = [_label_reader(features.get(key)) for key in names]
+    chosen = data.select_columns(list(names))
+    for start in range(0, len(chosen), _ROWS):
+        block = chosen[start : start + _ROWS]
+        columns = ([read(v) for v in block[key]] for read, key in zip(readers, names, strict=True))
+        yield from zip(*columns, strict=True)
+
+
+def _label_reader(feature: Any) -> Callable[[Any], Any]:
+    """What makes a value of a column a label as text: ClassLabel stores numbers, -1 for none."""
+    inner = getattr(feature, "feature", feature)
+    inner = inner[0] if isinstance(inner, list) and inner else inner
+    known = getattr(inner, "names", None)
+    if known is None:
+        return lambda value: value
+
+    def named(value: Any) -> Any:
+        if isinstance(value, list):
+            return [named(each) for each in value]
+        if not isinstance(value, int) or value < 0:
+            return None if isinstance(value, int) else value
+        return known[value]
+
+    return named

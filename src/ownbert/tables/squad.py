@@ -1,0 +1,232 @@
+"""Questions about texts, with answers that stand in them: SQuAD's JSON, jsonl, parquet, csv, tsv.
+
+SQuAD's JSON is one document: {"data": [{"paragraphs": [{"context": "...", "qas": [{"id": "...",
+"question": "...", "answers": [{"text": "...", "answer_start": 0}]}]}]}]}; version 2 has
+"is_impossible" too (Rajpurkar et al. 2016, 2018). Tables have one row per question; its answers are
+SQuAD's {"text": [...], "answer_start": [...]}, a list of {"text", "answer_start"}, a list of texts,
+or one text. No answer at all, or an empty one, says that the text does not hold any.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ownbert.errors import InputError
+from ownbert.files import open_text
+from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns, id_value
+from ownbert.tables.memory import MemoryTable, is_nested
+from ownbert.tables.tables import Source, as_text, kind_of, place, read_values
+
+NEEDED = (
+    'SQuAD\'s JSON (one document with "data", "paragraphs", "context", "qas"), or rows with the '
+    "columns question, context and answers"
+)
+
+
+class GoldAnswer(NamedTuple):
+    """An answer.
+
+    Args:
+        start: its first character in the context, None if it is nowhere in it.
+    """
+
+    text: str
+    start: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question about a context.
+
+    Args:
+        line: of the file, or the number of the question in SQuAD's JSON.
+        where: for messages.
+        answers: none if the context holds no answer.
+    """
+
+    line: int
+    where: str
+    id: Any
+    question: str
+    context: str
+    answers: tuple[GoldAnswer, ...] = ()
+
+
+def read_questions(
+    path: Source, given: ColumnNames | None = None, *, labelled: bool = True
+) -> Iterator[Question]:
+    """Questions in the order of the file; without ``labelled`` their answers are not looked at.
+
+    Answers that are not where the file says are searched for (``locate``).
+
+    Args:
+        given: the columns of a table that hold questions, contexts and answers.
+
+    Raises:
+        InputError: the file is empty or of another kind, or something is missing in it; the message
+            names the file and the line or question.
+    """
+    document = _document(path)
+    if document is None:
+        found = _table(path, given, labelled)
+    else:
+        found = _paragraphs(document, path, labelled)
+    empty = True
+    for question in found:
+        empty = False
+        yield question
+    if empty:
+        raise InputError(f"{path} has no questions; needed: {NEEDED}")
+
+
+def locate(context: str, text: str, start: int | None = None) -> GoldAnswer:
+    """The answer where it really stands in the context.
+
+    It is taken at ``start``, or at the occurrence that is nearest to it (the first where it is not
+    known), else at one that differs in case and blanks alone, and then with the words of the
+    context.
+    """
+    if start is not None and start >= 0 and context.startswith(text, start):
+        return GoldAnswer(text, start)
+    loose = r"\s+".join(map(re.escape, text.split()))
+    for pattern in (re.compile(re.escape(text)), re.compile(loose, re.IGNORECASE)):
+        found = list(pattern.finditer(context))
+        if found:
+            nearest = min(found, key=lambda match: abs(match.start() - (start or 0)))
+            return GoldAnswer(nearest.group(), nearest.start())
+    return GoldAnswer(text, None)
+
+
+def _document(path: Source) -> Mapping[str, Any] | None:
+    """SQuAD's JSON, or None for a table. A .json file may be either."""
+    if isinstance(path, MemoryTable) or kind_of(path) != "jsonl":
+        return None
+    lines = (line for _, line in open_text(path) if line.strip())
+    first = next(lines, None)
+    if first is None:
+        raise InputError(f"{path} is empty")
+    try:
+        value = json.loads(first)
+    except (ValueError, RecursionError):
+        value = _whole(path, "\n".join([first, *lines]))
+    else:
+        if isinstance(value, dict) and "data" not in value:
+            return None
+        if next(lines, None) is not None:
+            raise InputError(f"{path} is not one JSON document; needed: {NEEDED}")
+    if is_nested(value):
+        raise InputError(f"{path}: the JSON is nested too deeply")
+    if not isinstance(value, dict) or "data" not in value:
+        raise InputError(f"{path} is JSON, but not SQuAD's; needed: {NEEDED}")
+    return value
+
+
+def _whole(path: Source, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else "not readable"
+        raise InputError(f"{path} is not JSON ({reason}); needed: {NEEDED}") from error
+
+
+def _paragraphs(document: Mapping[str, Any], path: Source, labelled: bool) -> Iterator[Question]:
+    number = 0
+    for article, holder in enumerate(_list(document, "data", f"{path}"), start=1):
+        where = f"{path}, article {article}"
+        for paragraph in _list(holder, "paragraphs", where):
+            context = as_text(_value(paragraph, "context", where), "context", where)
+            for entry in _list(paragraph, "qas", where):
+                number += 1
+                name = entry.get("id") if isinstance(entry, dict) else None
+                place = f"{path}, question {number if name is None else repr(name)}"
+                yield Question(
+                    number,
+                    place,
+                    None if name is None else str(name),
+                    as_text(_value(entry, "question", place), "question", place),
+                    context,
+                    _of_question(entry, context, place) if labelled else (),
+                )
+
+
+def _of_question(entry: Mapping[str, Any], context: str, where: str) -> tuple[GoldAnswer, ...]:
+    if entry.get("is_impossible"):
+        return ()
+    return _gold_answers(_value(entry, "answers", where), None, context, where)
+
+
+def _table(path: Source, given: ColumnNames | None, labelled: bool) -> Iterator[Question]:
+    try:
+        several = find_columns(path, COLUMNS["answer"], given, labelled=labelled)
+    except InputError as error:
+        raise InputError(f"{error}; needed: {NEEDED}") from None
+    found = {role: column for role, (column,) in several.items()}
+    for line, values in read_values(path, list(found.values())):
+        where = place(path, line)
+        row = dict(zip(found, values, strict=True))
+        context = as_text(row["second"], found["second"], where)
+        answers: tuple[GoldAnswer, ...] = ()
+        if labelled and str(row.get("impossible")).lower() not in ("true", "1"):
+            if row["label"] is None:
+                raise InputError(f"{where}: {found['label']!r} is missing or null")
+            answers = _gold_answers(row["label"], row.get("start"), context, where)
+        name = row.get("id")
+        yield Question(
+            line,
+            where,
+            id_value(name),
+            as_text(row["text"], found["text"], where),
+            context,
+            answers,
+        )
+
+
+def _gold_answers(value: Any, starts: Any, context: str, where: str) -> tuple[GoldAnswer, ...]:
+    """Answers in any of the ways of writing them; those without a letter are none."""
+    if isinstance(value, dict):
+        value, starts = _value(value, "text", where), value.get("answer_start")
+    several = value if isinstance(value, list) else [value]
+    if any(isinstance(one, dict) for one in several):
+        starts = [_value(one, "answer_start", where, None) for one in several]
+        several = [_value(one, "text", where) for one in several]
+    places = starts if isinstance(starts, list) else [starts] * len(several)
+    if len(places) != len(several):
+        raise InputError(
+            f"{where}: {len(several)} answers, but {len(places)} in 'answer_start'; one each needed"
+        )
+    texts = [as_text(text, "answers", where) for text in several]
+    return tuple(
+        locate(context, text, _whole_number(start, where))
+        for text, start in zip(texts, places, strict=True)
+        if text.strip()
+    )
+
+
+def _whole_number(value: Any, where: str) -> int | None:
+    if value is None or value == "":
+        return None
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: 'answer_start' is {value!r}, not a whole number") from None
+
+
+_NEEDED_KEY = object()
+
+
+def _value(holder: Any, key: str, where: str, default: Any = _NEEDED_KEY) -> Any:
+    if not isinstance(holder, dict):
+        raise InputError(f"{where}: a {type(holder).__name__} instead of an object with {key!r}")
+    value = holder.get(key, default)
+    if value is _NEEDED_KEY:
+        raise InputError(f"{where}: the key {key!r} is missing")
+    return value
+
+
+def _list(holder: Any, key: str, where: str) -> list[Any]:
+    value = _value(holder, key, where)
+    if not isinstance(value, list):
+        raise InputError(f"{where}: {key!r} is a {type(value).__name__}, a list is needed")
+    return value

@@ -1,0 +1,225 @@
+"""Tables of texts and labels: csv, tsv, jsonl and parquet, plain or gzip, streamed.
+
+The kind of a file is told by the end of its name (.txt .csv .tsv .jsonl .ndjson .json .parquet,
+each also with .gz); any other ending is plain text. What separates the columns of a csv or tsv is
+told by its first line, whatever the ending: a tab if there is one, else a comma, else a semicolon,
+else a vertical bar, else the file has a single column; or by Excel's line "sep=;" before it. Others
+than tabs follow the csv rules (a quoted field may hold separators and line breaks; a quote in it is
+doubled, or escaped by a backslash where the file cannot be read otherwise). With tabs a row is a
+line and quotes are ordinary characters, except in a field that is quoted as a whole: it starts and
+ends with a quote and every quote inside is doubled. A row whose number of fields is wrong by these
+rules and right by the csv rules is read by the latter. Rows that repeat the header are left out
+with a warning. A .json file holds one object per line, as .jsonl does. Rows in memory
+(``MemoryTable``) are read in the same way.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from datetime import date, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+from ownbert.errors import InputError, in_short
+from ownbert.files import open_text, refuse_unreadable
+from ownbert.tables import delimited, memory
+from ownbert.tables.memory import MemoryTable
+
+PathLike = str | os.PathLike[str]
+# A file, or rows in memory.
+Source = PathLike | MemoryTable
+ENDINGS = {
+    ".txt": "txt",
+    ".csv": "delimited",
+    ".tsv": "delimited",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+}
+PARQUET_ROWS = 1024
+
+Item = TypeVar("Item")
+
+
+def kind_of(path: Source) -> str:
+    """``txt``, ``delimited``, ``jsonl`` or ``parquet``, by the end of the name; or ``memory``."""
+    if isinstance(path, MemoryTable):
+        return memory.KIND
+    return ENDINGS.get(_ending(path), "txt")
+
+
+def is_known(path: PathLike) -> bool:
+    """Whether the end of the name is one that this module knows."""
+    return _ending(path) in ENDINGS
+
+
+def _ending(path: PathLike) -> str:
+    name = Path(path).name.lower().removesuffix(".gz")
+    return Path(name).suffix
+
+
+def place(path: Source, position: int) -> str:
+    """Where a row stands, for messages: ``train.csv, line 7``."""
+    what = "row" if kind_of(path) in ("parquet", memory.KIND) else "line"
+    return f"{path}, {what} {position}"
+
+
+def columns(path: Source) -> list[str]:
+    """The names of the columns; for jsonl, the keys of the first object.
+
+    Raises:
+        InputError: the file is empty, or plain text, which has no columns.
+    """
+    if isinstance(path, MemoryTable):
+        return list(path.names)
+    source = Path(path)
+    kind = kind_of(source)
+    refuse_unreadable(source)
+    if kind == "delimited":
+        return delimited.read_header(source)
+    if kind == "parquet":
+        return list(_parquet_file(source).schema_arrow.names)
+    if kind == "txt":
+        known = ".csv, .tsv, .jsonl or .parquet"
+        raise InputError(f"{path} is plain text and has no columns: a {known} file is needed")
+    for _, value in _json_objects(source):
+        return list(value)
+    raise InputError(f"{path} is empty")
+
+
+def read_column(path: Source, column: str) -> Iterator[tuple[int, str]]:
+    """Stream ``(line or row number, text)`` of one column; see ``read_records``."""
+    return ((position, fields[0]) for position, fields in read_records(path, [column]))
+
+
+def read_records(path: Source, names: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Stream ``(line or row number, values of the named columns)``.
+
+    Numbers and truth values become text as JSON writes them, times and decimals as Python does; a
+    list of tokens is joined by blanks.
+
+    Raises:
+        InputError: a column is missing, a row cannot be read, or a value is missing or null.
+    """
+    rows = read_values(path, names)
+    return (
+        (line, tuple(map(as_text, values, names, [place(path, line)] * len(names))))
+        for line, values in rows
+    )
+
+
+def read_values(path: Source, names: Sequence[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """As ``read_records``, with the values as they are.
+
+    Lists, numbers, None where one is null or missing; texts alone in csv and tsv.
+    """
+    present = columns(path)
+    for name in names:
+        require_column(present, name, source=path, option="--text-column or --label-column")
+    if isinstance(path, MemoryTable):
+        return path.read(names)
+    source = Path(path)
+    kind = kind_of(source)
+    if kind == "delimited":
+        return delimited.read_rows(source, [present.index(name) for name in names])
+    if kind == "parquet":
+        return _parquet_rows(source, names)
+    return ((line, tuple(map(value.get, names))) for line, value in _json_objects(source))
+
+
+def require_column(names: Sequence[str], name: str, *, source: Source | None, option: str) -> None:
+    """Check that there is exactly one column of that name.
+
+    Args:
+        source: the table, for messages.
+        option: what chooses another column.
+
+    Raises:
+        InputError: there is none, or several.
+    """
+    start = f"{source} has" if source is not None else "there is"
+    if name not in names:
+        raise InputError(
+            f"{start} no column {name!r}; the columns are: {shown_columns(names)}; choose with "
+            f"{option}"
+        )
+    if list(names).count(name) > 1:
+        raise InputError(f"{start} two columns {name!r}: give them different names")
+
+
+def shown_columns(names: Sequence[str]) -> str:
+    """The first columns, for messages."""
+    short = [name if len(name) <= 40 else name[:37] + "..." for name in names[:20]]
+    return ", ".join(short) + (", ..." if len(names) > 20 else "")
+
+
+def at_least_one(rows: Iterator[Item], path: Source) -> Iterator[Item]:
+    """The rows; ``InputError`` at the end where there was none."""
+    empty = True
+    for row in rows:
+        empty = False
+        yield row
+    if empty:
+        raise InputError(f"{path} {'is empty' if kind_of(path) == 'txt' else 'has no rows'}")
+
+
+def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    for line_number, line in open_text(path):
+        if not line.strip():
+            continue
+        yield line_number, memory.parse_object(line, place(path, line_number))
+
+
+def as_text(value: object, name: str, where: str) -> str:
+    """A value of column ``name`` as text.
+
+    Raises:
+        InputError: the value is missing, half a character or an object.
+    """
+    if isinstance(value, str):
+        # JSON can write half of a surrogate pair, which no encoder of UTF-8 accepts.
+        if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise InputError(f"{where}: {name!r} holds half a surrogate pair, not a character")
+        return value
+    if isinstance(value, bool | int | float):
+        try:
+            return json.dumps(value)
+        except ValueError:
+            raise InputError(f"{where}: {name!r} has {in_short(value)}, no text") from None
+    if isinstance(value, date | time | timedelta | Decimal | UUID):
+        return str(value)
+    if isinstance(value, list):
+        return " ".join(as_text(item, name, where) for item in value)
+    if value is None:
+        raise InputError(f"{where}: {name!r} is missing or null")
+    raise InputError(f"{where}: {name!r} is a {type(value).__name__}, not a text")
+
+
+def _parquet_file(path: Path) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is not a readable parquet file") from error
+
+
+def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    import pyarrow as pa
+
+    row = 0
+    try:
+        with _parquet_file(path) as table:
+            for batch in table.iter_batches(batch_size=PARQUET_ROWS, columns=list(names)):
+                by_name = [
+                    memory.arrow_cells(batch[name], f"{path}: column {name!r}") for name in names
+                ]
+                for values in zip(*by_name, strict=True):
+                    row += 1
+                    yield row, values
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: damaged parquet data after row {row}") from error

@@ -1,0 +1,148 @@
+"""What is given where files of texts are wanted: their names, standard input, texts in memory."""
+
+import contextlib
+import glob
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ownbert.errors import InputError
+from ownbert.files import own_text
+from ownbert.tables.memory import MemoryTable, table_of
+from ownbert.tables.tables import is_known
+
+# How the names of files begin that are no texts.
+_PATH_STARTS = ("/", "./", "../", "~/")
+# Strings of a list that are looked at, to see whether they name files.
+_LOOKED_AT = 100
+STANDARD_INPUT = "-"
+# What functions of other libraries call the rows that ours call train, labels and dev.
+_OTHER_NAMES = {
+    "train": ("texts", "X", "data", "train_texts", "train_data", "train_dataset", "train_file"),
+    "labels": ("y", "train_labels"),
+    "dev": ("eval", "eval_dataset", "eval_data", "validation", "validation_data", "valid", "val"),
+}
+
+
+def text_or_file(data: Any) -> Any:
+    """A string as a ``Path`` if it names a file, else as it is: a text.
+
+    Raises:
+        InputError: it looks like the name of a file or folder that does not exist.
+    """
+    if not isinstance(data, str):
+        return data
+    try:
+        exists = bool(data) and Path(data).exists()
+    except (OSError, ValueError):  # too long for a name, or with a null character
+        exists = False
+    if exists:
+        return Path(data)
+    named = is_known(data) or data.startswith(_PATH_STARTS) or data.endswith("/")
+    if named and not any(map(str.isspace, data)):
+        raise InputError(f"no such file: {data} (a text with this wording is given as [text])")
+    return data
+
+
+@contextlib.contextmanager
+def corpus_files(given: Any) -> Iterator[list[str]]:
+    """The names of files of a corpus; what is no file is in a temporary one meanwhile.
+
+    Args:
+        given: files, folders and globs, one or several, of which ``-`` is standard input; or texts:
+            a Series, an array, an iterator or a list of them, a DataFrame, a datasets.Dataset, a
+            mapping of columns. A list of strings is one of texts if none of them names a file.
+
+    Raises:
+        InputError: it is something else.
+    """
+    with tempfile.TemporaryDirectory(prefix="ownbert-texts-") as folder:
+        if not are_names(given):
+            path = own_text(Path(folder, "texts.jsonl"))
+            table_of_texts(given).write(path)
+            try:
+                yield [str(path)]
+            except InputError as error:  # nobody knows the temporary file
+                raise InputError(str(error).replace(str(path), "the texts")) from None
+            return
+        names = [given] if isinstance(given, str | os.PathLike) else list(given)
+        yield [_read_once(os.fspath(name), Path(folder, str(i))) for i, name in enumerate(names)]
+
+
+def table_of_texts(given: Any) -> MemoryTable:
+    """Texts in memory, as ``corpus_files`` takes them, as a table."""
+    return table_of(given, name="the texts", positional=_one_text)
+
+
+def _one_text(width: int) -> Sequence[str]:
+    if width != 1:
+        raise InputError("each of the texts must be one string")
+    return ("text",)
+
+
+def are_names(given: Any) -> bool:
+    """Whether it is names of files, and not texts."""
+    if isinstance(given, str | os.PathLike):
+        return True
+    if not isinstance(given, list | tuple | set | frozenset):
+        return False
+    some = list(given)[:_LOOKED_AT]
+    if not all(isinstance(each, str) for each in some):
+        return all(isinstance(each, str | os.PathLike) for each in some)
+    if any(map(_is_name, some)):
+        return True
+    # A single word is rather the name of a folder that is not there.
+    return len(some) == 0 or (len(some) == 1 and not any(map(str.isspace, some[0])))
+
+
+def _is_name(text: str) -> bool:
+    if text == STANDARD_INPUT or isinstance(text_or_file(text), Path):
+        return True
+    try:
+        return glob.has_magic(text) and bool(glob.glob(text))
+    except (OSError, ValueError):
+        return False
+
+
+def _read_once(name: str, folder: Path) -> str:
+    """``name``, or, if it can be read only once, the name of a copy of what it gives."""
+    if name == STANDARD_INPUT:
+        return _copied(sys.stdin.buffer, folder / "standard-input")
+    if not Path(name).is_fifo():
+        return name
+    with open(name, "rb") as source:
+        return _copied(source, folder / Path(name).name)
+
+
+def _copied(source: Any, copy: Path) -> str:
+    first = source.read(1 << 16)
+    # The first sign tells JSON lines from texts.
+    copy = copy.with_name(
+        f"{copy.name}.jsonl" if first.lstrip()[:1] == b"{" else f"{copy.name}.txt"
+    )
+    copy.parent.mkdir()
+    with copy.open("wb") as file:
+        file.write(first)
+        shutil.copyfileobj(source, file)
+    return str(copy)
+
+
+def rows_by_other_names(train: Any, labels: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+    """Training rows and labels, which a call may have by the names that other libraries have.
+
+    Args:
+        train, labels: as given.
+        options: of the call; those that are taken are removed, and those for ``dev`` renamed.
+    """
+    given = {"train": train, "labels": labels, "dev": options.get("dev")}
+    for ours, others in _OTHER_NAMES.items():
+        for name in others:
+            if given[ours] is None and name in options:
+                given[ours] = options.pop(name)
+    if given["dev"] is not None:
+        options["dev"] = given["dev"]
+    return given["train"], given["labels"]

@@ -1,0 +1,1 @@
+"""Forward passes over the rows of a task."""

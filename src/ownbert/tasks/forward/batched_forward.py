@@ -1,0 +1,101 @@
+"""Forward passes over many rows, in batches of similar length."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ownbert.batches.example import Example
+from ownbert.tasks.forward.network import RowNetwork
+from ownbert.tasks.task import Task
+from ownbert.threads import adapt_threads
+
+T = TypeVar("T")
+
+# Tokens in one forward pass.
+BATCH_TOKENS = 8192
+# Heads with a row of logits for each token, which those of other windows do not change.
+_PER_TOKEN = ("tokens", "span")
+# Rows, and characters, that are read, encoded and sorted by length together.
+ROWS, CHARACTERS = 2048, 4_000_000
+
+
+def forward_rows(network: RowNetwork, task: Task, examples: Sequence[Example]) -> list[np.ndarray]:
+    """The ``Task.raw`` scores of rows, in their order.
+
+    In float32 the scores of a row are the same regardless of the batch, to rounding.
+    """
+    sizes = getattr(examples, "sizes", None)  # without making examples that are made on access
+    if sizes is None:
+        sizes = np.asarray([len(e.token_ids) for e in examples], dtype=np.int64)
+    raws: list[Any] = [None] * len(examples)
+    for chosen in batches_by_tokens(np.argsort(sizes, kind="stable"), sizes.tolist()):
+        batch = [examples[i] for i in chosen]
+        logits = _logits(network, batch, task.head)
+        for index, raw in zip(chosen, task.raw(logits, batch, network), strict=True):
+            raws[index] = raw
+    return raws
+
+
+def _logits(network: RowNetwork, batch: Sequence[Example], head: str) -> np.ndarray:
+    """The logits of a batch; those of a long text window after window, in batches of their own."""
+    (first, *others) = batch
+    several = len(first.parts or ()) > 1 and first.words is None
+    if others or head not in _PER_TOKEN or not several:
+        return network.logits(batch, head)
+    lengths = np.asarray(first.parts)
+    stops = np.cumsum(lengths)
+    found = np.zeros(0)
+    for chosen in batches_by_tokens(np.arange(len(lengths)), lengths.tolist()):
+        own = slice(int(stops[chosen[0]] - lengths[chosen[0]]), int(stops[chosen[-1]]))
+        part = {
+            name: array[own]
+            for name in ("token_ids", "type_ids", "tags")
+            if (array := getattr(first, name)) is not None
+        }
+        parts = tuple(lengths[chosen].tolist())
+        logits = network.logits([replace(first, parts=parts, **part)], head)
+        if not found.size:
+            found = np.empty((len(first.token_ids), *logits.shape[1:]), logits.dtype)
+        found[own] = logits
+    return found
+
+
+def batches_by_tokens(
+    order: np.ndarray, lengths: Sequence[int], most: int = BATCH_TOKENS
+) -> Iterator[np.ndarray]:
+    """Batches of indices in ``order``, each of at most ``most`` tokens or a single longer text."""
+    start = tokens = 0
+    for end, index in enumerate(order):
+        if tokens and tokens + lengths[index] > most:
+            adapt_threads()
+            yield order[start:end]
+            start, tokens = end, 0
+        tokens += lengths[index]
+    if start < len(order):
+        adapt_threads()
+        yield order[start:]
+
+
+def blocks(
+    items: Iterable[T], rows: int = ROWS, characters: float = CHARACTERS, size: Any = len
+) -> Iterator[list[T]]:
+    """Items in lists, for input that need not fit in memory.
+
+    Args:
+        items: any number.
+        rows: the number of items after which a list ends.
+        characters: the sum of sizes after which a list ends.
+        size: of an item.
+    """
+    block: list[T] = []
+    total = 0
+    for item in items:
+        block.append(item)
+        total += size(item)
+        if len(block) == rows or total >= characters:
+            yield block
+            block, total = [], 0
+    if block:
+        yield block

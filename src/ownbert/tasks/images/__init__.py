@@ -1,0 +1,1 @@
+"""Images as the input of a task."""

@@ -1,0 +1,268 @@
+"""One label per image, by a ViT (Dosovitskiy et al. 2021): a new one, or one from a folder."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.batches.example import Example
+from ownbert.checkpoint.description import Description, describe, describe_config
+from ownbert.config import Image
+from ownbert.errors import InputError
+from ownbert.images.augmentation import Augmentation
+from ownbert.images.image_files import (
+    IMAGES,
+    LABELS,
+    ImageSource,
+    first_of,
+    read_labelled_images,
+    stream_images,
+)
+from ownbert.images.pixels import Processor
+from ownbert.tables.memory import is_table, table_of
+from ownbert.tables.tables import Source
+from ownbert.tasks.classification import SingleLabelTask
+from ownbert.tasks.finetune_recipe import FinetuneModel, FinetuneRecipe, Vit
+from ownbert.tasks.forward.network import RowNetwork
+from ownbert.tasks.images.image_input import (
+    EncodedImages,
+    ImageExamples,
+    ImageInputBuilder,
+    ImageRow,
+)
+from ownbert.tasks.rows import Row, label_text
+from ownbert.tasks.task import DEFAULT
+
+# So many labels are named of an image, as by pipelines of Transformers.
+_BEST = 5
+# The longest side, in pixels, at which a new model reads images in their own size.
+_SIDE = 96
+# A new model's most patches along the longer side, and smallest side of a patch in pixels.
+_GRID, _PATCH = 8, 2
+# The number of training images to compute the mean and the standard deviation of the pixels from.
+_SAMPLED = 5000
+# For new weights: peak learning rate, batch size, and the epochs for few and for many images.
+_RATE, _BATCH = 1e-3, 64
+_FEW, _EPOCHS_OF_FEW, _EPOCHS = 3000, 60, 20
+
+
+class ImageTask(SingleLabelTask):
+    """Softmax over the labels, on the class token; rows hold an image and no text."""
+
+    name = "image"
+    pipeline_tag = "image-classification"
+    purpose = "gives each image one of its labels"
+    example_inputs = ("images", "test-images")
+    example_row = '"image.png"'
+    problem_type = "single_label_classification"
+    metrics = ("accuracy", "macro_f1", "mcc")
+    uses = frozenset({"class_weights", "label_smoothing", "flip", "shift", "crop"})
+    unit = "images"
+    saved_attributes = ()
+    reads_arrays = True
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.processor: Processor | None = None
+        if others := [name for name, value in vars(self.columns).items() if value is not None]:
+            raise InputError(f"a {others[0]} column is of no use to image: images have none")
+
+    # The model and its input.
+
+    def describe_base(self, model: FinetuneModel) -> Description | None:
+        if model.pretrain_steps:
+            raise InputError("model.pretrain_steps is of no use to image: images have no words")
+        for name in ("layer_gate", "attention_blur"):
+            if getattr(model, name) is not None:
+                raise InputError(f"model.{name} is of no use to image: it is for models of texts")
+        if not model.folder:
+            if model.from_scratch:
+                raise InputError("model.from_scratch takes the size of a model; --model is needed")
+            return None
+        if model.vit != Vit():
+            raise InputError(
+                f"model.vit is for a new model, and {model.folder} has its own sizes; leave one out"
+            )
+        description = describe(model.folder)
+        self.check_modality(description, model.folder)
+        return description
+
+    def check_modality(self, description: Description, folder: str | Path) -> None:
+        if description.config.image is None:
+            raise InputError(
+                f"{folder} reads texts and image is about images; give the folder of a ViT, or "
+                "none for a new one"
+            )
+
+    def describe_new(self, recipe: FinetuneRecipe, rows: Sequence[Row]) -> Description:
+        images, vit = list(map(_image, rows)), recipe.model.vit
+        size, patch = choose_sizes(images, vit)
+        channels = max(image.channels for image in images)
+        image = Image(size=size, patch=patch, channels=channels)
+        self.processor = fit_processor(images, image)
+        values: dict[str, Any] = {
+            "model_type": "vit",
+            "architectures": ["ViTForImageClassification"],
+            "hidden_size": vit.hidden_size,
+            "num_hidden_layers": vit.layers,
+            "num_attention_heads": vit.heads,
+            "intermediate_size": 4 * vit.hidden_size,
+            "initializer_range": round(vit.hidden_size**-0.5, 4),
+            "image_size": image.size,
+            "patch_size": image.patch,
+            "num_channels": image.channels,
+        }
+        return describe_config(values, "model.vit")
+
+    def input_builder(
+        self, description: Description, max_length: int | None = None
+    ) -> ImageInputBuilder:
+        folder, image = description.folder, description.config.image
+        assert image is not None
+        if self.processor is None:
+            assert folder is not None
+            self.processor = Processor.load(folder)
+        return ImageInputBuilder(self.processor, image, folder or "the new model")
+
+    def complete_recipe(self, recipe: FinetuneRecipe, builder: Any) -> FinetuneRecipe:
+        if recipe.data.max_length is not None:
+            raise InputError("data.max_length is of no use to image; see model.vit.image_size")
+        if recipe.optim.adversarial:
+            raise InputError("optim.adversarial is of no use to image: it moves word vectors")
+        model = replace(recipe.model, dropout=recipe.model.dropout or 0.0)
+        if not model.new:
+            return replace(recipe, model=model)
+        if not model.folder:
+            vit = replace(model.vit, image_size=builder.image.size, patch=builder.image.patch)
+            model = replace(model, vit=vit)
+        few = self.train_size < _FEW
+        epochs = recipe.run.epochs or (_EPOCHS_OF_FEW if few else _EPOCHS)
+        rate = recipe.optim.learning_rate or _RATE
+        return replace(
+            recipe,
+            model=model,
+            data=replace(recipe.data, batch_size=recipe.data.batch_size or _BATCH),
+            run=replace(recipe.run, epochs=epochs),
+            optim=replace(recipe.optim, learning_rate=rate),
+        )
+
+    # Reading.
+
+    def source(self, data: Any, *, name: str = "data", labelled: bool) -> Any:
+        """Images, or images and labels, also of a table with a column of each."""
+        table = is_table(data) or isinstance(data, Mapping)
+        if not table and isinstance(data, list) and data and isinstance(data[0], Mapping):
+            table = True
+        if not table:
+            return data
+        found = table_of(data, name=name)
+        columns = [first_of(found.names, names) for names in (IMAGES, LABELS)]
+        wanted = columns if labelled else columns[:1]
+        if None in wanted:
+            what = "images and labels" if labelled else "images"
+            raise InputError(
+                f"{name}: no columns of {what} among {', '.join(found.names)}; name them image and "
+                "label"
+            )
+        cells = list(found.rows([column for column in wanted if column is not None]))
+        images = [row[0] for row in cells]
+        return (images, [row[1] for row in cells]) if labelled else images
+
+    def read(self, path: Any) -> list[Row]:
+        """``path`` may be two arrays, (images, labels); see ``data.images.image_files``."""
+        return [
+            ImageRow(line, (image.digest,), label_text(label, image.name), image=image)
+            for line, (image, label) in enumerate(read_labelled_images(path), start=1)
+        ]
+
+    def stream(self, path: Any) -> Iterator[Row]:
+        """``path`` may be an array of images; see ``data.images.stream_images``."""
+        for line, image in enumerate(stream_images(path), start=1):
+            yield ImageRow(line, (image.digest,), image=image)
+
+    def learn(self, rows: Sequence[Row], source: Source) -> None:
+        super().learn(rows, source)
+        self.train_size = len(rows)
+
+    def encode(
+        self, rows: Sequence[Row], builder: ImageInputBuilder, *, training: bool
+    ) -> EncodedImages:
+        targets = self.targets(rows)
+        settings = self.settings
+        augmentation = Augmentation(settings.flip, settings.shift, settings.crop)
+        return EncodedImages(
+            ImageExamples(list(map(_image, rows)), targets, builder),
+            notes=[None] * len(rows),
+            augmentation=augmentation if training else None,
+            seed=self.seed,
+        )
+
+    def raw(
+        self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
+    ) -> list[np.ndarray]:
+        return list(self.probabilities(logits))
+
+    def identity(self, row: Row) -> dict[str, Any]:
+        path = _image(row).path
+        return {} if path is None else {"file": str(path)}
+
+    def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
+        return super().answer(decided, row, _BEST if top_k is DEFAULT else top_k)
+
+    # On disk.
+
+    def write(self, folder: Path, model: Any) -> None:
+        assert self.processor is not None
+        self.processor.save(folder)
+
+
+def choose_sizes(
+    images: Sequence[ImageSource], vit: Vit
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(height, width) in pixels of a new model's input and of its patches.
+
+    By default images that are all of one size keep it, up to 96 pixels a side and rounded up to
+    whole patches; others become squares of the median side, or of 96 pixels if that is smaller.
+    There are at most eight patches along a side, each of two pixels or more.
+    """
+    size: tuple[int, ...] | None = vit.image_size
+    if size is None:
+        sizes = np.asarray([image.size for image in images])
+        first = (int(sizes[0, 0]), int(sizes[0, 1]))
+        if (sizes == first).all() and max(first) <= _SIDE:
+            size = first
+        else:
+            size = (min(_SIDE, round(float(np.median(sizes)))),) * 2
+    patch = vit.patch or (max(_PATCH, math.ceil(max(size) / _GRID)),) * 2
+    if vit.image_size is None:
+        size = tuple(-(-side // part) * part for side, part in zip(size, patch, strict=True))
+    return (size[0], size[1]), (patch[0], patch[1])
+
+
+def fit_processor(images: Sequence[ImageSource], image: Image) -> Processor:
+    """The processor of a new model, with mean and standard deviation of each channel.
+
+    They are those of the training images (over 5,000 of them, evenly spaced, if there are more).
+    """
+    ones, zeros = (1.0,) * image.channels, (0.0,) * image.channels
+    plain = Processor(image.size, zeros, ones, image.channels)
+    builder = ImageInputBuilder(plain, image, "")
+    chosen = np.linspace(0, len(images) - 1, min(len(images), _SAMPLED)).round().astype(int)
+    sums, squares = np.zeros(image.channels), np.zeros(image.channels)
+    for index in chosen:
+        pixels = builder.pixels(images[index]).astype(np.float64)
+        sums += pixels.mean((1, 2))
+        squares += (pixels**2).mean((1, 2))
+    mean = sums / len(chosen)
+    # At least 0.01, or images of a single shade would be divided by 0.
+    std = np.sqrt(np.maximum(squares / len(chosen) - mean**2, 1e-4))
+    mean, std = (tuple(float(round(x, 4)) for x in numbers) for numbers in (mean, std))
+    return Processor(image.size, mean, std, image.channels)
+
+
+def _image(row: Row) -> ImageSource:
+    assert isinstance(row, ImageRow)
+    return row.image

@@ -1,0 +1,286 @@
+"""The tokenizer's files in a Hugging Face model folder, and how they are read.
+
+tokenizer.json holds everything and takes precedence; a vocab.txt beside it must agree. Without it
+the family's own files are read: vocab.txt (how Google released BERT), vocab.json and
+merges.txt (RoBERTa), sentencepiece.bpe.model (XLM-R, CamemBERT), spiece.model (ALBERT, T5, XLNet),
+spm.model (DeBERTa).
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ownbert.errors import InputError, MissingError
+from ownbert.files import open_text, read_json, read_text
+from ownbert.hub import model_folder
+from ownbert.text.bert_rules import CONTINUATION
+from ownbert.text.blank import blank_backend
+from ownbert.text.build import build, register, special_tokens, surround
+from ownbert.text.styles import (
+    ALBERT,
+    BERT,
+    CAMEMBERT,
+    CLASSES,
+    ROBERTA,
+    SPECIAL_NAMES,
+    STYLES,
+    T5,
+    XLM_ROBERTA,
+    XLNET,
+    Style,
+    class_name,
+)
+from ownbert.text.tokenizer_config import ADDED, read_special_tokens, read_tokenizer_config
+from ownbert.text.tokenizer_config import CONFIG as CONFIG
+from ownbert.text.tokenizer_config import SPECIAL as SPECIAL
+
+if TYPE_CHECKING:
+    import tokenizers
+
+VOCABULARY = "vocab.txt"
+TOKENIZER = "tokenizer.json"
+MODEL_CONFIG = "config.json"
+# All that a folder may have of a tokenizer.
+TOKENIZER_FILES = (
+    *(TOKENIZER, CONFIG, SPECIAL, ADDED),
+    *sorted({name for style in STYLES for name in style.files.values()}),
+)
+# Bytes of a tokenizer.json; the largest that is published has 35 MB.
+_MOST_TOKENIZER = 1 << 28
+KINDS = {"WordLevel": "blank", "WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram"}
+CASE_SETTINGS = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """What the files of a folder say about its tokenizer.
+
+    Args:
+        backend: the tokenizer itself.
+        special: the tokens by ``pad_token`` and so on.
+        config: tokenizer_config.json, with the class that config.json implies where it names none.
+    """
+
+    backend: "tokenizers.Tokenizer"
+    special: Mapping[str, str]
+    config: dict[str, Any]
+
+
+def has_tokenizer(folder: str | os.PathLike[str]) -> bool:
+    """Whether ``folder`` holds a tokenizer to load."""
+    place = model_folder(folder)
+    return (place / TOKENIZER).is_file() or bool(styles_of(place))
+
+
+def read_folder(
+    folder: str | os.PathLike[str], model: Mapping[str, Any] | None = None
+) -> TokenizerFiles:
+    """Read the tokenizer of a folder.
+
+    What tokenizer_config.json states about case, accents and Chinese characters takes precedence
+    over tokenizer.json, as in Transformers.
+
+    Args:
+        folder: of the tokenizer.
+        model: its config.json, if it has been read.
+
+    Raises:
+        InputError: files are missing, damaged or contradictory, or the vocabulary lacks a special
+            token.
+    """
+    place = model_folder(folder) if model is None else Path(folder)
+    if not place.is_dir():
+        raise InputError(f"no such folder: {place}")
+    config = read_tokenizer_config(place)
+    values = read_json(place / MODEL_CONFIG, missing={}) if model is None else model
+    named = class_name(config, values)
+    backend = read_backend(place / TOKENIZER) if (place / TOKENIZER).is_file() else None
+    if named and backend is not None and kind_of(backend) in ("blank", "wordpiece"):
+        # Words as BERT's, whatever network was pretrained on them (XLNet, T5).
+        named = named if CLASSES[named][0] is BERT else None
+    if named:
+        config.setdefault("tokenizer_class", named)
+    if backend is not None:
+        source = place / TOKENIZER
+        if (place / VOCABULARY).is_file() and kind_of(backend) in ("blank", "wordpiece"):
+            _require_agreement(place, vocabulary_of(backend))
+        if config.get("do_basic_tokenize", True):
+            apply_case_settings(backend, config)
+        style = CLASSES[named][0] if named else guess_style(backend)
+        special = special_names(place, config, style)
+    else:
+        style = choose_style(place, named)
+        source = place / style.files["vocab_file"]
+        special = special_names(place, config, style)
+        backend = _from_vocabulary(place, style, config, special)
+    absent = [name for name in style.needed if backend.token_to_id(special[name]) is None]
+    if not (place / TOKENIZER).is_file():
+        absent = [name for name in absent if name not in style.behind]
+    if absent:
+        missing = [special[name] for name in absent]
+        raise InputError(f"{source} lacks the special tokens {' '.join(missing)}")
+    if not (place / TOKENIZER).is_file():
+        register(backend, special_tokens(style, special, config, built=True))
+        surround(backend, style, special)
+    return TokenizerFiles(backend, special, config)
+
+
+def styles_of(folder: Path) -> list[Style]:
+    """The styles whose own files are all in ``folder``."""
+    return [s for s in STYLES if all((folder / name).is_file() for name in s.files.values())]
+
+
+def choose_style(folder: Path, named: str | None) -> Style:
+    """The style for a folder without tokenizer.json.
+
+    Args:
+        folder: of the tokenizer.
+        named: its class, see ``class_name``.
+
+    Raises:
+        InputError: none or several are possible.
+    """
+    found = styles_of(folder)
+    if named and CLASSES[named][0] in found:
+        return CLASSES[named][0]
+    if not found:
+        raise MissingError(f"{folder} holds no tokenizer: {TOKENIZER} or {VOCABULARY} is needed")
+    if found[0] is XLM_ROBERTA:
+        raise InputError(
+            f"{folder}: {CONFIG} must state tokenizer_class, XLMRobertaTokenizer or "
+            f"CamembertTokenizer, for {XLM_ROBERTA.files['vocab_file']} does not tell"
+        )
+    return found[0]
+
+
+def guess_style(backend: "tokenizers.Tokenizer") -> Style:
+    """The style of a tokenizer.json that nothing else describes."""
+    if kind_of(backend) in ("blank", "wordpiece"):
+        return BERT
+    maskless = kind_of(backend) == "unigram" and backend.token_to_id("<mask>") is None
+    if maskless and all(backend.token_to_id(t) is not None for t in T5.special.values()):
+        return T5
+    last = ROBERTA if kind_of(backend) == "bpe" else XLM_ROBERTA
+    for style in (BERT, ALBERT, XLNET, CAMEMBERT):
+        tokens = [*style.special.values(), *style.additional]
+        if all(backend.token_to_id(token) is not None for token in tokens):
+            return style
+    return last
+
+
+def special_names(folder: Path, config: Mapping[str, Any], style: Style) -> dict[str, str]:
+    """The tokens by ``pad_token`` and so on, from the files of ``folder`` or else ``style``."""
+    stated = read_special_tokens(folder) | dict(config)
+    found = dict(style.special)
+    for name in SPECIAL_NAMES:
+        value = stated.get(name)
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            found[name] = text
+    return found
+
+
+def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
+    """The tokens of a vocab.txt, in the order of their ids.
+
+    Raises:
+        InputError: the file or a line is empty, or a token occurs twice.
+    """
+    lines: dict[str, int] = {}
+    for number, token in open_text(path, internal=True):
+        if not token:
+            raise InputError(f"{path}, line {number}: empty, a token is needed on every line")
+        if token in lines:
+            raise InputError(f"{path}, line {number}: {token!r} is on line {lines[token]} already")
+        lines[token] = number
+    if not lines:
+        raise InputError(f"{path} is empty")
+    return list(lines)
+
+
+def vocabulary_of(backend: "tokenizers.Tokenizer") -> list[str]:
+    """The tokens of the model in the order of their ids, without tokens added later."""
+    ids = backend.get_vocab(with_added_tokens=False)
+    return sorted(ids, key=ids.__getitem__)
+
+
+def read_backend(path: Path) -> "tokenizers.Tokenizer":
+    """Read a tokenizer.json, without truncation and padding; ``InputError`` if it is damaged."""
+    from tokenizers import Tokenizer
+
+    text = read_text(path, most=_MOST_TOKENIZER)
+    try:
+        backend = Tokenizer.from_str(text)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises nothing narrower; a panic is no Exception
+        raise InputError(f"{path} is damaged or no tokenizer of the tokenizers library") from error
+    # Some folders (sentence-transformers) set truncation and padding here; both are set elsewhere.
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
+def kind_of(backend: "tokenizers.Tokenizer") -> str:
+    """``blank``, ``wordpiece``, ``bpe`` or ``unigram``."""
+    return KINDS[type(backend.model).__name__]
+
+
+def _require_agreement(folder: Path, tokens: list[str]) -> None:
+    listed = read_vocabulary(folder / VOCABULARY)
+    if listed == tokens:
+        return
+    if len(listed) != len(tokens):
+        detail = f"{len(listed)} tokens and {len(tokens)}"
+    else:
+        first = next(
+            i for i, pair in enumerate(zip(listed, tokens, strict=True)) if len({*pair}) > 1
+        )
+        detail = f"id {first} is {listed[first]!r} and {tokens[first]!r}"
+    raise InputError(f"{folder}: {VOCABULARY} and {TOKENIZER} disagree ({detail}); remove one")
+
+
+def _from_vocabulary(
+    folder: Path, style: Style, config: dict[str, Any], special: Mapping[str, str]
+) -> "tokenizers.Tokenizer":
+    files = {key: folder / name for key, name in style.files.items()}
+    if style is BERT:
+        tokens = read_vocabulary(files["vocab_file"])
+        pieces = any(token.startswith(CONTINUATION) for token in tokens)
+        if config.get("do_basic_tokenize") is False and not pieces:
+            # How Transformers' BertTokenizer saves a blank vocabulary: split at whitespace only.
+            return blank_backend(tokens)
+    return build(style, files, {**config, "unk_token": special["unk_token"]})
+
+
+def apply_case_settings(backend: "tokenizers.Tokenizer", config: Mapping[str, Any]) -> None:
+    """Apply what ``config`` states about case, accents and Chinese characters, for BERT's rules."""
+    from tokenizers import normalizers
+
+    normalizer = backend.normalizer
+    if not isinstance(normalizer, normalizers.BertNormalizer):
+        return
+    for name, attribute in CASE_SETTINGS.items():
+        if name in config and getattr(normalizer, attribute) != config[name]:
+            setattr(normalizer, attribute, config[name])
+    backend.normalizer = normalizer
+
+
+def never_split_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The words of ``never_split``, a setting of BERT's tokenizers in Transformers.
+
+    Raises:
+        InputError: it is no list of words.
+    """
+    words = config.get("never_split") or ()
+    if not isinstance(words, list | tuple | set | frozenset) or not all(
+        isinstance(word, str) for word in words
+    ):
+        raise InputError(f"never_split must be a list of words, not {words!r}")
+    return tuple(words)

@@ -1,0 +1,236 @@
+"""Progress of a run: a live bar on a terminal, a line now and then elsewhere."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.text import Text
+
+from ownbert.language import translated
+from ownbert.terminal import console
+from ownbert.train.watch.metric_names import UP_TO_ONE, shown_name, shown_value
+
+# Seconds between lines without a terminal.
+_LINE_SECONDS = 15.0
+_DAY = 24 * 3600.0
+# Characters of the bar: as many as the parts beside it leave, at least this many.
+_BAR = 10
+
+# Short names of the objectives; the only objective of a fine-tuning run needs none.
+_NAMES = {
+    "mlm": "MLM",
+    "clm": "CLM",
+    "plm": "PLM",
+    "span_corruption": "spans",
+    "rtd": "replaced words",
+    "nsp": "NSP",
+    "sop": "SOP",
+    "bow": "BOW",
+}
+# Objectives that predict tokens, which have baselines.
+_TOKEN_OBJECTIVES = ("mlm", "clm", "plm", "span_corruption")
+# Metrics of fine-tuning on a line.
+_MAX_METRICS = 3
+
+
+class Display:
+    """Shows progress, the time left, and the numbers of the last logged rows; nothing if ``quiet``.
+
+    Args:
+        title: what the run is called at the start of each line.
+    """
+
+    def __init__(self, title: str, *, quiet: bool = False) -> None:
+        self.title, self.quiet = title, quiet
+        self.console = console(soft_wrap=True)
+        self.live: Live | None = None
+        self.lines = _Lines(title)
+        self.training: Mapping[str, Any] = {}
+        self.held_out: Mapping[str, Any] = {}
+        self.last_line = 0.0
+        self.started = 0.0
+        self.first: float | None = None
+
+    def __enter__(self) -> "Display":
+        if self.console.is_terminal and not self.quiet:
+            self.live = Live(self.lines, console=self.console)
+            self.live.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def update(self, progress: float, row: Mapping[str, Any] | None = None) -> None:
+        """Show the progress; called after every step.
+
+        Args:
+            progress: in [0, 1].
+            row: the row that was logged, if any.
+        """
+        if self.quiet:
+            return
+        if self.first is None:
+            self.first, self.started = progress, time.monotonic()
+        left = self._left(progress)
+        if row is not None and row.get("evaluation"):
+            self.held_out = row
+        elif row is not None:
+            self.training = row
+        if self.training:
+            self.lines.numbers = live_parts(self.training, self.held_out)
+        self.lines.pace = list(map(translated, _pace(self.training)))
+        self.lines.progress, self.lines.left = progress, left
+        # Evaluations stay, above the bar where there is one.
+        if row is not None and (row.get("evaluation") or (self.live is None and self._due())):
+            self.say("  ".join([f"{self.title} {progress:4.0%}", left, describe(row)]))
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        if not self.quiet:
+            self.console.print(translated(text), markup=False)
+
+    def _due(self) -> bool:
+        now = time.monotonic()
+        if now - self.last_line < _LINE_SECONDS:
+            return False
+        self.last_line = now
+        return True
+
+    def _left(self, progress: float) -> str:
+        done = progress - (self.first or 0.0)
+        if done <= 0:
+            return translated("--:-- left")
+        seconds = (time.monotonic() - self.started) * (1 - progress) / done
+        ends = f", ends {clock(seconds)}" if progress < 1 else ""
+        return translated(f"{duration(seconds)} left{ends}")
+
+
+class _Lines:
+    """The live display: a line for progress and speed and one for metrics, each with as many parts
+    as fit."""
+
+    def __init__(self, title: str) -> None:
+        self.title, self.progress, self.left = title, 0.0, ""
+        self.pace: Sequence[str] = ()
+        self.numbers: Sequence[str] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width, start = options.max_width, f"{self.title} "
+        rest = fitting([f"{self.progress:5.0%}", self.left, *self.pace], width - len(start) - _BAR)
+        length = max(_BAR, width - len(start) - len(rest))
+        full = round(self.progress * length)
+        bar = (("━" * full, "green"), ("━" * (length - full), "bright_black"))
+        yield Text.assemble(start, *bar, rest, no_wrap=True, overflow="crop")
+        yield Text(fitting(self.numbers, width), no_wrap=True, overflow="crop")
+
+
+def fitting(parts: Sequence[str], width: int) -> str:
+    """The first of ``parts``, as many as fit in ``width`` characters."""
+    line = ""
+    for part in parts:
+        longer = f"{line}  {part}" if line else part
+        if len(longer) > width:
+            break
+        line = longer
+    return line
+
+
+def describe(row: Mapping[str, Any]) -> str:
+    """The numbers of a log row on one line."""
+    held_out = bool(row.get("evaluation"))
+    parts = [*_place(row), *(["held out"] if held_out else []), *_losses(row)]
+    return "  ".join(map(translated, [*parts, *_metrics(row), *_pace(row)]))
+
+
+def live_parts(row: Mapping[str, Any], held_out: Mapping[str, Any]) -> list[str]:
+    """The training loss and the metrics of held-out data, the most important first.
+
+    Before the first evaluation, the metrics are those of training data.
+    """
+    known = held_out or row
+    parts = [*_place(row), *([f"loss {row['loss']:.3f}"] if "loss" in row else [])]
+    first = len(parts)
+    for name in _names(known):
+        if name in _NAMES:
+            parts.append(f"{_NAMES[name]} {known[f'{name}_loss']:.3f}")
+        if name in _TOKEN_OBJECTIVES and "unigram_loss" in known:
+            parts.append(f"unigram {known['unigram_loss']:.2f}")
+        if f"{name}_accuracy" in known:
+            parts.append(f"{known[f'{name}_accuracy']:.1%} right")
+    parts += _metrics(known)
+    if "uniform_loss" in known:
+        parts.append(f"uniform {known['uniform_loss']:.2f}")
+    if held_out and len(parts) > first:
+        parts[first] = f"held out: {parts[first]}"
+    return list(map(translated, parts))
+
+
+def duration(seconds: float) -> str:
+    """As 05:07, or 1:05:07 from an hour on."""
+    seconds = max(0, round(seconds))
+    hours, minutes = seconds // 3600, seconds // 60 % 60
+    rest = f"{minutes:02d}:{seconds % 60:02d}"
+    return f"{hours}:{rest}" if hours else rest
+
+
+def clock(seconds: float) -> str:
+    """The time of day in ``seconds`` from now, with the date unless it is today."""
+    then = time.localtime(time.time() + seconds)
+    near = seconds < _DAY and then.tm_mday == time.localtime().tm_mday
+    return time.strftime("%H:%M" if near else "%a %d %b %H:%M", then)
+
+
+def _place(row: Mapping[str, Any]) -> list[str]:
+    phase = f" of phase {row['phase']}" if "phase" in row else ""
+    return [f"step {row['step']:,}{phase}"]
+
+
+def _losses(row: Mapping[str, Any]) -> list[str]:
+    """The loss, and that of each objective with its accuracy; a single objective is the loss."""
+    names = _names(row)
+    total = [f"loss {row['loss']:.3f}"] if "loss" in row and len(names) != 1 else []
+    return total + [_objective(row, name) for name in names]
+
+
+def _names(row: Mapping[str, Any]) -> list[str]:
+    return [
+        key.removesuffix("_loss")
+        for key in row
+        if key.endswith("_loss") and key not in ("unigram_loss", "uniform_loss")
+    ]
+
+
+def _metrics(row: Mapping[str, Any]) -> list[str]:
+    names = [key for key in row if key in UP_TO_ONE or key == "mae"][:_MAX_METRICS]
+    return [f"{shown_name(name)} {shown_value(name, row[name])}" for name in names]
+
+
+def _objective(row: Mapping[str, Any], name: str) -> str:
+    """Loss and accuracy of an objective beside their baselines."""
+    text = f"{_NAMES.get(name, 'loss')} {row[f'{name}_loss']:.3f}"
+    baselines = [
+        f"{kind} baseline {row[key]:.3f}"
+        for kind, key in (("unigram", "unigram_loss"), ("uniform", "uniform_loss"))
+        if name in _TOKEN_OBJECTIVES and key in row
+    ]
+    if baselines:
+        text += f" ({', '.join(baselines)})"
+    accuracy, majority = row.get(f"{name}_accuracy"), row.get(f"{name}_majority_accuracy")
+    if accuracy is not None:
+        text += f" accuracy {accuracy:.1%}"
+    return text if majority is None else f"{text} (always the same answer {majority:.1%})"
+
+
+def _pace(row: Mapping[str, Any]) -> list[str]:
+    parts = []
+    if "tokens_per_second" in row:
+        parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
+    if (mfu := row.get("mfu", row.get("ceiling"))) is not None:  # "ceiling" in older logs
+        parts.append(f"MFU {mfu:.0%}")
+    if "grad_norm" in row:
+        parts.append(f"gradient norm {row['grad_norm']:.2g}")
+    return parts

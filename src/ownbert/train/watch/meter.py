@@ -1,0 +1,145 @@
+"""Statistics for the next row of the log: sums over steps, tokens, operations and time."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from ownbert.batches.batch import Batch
+from ownbert.objectives import Learner, Loss, Objective
+from ownbert.train.distributed import World
+from ownbert.train.flops import training_flops
+from ownbert.train.state import TrainState
+from ownbert.train.step import StepStats, add
+
+# The key, among those of the objectives, of (sum of gradient norms, 0, number of steps).
+_NORM = "grad_norm"
+
+
+class Meter:
+    """Sums since the last row of the log.
+
+    Args:
+        peak_flops: the measured matmul peak of all processes in FLOP per second; 0 if not measured.
+    """
+
+    def __init__(self, peak_flops: float = 0.0) -> None:
+        self.peak_flops = peak_flops
+        self.sums: dict[str, list] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        self.sums = {}
+        self.tokens, self.flops, self.seconds = 0, 0.0, 0.0
+        self.pause()
+
+    def pause(self) -> None:
+        """Restart the clock, so that evaluations and saves do not count as training time."""
+        self.started = time.perf_counter()
+
+    def add(self, stats: StepStats, tokens: int, flops: float, world: World) -> None:
+        """Add a step with ``tokens`` tokens and ``flops`` operations in all processes."""
+        now = time.perf_counter()
+        self.seconds += now - self.started
+        self.started = now
+        self.tokens += tokens
+        self.flops += flops
+        # The norm is the same in all processes: it must be counted once.
+        norm = (stats.norm, 0, 1) if world.first else (0.0, 0, 0)
+        for name, values in {**stats.sums, _NORM: norm}.items():
+            add(self.sums, name, values)
+
+    def collect(self, world: World) -> dict[str, list[float]]:
+        """The sums over all processes, for a saved state.
+
+        From then on the first process holds them, so that a run resumed from the state adds up in
+        the same order.
+        """
+        total = self._total(world)
+        self._take(total, world)
+        return total
+
+    def restore(self, sums: Mapping[str, Sequence[float]], world: World) -> None:
+        """Continue from the sums of a saved state."""
+        self._clear()
+        self._take(sums, world)
+
+    def _take(self, total: Mapping[str, Sequence[float]], world: World) -> None:
+        self.sums = {n: list(v) if world.first else [0.0, 0, 0] for n, v in total.items()}
+
+    def _total(self, world: World) -> dict[str, list[float]]:
+        names = sorted(self.sums)
+        flat = [float(value) for name in names for value in self.sums[name]]
+        flat = world.total(flat) if flat else []
+        return {name: flat[3 * i : 3 * i + 3] for i, name in enumerate(names)}
+
+    def row(
+        self,
+        state: TrainState,
+        objectives: Sequence[Objective],
+        world: World,
+        phase_number: Mapping[str, int],
+    ) -> dict[str, float]:
+        """The log row for the steps since the last row; resets the sums."""
+        sums = self._total(world)
+        norm, _, steps = sums.pop(_NORM)
+        metrics = mean_metrics(sums, objectives)
+        loss = sum(o.weight * metrics[f"{o.name}_loss"] for o in objectives)
+        row = {
+            "step": state.step,
+            **phase_number,
+            "loss": loss,
+            **metrics,
+            "grad_norm": norm / max(1, steps),
+            "learning_rate": state.optimizer.param_groups[0]["lr"],
+            "tokens_per_second": round(self.tokens / self.seconds),
+        }
+        if self.peak_flops:
+            row["mfu"] = round(self.flops / self.seconds / self.peak_flops, 4)
+        row |= {
+            "tokens": state.tokens,
+            "epoch": state.position.epoch,
+            "seconds": round(state.seconds, 3),
+        }
+        self._clear()
+        return row
+
+
+def mean_metrics(sums: Mapping[str, Sequence], objectives: Sequence[Objective]) -> dict[str, float]:
+    """Mean loss of each objective, and accuracy of those that have one, in their order, from (sum
+    of losses, correct, count)."""
+    metrics = {}
+    for objective in objectives:
+        total, correct, count = sums[objective.name]
+        metrics[f"{objective.name}_loss"] = float(total) / max(1, count)
+        if getattr(objective, "right", True):
+            metrics[f"{objective.name}_accuracy"] = float(correct) / max(1, count)
+    return metrics
+
+
+def add_up(sums: dict[str, list], losses: Mapping[str, Loss]) -> None:
+    """Add the losses of a batch to ``sums``.
+
+    Args:
+        sums: maps each objective to (sum of losses, correct, count).
+        losses: of the batch, by objective.
+    """
+    for name, loss in losses.items():
+        add(sums, name, (float(loss.total), int(loss.correct), loss.count))
+
+
+def step_flops(
+    learner: Learner, objectives: Sequence[Objective], micro_batches: Sequence[Batch]
+) -> float:
+    """FLOPs of the matrix products of a step in this process, forward and backward."""
+    flops = 0.0
+    for batch in micro_batches:
+        if batch.dummy:
+            continue
+        counts = Counter()  # rows of the decoder, which makes the logits of these two heads
+        for objective in objectives:
+            if objective.head in ("mlm", "bow"):
+                counts[objective.input_view] += objective.count(batch)
+        for view in {o.input_view for o in objectives}:
+            config = learner.model_of(view).config
+            flops += training_flops(config, batch.layout.lengths, counts[view])
+    return flops

@@ -1,0 +1,190 @@
+"""The settings of ``ownbert translate train``, with their defaults."""
+
+from dataclasses import dataclass
+
+from ownbert import limits
+from ownbert.errors import InputError
+from ownbert.settings import between, one_of, section, setting, up_to, validate
+from ownbert.train.training_settings import DATA, LEARNING, RUN, Optim, Run, refuse_shard
+
+# Panels of --help, beside those of every training.
+VOCABULARY, NETWORK = "Vocabulary", "Network"
+
+KINDS = ("bpe", "wordpiece", "blank")
+# Of a run without a limit.
+DEFAULT_EPOCHS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairFiles:
+    """Two files whose lines belong together, or one table with two columns.
+
+    There may be the same to evaluate on; without it a share of the training pairs is held out.
+    """
+
+    source: str | None = setting(
+        None, "Texts to translate from, one per line.", DATA, path=True, resumable=True
+    )
+    target: str | None = setting(
+        None, "Their translations, line by line.", DATA, path=True, resumable=True
+    )
+    pairs: str | None = setting(
+        None,
+        "Or both in one table (csv, tsv, jsonl, parquet).",
+        DATA,
+        path=True,
+        resumable=True,
+    )
+    dev_source: str | None = setting(None, "Texts to evaluate on.", DATA, path=True, resumable=True)
+    dev_target: str | None = setting(None, "Their translations.", DATA, path=True, resumable=True)
+    dev_pairs: str | None = setting(None, "Or one table.", DATA, path=True, resumable=True)
+    source_column: str | None = setting(
+        None, "Column of the sources in tables.", DATA, shown="the first of two"
+    )
+    target_column: str | None = setting(
+        None, "Column of the targets in tables.", DATA, shown="the second of two"
+    )
+    held_out: float = setting(
+        0.02,
+        "Share of the training pairs to evaluate on where there are no others.",
+        check=between(0, 1),
+    )
+    max_length: int = setting(
+        256,
+        "Tokens per sequence, including special ones; longer pairs are left out.",
+        DATA,
+        check=up_to(limits.LENGTH),
+    )
+    batch_tokens: int = setting(
+        4096,
+        "Tokens per batch, source and target together.",
+        DATA,
+        check=up_to(limits.BATCH_TOKENS),
+    )
+
+    def __post_init__(self) -> None:
+        validate(self, "data")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """One vocabulary for both languages, or one for each."""
+
+    kind: str = setting(
+        "bpe",
+        "bpe (byte-level), wordpiece, or blank for text that is already tokens.",
+        VOCABULARY,
+        check=one_of(*KINDS),
+    )
+    size: int = setting(
+        8000,
+        "Entries per vocabulary.",
+        VOCABULARY,
+        option="--vocab-size",
+        check=up_to(limits.VOCABULARY),
+    )
+    # One vocabulary has one matrix of embeddings, which is the generator's too.
+    shared: bool = setting(
+        True,
+        "One vocabulary and one embedding matrix for both sides, or one each.",
+        VOCABULARY,
+        option="--shared/--separate",
+    )
+    min_count: int | None = setting(None, "Leave out what is rarer.", check=up_to(limits.COUNT))
+    lowercase: bool = setting(False, "Convert to lower case (bpe and wordpiece).", VOCABULARY)
+
+    def __post_init__(self) -> None:
+        validate(self, "vocabulary")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """In the paper's words: N layers of d_model, h heads, d_ff inside."""
+
+    N: int = setting(
+        3,
+        "Layers of the encoder, and of the decoder.",
+        NETWORK,
+        option="--layers",
+        check=up_to(limits.LAYERS),
+    )
+    d_model: int = setting(256, "Width of a layer.", NETWORK, check=up_to(limits.WIDTH))
+    d_ff: int = setting(
+        1024, "Width of its feed-forward network.", NETWORK, check=up_to(4 * limits.WIDTH)
+    )
+    h: int = setting(
+        4, "Attention heads per layer.", NETWORK, option="--heads", check=up_to(limits.WIDTH)
+    )
+    dropout: float = setting(0.1, "Dropout of sublayers.", NETWORK, check=between(0, 1, "[)"))
+    norm_first: bool = setting(
+        False,
+        "Normalise before each sublayer (pre-norm); Transformers cannot load that.",
+        NETWORK,
+    )
+
+    def __post_init__(self) -> None:
+        validate(self, "model")
+        if self.d_model % self.h:
+            raise InputError(
+                f"model.d_model is {self.d_model}, model.h {self.h}; the heads must share the "
+                "width evenly"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """The loss, and which weights are kept."""
+
+    label_smoothing: float = setting(
+        0.1,
+        "Share of each target that is spread over the vocabulary.",
+        LEARNING,
+        check=between(0, 1, "[)"),
+    )
+    # Vaswani et al. 2017, section 6.1.
+    average: int = setting(
+        5,
+        "At the end, average the weights of this many of the last saved states.",
+        LEARNING,
+        check=up_to(limits.STATES),
+    )
+
+    def __post_init__(self) -> None:
+        validate(self, "task")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateRun(Run):
+    """Of several limits the first that is reached ends the run."""
+
+    epochs: int | None = setting(
+        None,
+        "Times through the pairs.",
+        RUN,
+        check=up_to(limits.EPOCHS),
+        shown=str(DEFAULT_EPOCHS),
+        resumable=True,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_shard(self, "translate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateRecipe:
+    """All settings. The optimiser is the paper's (section 5.3): Adam with its schedule."""
+
+    seed: int = setting(0, "Seed of everything random.", check=between(0, limits.SEED, "[]"))
+    data: PairFiles = section(PairFiles())
+    vocabulary: Vocabulary = section(Vocabulary())
+    model: Network = section(Network())
+    task: Learning = section(Learning())
+    optim: Optim = section(
+        Optim(name="adam", betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, schedule="noam"),
+        learning_rate={"shown": "by --d-model and the warm-up"},
+    )
+    run: TranslateRun = section(TranslateRun(), save_every={"shown": "once per epoch"})
+
+    def __post_init__(self) -> None:
+        validate(self)

@@ -1,0 +1,351 @@
+"""Training a translation model: from pairs of texts to an encoder-decoder folder."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ownbert.batches.batch import Batch
+from ownbert.batches.loader import Loader, batches_once
+from ownbert.checkpoint.transformer_folder import save_translation
+from ownbert.config import EncoderConfig
+from ownbert.errors import InputError
+from ownbert.folders import refuse_foreign, writing
+from ownbert.nn.model import Model
+from ownbert.nn.undrawn import shapes_alone
+from ownbert.objectives import Learner, Translation
+from ownbert.run.run_folder import RunFolder
+from ownbert.run.training_run import Say, TrainingRun, describe_limit
+from ownbert.settings import dump, resolve
+from ownbert.train.device import autocast, pick_precision
+from ownbert.train.distributed import World, gather_full_model
+from ownbert.train.job import Job, Phase
+from ownbert.train.schedule import NOAM_STEPS
+from ownbert.train.state_files import DamagedState, SavedState, list_states, read_tensors
+from ownbert.train.watch.callbacks import Callbacks
+from ownbert.train.watch.meter import add_up, mean_metrics
+from ownbert.transformer import from_configs, transformer_config
+from ownbert.translate.translation_card import write_card
+from ownbert.translate.translation_pairs import PairData, hold_out, read_pairs
+from ownbert.translate.translation_recipe import DEFAULT_EPOCHS, TranslateRecipe, TranslateRun
+from ownbert.translate.vocabulary import (
+    SOURCE,
+    learn_vocabularies,
+    load_vocabularies,
+    save_vocabularies,
+)
+
+# The paper warms up for 4,000 steps; for a small data set this many epochs are enough.
+_WARMUP_EPOCHS = 4
+# Peak learning rate of schedules other than the paper's.
+_RATE = 7e-4
+_PREVIEWED_PAIRS = 3
+
+
+def train_translation(
+    output: str | Path,
+    *,
+    config: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    resume: bool = False,
+    overwrite: bool = False,
+    quiet: bool = False,
+    callbacks: Callbacks | None = None,
+    **options: Any,
+) -> Model:
+    """Learn vocabularies and a Transformer from pairs of texts.
+
+    The model, its log, curves and recipe are saved in ``output``.
+
+    Args:
+        resume: continue from the last saved state, also with more ``epochs``.
+        callbacks: functions to call with each row of the log, evaluation and saved model.
+        options: settings of ``TranslateRecipe`` by name (``source="a.de"``, ``target="a.en"``,
+            ``d_model=512``).
+
+    Raises:
+        InputError: ``output`` holds a model and neither ``resume`` nor ``overwrite`` is given, or
+            something in the files or settings cannot be used.
+    """
+    with writing(output):
+        folder = RunFolder(output, resume=resume, overwrite=overwrite)
+        refuse_foreign(output, [SOURCE])
+        recipe = folder.resolve(
+            TranslateRecipe, config=config, overrides=overrides, options=options
+        )
+        run = TranslationRun(recipe, saved=folder.path if folder.saved else None)
+        run.callbacks = callbacks or run.callbacks
+        return run.execute(folder, quiet=quiet)
+
+
+class TranslationRun(TrainingRun):
+    """A translation recipe with its pairs of texts and vocabularies.
+
+    Args:
+        saved: the folder of a run that is resumed, which has the vocabularies.
+    """
+
+    command = "translate"
+
+    def __init__(self, recipe: TranslateRecipe, *, saved: Path | None = None) -> None:
+        super().__init__(recipe.run)
+        pairs, dev = read_pairs(recipe.data), read_pairs(recipe.data, dev=True)
+        if pairs is None:
+            raise InputError("--source and --target are needed: pairs of texts to learn from")
+        self.empty = pairs.empty
+        if dev is None:
+            pairs, dev = hold_out(pairs, recipe.data.held_out, recipe.seed)
+        self.source, self.target = (
+            learn_vocabularies(pairs, recipe.vocabulary)
+            if saved is None
+            else load_vocabularies(saved)
+        )
+        longest = recipe.data.max_length
+        self.data = PairData(pairs, self.source, self.target, max_length=longest)
+        self.dev = PairData(dev, self.source, self.target, max_length=longest)
+        tokens = recipe.data.batch_tokens
+        self.loader = Loader(self.data, recipe.seed, batch_tokens=tokens, device=self.device.type)
+        self.recipe, self._limits = self._completed(recipe)
+        self.config = self._config()
+        self.identity = {"training pairs": self.data.identity()}
+
+    def _completed(self, recipe: TranslateRecipe) -> tuple[TranslateRecipe, TranslateRun]:
+        """The recipe with everything filled in that depends on the machine and the data, and the
+        same limits with epochs as steps. The steps are not in the recipe, so that a resumed run
+        may have more epochs."""
+        run, optim = recipe.run, recipe.optim
+        steps = max(1, self.loader.batches_per_epoch() // run.accumulate)
+        epochs = run.epochs
+        if epochs is None and run.max_steps is None and run.max_minutes is None:
+            epochs = DEFAULT_EPOCHS
+        run = replace(
+            run,
+            epochs=epochs,
+            eval_every=run.eval_every or steps,
+            save_every=run.save_every or (steps if recipe.task.average > 1 else None),
+            keep=max(run.keep, recipe.task.average),
+            device=self.device.type,
+            precision=pick_precision(run.precision, self.device),
+        )
+        if optim.schedule == "noam":
+            warmup = optim.warmup_steps or min(NOAM_STEPS, _WARMUP_EPOCHS * steps)
+            peak = (recipe.model.d_model * warmup) ** -0.5
+            optim = replace(optim, warmup_steps=warmup)
+        else:
+            peak = _RATE
+        optim = replace(optim, learning_rate=optim.learning_rate or peak)
+        limits = [n for n in (run.max_steps, epochs and epochs * steps) if n]
+        by_steps = replace(run, max_steps=min(limits, default=None))
+        return replace(recipe, run=run, optim=optim), by_steps
+
+    @property
+    def limits(self) -> TranslateRun:
+        return self._limits
+
+    def reserve(self, folder: RunFolder) -> None:
+        super().reserve(folder)
+        save_vocabularies(folder.path, self.source, self.target)
+
+    def _config(self) -> EncoderConfig:
+        """The structure of both stacks."""
+        net = self.recipe.model
+        return transformer_config(
+            # Transformers' Marian has two tables of one size: the smaller one has unused rows.
+            max(self.source.vocab_size, self.target.vocab_size),
+            net.N,
+            net.d_model,
+            net.d_ff,
+            net.h,
+            net.dropout,
+            norm_first=net.norm_first,
+            position_embedding_type="sinusoidal_halves",
+            # For Transformers, whose table of positions has a fixed length.
+            max_position_embeddings=max(512, 2 * self.recipe.data.max_length),
+            pad_token_id=self.target.pad_id,
+        )
+
+    def new_model(self) -> Model:
+        """New weights, a function of the seed."""
+        torch.manual_seed(self.recipe.seed)
+        shared = self.source is self.target
+        return from_configs(self.config, self.config, share_embeddings=shared)
+
+    def make_learner(self, world: World, *, fresh: bool, say: Say) -> Learner:
+        objective = Translation(self.recipe.task.label_smoothing)
+        return Learner(self.new_model().to(self.device), [objective])
+
+    def phases(self, learner: Learner, world: World) -> list[Phase]:
+        loader = replace(
+            self.loader,
+            process=world.rank,
+            processes=world.size,
+            precision=self.recipe.run.precision,
+        )
+        return [Phase(loader, learner.objectives, lambda: self._evaluate(learner))]
+
+    @cached_property
+    def _dev_batches(self) -> list[Batch]:
+        return list(batches_once(self.dev, batch_tokens=self.recipe.data.batch_tokens))
+
+    def _evaluate(self, learner: Learner) -> Mapping[str, float]:
+        return evaluate(learner, self._dev_batches, self.recipe.run.precision)
+
+    def finish(self, job: Job, folder: RunFolder) -> Model:
+        """Take the mean of the last saved states if it is better, and write the model card."""
+        learner, world, recipe = job.state.learner, job.world, self.recipe
+        job.state.use_best()  # the running mean, if there is one
+        metrics = self._evaluate(learner)
+        if recipe.task.average > 1 and not recipe.optim.ema:
+            metrics = self._use_state_mean(job, folder.path, metrics)
+            self.save(learner, folder, world)
+        if world.first and (warning := self._write_card(folder, learner.model, metrics)):
+            job.display.say(warning)
+        return learner.model
+
+    def _use_state_mean(
+        self, job: Job, folder: Path, last: Mapping[str, float]
+    ) -> Mapping[str, float]:
+        """Give the model the mean weights of the last saved states (Vaswani et al. 2017, section
+        6.1) if their held-out loss is lower than that of the ``last`` weights, which early in a run
+        it is not. Returns the metrics of the weights that the model then has."""
+        learner = job.state.learner
+        weights = {name: p.detach().clone() for name, p in learner.named_parameters()}
+        count = load_state_mean(learner, folder, self.recipe.task.average, job.world)
+        mean = self._evaluate(learner)
+        better = mean["loss"] <= last["loss"]
+        if not better:
+            _copy_weights(learner, weights)
+        job.display.say(
+            f"held-out loss {last['loss']:.3f}, with the mean of the last {count} saved states "
+            f"{mean['loss']:.3f}: the {'mean is' if better else 'last weights are'} kept"
+        )
+        return mean if better else last
+
+    def save(self, learner: Learner, folder: RunFolder, world: World) -> None:
+        complete = gather_full_model(learner.model)
+        if not world.first:
+            return
+        # The defaults of generate() in Transformers.
+        values = {
+            "num_beams": 4,
+            "length_penalty": 0.6,
+            "forced_eos_token_id": None,
+            "bos_token_id": self.target.cls_id,
+            "decoder_start_token_id": self.target.cls_id,
+            "eos_token_id": self.target.sep_id,
+        }
+        save_translation(complete, folder.path, values=values)
+
+    def _write_card(
+        self, folder: RunFolder, model: Model, metrics: Mapping[str, float]
+    ) -> str | None:
+        return write_card(
+            folder.path,
+            replace(self.recipe, run=self.limits),
+            pairs={"training": len(self.data), "dev": len(self.dev)},
+            parameters=sum(p.numel() for p in model.parameters()),
+            shared=self.source is self.target,
+            metrics=metrics,
+        )
+
+    def summary(self) -> list[str]:
+        recipe, data, run = self.recipe, self.data, self.limits
+        kind = recipe.vocabulary.kind
+        vocabulary = f"{self.target.vocab_size:,} {kind} tokens for both sides"
+        if self.source is not self.target:
+            vocabulary = f"{self.source.vocab_size:,} and {self.target.vocab_size:,} {kind} tokens"
+        length = describe_limit(run)
+        if run.epochs:
+            length = f"{run.epochs} epochs at most, {length}"
+        with shapes_alone():
+            parameters = sum(p.numel() for p in self.new_model().parameters())
+        net = recipe.model
+        lines = [
+            f"{len(data):,} training and {len(self.dev):,} dev pairs, {vocabulary}",
+            f"{net.N} + {net.N} layers of {net.d_model}, {net.h} heads, {parameters:,} parameters; "
+            f"{length} of batches of {recipe.data.batch_tokens:,} tokens on {run.device} in "
+            f"{run.precision}",
+        ]
+        for count, what in (
+            (self.empty, "blank on one side"),
+            (data.long, f"longer than {recipe.data.max_length} tokens on a side"),
+        ):
+            if count:
+                lines.append(f"warning: {count:,} training pairs are {what} and left out")
+        return lines
+
+
+@torch.no_grad()
+def evaluate(learner: Learner, batches: Sequence[Batch], precision: str) -> dict[str, float]:
+    """Loss, the cross entropy per token without label smoothing, and accuracy per token."""
+    learner.eval()
+    device, objective = learner.model.device, Translation(smoothing=0.0)
+    sums: dict[str, list] = {}
+    for batch in batches:
+        batch = batch.to(device)
+        with autocast(device, precision):
+            logits = learner.model(batch, [objective.head]).logits[objective.head]
+            add_up(sums, {objective.name: objective(logits, batch)})
+    metrics = mean_metrics(sums, [objective])
+    return {"loss": metrics[f"{objective.name}_loss"], **metrics}
+
+
+def load_state_mean(learner: Learner, folder: Path, count: int, world: World) -> int:
+    """Give the model the mean weights of the last ``count`` saved states in ``folder``.
+
+    Damaged states are left out.
+
+    Returns:
+        How many states there were.
+    """
+    paths = [path for path in list_states(folder)[-count:] if _is_intact(path)]
+    parameters = dict(learner.named_parameters())
+    total = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    for path in paths:
+        weights = {name: torch.empty_like(p) for name, p in parameters.items()}
+        read_tensors(path, weights, world)
+        for name, tensor in weights.items():
+            total[name] += tensor
+    _copy_weights(learner, {name: tensor / len(paths) for name, tensor in total.items()})
+    return len(paths)
+
+
+def _is_intact(path: Path) -> bool:
+    try:
+        SavedState.read(path).verify()
+    except DamagedState:
+        return False
+    return True
+
+
+@torch.no_grad()
+def _copy_weights(learner: Learner, weights: Mapping[str, torch.Tensor]) -> None:
+    for name, parameter in learner.named_parameters():
+        parameter.copy_(weights[name])
+
+
+def preview_translation(
+    *, config: str | Path | None = None, overrides: Sequence[str] = (), **options: Any
+) -> str:
+    """What ``train_translation`` would do, without doing it.
+
+    Returns:
+        The resolved recipe, counts, lengths, and the first pairs as the model sees them.
+    """
+    recipe = resolve(TranslateRecipe, config=config, overrides=overrides, options=options)
+    run = TranslationRun(recipe)
+    lines = [dump(run.recipe), *run.summary()]
+    for name, rows in (("source", run.data.sources), ("target", run.data.targets)):
+        lengths = [len(row) for row in rows]
+        median, p90 = np.percentile(lengths, (50, 90)).round().astype(int)
+        lines.append(f"tokens per {name}: median {median}, 90% up to {p90}, longest {max(lengths)}")
+    lines.append("the first pairs, as the model sees them:")
+    pairs = zip(run.data.sources, run.data.targets, strict=True)
+    for source, target in islice(pairs, _PREVIEWED_PAIRS):
+        lines += [" ".join(run.source.tokens(source)), f"    {' '.join(run.target.tokens(target))}"]
+    return "\n".join(lines)

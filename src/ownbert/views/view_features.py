@@ -1,0 +1,300 @@
+"""Features of texts for linear models. N texts, F features, V words, D size of a vector."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, pairwise
+from sys import intern
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import scipy.sparse
+import torch
+
+from ownbert.corpus.cooccurrence import cooccurrence_vectors
+from ownbert.threads import adapt_threads
+from ownbert.time_limit import check_time
+from ownbert.views.ngram_counts import Matrix, WordNgrams, character_ngrams
+from ownbert.views.tokens import splitter, tokens_of
+
+# It has no types, which the type checker would work out from its source, for seconds.
+sparse = cast(Any, scipy.sparse)
+
+# n-grams of each order, words and dimensions at most: a bound on memory and on the saved file.
+_MOST_NGRAMS = 200_000
+_MOST_WORDS = 30_000
+_LSA_SIZE, _VECTOR_SIZE = 256, 512
+CHARACTER_ORDERS = (2, 3, 4, 5)
+_BUCKETS = 1 << 18
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts, or pairs of texts, and their tokens.
+
+    Args:
+        rows: N rows of one text or two.
+        kind: how they are split into tokens, one of ``ownbert.views.tokens.KINDS``.
+    """
+
+    rows: Sequence[tuple[str, ...]]
+    kind: str
+
+    @cached_property
+    def tokens(self) -> list[list[str]]:
+        split = splitter(self.kind)
+        # One object for all occurrences of a token: a character takes as much memory as a word.
+        return [list(map(intern, tokens_of(row, split))) for row in self.rows]
+
+    @cached_property
+    def words(self) -> list[list[str]]:
+        """The tokens as units of meaning: in a script without blanks, where one character says
+        little, each token with the next."""
+        if self.kind != "chinese":
+            return self.tokens
+        return [[intern(a + b) for a, b in pairwise(text)] or text for text in self.tokens]
+
+    @cached_property
+    def joined(self) -> list[str]:
+        return [" ".join(row) for row in self.rows]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class View(ABC):
+    """Features of a text, learnt from texts without their labels."""
+
+    name: ClassVar[str]
+    # In the leaderboard.
+    title: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, labelled: Texts, unlabelled: Texts) -> "View":
+        """Learn the features: those that occur in the labelled texts, with their frequencies, or
+        their vectors, in both."""
+
+    @abstractmethod
+    def features(self, texts: Texts) -> Matrix | np.ndarray:
+        """(N, F), sparse or dense."""
+
+    @abstractmethod
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What ``from_arrays`` makes it from again, for a safetensors file."""
+
+    @classmethod
+    @abstractmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "View":
+        """The view that ``arrays`` was called on."""
+
+
+class NgramView(View):
+    """TF-IDF of words and of neighbouring words: (1 + log count) idf, of length 1."""
+
+    name, title = "tfidf", "TF-IDF of 1 to 2 words"
+    order: ClassVar[int] = 2
+
+    def __init__(self, ngrams: WordNgrams, idf: np.ndarray) -> None:
+        self.ngrams, self.idf = ngrams, idf
+
+    @classmethod
+    def fit(cls, labelled: Texts, unlabelled: Texts) -> "NgramView":
+        # Columns that no labelled text has would keep weight 0.
+        ngrams = WordNgrams.fit(labelled.tokens, order=cls.order, most=_MOST_NGRAMS)
+        number = len(labelled) + len(unlabelled)
+        texts_with = _texts_with(ngrams.counts(labelled.tokens))
+        texts_with = texts_with + _texts_with(ngrams.counts(unlabelled.tokens))
+        keep = np.flatnonzero(texts_with >= min(2, number))
+        return cls(ngrams.keep(keep), _idf(texts_with[keep], number))
+
+    def features(self, texts: Texts) -> Matrix:
+        return _weighted(self.ngrams.counts(texts.tokens), self.idf)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {**self.ngrams.arrays(), "idf": self.idf}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "NgramView":
+        return cls(*_ngrams_and_idf(arrays))
+
+
+class TrigramView(NgramView):
+    """As ``NgramView``, and three words in a row."""
+
+    name, title = "trigrams", "TF-IDF of 1 to 3 words"
+    order = 3
+
+
+class PresenceView(NgramView):
+    """Whether a text has a word, or up to three words in a row: for weights of naive Bayes."""
+
+    name, title = "nb", "naive Bayes weights of 1 to 3 words"
+    order = 3
+
+    def features(self, texts: Texts) -> Matrix:
+        counts = self.ngrams.counts(texts.tokens)
+        counts.data = np.ones_like(counts.data)
+        return _unit_rows(counts)
+
+
+class CharacterView(View):
+    """TF-IDF of 2 to 5 characters, hashed."""
+
+    name, title = "characters", "TF-IDF of 2 to 5 characters"
+
+    def __init__(self, idf: np.ndarray) -> None:
+        self.idf = idf
+
+    @classmethod
+    def fit(cls, labelled: Texts, unlabelled: Texts) -> "CharacterView":
+        counts = character_ngrams(labelled.joined, CHARACTER_ORDERS, _BUCKETS)
+        return cls(_idf(_texts_with(counts), len(labelled)))
+
+    def features(self, texts: Texts) -> Matrix:
+        return _weighted(character_ngrams(texts.joined, CHARACTER_ORDERS, len(self.idf)), self.idf)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"idf": self.idf}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "CharacterView":
+        return cls(arrays["idf"])
+
+
+class LsaView(View):
+    """Latent semantic analysis: TF-IDF of words, projected on its first singular vectors.
+
+    Deerwester et al. 1990.
+    """
+
+    name, title = "lsa", "LSA"
+
+    def __init__(self, ngrams: WordNgrams, idf: np.ndarray, components: np.ndarray) -> None:
+        self.ngrams, self.idf, self.components = ngrams, idf, components
+
+    @classmethod
+    def fit(cls, labelled: Texts, unlabelled: Texts) -> "LsaView":
+        _, words, counts, idf = _words_of(labelled, unlabelled)
+        return cls(words, idf, _right_singular_vectors(_weighted(counts, idf), _LSA_SIZE))
+
+    def features(self, texts: Texts) -> np.ndarray:
+        return _unit(self.weighted(texts) @ self.components)
+
+    def weighted(self, texts: Texts) -> Matrix:
+        """(N, V) TF-IDF of the words, before it is projected."""
+        return _weighted(self.ngrams.counts(texts.words), self.idf)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {**self.ngrams.arrays(), "idf": self.idf, "components": self.components}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "LsaView":
+        return cls(*_ngrams_and_idf(arrays), arrays["components"])
+
+
+@dataclass
+class _Ids:
+    tokens: np.ndarray
+    document_ends: np.ndarray
+
+
+class WordVectorView(LsaView):
+    """The mean of word vectors, weighted by idf. The vectors are factors of the words' positive
+    pointwise mutual information (Levy and Goldberg 2014)."""
+
+    name, title = "word-vectors", "means of PPMI-SVD word vectors"
+
+    @classmethod
+    def fit(cls, labelled: Texts, unlabelled: Texts) -> "WordVectorView":
+        tokens, ngrams, _, idf = _words_of(labelled, unlabelled)
+        number = {w: int(np.searchsorted(ngrams.keys[0], i)) for w, i in ngrams.words.items()}
+        ids = [[number[token] for token in text if token in number] for text in tokens]
+        flat = np.fromiter(chain.from_iterable(ids), dtype=np.int64)
+        corpus = _Ids(flat, np.cumsum([len(text) for text in ids]))
+        # Pairs of characters occur together by chance, and with so many a factorisation takes long.
+        least = 2 if labelled.kind == "chinese" else 1
+        vectors = cooccurrence_vectors(
+            corpus, _VECTOR_SIZE, np.ones(ngrams.size, dtype=bool), least=least
+        )
+        return cls(ngrams, idf, vectors)
+
+
+VIEWS: Mapping[str, type[View]] = {
+    view.name: view
+    for view in (NgramView, TrigramView, PresenceView, CharacterView, LsaView, WordVectorView)
+}
+
+
+def _ngrams_and_idf(arrays: Mapping[str, np.ndarray]) -> tuple[WordNgrams, np.ndarray]:
+    ngrams, idf = WordNgrams.from_arrays(arrays), arrays["idf"]
+    if idf.shape != (ngrams.size,):
+        raise ValueError(f"the n-grams are {ngrams.size:,} and idf is {idf.shape}")
+    return ngrams, idf
+
+
+def _words_of(
+    labelled: Texts, unlabelled: Texts
+) -> tuple[list[list[str]], WordNgrams, Matrix, np.ndarray]:
+    """The words of all texts; the vocabulary, without those of a single text; the counts of these
+    in each text, (N, F), and their idf."""
+    tokens = list(chain(labelled.words, unlabelled.words))
+    words = WordNgrams.fit(tokens, order=1, most=_MOST_WORDS)
+    counts = words.counts(tokens)
+    texts_with = _texts_with(counts)
+    keep = np.flatnonzero(texts_with >= min(2, len(tokens)))
+    return tokens, words.keep(keep), counts[:, keep], _idf(texts_with[keep], len(tokens))
+
+
+def _texts_with(counts: Matrix) -> np.ndarray:
+    """(F) in how many texts each column is."""
+    return np.bincount(counts.indices, minlength=counts.shape[1])
+
+
+def _idf(texts_with: np.ndarray, texts: int) -> np.ndarray:
+    """(F) inverse document frequencies, log((1 + N) / (1 + texts with it)) + 1."""
+    return (np.log((1 + texts) / (1 + texts_with)) + 1).astype(np.float32)
+
+
+def _weighted(counts: Matrix, idf: np.ndarray) -> Matrix:
+    """(1 + log count) idf, each row of length 1."""
+    counts = counts.copy()
+    counts.data = (1 + np.log(counts.data)) * idf[counts.indices]
+    return _unit_rows(counts)
+
+
+def _unit_rows(matrix: Matrix) -> Matrix:
+    """Each row of length 1; empty rows stay."""
+    squares = np.asarray(matrix.multiply(matrix).sum(1)).ravel()
+    lengths = np.sqrt(np.maximum(squares, 1e-24)).astype(np.float32)
+    matrix.data = matrix.data / np.repeat(lengths, np.diff(matrix.indptr))
+    return matrix
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    lengths = np.sqrt((vectors**2).sum(1, keepdims=True))
+    return (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
+
+
+def _right_singular_vectors(matrix: Matrix, rank: int, seed: int = 0) -> np.ndarray:
+    """(F, rank) of a randomised singular value decomposition with two power iterations (Halko,
+    Martinsson, Tropp 2011); fewer columns for a small matrix."""
+    rank = max(1, min(rank, min(matrix.shape) - 1))
+    wanted = min(rank + 8, min(matrix.shape))
+    rng = np.random.default_rng(seed)
+    q = matrix @ rng.standard_normal((matrix.shape[1], wanted)).astype(np.float32)
+    for _ in range(2):
+        check_time()
+        adapt_threads()
+        q = _orthogonal(matrix.T @ _orthogonal(q))
+        check_time()
+        q = _orthogonal(matrix @ q)
+    check_time()
+    small = torch.from_numpy(np.ascontiguousarray((matrix.T @ q).T))
+    right = torch.linalg.svd(small, full_matrices=False)[2]
+    return np.ascontiguousarray(right[:rank].T.numpy())
+
+
+def _orthogonal(matrix: np.ndarray) -> np.ndarray:
+    return torch.linalg.qr(torch.from_numpy(np.ascontiguousarray(matrix)))[0].numpy()

@@ -1,0 +1,405 @@
+"""One reading of label values, whatever they come in."""
+
+import csv
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ownbert.errors import InputError
+from ownbert.finetuning.arrays import labels_of
+from ownbert.finetuning.estimator import OwnBertClassifier
+from ownbert.fitting.fit import preview_fit
+from ownbert.fitting.labelled_rows import find_task
+from ownbert.tables.columns import ColumnNames
+from ownbert.tables.labels import text_list
+from ownbert.tables.memory import table_of
+from ownbert.tasks.classification import label_weights, sort_labels
+from ownbert.tasks.rows import Row
+from ownbert.tasks.task import Task, task_class
+from support.cli import run_cli
+
+Columns = Mapping[str, Sequence[Any]]
+
+
+def texts(count: int) -> list[str]:
+    return [f"word{i % 7} word{i % 5} of text {i}" for i in range(count)]
+
+
+def as_csv(columns: Columns, path: Path, delimiter: str = ",") -> Path:
+    """As pandas and csv.writer write a table: everything becomes text."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=delimiter)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+    return path
+
+
+def as_jsonl(columns: Columns, path: Path) -> Path:
+    rows = (dict(zip(columns, own, strict=True)) for own in zip(*columns.values(), strict=True))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def as_parquet(columns: Columns, path: Path) -> Path:
+    pq.write_table(pa.table(dict(columns)), path)
+    return path
+
+
+class IterableData:
+    """What an iterable data set of ``datasets`` is: rows, names of columns, features."""
+
+    def __init__(self, columns: Columns, features: Mapping[str, Any] | None = None) -> None:
+        self.columns, self.features = columns, features or {}
+        self.column_names = list(columns)
+
+    def __iter__(self) -> Any:
+        for own in zip(*self.columns.values(), strict=True):
+            yield dict(zip(self.columns, own, strict=True))
+
+
+def frame(columns: Columns) -> Any:
+    return pytest.importorskip("pandas").DataFrame(dict(columns))
+
+
+FORMS: Mapping[str, Callable[[Columns, Path], Any]] = {
+    "csv": lambda c, p: as_csv(c, p / "t.csv"),
+    "tsv": lambda c, p: as_csv(c, p / "t.tsv", "\t"),
+    "jsonl": lambda c, p: as_jsonl(c, p / "t.jsonl"),
+    "parquet": lambda c, p: (pq.write_table(pa.table(dict(c)), p / "t.parquet"), p / "t.parquet")[
+        1
+    ],
+    "frame": lambda c, p: frame(c),
+    "mapping": lambda c, p: dict(c),
+    "arrow": lambda c, p: pa.table(dict(c)),
+    "iterable": lambda c, p: IterableData(c),
+    "records": lambda c, p: [
+        dict(zip(c, own, strict=True)) for own in zip(*c.values(), strict=True)
+    ],
+    "arrays": lambda c, p: tuple(map(np.asarray, c.values())),
+}
+
+
+def read(data: Any, label: str | None = None, **options: str) -> tuple[Task, list[Row]]:
+    source = data if isinstance(data, Path) else table_of(data, name="rows")
+    task = find_task(source, ColumnNames(label=label), None, options)
+    return task, list(task.read(source))
+
+
+# Name: the labels of rows, the task, what is read of the first rows.
+READINGS: Sequence[tuple[str, Sequence[Any], str, Sequence[Any]]] = (
+    ("names", ["a", "b"] * 15, "classify", ["a", "b"]),
+    ("one in brackets", ["[other]", "b"] * 15, "classify", ["[other]", "b"]),
+    ("a comma inside", ["Smith, J", "Doe, A"] * 15, "classify", ["Smith, J", "Doe, A"]),
+    ("truth values", [True, False] * 15, "classify", ["true", "false"]),
+    ("numbers", [0, 1, 2] * 10, "classify", ["0", "1", "2"]),
+    ("whole floats", [0.0, 1.0, 2.0] * 10, "classify", ["0", "1", "2"]),
+    ("dashes", ["--1", "-", "-2"] * 10, "classify", ["--1", "-", "-2"]),
+    ("fractions", [0.5, 1.25, 2.0] * 10, "regress", [(0.5,), (1.25,), (2.0,)]),
+    ("many classes", [i % 60 for i in range(600)], "classify", ["0", "1", "2"]),
+    ("many numbers", [i * 7 for i in range(80)], "regress", [(0.0,), (7.0,), (14.0,)]),
+    ("decimal commas", [f"{2000 + i},{i % 7}4" for i in range(40)], "regress", [(2000.04,)]),
+    ("pairs of numbers", ["1,2", "2,3", "1", "3", "1,3"] * 8, "multilabel", [("1", "2")]),
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("reading", READINGS, ids=lambda each: each[0])
+def test_values_are_read_alike_whatever_they_come_in(reading: Any, form: str, tmp_path: Path):
+    _, labels, name, first = reading
+    data = FORMS[form]({"text": texts(len(labels)), "label": labels}, tmp_path)
+    task, rows = read(data)
+    assert task.name == name
+    assert [row.target for row in rows[: len(first)]] == list(first)
+
+
+LISTS: Sequence[tuple[str, Sequence[Any], str, Sequence[Any]]] = (
+    ("lists", [["b", "a"], ["a"], []] * 10, "multilabel", [("b", "a"), ("a",), ()]),
+    ("multi-hot", [[1, 0, 1], [0, 0, 0]] * 15, "multilabel", [("label_0", "label_2"), ()]),
+    ("multi-hot floats", [[1.0, 0.0], [1.0, 1.0]] * 15, "multilabel", [("label_0",)]),
+    ("multi-hot truth", [[True, False], [False, False]] * 15, "multilabel", [("label_0",), ()]),
+    ("one-hot", [[0, 1, 0], [1, 0, 0]] * 15, "classify", ["label_1", "label_0"]),
+    ("lists of one", [["a"], ["b"]] * 15, "classify", ["a", "b"]),
+    ("numbers of labels", [[3, 1], [2], [1]] * 10, "multilabel", [("3", "1"), ("2",), ("1",)]),
+)
+
+
+@pytest.mark.parametrize("form", [*(f for f in FORMS if f != "arrays"), "json text", "numpy text"])
+@pytest.mark.parametrize("reading", LISTS, ids=lambda each: each[0])
+def test_lists_are_read_alike_as_lists_and_as_text(reading: Any, form: str, tmp_path: Path):
+    _, labels, name, first = reading
+    columns: dict[str, Any] = {"text": texts(len(labels)), "label": labels}
+    if form == "json text":
+        data: Any = as_csv(
+            {**columns, "label": [json.dumps(v) for v in labels]}, tmp_path / "t.csv"
+        )
+    elif form == "numpy text":  # as a DataFrame of arrays is written
+        shown = [str(np.asarray(v)) for v in labels]
+        data = as_csv({**columns, "label": shown}, tmp_path / "t.csv")
+    else:
+        data = FORMS[form](columns, tmp_path)
+    task, rows = read(data)
+    assert task.name == name
+    assert [row.target for row in rows[: len(first)]] == list(first)
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "frame", "mapping"])
+def test_a_column_for_each_label(form: str, tmp_path: Path):
+    columns = {"text": texts(20), "toxic": [1, 0] * 10, "insult": [1, 1] * 10}
+    task, rows = read(FORMS[form](columns, tmp_path), "toxic,insult")
+    assert task.name == "multilabel"
+    assert [row.target for row in rows[:2]] == [("toxic", "insult"), ("insult",)]
+    numbers = {**columns, "insult": [i / 3 for i in range(20)]}
+    task, _ = read(FORMS[form](numbers, tmp_path), "toxic,insult")
+    assert task.name == "regress"
+
+
+def test_several_columns_are_named_on_the_command_line_and_in_python(tmp_path: Path):
+    columns = {"text": texts(20), "toxic": [1, 0] * 10, "insult": [1, 1] * 10}
+    path = as_csv(columns, tmp_path / "t.csv")
+    done = run_cli("fit", path, "--label-columns", "toxic,insult", "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "multilabel: 20 labelled texts" in done.stdout
+    assert preview_fit(columns, label_columns=["toxic", "insult"]).startswith("multilabel: 20")
+
+
+def test_a_column_that_has_more_than_0_and_1_is_refused(tmp_path: Path):
+    path = as_csv({"text": texts(4), "a": [1, 0, 2, 1], "b": [1, 0, 0, 1]}, tmp_path / "t.csv")
+    task = task_class("multilabel")(columns=ColumnNames(label="a,b"))
+    with pytest.raises(InputError, match=r"line 4: column 'a' has '2'; a column for each label"):
+        task.read(path)
+
+
+def test_vectors_get_the_names_that_are_given(tmp_path: Path):
+    path = as_jsonl({"text": texts(20), "label": [[1, 0], [1, 1]] * 10}, tmp_path / "t.jsonl")
+    _, rows = read(path, label_names="red, green")
+    assert [row.target for row in rows[:2]] == [("red",), ("red", "green")]
+    with pytest.raises(InputError, match="--label-names has 3 names, and the vectors of labels"):
+        read(path, label_names="a,b,c")
+
+
+@pytest.mark.parametrize(
+    ("labels", "task", "message"),
+    [
+        (["a", "", "b", ""] * 5, "classify", "line 3: the label .* is empty; 10 of 20 rows"),
+        ([f"id{i}" for i in range(30)], None, "occurs once, so it looks like an id"),
+        ([i + 0.5 for i in range(30)], "classify", "looks like an id .*--task regress"),
+        ([["a", "b"], ["c", "d"]] * 10, "classify", "a list of 2 labels where one is needed"),
+        ([[1, 1, 0], [0, 1, 0]] * 10, "classify", "the vector has 2 labels where one is needed"),
+    ],
+)
+def test_what_is_no_label_is_refused(labels: Any, task: str | None, message: str, tmp_path: Path):
+    columns = {"text": texts(len(labels)), "label": labels}
+    lists = isinstance(labels[0], list)
+    path = as_jsonl(columns, tmp_path / "t.jsonl") if lists else as_csv(columns, tmp_path / "t.csv")
+    found = find_task(path, ColumnNames(), task)
+    with pytest.raises(InputError, match=message):
+        found.read(path)
+
+
+def test_other_files_are_read_by_the_labels_that_are_known(tmp_path: Path):
+    """csv has 1.0 and True where a DataFrame has 1 and true; older folders learnt such names."""
+    task = task_class("classify")()
+    task.read(as_csv({"text": texts(4), "label": ["0", "1"] * 2}, tmp_path / "train.csv"))
+    rows = task.read(as_jsonl({"text": texts(2), "label": [1.0, 0.0]}, tmp_path / "dev.jsonl"))
+    assert [row.target for row in rows] == ["1", "0"]
+    old = task_class("classify")(labels=("0.0", "1.0"))
+    assert [r.target for r in old.read(tmp_path / "train.csv")][:2] == ["0.0", "1.0"]
+    truth = task_class("classify")(labels=("False", "True"))
+    path = as_jsonl({"text": texts(2), "label": [True, False]}, tmp_path / "truth.jsonl")
+    assert [row.target for row in truth.read(path)] == ["True", "False"]
+
+
+def test_names_of_a_class_label_are_read_from_iterable_data_too():
+    class Feature:
+        names = ("neg", "pos")
+
+    data = IterableData({"text": texts(4), "label": [0, 1, 1, 0]}, {"label": Feature()})
+    assert [row.target for row in read(data)[1]] == ["neg", "pos", "pos", "neg"]
+    data = IterableData({"text": texts(4), "label": [0, 1, -1, -1]}, {"label": Feature()})
+    with pytest.raises(InputError, match="'label' is missing or null; 2 of 4 rows have none"):
+        read(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ('["b", "a"]', ["b", "a"]),
+        ("['b', 'a']", ["b", "a"]),
+        ("['b' 'a']", ["b", "a"]),
+        ("['b'\n 'a']", ["b", "a"]),
+        ("[]", []),
+        ("[0 1 0]", [0, 1, 0]),
+        ("[0. 1.]", [0, 1]),
+        ("[ True False]", [True, False]),
+        ("['it\\'s', \"a, b\"]", ["it's", "a, b"]),
+        ("('a', 'b')", ["a", "b"]),
+        ("[other]", None),
+        ("[a, b]", None),
+        ("['a', 'b'", None),
+        ("['a'b]", None),
+        ("[" * 5000 + "]" * 5000, None),
+    ],
+)
+def test_lists_in_text(text: str, items: list[Any] | None):
+    assert text_list(text) == items
+
+
+@pytest.mark.parametrize(
+    ("words", "tags"),
+    [
+        ("['EU', 'rejects']", "[0, 3]"),
+        ('["EU", "rejects"]', '["B-ORG", "O"]'),
+        ("['EU' 'rejects']", "['B-ORG' 'O']"),
+        ("EU rejects", "B-ORG O"),
+    ],
+)
+def test_words_and_tags_in_text_are_lists(words: str, tags: str, tmp_path: Path):
+    path = as_csv({"tokens": [words], "ner_tags": [tags]}, tmp_path / "t.csv")
+    (row,) = task_class("tag")().read(path)
+    assert row.texts == ("EU", "rejects")
+    assert len(row.target) == 2
+    assert not any("[" in tag or "'" in tag for tag in row.target)
+
+
+def test_what_was_decided_is_said(tmp_path: Path):
+    def said(labels: Sequence[Any], **options: Any) -> str:
+        path = as_jsonl({"text": texts(len(labels)), "label": labels}, tmp_path / "t.jsonl")
+        return preview_fit(path, **options)
+
+    shown = said([i * 7 for i in range(80)])
+    assert "80 different whole numbers in 80 rows: they are read as numbers; --task cl" in shown
+    assert "they are read as classes; --task regress" in said([i % 60 for i in range(600)])
+    assert "multi-hot vectors of 2; --label-names" in said([[1, 0], [1, 1]] * 10)
+    shown = said(["Smith, J", "Doe, A"] * 10, task="multilabel")
+    assert "separated by ','; another separator is chosen by --label-separator" in shown
+    shown = said(["Smith, J|Doe, A", "Doe, A"] * 10, task="multilabel", label_separator="|")
+    assert "labels: Doe, A 100.0%, Smith, J 50.0%" in shown
+
+
+def test_weights_of_labels_with_commas():
+    labels, counts = ("Doe, A", "Smith, J", "x=1"), np.ones(3)
+    assert label_weights("Smith, J=2,x=1=3", labels, counts) == (1.0, 2.0, 3.0)
+    assert label_weights('{"Doe, A": 4}', labels, counts) == (4.0, 1.0, 1.0)
+    for wrong in ("Smith=2", "Smith, J=0", "Smith, J=x", '{"Smith": 1}', "{"):
+        with pytest.raises(InputError, match=r"task\.class_weights"):
+            label_weights(wrong, labels, counts)
+
+
+def test_any_names_are_sorted():
+    assert sort_labels({"--1", "2", "10"}) == ("--1", "10", "2")
+    assert sort_labels({"-1", "2", "10"}) == ("-1", "2", "10")
+
+
+@pytest.mark.parametrize("counts", [(1, 1, 8), (1, 9), (2, 2, 2, 2, 2)])
+def test_rows_are_held_out_as_far_as_possible(counts: Sequence[int]):
+    labels = np.repeat(np.arange(len(counts)), counts)
+    estimator = OwnBertClassifier(dev_share=0.2)
+    rows = [Row(i, (f"text {i}",), str(label)) for i, label in enumerate(labels)]
+    train, dev = estimator._split(rows, labels, 0)
+    assert dev
+    assert len(train) + len(dev) == len(rows)
+    assert {row.target for row in train} == {str(label) for label in labels}
+
+
+def read_labels(labels: Sequence[Any], name: str | None = None) -> tuple[Task, list[Any]]:
+    """The task that labels are for, and the targets of their rows."""
+    data = table_of({"text": texts(len(labels)), "label": labels})
+    task = find_task(data, ColumnNames(), name)
+    return task, [row.target for row in task.read(data)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "task", "first"),
+    [
+        (["3,5", "4,0", "2,5", "4,5", "5,4"] * 30, "regress", (3.5,)),
+        ([f"{2000 + i},{i:02}" for i in range(60)], "regress", (2000.0,)),
+        (["1,2", "1", "2,3", "3", "1,3"], "multilabel", ("1", "2")),
+        (["1,2", "1", "2,3", "3", "1,3"] * 40, "multilabel", ("1", "2")),
+        (["[np.str_('a'), np.str_('b')]", "[]", "[np.str_('b')]"], "multilabel", ("a", "b")),
+        (["a"] * 5200 + ["a|b", "b"] * 300, "multilabel", ("a",)),
+    ],
+)
+def test_what_looks_like_something_else(labels: list[Any], task: str, first: Any):
+    found, targets = read_labels(labels)
+    assert (found.name, targets[0]) == (task, first)
+
+
+@pytest.mark.parametrize(
+    ("labels", "task", "message"),
+    [
+        ([[1, 1, 0], [0, 1], [0, 0, 1]], "multilabel", "row 2: the vector of labels has 2 places"),
+        ([[1, 1, 0], [0, 1], [0, 0, 1]], None, "row 2: the vector of labels has 2 places"),
+        (["[a, b]", "[a]", "[b]"], None, r"row 1: the labels start with \["),
+        ([[0.5, 0.25], [0.75, 0.5]], "multilabel", "row 1: the labels are numbers with decimals"),
+        ([f"id-{i}" for i in range(58)] + ["id-1"] * 2, None, "58 different values in 60 rows"),
+    ],
+)
+def test_what_is_half_a_label_is_refused(labels: list[Any], task: str | None, message: str):
+    with pytest.raises(InputError, match=message):
+        read_labels(labels, task)
+
+
+@pytest.mark.parametrize("name", ["classify", "multilabel"])
+@pytest.mark.parametrize(("cell", "label"), [("1.0", "1.0"), ("1", "1"), ("true", "True")])
+def test_two_known_labels_of_one_value_stay_two(name: str, cell: str, label: str):
+    task = task_class(name)(labels=("1", "1.0", "True"))
+    labels = [cell if name == "classify" else [cell]] * 2
+    rows = task.read(table_of({"text": texts(2), "label": labels}))
+    assert {str(row.target) for row in rows} == {label if name == "classify" else str((label,))}
+
+
+def test_labels_of_many_digits_are_sorted():
+    assert sort_labels({"9" * 5000, "1"}) == ("1", "9" * 5000)
+
+
+def test_names_of_places_may_have_commas():
+    data = table_of({"text": texts(2), "label": [[1, 0], [1, 1]]})
+    task = find_task(data, ColumnNames(), None, {"label_names": 'joy,"fear, mild"'})
+    assert [row.target for row in task.read(data)] == [("joy",), ("joy", "fear, mild")]
+
+
+def test_one_hot_rows_of_the_estimators_are_classes():
+    y = np.asarray([[1, 0, 0], [0, 0, 1], [0, 1, 0]])
+    for given_ in (y, y.astype(float), y.astype(bool), y.tolist()):
+        assert labels_of(given_).tolist() == [0, 2, 1]
+    with pytest.raises(InputError, match="several labels"):
+        labels_of([[1, 1, 0], [0, 0, 1]])
+
+
+SIGNS = st.characters(codec="utf-8", exclude_characters="\0\r", exclude_categories=("Cs", "Cc"))
+# As they are read: without blanks around them, and no lists.
+NAMES = st.text(SIGNS, min_size=1, max_size=6).filter(
+    lambda name: name.strip() == name and name[0] not in "[("
+)
+VALUES = st.one_of(
+    st.lists(NAMES, min_size=2, max_size=4, unique=True),
+    st.lists(st.integers(-5, 40), min_size=2, max_size=6, unique=True),
+    st.lists(st.floats(0, 9, width=16), min_size=3, max_size=6, unique=True),
+    st.just([True, False]),
+)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(values=VALUES)
+def test_random_tables_are_read_alike_in_every_form(
+    values: list[Any], tmp_path_factory: pytest.TempPathFactory
+):
+    path = tmp_path_factory.mktemp("tables")
+    labels = [values[i % len(values)] for i in range(len(values) * 9)]
+    columns = {"text": texts(len(labels)), "label": labels}
+    found = set()
+    for form in ("csv", "tsv", "jsonl", "parquet", "frame", "records", "iterable"):
+        try:
+            task, rows = read(FORMS[form](columns, path))
+            found.add((task.name, tuple(row.target for row in rows)))
+        except InputError as error:
+            found.add(("refused", str(error).split(":")[-1]))
+    assert len(found) == 1, found

@@ -1,0 +1,156 @@
+"""Rows in memory: every form that people have them in is the same table."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ownbert import InputError, Predictor, predict
+from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns, positional_names
+from ownbert.tables.memory import table_of
+from ownbert.tables.tables import columns, place, read_values
+
+TEXTS, LABELS = ["one", "two"], ["a", "b"]
+ROWS = [("one", "a"), ("two", "b")]
+
+
+def frame(values: dict[str, list[Any]]) -> Any:
+    return pytest.importorskip("pandas").DataFrame(values)
+
+
+def polars(values: dict[str, list[Any]]) -> Any:
+    return pytest.importorskip("polars").DataFrame(values)
+
+
+def data_set(values: dict[str, list[Any]]) -> Any:
+    return pytest.importorskip("datasets").Dataset.from_dict(values)
+
+
+KINDS: dict[str, Callable[[dict[str, list[Any]]], Any]] = {
+    "columns": dict,
+    "records": lambda v: [dict(zip(v, row, strict=True)) for row in zip(*v.values(), strict=True)],
+    "arrow": pa.table,
+    "pandas": frame,
+    "polars": polars,
+    "datasets": data_set,
+}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (TEXTS, LABELS),
+        (np.asarray(TEXTS), np.asarray(LABELS)),
+        ROWS,
+        [list(row) for row in ROWS],
+        np.asarray(ROWS),
+        iter(ROWS),
+    ],
+)
+def test_texts_with_labels_are_a_table(data: Any):
+    table = table_of(data)
+    assert columns(table) == ["text", "label"]
+    assert list(read_values(table, ["label", "text"])) == [(1, ("a", "one")), (2, ("b", "two"))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tables_have_the_cells_that_json_would_have(kind: str):
+    values = {"text": ["one", None], "n": [1.5, float("nan")], "words": [["a", "b"], []]}
+    table = table_of(KINDS[kind](values), name="train")
+    assert columns(table) == list(values)
+    rows = list(read_values(table, ["words", "n", "text"]))
+    assert rows == [(1, (["a", "b"], 1.5, "one")), (2, ([], None, None))]
+    assert place(table, 2) == "train, row 2"
+    with pytest.raises(InputError, match="train has no column 'x'; the columns are: text, n"):
+        list(read_values(table, ["x"]))
+
+
+def test_names_of_classes_replace_their_numbers():
+    datasets = pytest.importorskip("datasets")
+    names = datasets.ClassLabel(names=["neg", "pos"])
+    features = datasets.Features({"text": datasets.Value("string"), "label": names})
+    data = datasets.Dataset.from_dict({"text": TEXTS, "label": [1, 0]}, features=features)
+    assert [row for _, row in table_of(data).read(["label"])] == [("pos",), ("neg",)]
+
+
+def test_a_row_may_lack_what_others_have():
+    table = table_of([{"text": "one"}, {"text": "two", "label": np.int64(3)}])
+    assert list(table.read(["text", "label"])) == [(1, ("one", None)), (2, ("two", 3))]
+
+
+@pytest.mark.parametrize(
+    ("task", "labelled", "width", "names"),
+    [
+        ("classify", True, 2, ["text", "label"]),
+        ("classify", True, 3, ["sentence1", "sentence2", "label"]),
+        ("classify", False, 1, ["text"]),
+        ("embed", True, 2, ["sentence1", "sentence2"]),
+        ("embed", True, 3, ["sentence1", "sentence2", "score"]),
+        ("answer", True, 3, ["question", "context", "answers"]),
+        ("choose", False, 2, ["prompt", "choices"]),
+        ("tag", True, 2, ["tokens", "tags"]),
+    ],
+)
+def test_rows_without_names_have_those_of_the_task(task, labelled, width, names):
+    specs = COLUMNS[task]
+    assert list(positional_names(specs, ColumnNames(), labelled=labelled)(width)) == names
+    table = table_of(
+        [("x",) * width], positional=positional_names(specs, ColumnNames(), labelled=labelled)
+    )
+    found = find_columns(table, specs, labelled=labelled)
+    assert {name for several in found.values() for name in several} == {*names}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (7, "train: rows are given as a file, a DataFrame, .* not as int"),
+        ("a text", "train: rows are given as .* not as str"),
+        ([], "train is empty"),
+        (["a"], "train: a row is a text and its label, not 'a'"),
+        ([("a", "b"), ("a",)], "train, row 2 has 1 values and row 1 has 2"),
+        ([{"a": 1}, "b"], "train, row 2 is a str among mappings"),
+        ({"text": "a"}, "train: the columns of a mapping are lists; one row is"),
+        ({"text": ["a"], "label": ["a", "b"]}, "train: .* differ in length: text 1, label 2"),
+        ({"train": pa.table({"a": [1]})}, r"train has several tables \(train\); take one: data"),
+    ],
+)
+def test_what_is_no_rows_is_one_line(data: Any, message: str):
+    with pytest.raises(InputError, match=message) as found:
+        table_of(data, name="train")
+    assert len(str(found.value).splitlines()) == 1
+
+
+def test_a_row_of_a_frame_is_one_row(classifier: Path):
+    predictor = Predictor(classifier)
+    rows = frame({"label": ["red", "blue"], "text": ["red1 9", "blue1 9"]})
+    rows.index = [7, 9]
+    expected = predictor.predict(rows).tolist()
+    assert [predictor.predict(row) for _, row in rows.iterrows()] == expected
+    assert [predictor.predict(row) for row in rows.itertuples()] == expected
+    named = rows["text"].set_axis(["x", "y"])  # texts by their names are no row
+    for texts in (named, named.astype("category"), named.astype(object), named.astype("string")):
+        assert predictor.predict(texts).tolist() == expected
+
+
+def test_ids_of_a_frame_keep_their_type(classifier: Path, tmp_path: Path):
+    pandas = pytest.importorskip("pandas")
+    rows = frame({"text": ["red1 9", "blue1 9"]})
+    for ids, written in (
+        (pandas.array([1, None], dtype="Int64"), [1, None]),
+        (pandas.to_datetime(["2026-01-02", None]), ["2026-01-02 00:00:00", None]),
+        (pandas.Categorical(["x", "y"]), ["x", "y"]),
+    ):
+        predict(classifier, rows.assign(own=ids), tmp_path / "p.jsonl", id_column="own")
+        lines = (tmp_path / "p.jsonl").read_text().splitlines()
+        assert [json.loads(line)["own"] for line in lines] == written
+
+
+def test_a_lazy_frame_is_collected_first():
+    lazy = polars({"text": TEXTS}).lazy()
+    with pytest.raises(InputError, match=r"not as LazyFrame; collect\(\) it first"):
+        table_of(lazy)
