@@ -48,7 +48,7 @@ TASKS: Mapping[str, tuple[str, str]] = {
     "answer": ("question_answering.answer", "QuestionAnsweringTask"),
     "choose": ("multiple_choice", "MultipleChoiceTask"),
     "embed": ("sentence_embedding.rank", "EmbeddingTask"),
-    "image": ("image", "ImageTask"),
+    "image": ("images.image", "ImageTask"),
 }
 # The default of ``top_k``, which is not None: that means all.
 DEFAULT: Any = ...
