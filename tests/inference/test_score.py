@@ -107,6 +107,11 @@ def test_exact_is_one_masked_token_at_a_time(bert: Path):
     assert grouped.surprisals != pytest.approx(exact.surprisals, rel=1e-3)
 
 
+def test_a_single_text_has_a_single_score(bert: Path):
+    scorer = Scorer(bert)
+    assert scorer("open check close") == scorer(["open check close"])[0]
+
+
 def test_long_and_empty_texts(bert: Path):
     long = " ".join(["open check", *["read done"] * 400, "close"])
     empty, whole = score(bert, ["", long])
@@ -296,6 +301,7 @@ def test_mistakes_get_one_line(bert: Path, tmp_path: Path):
         ),
         ((folder, tmp_path / "few.txt", "-o", tmp_path / "o.txt"), "cannot tell the kind"),
         ((folder, tmp_path / "few.txt", "-o", tmp_path / "few.txt"), "few.txt"),
+        ((folder, tmp_path / "few.txt", "--html", tmp_path / "few.txt"), "few.txt"),
         ((folder,), "the input is empty"),
     ]:
         assert message in refusal("score", *arguments), arguments

@@ -282,6 +282,15 @@ def test_exports_that_are_none_are_one_line(made: Path, tmp_path: Path, content:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_pool_without_labels_is_not_added(made: Path, tmp_path: Path):
+    pool = tmp_path / "pool.csv"
+    pool.write_text("text,note\na b,x\nc d,x\n")
+    done = run_cli("fit", made / "train.csv", "--add", pool, "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert "pool.csv has no column 'label'" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_other_tasks_are_refused(tmp_path: Path):
     rows = [(f"a b {i}", str(i + 0.5)) for i in range(30)]
     ownbert.fit(

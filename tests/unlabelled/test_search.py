@@ -178,6 +178,7 @@ def test_mistakes_leave_nothing(built: Path, pretrained: Path, tmp_path: Path):
         ("search", "find", tmp_path, "w1"),
         ("search", "find", built, "w1", "--by", "sense"),
         ("search", "find", built, tmp_path / "none.txt"),
+        ("search", "find", built, " "),
         ("search", "find", built, "w1", "-o", tmp_path / "found.png"),
     ):
         refusal(*wrong)
@@ -199,6 +200,9 @@ def test_an_index_is_replaced_if_asked_and_files_of_others_are_not(
     refusal(*line, others, "--overwrite")
     assert [path.name for path in others.iterdir()] == ["words.npy"]
     assert (others / "words.npy").read_bytes() == b"mine"
+    (others / "words.npy").rename(others / "notes.txt")
+    assert "no index" in refusal(*line, others, "--overwrite")
+    assert [path.name for path in others.iterdir()] == ["notes.txt"]
 
 
 def test_a_damaged_index_is_refused(built: Path, tmp_path: Path):

@@ -19,6 +19,7 @@ from ownbert.cli.options import (
     TextsOrFiles,
 )
 from ownbert.cli.progress import counting, saying
+from ownbert.errors import InputError
 from ownbert.language import translated
 from ownbert.terminal import console, echo
 
@@ -154,6 +155,8 @@ def find(
     from ownbert.unlabelled.index import Index
 
     given: Any = given_input(queries or (), None, missing=_NO_QUERY)
+    if isinstance(given, list) and not any(map(str.strip, given)):
+        raise InputError(_NO_QUERY)
     if isinstance(given, Path):
         given = read_texts(given, text_column=text_column)
     opened = Index(index, model=model, device=device, engine=engine)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.errors import InputError
-from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns
+from ownbert.tables.columns import COLUMNS, LABEL_NAMES, ColumnNames, find_columns
 from ownbert.tables.label_studio import is_export, read_export
 from ownbert.tables.labels import is_missing
 from ownbert.tables.memory import MemoryTable, table_of
@@ -43,7 +43,7 @@ def with_added(
     notes: list[str] = []
     new: dict[Any, tuple[Any, ...]] = {}
     for source in _sources(added):
-        labelled = _labelled(source, named, task, pair, notes)
+        labelled = _labelled(source, named, task, names[-1], pair, notes)
         repeated = len(labelled) - len({_key(row) for row in labelled} - new.keys())
         if repeated:
             notes.append(f"{source}: repeated texts: {repeated:,}; the last label counts")
@@ -69,13 +69,23 @@ def _sources(added: Any) -> list[Source]:
 
 
 def _labelled(
-    source: Source, named: ColumnNames, task: str | None, pair: bool, notes: list[str]
+    source: Source,
+    named: ColumnNames,
+    task: str | None,
+    label: str,
+    pair: bool,
+    notes: list[str],
 ) -> list[tuple[Any, ...]]:
     """The texts and the label of each row that has one."""
     present = columns(source)
     own = {role: name if name in present else None for role, name in vars(named).items()}
     found = find_columns(source, COLUMNS[task or "classify"], replace(named, **own), pair=pair)
     names = (*found["text"], *found.get("second", ()), *found["label"])
+    if names[-1].casefold() not in (
+        label.casefold(),
+        *LABEL_NAMES,
+    ):  # a guess may be a label of something else
+        raise InputError(f"{source} has no column {label!r} or 'label'; rename that of its labels")
     rows = [values for _, values in read_values(source, names)]
     labelled = [values for values in rows if not is_missing(values[-1])]
     if not labelled:

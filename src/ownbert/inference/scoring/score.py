@@ -169,8 +169,10 @@ class Scorer:
             raise InputError("nothing is fitted yet; call fit first")
         self.profile.save(self.folder)
 
-    def __call__(self, texts: Sequence[str]) -> list[ScoredText]:
-        """The scores of texts, in their order."""
+    def __call__(self, texts: str | Sequence[str]) -> Any:
+        """The ``ScoredText`` of a text, or a list of them in the order of the texts."""
+        if isinstance(texts, str):
+            return self([texts])[0]
         found = self._read(texts)
         means = [_mean(values) for _, _, values in found]
         scores, flags, reasons = means, [None] * len(means), [()] * len(means)
