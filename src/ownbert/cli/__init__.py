@@ -240,9 +240,8 @@ def _paths(given: Mapping[str, Any]) -> tuple[list[Path], list[Path]]:
         for one in value if isinstance(value, list | tuple) else [value]:
             if isinstance(one, Path) and name not in _REPLACED:
                 (outputs if name in OUTPUTS else inputs).append(one)
-            elif isinstance(one, str):  # of texts or the names of their files
-                with contextlib.suppress(OSError, ValueError):  # too long for a name
-                    inputs += [Path(one)] if os.path.isfile(one) else []
+            elif isinstance(one, str) and os.path.isfile(one):  # texts, or the names of files
+                inputs.append(Path(one))
     return inputs, outputs
 
 
