@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.errors import InputError
+from ownbert.inference.embedding.embedding_outputs import of_length_one
 
 # Texts are chosen from so many times as many of the most uncertain ones. With fewer training rows
 # per label than FEW a model is uncertain of what is odd, and macro-F1 fell far below that of chance
@@ -55,8 +56,7 @@ def choose(scores: np.ndarray, vectors: np.ndarray, count: int, seed: int = 0) -
         raise InputError(
             "texts are clustered by scikit-learn: pip install 'ownbert[eval]'"
         ) from None
-    vectors = vectors[order] - vectors.mean(0)
-    vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    vectors = of_length_one(vectors[order] - vectors.mean(0))
     once: Any = 1  # scikit-learn's own annotation has strings alone
     means = KMeans(count, n_init=once, max_iter=20, random_state=seed)
     with warnings.catch_warnings():

@@ -18,6 +18,7 @@ from ownbert.inference.embedding.embedder import Progress, in_blocks
 from ownbert.inference.embedding.vector_files import (
     Say,
     as_inputs,
+    embedded,
     opened_embedder,
     sources_of,
     warn_of_cut,
@@ -125,7 +126,7 @@ def duplicates(
         raise InputError("duplicates are found in one file; join several, or name some as against")
     others = [] if against is None else sources_of(as_inputs(against))
     for path in filter(None, (output, groups)):
-        refuse_same([s for s in (*own, *others) if not isinstance(s, MemoryTable)], path)
+        refuse_same([*own, *others], path)
     corpus = _Corpus([*own, *others], ColumnNames(text=text_column))
     with ExitStack() as stack:
         write_kept = None if output is None else _kept_writer(own[0], Path(output), stack)
@@ -201,10 +202,7 @@ class _Corpus:
     def vectors(self, embedder: Any, path: Path) -> np.ndarray:
         """float32 (rows, D), in a file."""
         records = chain(*(read_texts_with_ids(source, self._given) for source in self.sources))
-        made = (
-            (block, embedder.encode_document([text for _, text in block]))
-            for block in in_blocks(records, size=lambda each: len(each[1]))
-        )
+        made = embedded(embedder.encode_document, records)
         write_blocks(path, ".npy", made, embedder.size, None, lambda done: None)
         return np.load(path, mmap_mode="r")
 

@@ -18,11 +18,12 @@ from ownbert.errors import InputError
 from ownbert.files import read_json, write_json
 from ownbert.folders import refuse_foreign, writing
 from ownbert.hub import model_folder
-from ownbert.inference.embedding.embedder import Progress, after, in_blocks
+from ownbert.inference.embedding.embedder import Progress
 from ownbert.inference.embedding.vector_files import (
     Record,
     Say,
     as_inputs,
+    embedded,
     opened_embedder,
     records_of,
     warn_of_cut,
@@ -99,21 +100,17 @@ def build_index(
             raise InputError(f"{target} holds files that are no index; choose another folder")
         refuse_foreign(target, [INDEX, ROWS, *VECTOR_FILES, *WORD_FILES], signs=[INDEX])
         records = records_of(inputs, ColumnNames(text=text_column, id=id_column))
-        checksums = model_checksums(folder)  # before it is read: a training may replace it
+        checksums = _checksums(folder)  # before it is read: a training may replace it
         embedder = opened_embedder(folder, device, precision, max_length, engine, say)
-        counted, count = WordCounts(), 0
+        counted = WordCounts()
         with complete_folder(target) as new:
 
             def blocks() -> Iterator[tuple[list[Record], np.ndarray]]:
-                done = 0
                 with _row_writer(new / ROWS) as write:
-                    for block in in_blocks(records, size=lambda each: len(each[1])):
-                        own = [text for _, text in block]
-                        shown = None if progress is None else after(done, progress)
-                        yield block, embedder.encode_document(own, progress=shown)
-                        counted.add(own)
+                    for block, vectors in embedded(embedder.encode_document, records, progress):
+                        yield block, vectors
+                        counted.add([text for _, text in block])
                         write(block)
-                        done += len(block)
 
             raw = new / "raw.npy"
             count = write_blocks(raw, ".npy", blocks(), embedder.size, None, lambda done: None)
@@ -133,6 +130,11 @@ def build_index(
             write_json(new / INDEX, settings)
         warn_of_cut(embedder, say)
     return Index(target, device=device, engine=engine)
+
+
+def _checksums(folder: Path) -> list[list[Any]]:
+    """Of a model, as JSON has them."""
+    return [list(each) for each in model_checksums(folder)]
 
 
 @contextmanager
@@ -242,7 +244,7 @@ class Index:
             folder = model_folder(self._model or self.settings["model"])
             if not folder.is_dir():
                 raise InputError(f"the model of the index is not at {folder}; name it with --model")
-            if json.loads(json.dumps(model_checksums(folder))) != self.settings["checksums"]:
+            if _checksums(folder) != self.settings["checksums"]:
                 raise InputError(f"{folder} is not the model of the index; build the index anew")
             device, engine = self._given
             precision, length = (self.settings[key] for key in ("precision", "max_length"))

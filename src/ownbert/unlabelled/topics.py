@@ -17,12 +17,13 @@ from ownbert import limits
 from ownbert.encodings import reads_encoding
 from ownbert.errors import InputError
 from ownbert.files import refuse_same, together, write_text
-from ownbert.inference.embedding.embedder import Progress, after, in_blocks
+from ownbert.inference.embedding.embedder import Progress
 from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.inference.embedding.vector_files import (
     Record,
     Say,
     as_inputs,
+    embedded,
     opened_embedder,
     records_of,
     sources_of,
@@ -87,11 +88,12 @@ def topics(
     if count is not None:
         between(2, limits.SHARDS, "[]")("count", count)
     inputs = as_inputs(texts)
+    sources = sources_of(inputs)
     if date_column is not None:
-        for source in sources_of(inputs):
+        for source in sources:
             require_column(columns(source), date_column, source=source, option="--date-column")
     for path in filter(None, (output, html)):
-        refuse_same([model, *(s for s in sources_of(inputs) if isinstance(s, Path))], path)
+        refuse_same([model, *sources], path)
     records = records_of(inputs, ColumnNames(text=text_column, id=date_column))
     with ExitStack() as stack:
         file = None if output is None else PredictionWriter(output, None, resume=False)
@@ -101,17 +103,16 @@ def topics(
         embedder = opened_embedder(model, device, None, None, None, say)
         counted, kept, dates = WordCounts(), [], []
 
-        def embedded() -> Iterator[tuple[list[Record], np.ndarray]]:
-            for block in in_blocks(records, size=lambda each: len(each[1])):
-                shown = None if progress is None else after(len(kept), progress)
+        def read() -> Iterator[tuple[list[Record], np.ndarray]]:
+            for block, vectors in embedded(embedder.encode_document, records, progress):
+                yield block, vectors
                 own = [text for _, text in block]
-                yield block, embedder.encode_document(own, progress=shown)
                 counted.add(own)
                 kept.extend(own)
                 dates.extend(_date(date, date_column) for date, _ in block)
 
         path = Path(folder, "vectors.npy")
-        write_blocks(path, ".npy", embedded(), embedder.size, None, lambda done: None)
+        write_blocks(path, ".npy", read(), embedder.size, None, lambda done: None)
         vectors = np.load(path, mmap_mode="r")
         of_text, similarity = _clusters(vectors, count, seed)
         warn_of_cut(embedder, say)

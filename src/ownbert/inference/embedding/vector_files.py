@@ -108,7 +108,7 @@ def embed(
         refuse_foreign(output.parent, [manifest_path(output).name], signs=())
         records = dealt.take(records, list)
     writer = _writer(output, id_column)
-    refuse_same([folder, *_files(inputs)], output)
+    refuse_same([folder, *sources_of(inputs)], output)
     rows, done = opening(), 0
     _say_each(rows.notes(), say)
     with atomic_path(output) as temporary, writer(temporary, rows.embedder.size) as write:
@@ -159,12 +159,7 @@ class RowVectors:
         self, records: Iterator[Record], progress: Progress | None = None
     ) -> Iterator[tuple[list[Record], np.ndarray]]:
         """Blocks of texts with their vectors."""
-        done = 0
-        for block in in_blocks(records, size=lambda each: len(each[1])):
-            shown = None if progress is None else after(done, progress)
-            texts = [text for _, text in block]
-            yield block, self.embedder.encode(texts, progress=shown, **self._options)
-            done += len(block)
+        return embedded(partial(self.embedder.encode, **self._options), records, progress)
 
     def joined(self, blocks: Sequence[np.ndarray]) -> np.ndarray:
         """The vectors (N, D) of all blocks, of which there may be none."""
@@ -198,6 +193,17 @@ class RowVectors:
     def warnings(self) -> Iterator[str]:
         """Of the texts so far."""
         return filter(None, (self.embedder.warning(),))
+
+
+def embedded(
+    encode: Callable[..., np.ndarray], records: Iterator[Record], progress: Progress | None = None
+) -> Iterator[tuple[list[Record], np.ndarray]]:
+    """Blocks of texts with the vectors that a method of ``Embedder`` gives them."""
+    done = 0
+    for block in in_blocks(records, size=lambda each: len(each[1])):
+        shown = None if progress is None else after(done, progress)
+        yield block, encode([text for _, text in block], progress=shown)
+        done += len(block)
 
 
 def opened_embedder(
@@ -262,10 +268,6 @@ def as_inputs(inputs: Any) -> Inputs:
     if isinstance(inputs, list) and any(isinstance(each, Mapping) for each in inputs):
         return table_of(inputs, name="the input")
     return inputs if are_names(inputs) else table_of_texts(inputs)
-
-
-def _files(inputs: Inputs) -> list[Path]:
-    return [] if isinstance(inputs, MemoryTable) else find_files(inputs)
 
 
 def sources_of(inputs: Inputs) -> list[Any]:
