@@ -50,6 +50,7 @@ from ownbert.fitting.networks import (
     start_on,
 )
 from ownbert.fitting.report.report import write_report
+from ownbert.fitting.teaching.joined_network import TokenScores, imitate, join
 from ownbert.fitting.teaching.self_training import self_train
 from ownbert.fitting.teaching.student import teach
 from ownbert.folders import refuse_both, refuse_foreign, writing
@@ -83,6 +84,7 @@ from ownbert.views.view_features import VIEWS, Texts
 _SELF_TRAINED = "linear models, self-trained"
 _PROBE = "linear on the frozen network"
 _START = "network, only its head trained"
+_JOINED = "network with built-in linear models"
 _NETWORK, _NGRAM_NETWORK = "network, fine-tuned", "network with n-grams, fine-tuned"
 _STUDENT = "distilled network"
 # Of other steps, in lines that say what was left out.
@@ -99,6 +101,7 @@ _NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled", "add")
 _PRETRAINING, _PRETRAINING_FOR_MANY = 0.45, 0.3
 # Shares of the minutes; what is left then is for the network that the blend teaches.
 _FINETUNING, _NGRAM_SHARE, _FINETUNING_GIVEN, _PROBING = 0.2, 0.15, 0.45, 0.1
+_JOINING = 0.1
 # A network of a further fold is trained if there is time for it divided by this, at least.
 _SHORTENED = 1.5
 # Linear models are self-trained where there are so many times as many texts without labels.
@@ -442,6 +445,7 @@ class Fit:
         # Rows in memory are written anew for every run, so when is of no account.
         known = [{k: f[k] for k in ("name", "sha256")} for f in fingerprint(files)]
         self.identity = {"files": known, "settings": settings}
+        self.token_scores: TokenScores | None = None
         self.points: Points = ()  # minutes of pretraining and scores
         self.per_character = 0.0  # seconds that the last network took
         self.progress = Progress(self.rows, recipe, quiet=quiet)
@@ -507,7 +511,7 @@ class Fit:
         titles = [VIEWS[name].title for name in view_names(self.rows, self.kind)]
         if self._self_training_helps():
             titles.append(_SELF_TRAINED)
-        titles += [*([_START] if self._few else []), _NETWORK]
+        titles += [_JOINED, *([_START] if self._few else []), _NETWORK]
         if self._ngrams_help():
             titles.append(_NGRAM_NETWORK)
         titles.append(_PROBE)
@@ -592,6 +596,8 @@ class Fit:
         share = _FINETUNING if self._can_teach() else (2 * _FINETUNING if ngrams else 1.0)
         if self.recipe.model is not None:
             share = max(share, _FINETUNING_GIVEN)
+        make = partial(self._joined, base, self.budget.share(_JOINING))
+        self._add("joined", _JOINED, "network", make, self.budget.share(2 * _JOINING))
         if self._few:
             seconds = self.budget.share(_FINETUNING)
             self._add("start", _START, "network", partial(self._start, base), seconds)
@@ -727,6 +733,19 @@ class Fit:
             return None
         return Made(self._relative([path]), partial=self._scores_of(path, held))
 
+    def _joined(self, base: Path, seconds: float, path: Path) -> Made | None:
+        """The pretrained network with the linear models added to it, of the first fold, without a
+        part in the blend."""
+        recipe, compared = self.recipe, Comparison(self.rows, self.candidates, self.metric)
+        given: Any = {"device": recipe.device, "seed": recipe.seed}
+        texts = self.labelled, self.unlabelled
+        self.token_scores = imitate(compared, self.folder, base, *texts, seconds=seconds, **given)
+        if self.token_scores is None:
+            return None
+        held = [self.rows.rows[i] for i in self.rows.folds[0][1]]
+        make = partial(join, compared, self.token_scores, base, path, **given)
+        return Made(self._relative([path]), partial=self._timed(make, held))
+
     def _finetune(self, base: Path, seconds: float, path: Path, **settings: Any) -> Made:
         """One network for each fold, and the same with other seeds while there is time.
 
@@ -777,9 +796,11 @@ class Fit:
         # What was stopped had other texts: these depend on the time that is left.
         shutil.rmtree(path, ignore_errors=True)
         compared = Comparison(rows, self.candidates, self.metric)
+        (base,) = (c.first[0] for c in self.candidates if c.name == "network")
         teach(
             compared,
             self.folder,
+            self._with_token_scores(compared, self.folder / base),
             path,
             self.labelled,
             self.unlabelled,
@@ -795,10 +816,23 @@ class Fit:
         return Made(folders, partial=scores, share=compared.share_of(scores))
 
     def _scores_of(self, folder: Path, rows: Sequence[Row]) -> np.ndarray:
-        """A network's scores of held-out rows; the time tells how long the report will need."""
+        """A network's scores of held-out rows."""
         network = Networks(folder, describe_members(folder), Compute(self.recipe.device))
+        return self._timed(lambda: score_all(network.scores, rows), rows)
+
+    def _with_token_scores(self, compared: Comparison, network: Path) -> Path:
+        """The fine-tuned network with the linear models added to it, or as it is."""
+        if self.token_scores is None:
+            return network
+        path, recipe = self.folder / WORK / "joined", self.recipe
+        given: Any = {"device": recipe.device, "seed": recipe.seed}
+        join(compared, self.token_scores, network, path, **given)
+        return path
+
+    def _timed(self, scores_of: Callable[[], np.ndarray], rows: Sequence[Row]) -> np.ndarray:
+        """A network's scores of rows; the time tells how long the report will need."""
         began = time.monotonic()
-        scores = score_all(network.scores, rows)
+        scores = scores_of()
         self.per_character = (time.monotonic() - began) / max(1, sum(map(characters, rows)))
         # The report times a network alone, and as a part of the blend.
         timed = 2 * sum(map(characters, rows[:TIMED])) + sum(map(characters, self.test))
@@ -880,7 +914,7 @@ class Fit:
         if any(c.name == "student" for c in self.candidates) or not self._can_teach():
             for name in ("first-fold", "first-fold-self-trained"):
                 shutil.rmtree(self.folder / "members" / name, ignore_errors=True)
-        for name in ("tokens", "checkpoints"):
+        for name in ("tokens", "checkpoints", "joined"):
             shutil.rmtree(self.folder / WORK / name, ignore_errors=True)
 
     def stopped(self) -> str:

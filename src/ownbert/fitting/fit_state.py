@@ -20,7 +20,9 @@ _SECONDS = schema.number(0, 1e9)
 _POINT = schema.list_of(schema.number(-1e9, 1e9), least=2, most=2)
 _REQUIRED = {
     # A name becomes that of a file.
-    "name": schema.one_of(*VIEWS, "self-trained", "probe", "start", "network", "ngrams", "student"),
+    "name": schema.one_of(
+        *(*VIEWS, "self-trained", "probe", "start", "joined", "network", "ngrams", "student")
+    ),
     "title": schema.text,
     "kind": schema.one_of(*KINDS),
     "folders": schema.list_of(schema.text, least=1, most=1000),

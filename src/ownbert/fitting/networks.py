@@ -172,7 +172,7 @@ def finetune_on(
     began, finetuned = time.monotonic(), FinetuneFolder(folder, resume=True)
     if finetuned.finished:
         return folder
-    run = _finetuning_run(rows, learnt, base, device=device, seed=seed, settings=settings)
+    run = finetuning_run(rows, learnt, base, device=device, seed=seed, settings=settings)
     # By now the rows have been encoded, which takes time too.
     left = max(_SHORTEST, seconds - (time.monotonic() - began))
     run.recipe = replace(run.recipe, run=replace(run.recipe.run, max_minutes=left / 60))
@@ -191,13 +191,13 @@ def start_on(
 ) -> bool:
     """Save ``base`` with a head that is fitted to the rows, and nothing else that has learnt from
     them, in ``folder``; False if ``finetune_on`` does not start so."""
-    run = _finetuning_run(rows, learnt, base, device=device, seed=seed)
+    run = finetuning_run(rows, learnt, base, device=device, seed=seed)
     if run.starts_linear:
         run.save_start(folder)
     return run.starts_linear
 
 
-def _finetuning_run(
+def finetuning_run(
     rows: LabelledRows,
     learnt: Sequence[Row],
     base: Path,
@@ -206,6 +206,7 @@ def _finetuning_run(
     seed: int,
     settings: dict[str, Any] | None = None,
 ) -> FinetuningRun:
+    """The fine-tuning of ``base`` on rows, which may have soft targets."""
     task = rows.task
     options: dict[str, Any] = {"model": base, "seed": seed, "device": device, **(settings or {})}
     recipe = resolve(FinetuneRecipe, options=recipe_options(task.name, options))

@@ -1,5 +1,6 @@
 """A folder of ``ownbert fit`` in use: several models whose scores are added."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +23,8 @@ from ownbert.train.device import pick_device, pick_precision
 from ownbert.views.blending import blend, from_scores
 from ownbert.views.linear_view import LinearView
 
-# Rows that are scored between two looks at the clock.
-_TOGETHER = 512
+# Rows that are scored between two looks at the clock, where all are wanted and where some are.
+_TOGETHER, _BETWEEN_LOOKS = 512, 64
 
 
 class Members:
@@ -73,6 +74,23 @@ class Members:
     def networks(self) -> list[Networks]:
         """The models that are networks."""
         return [one for own in self.models for one in own if isinstance(one, Networks)]
+
+
+def score_until(
+    scorer: Callable[[Sequence[Row]], np.ndarray], rows: Sequence[Row], seconds: float
+) -> np.ndarray:
+    """(n, C) scores of the first n of some rows, as many as there is time for.
+
+    Raises:
+        OutOfTime: the time limit has passed.
+    """
+    began, found = time.monotonic(), []
+    for start in range(0, len(rows), _BETWEEN_LOOKS):
+        check_time()
+        found.append(scorer(rows[start : start + _BETWEEN_LOOKS]))
+        if time.monotonic() - began > seconds:
+            break
+    return np.concatenate(found)
 
 
 def score_all(scorer: Callable[[Sequence[Row]], np.ndarray], rows: Sequence[Row]) -> np.ndarray:

@@ -45,15 +45,8 @@ def start_at_linear(
         examples: of these rows.
         precision: float32 or bfloat16.
     """
-    head = cast(ClassificationHead, model.heads[task.head])
-    sizes = [len(example.token_ids) for example in examples]
-    last, training = head.dense, model.training
-    head.dense = nn.Identity()  # pyright: ignore[reportAttributeAccessIssue]
-    try:
-        features = _vectors(PackedNetwork(model, precision), task.head, examples, sizes)
-    finally:
-        head.dense = last
-        model.train(training)
+    last = cast(ClassificationHead, model.heads[task.head]).dense
+    features = inputs_of_head(model, task.head, examples, precision=precision)
     mean, scale = centre_and_scale(features)
     found = fit_linear((features - mean) / scale, _targets(task, rows), _STRENGTH)
     weights = found.weights.T / scale  # (C, F)
@@ -62,17 +55,26 @@ def start_at_linear(
         last.bias.copy_(torch.from_numpy(found.bias - weights @ mean))
 
 
-def _vectors(
-    network: PackedNetwork, head: str, examples: Sequence[Example], sizes: Sequence[int]
+def inputs_of_head(
+    model: Model, head: str, examples: Sequence[Example], *, precision: str = "float32"
 ) -> np.ndarray:
-    """(N, F) float32, of a document in windows the mean over these."""
+    """What the last layer of a head gets: (N, F) float32, of a document in windows the mean over
+    these."""
+    module, training = cast(Any, model.heads[head]), model.training
+    last, module.dense = module.dense, nn.Identity()
+    network = PackedNetwork(model, precision)
+    sizes = [len(example.token_ids) for example in examples]
     found: list[np.ndarray] = [np.zeros(0)] * len(examples)
-    for chosen in batches_by_tokens(np.argsort(sizes, kind="stable"), sizes):
-        check_time()
-        batch = [examples[i] for i in chosen]
-        vectors = mean_per_row(network.logits(batch, head), batch)
-        for index, vector in zip(chosen, vectors, strict=True):
-            found[index] = vector
+    try:
+        for chosen in batches_by_tokens(np.argsort(sizes, kind="stable"), sizes):
+            check_time()
+            batch = [examples[i] for i in chosen]
+            vectors = mean_per_row(network.logits(batch, head), batch)
+            for index, vector in zip(chosen, vectors, strict=True):
+                found[index] = vector
+    finally:
+        module.dense = last
+        model.train(training)
     return np.stack(found).astype(np.float32)
 
 

@@ -3,7 +3,14 @@
 import random
 from collections.abc import Sequence
 
+import numpy as np
+
+from ownbert.fitting.labelled_rows import LabelledRows
 from ownbert.views.tokens import written_tokens
+from ownbert.views.view_features import Texts
+
+# Mixed texts for each labelled one, and texts, at most.
+_MIXED, _MOST_TEXTS = 8, 100_000
 
 # Characters of a piece of a text, at least.
 _SHORTEST_PIECE = 40
@@ -13,6 +20,27 @@ _LONGEST_SPAN = 5
 # Texts that a mixed one of more than so many tokens is made of, at most. Long texts made of any
 # number of them are all alike, and no teacher tells them apart (docs/lab/distilled-network.md).
 _LONG, _MOST_SOURCES = 40, 3
+
+
+def taught_texts(
+    rows: LabelledRows,
+    labelled: Texts,
+    unlabelled: Texts,
+    count: int,
+    *,
+    given: bool,
+    seed: int,
+) -> tuple[list[str], list[str]]:
+    """``count`` texts to be taught on: pieces of unlabelled ones and, where these run short and the
+    network was not given, mixed labelled ones (docs/lab/distilled-network.md), none of them of the
+    first fold's held-out rows."""
+    lengths = [sum(map(len, row)) for row in labelled.rows]
+    order = np.random.default_rng(seed).permutation(len(unlabelled))
+    texts = [unlabelled.rows[i][0] for i in order]
+    learnt = [text for (text,) in rows.texts(rows.folds[0][0])]
+    most = 0 if given else min(_MIXED * len(learnt), _MOST_TEXTS)
+    pieces = pieces_of(texts, int(np.quantile(lengths, 0.9)))[:count]
+    return pieces, mixed_texts(learnt, labelled.kind, min(most, count - len(pieces)), seed)
 
 
 def pieces_of(texts: Sequence[str], longest: int) -> list[str]:

@@ -1,0 +1,175 @@
+"""A network that contains the linear models of the blend, so that it is hardly below them.
+
+Linear models learn in seconds what a network has no time for on a small or busy machine, and what
+few labels do not tell it. N rows, C labels or numbers.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from ownbert.checkpoint import save
+from ownbert.finetuning.finetuning_run import FinetuningRun
+from ownbert.finetuning.start.linear_start import inputs_of_head
+from ownbert.finetuning.start.task_weights import knows_labels, make_model
+from ownbert.finetuning.start.token_scores import (
+    can_hold_scores,
+    fit_token_scores,
+    mean_counts,
+    with_token_scores,
+)
+from ownbert.fitting.candidates import Comparison
+from ownbert.fitting.networks import finetuning_run
+from ownbert.fitting.teaching.taught_texts import taught_texts
+from ownbert.inference.blend import BlendMember
+from ownbert.inference.compute import Compute
+from ownbert.inference.opened_blend import Members, score_until
+from ownbert.nn.model import Model
+from ownbert.tasks.rows import Row
+from ownbert.views.blending import blend, fit_blend, from_scores, to_scores
+from ownbert.views.view_features import Texts
+
+# Texts whose scores the network imitates, at most: the regression takes seconds, and their cube.
+_MOST_TEXTS = 4000
+# The share of the time in which these are scored, and labelled ones among them, at most.
+_SCORING, _LABELLED = 0.5, 0.75
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """What the linear models of a blend say, as a linear model of the network's tokens.
+
+    Args:
+        table: (V, C), the scores of each token.
+        bias: (C).
+    """
+
+    table: np.ndarray
+    bias: np.ndarray
+
+
+def imitate(
+    compared: Comparison,
+    folder: Path,
+    base: Path,
+    labelled: Texts,
+    unlabelled: Texts,
+    *,
+    seconds: float,
+    device: str,
+    seed: int,
+) -> TokenScores | None:
+    """Fit scores of tokens to what the linear models of the first fold predict for texts.
+
+    Args:
+        compared: the candidates.
+        folder: of the candidates.
+        base: a network with the tokens.
+        labelled, unlabelled: the texts of the rows, and others.
+        seconds: for all of it, about.
+        device, seed: as of the network.
+
+    Returns:
+        None if the blend has no linear model, or the network cannot hold one.
+
+    Raises:
+        OutOfTime: the time limit has passed.
+    """
+    linear = [
+        BlendMember(c.name, c.kind, c.first, w)
+        for c, w in compared.members
+        if c.kind == "linear" and c.first
+    ]
+    run, model = _started(compared, base, device, seed)
+    if not linear or not can_hold_scores(model):
+        return None
+    texts = _texts(compared, labelled, unlabelled, seed)
+    scores = score_until(Members(folder, linear, Compute(device)), texts, _SCORING * seconds)
+    if compared.rows.task.name == "classify":
+        scores = scores - scores.mean(1, keepdims=True)
+    examples = run.task.encode(texts[: len(scores)], run.builder, training=False).examples
+    special = run.builder.tokenizer.special_ids
+    counts = mean_counts(examples, run.config.vocab_size, special)
+    return TokenScores(*fit_token_scores(counts, scores))
+
+
+def join(
+    compared: Comparison,
+    scores: TokenScores,
+    base: Path,
+    path: Path,
+    *,
+    device: str,
+    seed: int,
+) -> np.ndarray:
+    """Save a copy of a network that adds scores of its tokens to its own.
+
+    The weights of the two are chosen on the held-out rows of the first fold.
+
+    Args:
+        compared: the candidates.
+        scores: of ``imitate``.
+        base: the network, which has a head for the task or none.
+        path: of the new network.
+        device, seed: of the network.
+
+    Returns:
+        (n, C) scores of the held-out rows of the first fold.
+
+    Raises:
+        OutOfTime: the time limit has passed.
+    """
+    rows = compared.rows
+    run, model = _started(compared, base, device, seed)
+    wide, hidden = with_token_scores(model, scores.table), model.config.hidden_size
+    held = [rows.rows[i] for i in rows.folds[0][1]]
+    examples = run.task.encode(held, run.builder, training=False).examples
+    last = cast(Any, wide.heads["classification"]).dense
+    vectors, matrix = inputs_of_head(wide, run.task.head, examples), last.weight.detach().numpy()
+    parts = [
+        vectors[:, :hidden] @ matrix[:, :hidden].T + last.bias.detach().numpy(),
+        vectors[:, hidden:] @ matrix[:, hidden:].T + scores.bias,
+    ]
+    if not matrix[:, :hidden].any():
+        parts[0] = np.zeros_like(parts[1])
+    weights, _ = fit_blend(parts, compared.targets[: len(held)])
+    with torch.no_grad():
+        for own, weight in zip((slice(hidden), slice(hidden, None)), weights, strict=True):
+            last.weight[:, own] *= float(weight)
+        bias = weights[0] * last.bias.numpy() + weights[1] * scores.bias
+        last.bias.copy_(torch.from_numpy(bias))
+    save(wide, path, tokenizer=run.builder.tokenizer, values=run.task.values())
+    run.task.write(path, wide)
+    return to_scores(rows.task.name, from_scores(rows.task.name, blend(parts, weights)))
+
+
+def _started(
+    compared: Comparison, base: Path, device: str, seed: int
+) -> tuple[FinetuningRun, Model]:
+    """The fine-tuning of a network, and its model; a head that is new says nothing."""
+    rows = compared.rows
+    learn = [rows.rows[i] for i in rows.folds[0][0]]
+    run = finetuning_run(rows, learn, base, device=device, seed=seed)
+    model = make_model(run.description, run.task, run.recipe)
+    has_head = run.task.head in {spec.kind for spec in run.description.specs}
+    if not (has_head and knows_labels(run.description, run.task)):
+        last = cast(Any, model.heads["classification"]).dense
+        with torch.no_grad():
+            last.weight.zero_()
+            last.bias.zero_()
+    return run, model
+
+
+def _texts(compared: Comparison, labelled: Texts, unlabelled: Texts, seed: int) -> list[Row]:
+    """The labelled rows that the first fold learns from, or some, and other texts."""
+    rows = compared.rows
+    learnt = np.random.default_rng(seed).permutation(rows.folds[0][0])
+    found = [Row(0, rows.rows[i].texts) for i in learnt[: int(_LABELLED * _MOST_TEXTS)]]
+    if len(rows.rows[0].texts) > 1:
+        return found
+    count = _MOST_TEXTS - len(found)
+    pieces, mixed = taught_texts(rows, labelled, unlabelled, count, given=False, seed=seed)
+    return [*found, *(Row(0, (text,)) for text in (*pieces, *mixed)[:count])]
