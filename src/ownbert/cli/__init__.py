@@ -25,7 +25,7 @@ from typer.core import TyperGroup
 from ownbert import __version__
 from ownbert.cli.other_names import meant, respelled
 from ownbert.encodings import reading_as
-from ownbert.errors import InputError, in_short
+from ownbert.errors import InputError, in_short, on_command_line
 from ownbert.files import protected, refuse_same
 from ownbert.language import translate_command, translate_frames, translated, translated_message
 from ownbert.terminal import accept_any_encoding, echo, escape_warnings, printable
@@ -281,7 +281,8 @@ def main() -> None:
     # Python would end by looking through all that torch has made, for a quarter of a second.
     atexit.register(gc.freeze)
     try:
-        _main()
+        with on_command_line():
+            _main()
     except SystemExit as end:
         if not _with_others():
             raise

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from ownbert.errors import InputError, in_short
+from ownbert.errors import InputError, in_short, option_with
 from ownbert.files import open_text
 from ownbert.tables.column_proposals import (
     are_numbers,
-    as_option,
     bit_columns,
     is_headless,
     propose_labels,
@@ -398,7 +397,7 @@ def _proposals(
     missing = {s.role: s for s in wanted if s.set_aside is not None and s.role not in found}
     text = propose_text(path, left) if "text" in missing else None
     if text is not None:
-        proposals.append(f"{as_option(missing['text'].option, [text])} (the longest texts)")
+        proposals.append(f"{option_with(missing['text'].option, [text])} (the longest texts)")
         taken.add(text)
     if "label" in missing:
         spec = missing["label"]
@@ -410,13 +409,13 @@ def _proposals(
                 "put a line with the names of the columns before it, such as text and label"
             )
         if len(bits) > 1:
-            option = as_option(spec.option, [",".join(bits)])
+            option = option_with(spec.option, [",".join(bits)])
             proposals.append(f"{option} (a column of 0 and 1 for each label)")
         elif len(labels) == 1:
             (count,) = labels.values()
-            proposals.append(f"{as_option(spec.option, [*labels])} ({count:,} different values)")
+            proposals.append(f"{option_with(spec.option, [*labels])} ({count:,} different values)")
         elif labels:
-            proposals.append(as_option(spec.option, [*labels]))
+            proposals.append(option_with(spec.option, [*labels]))
     return proposals
 
 
