@@ -37,9 +37,8 @@ def test_options_are_arguments_in_python(message: str, in_python: str):
 
 def test_the_same_mistake_in_both_ways(tmp_path: Path):
     (tmp_path / "a.csv").write_text("a,b\nx y z,1\nx y,2\n")
-    assert "--label-column" in refusal(
-        "fit", tmp_path / "a.csv", "--text-column", "a", "-o", tmp_path / "b"
-    )
-    with pytest.raises(InputError, match="with label_column;") as caught:
-        ownbert.fit(tmp_path / "a.csv", text_column="a")
+    named = ("--label-column", "c", "-o", tmp_path / "b")
+    assert "choose with --label-column" in refusal("fit", tmp_path / "a.csv", *named)
+    with pytest.raises(InputError, match="choose with label_column") as caught:
+        ownbert.fit(tmp_path / "a.csv", label_column="c")
     assert "--" not in str(caught.value)
