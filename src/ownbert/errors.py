@@ -30,16 +30,21 @@ def on_command_line() -> Iterator[None]:
         _state["on_command_line"] = before
 
 
+def is_on_command_line() -> bool:
+    """Whether a command has been given, not a call in Python."""
+    return _state["on_command_line"]
+
+
 def option_with(option: str, values: Sequence[str]) -> str:
     """An option with one of these values, as a shell takes it, or the argument in Python."""
-    if _state["on_command_line"]:
+    if is_on_command_line():
         return f"{option} {' or '.join(map(shlex.quote, values))}"
     return f"{_argument(option)}={' or '.join(map(repr, values))}"
 
 
 def as_said_here(message: str) -> str:
     """A message with the names of options, or in Python with those of arguments."""
-    if _state["on_command_line"] or "-" not in message:
+    if is_on_command_line() or "-" not in message:
         return message
     parts = _COMMAND.split(message)
     return "".join(p if i % 2 else _OPTION.sub(_in_python, p) for i, p in enumerate(parts))
