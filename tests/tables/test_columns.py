@@ -218,3 +218,14 @@ def _as(folder: Path, name: str, rows: list[dict[str, str]]):
     else:
         path.write_text("\n".join(map(json.dumps, rows)))
     return path
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_numbers_and_a_first_row_are_no_column_of_texts(tmp_path: Path, labelled: bool):
+    rows = [{"label": kind, "pos": str(i % 2)} for i, (kind, _) in enumerate(MAILS * 3)]
+    with pytest.raises(InputError, match="cannot tell which column holds the texts"):
+        find_columns(_as(tmp_path, "a.csv", rows), COLUMNS["classify"], labelled=labelled)
+    lines = [f"Wo bleibt mein Paket {i} nun,{'ab'[i % 2]}\n" for i in range(12)]
+    (tmp_path / "b.csv").write_text("".join(lines))
+    with pytest.raises(InputError, match="seems to be a row"):
+        find_columns(tmp_path / "b.csv", COLUMNS["classify"], labelled=labelled)
