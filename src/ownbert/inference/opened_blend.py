@@ -75,8 +75,9 @@ class Members:
         ]
         scores = blend([np.mean(each, axis=0) for each in found], self._weights) + offsets
         flat = [pair for pairs in map(zip, self.models, found) for pair in pairs]
-        if all(isinstance(model, LinearView) for model, _ in flat):
-            unknown = np.all([own.model.knows_nothing(each) for own, each in flat], axis=0)
+        linear = [(own.model, each) for own, each in flat if isinstance(own, LinearView)]
+        if len(linear) == len(flat):
+            unknown = np.all([own.knows_nothing(each) for own, each in linear], axis=0)
             scores[unknown] = np.mean([each[unknown] for _, each in flat], axis=0)
         return scores
 

@@ -156,8 +156,8 @@ def fit_linear(
         return _constant(targets)
     given = naive_bayes, hinge, seconds
     model = _fit_without_prior(features, targets, strength, *given)
-    unknown = ~np.asarray(features @ model.weights).any(1)
-    return replace(model, prior=_prior(targets, unknown))
+    known = np.asarray(features @ model.weights).any(1)
+    return replace(model, prior=_prior(targets, np.logical_not(known)))
 
 
 def _fit_without_prior(
