@@ -40,7 +40,7 @@ _REPORT = (b">OwnBERT report: ", ">OwnBERT 报告：".encode())
 PICTURE_METADATA = {"Software": "ownbert"}
 _OUR_PICTURE, _A_PICTURE = b"Software\0ownbert", b"Software\0Matplotlib"
 # Files that tell a folder of ours.
-_SIGNS = ("recipe.yaml", "config.json", "README.md", *_KEYS)
+SIGNS = ("recipe.yaml", "config.json", "README.md", *_KEYS)
 # The report as text cannot be told from others, but is written after the page.
 _BESIDE = {"report.txt": ("report.html", "report.json")}
 _MOST_BYTES = 1 << 26
@@ -111,7 +111,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def refuse_foreign(
-    folder: str | os.PathLike[str], names: Iterable[str], *, signs: Iterable[str] = _SIGNS
+    folder: str | os.PathLike[str], names: Iterable[str], *, signs: Iterable[str] = SIGNS
 ) -> None:
     """Check that nothing is replaced that ownbert has not written.
 
@@ -143,6 +143,12 @@ def refuse_foreign(
             raise InputError(
                 f"{path} was not written by ownbert and would be replaced; choose another folder"
             )
+
+
+def has_sign(folder: Path, signs: Iterable[str] = SIGNS) -> bool:
+    """Whether a folder may be of ownbert: it has one of the files that tell one, and not of others
+    by its content."""
+    return any((folder / sign).exists() and is_ours(folder / sign) is not False for sign in signs)
 
 
 def is_ours(path: Path) -> bool | None:

@@ -6,7 +6,7 @@ import pytest
 
 import ownbert
 from ownbert import Embedder, InputError, OwnBertClassifier, Predictor
-from support.cli import run_cli
+from support.cli import refusal, run_cli
 from support.tiny import made
 
 
@@ -150,3 +150,8 @@ def test_what_is_known_from_sentence_transformers(tmp_path: Path):
     assert [each.tolist() for each in tensors] == plain.tolist()
     with pytest.raises(InputError, match="device 'gpu' is not known"):
         embedder.encode("c", device="gpu")
+
+
+def test_an_option_is_named_as_it_was_typed(tmp_path: Path):
+    for typed in ("--top-k", "--top", "--top_k"):
+        assert refusal("predict", tmp_path, "a b", typed, 0).startswith(f"error: {typed} is '0'")

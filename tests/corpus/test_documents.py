@@ -89,7 +89,7 @@ def test_tables_and_text_together(tmp_path: Path):
     (tmp_path / "b.jsonl").write_text(json.dumps({"content": "three", "label": 1}) + "\n")
     (tmp_path / "c.txt").write_text("four\n")
     assert pieces(tmp_path) == [["one\ntwo"], ["three"], ["four"]]
-    with pytest.raises(InputError, match=r"no column 'body'.*label, text.*--text-column"):
+    with pytest.raises(InputError, match=r"no column 'body'.*label, text.*text_column"):
         pieces(tmp_path / "a.csv", text_column="body")
 
 

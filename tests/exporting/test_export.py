@@ -194,7 +194,7 @@ def test_a_file_that_is_wrong_is_found(head: str, tmp_path: Path):
     wrong = compare(model, graph, lambda inputs: engine(inputs, 5.0), given)
     assert wrong.largest_difference > 0.1
     assert wrong.least_cosine < 0.999
-    with pytest.raises(InputError, match=r"is not written: .* more than --tolerance 0.001"):
+    with pytest.raises(InputError, match=r"is not written: .* more than tolerance=0.001"):
         require_near(wrong, 1e-3, tmp_path)
     lost = compare(model, graph, lambda inputs: engine(inputs, float("nan")), given)
     with pytest.raises(InputError, match="by up to nan"):

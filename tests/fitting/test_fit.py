@@ -390,7 +390,7 @@ def test_what_is_no_table_is_said(tmp_path: Path):
     for name, reason in (
         ("folder", "folder is a folder, a file is needed"),
         ("a.xlsx", "save its content as text or csv"),
-        ("a.json", "a.json, line 1: 'text' is a dict, not a text"),
+        ("a.json", "a.json, line 1: 'text' is an object, not a text"),
     ):
         with pytest.raises(InputError, match=reason):
             ownbert.fit(tmp_path / name, output=tmp_path / "out")

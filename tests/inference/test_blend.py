@@ -72,6 +72,16 @@ def test_a_blend_answers_in_memory_as_a_network_does(linear_blend: Path, tmp_pat
     assert ownbert.evaluate(linear_blend, (texts, ["red", "blue"])).accuracy == 1
 
 
+def test_nothing_known_is_answered_with_the_frequencies_of_labels(copied: Path):
+    """Not with certainty, however large the weight of a blend is."""
+    values = read_json(copied / "blend.json")
+    values["members"][0]["weight"], values["offsets"] = 10.0, [-3.0, 3.0]
+    (copied / "blend.json").write_text(json.dumps(values))
+    found = ownbert.Predictor(copied).predict_proba(["hello", "", "red1"])
+    assert found[:2] == pytest.approx(np.full((2, 2), 0.5), abs=0.05)
+    assert found[2].max() > 0.9
+
+
 def test_a_blend_is_read_once(linear_blend: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     output = tmp_path / "answers.csv"
     for call in (
@@ -132,6 +142,8 @@ def test_bad_values_are_one_line(copied: Path, file: str, place: tuple[Any, ...]
         ("weights", lambda a: a[:, :1]),
         ("weights", lambda a: a * np.nan),
         ("bias", lambda a: a[:0]),
+        ("prior", lambda a: a[:1]),
+        ("prior", lambda a: a + np.inf),
         ("view.idf", lambda a: a[:1]),
         ("view.idf", lambda a: a * np.inf),
         ("view.ngrams.1", lambda a: a[:1]),

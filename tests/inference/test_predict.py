@@ -101,6 +101,8 @@ def test_values_of_any_kind_stand_in_a_table(tmp_path: Path, name: str):
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
 def test_a_table_is_read_as_it_was_written(tmp_path: Path, name: str):
     texts = ["a\tb", 'a "b"\tc', "two\nlines", 'a \\" b', '"all"', "\\t", " x "]
+    # Parts of these would be rows by themselves.
+    texts += ["a\tb\nc", "a\nb\tc", '"a\t\n\n"b\tx', "\t\\\n\n"]
     file = PredictionWriter(tmp_path / name, {}, resume=False)
     file.write([{"text": text, "label": "x"} for text in texts])
     file.finish()

@@ -106,7 +106,8 @@ def test_no_file_of_others_is_replaced(command: str, name: str, place: Path):
         assert files == {name: MINE, "other.txt": MINE}
     assert "choose another folder" in line
     if overwrite:
-        assert f"{out / name.split('/')[0]} was not written by ownbert" in line
+        assert str(out) in line
+        assert " not written" in line
 
 
 @pytest.mark.usefixtures("plots")

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ownbert.cli import app
-from ownbert.errors import InputError
+from ownbert.errors import InputError, on_command_line
 from ownbert.tables.columns import COLUMNS, TEXT, ColumnNames, find_columns
 from ownbert.tables.memory import table_of
 from ownbert.tasks.task import TASKS, task_class
@@ -33,7 +33,7 @@ def test_texts_and_labels_by_their_usual_names_or_what_is_left(found):
     assert found("classify", "text,genre") == {"text": "text", "label": "genre"}
     assert found("text", "a,b,text", ColumnNames(text="b")) == {"text": "b"}
     assert found("text", "label,sentence") == {"text": "sentence"}
-    with pytest.raises(InputError, match=r"--label-column; .* are: a, b, text"):
+    with pytest.raises(InputError, match=r"label_column; .* are: a, b, text"):
         found("classify", "a,b,text")
 
 
@@ -61,9 +61,9 @@ def test_a_pair_is_taken_together_or_refused(found):
     }
     with pytest.raises(InputError, match="two texts per row are needed"):
         found("classify", "query,label", pair=True)
-    with pytest.raises(InputError, match="single texts; leave out --second-column"):
+    with pytest.raises(InputError, match="single texts; leave out second_column"):
         found("classify", "query,label", ColumnNames(second="query"), pair=False)
-    with pytest.raises(InputError, match=r"no column 'x'; .*choose with --second-column"):
+    with pytest.raises(InputError, match=r"no column 'x'; .*choose with second_column"):
         found("classify", "query,label", ColumnNames(second="x"))
 
 
@@ -150,14 +150,14 @@ def test_unknown_names_are_proposed_by_what_the_columns_hold(tmp_path: Path, nam
     with pytest.raises(InputError) as caught:
         find_columns(source, COLUMNS["classify"])
     assert (
-        "cannot tell which column holds the texts; name it, as in --text-column Nachricht (the "
-        "longest texts) and --label-column Kategorie (3 different values); the columns (from the "
+        "cannot tell which column holds the texts; name it, as in text_column='Nachricht' (the "
+        "longest texts) and label_column='Kategorie' (3 different values); the columns (from the "
         "first line) are: Nr, Datum, Nachricht, Kategorie"
     ) in str(caught.value)
     # What is named is not proposed.
-    with pytest.raises(InputError, match=r"labels; name it, as in --label-column Kategorie \(3"):
+    with pytest.raises(InputError, match=r"labels; name it, as in label_column='Kategorie' \(3"):
         find_columns(source, COLUMNS["classify"], ColumnNames(text="Nachricht"))
-    with pytest.raises(InputError, match=r"--text-column Nachricht \(the longest texts\); the"):
+    with pytest.raises(InputError, match=r"text_column='Nachricht' \(the longest texts\); the"):
         find_columns(source, [TEXT])
 
 
@@ -167,11 +167,14 @@ def test_proposals_are_what_a_shell_takes(tmp_path: Path):
         for i, (kind, team) in enumerate(MAILS * 3)
     ]
     source = _as(tmp_path, "a.csv", rows)
-    with pytest.raises(
-        InputError, match=r"--text-column 'der Text' .* --label-column Art or Team; the"
+    with (
+        on_command_line(),
+        pytest.raises(
+            InputError, match=r"--text-column 'der Text' .* --label-column Art or Team; the"
+        ),
     ):
         find_columns(source, COLUMNS["classify"])
-    with pytest.raises(InputError, match=r"--label-column Note \(12 different values\); the"):
+    with pytest.raises(InputError, match=r"label_column='Note' \(12 different values\); the"):
         find_columns(source, COLUMNS["regress"])
 
 
@@ -180,7 +183,7 @@ def test_a_column_for_each_label_is_proposed(tmp_path: Path):
         {"text": f"Wo bleibt mein Paket {i}?", **{k: str(int(k == kind)) for k in ("pos", "neg")}}
         for i, (kind, _) in enumerate([("pos", ""), ("neg", "")] * 3)
     ]
-    with pytest.raises(InputError, match=r"--label-column pos,neg \(a column of 0 and 1 for each"):
+    with pytest.raises(InputError, match=r"label_column='pos,neg' \(a column of 0 and 1 for each"):
         find_columns(_as(tmp_path, "a.csv", rows), COLUMNS["classify"])
 
 
@@ -202,7 +205,7 @@ def test_a_file_without_a_header_is_said(tmp_path: Path, first: str):
 def test_rows_that_are_wrong_propose_nothing(tmp_path: Path):
     path = tmp_path / "a.csv"
     path.write_text("Nachricht,Kategorie,x\na long text of words,b\n")
-    with pytest.raises(InputError, match="texts; name it with --text-column; the columns"):
+    with pytest.raises(InputError, match="texts; name it with text_column; the columns"):
         find_columns(path, COLUMNS["classify"])
 
 
@@ -215,3 +218,14 @@ def _as(folder: Path, name: str, rows: list[dict[str, str]]):
     else:
         path.write_text("\n".join(map(json.dumps, rows)))
     return path
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_numbers_and_a_first_row_are_no_column_of_texts(tmp_path: Path, labelled: bool):
+    rows = [{"label": kind, "pos": str(i % 2)} for i, (kind, _) in enumerate(MAILS * 3)]
+    with pytest.raises(InputError, match="cannot tell which column holds the texts"):
+        find_columns(_as(tmp_path, "a.csv", rows), COLUMNS["classify"], labelled=labelled)
+    lines = [f"Wo bleibt mein Paket {i} nun,{'ab'[i % 2]}\n" for i in range(12)]
+    (tmp_path / "b.csv").write_text("".join(lines))
+    with pytest.raises(InputError, match="seems to be a row"):
+        find_columns(tmp_path / "b.csv", COLUMNS["classify"], labelled=labelled)

@@ -181,7 +181,7 @@ def test_vectors_get_the_names_that_are_given(tmp_path: Path):
     path = as_jsonl({"text": texts(20), "label": [[1, 0], [1, 1]] * 10}, tmp_path / "t.jsonl")
     _, rows = read(path, label_names="red, green")
     assert [row.target for row in rows[:2]] == [("red",), ("red", "green")]
-    with pytest.raises(InputError, match="--label-names has 3 names, and the vectors of labels"):
+    with pytest.raises(InputError, match="label_names has 3 names, and the vectors of labels"):
         read(path, label_names="a,b,c")
 
 
@@ -190,7 +190,7 @@ def test_vectors_get_the_names_that_are_given(tmp_path: Path):
     [
         (["a", "", "b", ""] * 5, "classify", "line 3: the label .* is empty; 10 of 20 rows"),
         ([f"id{i}" for i in range(30)], None, "occurs once, so it looks like an id"),
-        ([i + 0.5 for i in range(30)], "classify", "looks like an id .*--task regress"),
+        ([i + 0.5 for i in range(30)], "classify", "looks like an id .*task='regress'"),
         ([["a", "b"], ["c", "d"]] * 10, "classify", "a list of 2 labels where one is needed"),
         ([[1, 1, 0], [0, 1, 0]] * 10, "classify", "the vector has 2 labels where one is needed"),
     ],

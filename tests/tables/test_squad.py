@@ -111,7 +111,7 @@ def test_questions_to_predict_need_no_answers(tmp_path: Path):
         ("a.json", "", "a.json is empty"),
         ("a.json", "[1, 2]", "JSON, but not SQuAD's; needed: SQuAD's JSON"),
         ("a.json", '{\n"articles": []\n}', "JSON, but not SQuAD's"),
-        ("a.json", '{"articles": []}', "no column 'question'; name it with --text-column"),
+        ("a.json", '{"articles": []}', "no column 'question'; name it with text_column"),
         ("a.json", '{"data": []}', "has no questions"),
         ("a.json", '{"data": 3}', "'data' is a int, a list is needed"),
         ("a.json", '{"data": [{}]}', "article 1: the key 'paragraphs' is missing"),

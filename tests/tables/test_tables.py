@@ -132,7 +132,7 @@ def test_jsonl_values(tmp_path: Path, name: str):
         ("[1, 2]", "line 2: a JSON object"),
         ('{"text": null, "label": 1}', "line 2: 'text' is missing or null"),
         ('{"label": 1}', "line 2: 'text' is missing or null"),
-        ('{"text": {"a": 1}, "label": 1}', "line 2: 'text' is a dict"),
+        ('{"text": {"a": 1}, "label": 1}', "line 2: 'text' is an object"),
         ('{"text": "\\ud800", "label": 1}', "line 2: 'text' holds half a surrogate"),
         ('{"text": "a", "label": ""}', "line 2: the label"),
         ("[" * 100_000, "line 2: not JSON"),
@@ -194,8 +194,8 @@ def test_bad_tables_say_what_and_where(tmp_path: Path, content: str, message: st
 def test_missing_columns_name_those_there_are_and_the_option(tmp_path: Path):
     path = save(tmp_path, "a.csv", "category,body\n1,a\n")
     message = refusal(path, text="txt")
-    assert "no column 'txt'; the columns are: category, body; choose with --text-column" in message
-    assert "--label-column" in refusal(path, label="y")
+    assert "no column 'txt'; the columns are: category, body; choose with text_column" in message
+    assert "label_column" in refusal(path, label="y")
     assert "the column 'body' cannot be both" in refusal(path, text="body", label="body")
     assert refusal(save(tmp_path, "a.txt", "x\ty\n")).endswith("file is needed")
     with pytest.raises(InputError, match="no column 'q'"):

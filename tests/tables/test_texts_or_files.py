@@ -51,7 +51,6 @@ def test_texts_in_memory_give_what_their_file_gives(given: Callable[[Any], Any],
     ("given", "message"),
     [
         (["missing.txt", "a text"], "no such file: missing.txt"),
-        (["missing"], "no such file: missing"),
         ("a text", "no such file: a text"),
         ([], "no input files given"),
         ([("a", "b")], "each of the texts must be one string"),
@@ -106,3 +105,9 @@ def test_vectors_without_a_file(classifier: Path, tmp_path: Path):
     np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), expected)
     with pytest.raises(InputError, match=r"no such file: missing.txt"):
         ownbert.embed(classifier, "missing.txt")
+
+
+def test_a_list_of_one_word_is_a_text_in_python_and_a_name_in_a_command(tmp_path: Path):
+    assert "##" in vocabulary(["word"], tmp_path / "v") or (tmp_path / "v" / "vocab.txt").exists()
+    done = run_cli("vocab", "word", "-o", tmp_path / "w")
+    assert (done.returncode, done.stderr.split(";")[0].strip()) == (2, "error: no such file: word")

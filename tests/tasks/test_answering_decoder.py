@@ -290,7 +290,7 @@ def test_what_is_refused_of_a_folder(make: Make, tmp_path: Path):
         load(folder)
     with pytest.raises(InputError, match="answers with its decoder"):
         Embedder(folder)
-    with pytest.raises(InputError, match="which only torch computes; leave --engine out"):
+    with pytest.raises(InputError, match="which only torch computes; leave engine out"):
         open_folder(folder, Compute(engine="onnx"))
     config = json.loads((folder / "config.json").read_text())
     for key, value in {"decoder_start_token_id": 9999, "eos_token_id": [1, 2]}.items():

@@ -44,7 +44,7 @@ def test_single_texts_and_pairs_are_not_mixed_up(classifier: Path, pretrained, t
     single = tmp_path / "single.csv"
     single.write_text("label,text\n" + "\n".join(f"red,red{i} 9" for i in range(8)) + "\n")
     # The single text of a table with the columns of a pair is not guessed to be one.
-    with pytest.raises(InputError, match="--text-column"):
+    with pytest.raises(InputError, match="text_column"):
         predict(classifier, pairs, tmp_path / "p.jsonl")
     with pytest.raises(InputError, match="has learnt from single texts"):
         predict(classifier, pairs, tmp_path / "p.jsonl", second_column="sentence2")

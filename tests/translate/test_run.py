@@ -144,7 +144,7 @@ def test_a_preview_writes_nothing(tmp_path: Path):
 def test_mistakes(tmp_path: Path):
     pairs = files(tmp_path, rows(50, seed=0), list, "train")
     run = tmp_path / "run"
-    with pytest.raises(InputError, match="--source and --target are needed"):
+    with pytest.raises(InputError, match="source and target are needed"):
         train_translation(run, **SHORT)
     for wrong, said in (
         ({"model.h": 3}, "d_model is 16, model.h 3; the heads must share"),
@@ -176,7 +176,7 @@ def test_a_table_without_the_column(tmp_path: Path):
     table = tmp_path / "pairs.tsv"
     table.write_text("de\ten\n10\t11\n")
     given = SHORT | {"pairs": str(table), "source_column": "fr", "target_column": "en"}
-    with pytest.raises(InputError, match=r"no column 'fr'.* choose with --source-column"):
+    with pytest.raises(InputError, match=r"no column 'fr'.* choose with source_column"):
         train_translation(tmp_path / "run", **given)
 
 

@@ -201,7 +201,7 @@ def test_an_index_is_replaced_if_asked_and_files_of_others_are_not(
     assert [path.name for path in others.iterdir()] == ["words.npy"]
     assert (others / "words.npy").read_bytes() == b"mine"
     (others / "words.npy").rename(others / "notes.txt")
-    assert "no index" in refusal(*line, others, "--overwrite")
+    assert "has not written" in refusal(*line, others, "--overwrite")
     assert [path.name for path in others.iterdir()] == ["notes.txt"]
 
 

@@ -8,6 +8,7 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from ownbert.errors import InputError
+from ownbert.views.blending import from_scores
 from ownbert.views.linear_files import LINEAR
 from ownbert.views.linear_models import Targets, fit_linear, log_softmax
 from ownbert.views.linear_view import LinearView
@@ -154,3 +155,25 @@ def test_without_features_the_answer_is_constant(name: str, task: str, tmp_path:
     LinearView(view, model, "words").save(tmp_path)
     (scores,) = LinearView.load(tmp_path).scores([("other words",)])
     assert scores[0] > scores[1]
+
+
+@pytest.mark.parametrize("name", ["tfidf", "nb", "lsa"])
+@pytest.mark.parametrize("task", ["classify", "multilabel", "regress"])
+def test_texts_without_a_known_word_have_the_prior(name: str, task: str, tmp_path: Path):
+    """The bias of a model of separable rows is far from it, and weights of a blend multiply it."""
+    texts, labels = topics(1, 90)
+    texts, labels = [*texts[0::3], *texts[1:12:3]], np.asarray([0] * 30 + [1] * 4)
+    values = {
+        "classify": labels,
+        "multilabel": np.eye(2, dtype=np.float32)[labels],
+        "regress": labels[:, None].astype(float),
+    }[task]
+    labelled = Texts(texts, "words")
+    view = VIEWS[name].fit(labelled, Texts([], "words"))
+    targets = Targets(task, values, 1 if task == "regress" else 2)
+    model = fit_linear(view.features(labelled), targets, 10.0, naive_bayes=name == "nb")
+    LinearView(view, model, "words").save(tmp_path)
+    scores = LinearView.load(tmp_path).scores([("hello",), ("",), texts[0]])
+    assert model.knows_nothing(scores).tolist() == [True, True, False]
+    share = from_scores(task, scores)[0, -1]
+    assert share == pytest.approx(4 / 34, abs=0.03)

@@ -25,7 +25,7 @@ from typer.core import TyperGroup
 from ownbert import __version__
 from ownbert.cli.other_names import meant, respelled
 from ownbert.encodings import reading_as
-from ownbert.errors import InputError, in_short
+from ownbert.errors import InputError, in_short, on_command_line
 from ownbert.files import protected, refuse_same
 from ownbert.language import translate_command, translate_frames, translated, translated_message
 from ownbert.terminal import accept_any_encoding, echo, escape_warnings, printable
@@ -91,6 +91,8 @@ _NO_PRIMITIVE = ("could not create a primitive", "could not execute a primitive"
 _LOWER = ("batch_tokens", "batch_size", "max_length", "beams")
 # A message has longer words in short.
 _LONGEST_WORD = 400
+# Options of this command by their names here, as they were typed where that is another name.
+_typed: dict[str, str] = {}
 
 
 # What the system says of a path in a word or two, with a remedy.
@@ -171,7 +173,10 @@ def _with_spellings(command: Any, name: str) -> Any:
     options |= {*_AS_ARGUMENT.get(name, ()), *_AS_FIRST.get(name, ())}
 
     def parse_args(ctx: Any, args: list[str]) -> Any:
-        args = respelled(args, options)
+        for typed, known in zip(args, (own := respelled(args, options)), strict=True):
+            if typed != known:
+                _typed[known.partition("=")[0]] = typed.partition("=")[0]
+        args = own
         args = _as_arguments(args, _AS_ARGUMENT.get(name, ()))
         return parse(ctx, _as_arguments(args, _AS_FIRST.get(name, ()), first=True))
 
@@ -281,7 +286,8 @@ def main() -> None:
     # Python would end by looking through all that torch has made, for a quarter of a second.
     atexit.register(gc.freeze)
     try:
-        _main()
+        with on_command_line():
+            _main()
     except SystemExit as end:
         if not _with_others():
             raise
@@ -297,6 +303,7 @@ def _with_others() -> bool:
 
 
 def _main() -> None:
+    _typed.clear()
     signal.signal(signal.SIGTERM, _as_interrupt)
     accept_any_encoding()
     escape_warnings()
@@ -395,6 +402,8 @@ def _exit(message: str, *, command: str = "") -> None:
 
         if not first_to_report():
             sys.exit(2)
+    for known, typed in _typed.items():
+        message = re.sub(rf"(?<![\w-]){known}(?![\w-])", lambda _, typed=typed: typed, message)
     start = "error: " if message.startswith("error: ") else ""
     message = translated(start) + translated_message(message.removeprefix(start))
     line = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: in_short(word[0]), message)

@@ -103,7 +103,8 @@ def build(
             say=saying(quiet=quiet),
         )
     if not quiet:
-        echo(translated(f"{len(index):,} texts indexed; saved {output}"))
+        what = "text" if len(index) == 1 else "texts"
+        echo(translated(f"{len(index):,} {what} indexed; saved {output}"))
 
 
 @app.command()

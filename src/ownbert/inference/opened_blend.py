@@ -61,14 +61,26 @@ class Members:
         self._weights = np.asarray([member.weight for member in members])
         self.models = [[opened(m.kind, folder / path) for path in m.folders] for m in members]
 
-    def __call__(self, rows: Sequence[Row]) -> np.ndarray:
-        """(N, C) scores of N rows."""
+    def __call__(self, rows: Sequence[Row], offsets: np.ndarray | float = 0.0) -> np.ndarray:
+        """(N, C) scores of N rows.
+
+        Args:
+            offsets: (C) that are added. Not to rows of which no model knows anything: these have
+                the mean of the models' priors, whose multiple by the weights would be certain of
+                the most frequent label.
+        """
         texts = [row.texts for row in rows]
         found = [
             [m.scores(rows) if isinstance(m, Networks) else m.scores(texts) for m in models]
             for models in self.models
         ]
-        return blend([np.mean(each, axis=0) for each in found], self._weights)
+        scores = blend([np.mean(each, axis=0) for each in found], self._weights) + offsets
+        flat = [pair for pairs in map(zip, self.models, found) for pair in pairs]
+        linear = [(own.model, each) for own, each in flat if isinstance(own, LinearView)]
+        if len(linear) == len(flat):
+            unknown = np.all([own.knows_nothing(each) for own, each in linear], axis=0)
+            scores[unknown] = np.mean([each[unknown] for _, each in flat], axis=0)
+        return scores
 
     @property
     def networks(self) -> list[Networks]:
@@ -172,7 +184,7 @@ class OpenedBlend(Opened):
 
     def raws(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
         """The scores of each row; there are no notes."""
-        scores = self.scores(rows) + np.asarray(self.blend.offsets)
+        scores = self.scores(rows, np.asarray(self.blend.offsets))
         return list(from_scores(self.task.name, scores)), [None] * len(rows)
 
     def warnings(self) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from ownbert.files import (
     remove_empty,
     uninterrupted,
 )
+from ownbert.folders import SIGNS, has_sign
 from ownbert.run.model_card import CARD, is_ours
 
 
@@ -29,6 +30,7 @@ def refuse_taken(
     to: str = "",
     looked_in: str | Path | None = None,
     beside: bool = False,
+    signs: Iterable[str] = SIGNS,
 ) -> None:
     """Refuse what cannot be a folder of new files.
 
@@ -40,9 +42,10 @@ def refuse_taken(
         to: the format of an export.
         looked_in: where in the model's folder engines look for a file of that format, if they do.
         beside: it is the folder in the model's own where engines look for a file.
+        signs: names of files that tell a folder that ownbert has written.
 
     Raises:
-        InputError: it holds files, or is inside the model's folder.
+        InputError: it holds files that must not be replaced, or is inside the model's folder.
     """
     refuse_same([source, *([] if data is None else [Path(data)])], target)
     inside = Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents
@@ -58,6 +61,10 @@ def refuse_taken(
     if not overwrite and target.is_dir() and any(target.iterdir()):
         raise InputError(
             f"{target} already holds files; choose another folder, or replace them with --overwrite"
+        )
+    if target.is_dir() and any(target.iterdir()) and not beside and not has_sign(target, signs):
+        raise InputError(
+            f"{target} holds files that ownbert has not written; choose another folder"
         )
 
 

@@ -260,8 +260,7 @@ class ServedModel:
             self.require("classify")
         if not isinstance(self._rows_predictor, Networks):
             raise bad_field(
-                f"the model {self.name} is a blend of several, which has probabilities and no "
-                "logits"
+                f"the model {self.name} is no single network: it has probabilities and no logits"
             )
 
     # Requests as items.

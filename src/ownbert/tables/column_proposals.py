@@ -1,6 +1,5 @@
 """Which columns of a table may be meant where no name is usual: proposals by what they hold."""
 
-import shlex
 from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Any
@@ -69,11 +68,6 @@ def propose_labels(
         if (different > 1 and all(map(_is_number, values))) if numbers else classes:
             found[name] = different
     return dict(islice(found.items(), _LABEL_COLUMNS))
-
-
-def as_option(option: str, names: Sequence[str]) -> str:
-    """An option with its value, as a shell takes it."""
-    return f"{option} {' or '.join(map(shlex.quote, names))}"
 
 
 def _values(path: Source, names: Sequence[str]) -> dict[str, list[Any]]:

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from ownbert.errors import InputError, in_short
+from ownbert.errors import InputError, in_short, option_with
 from ownbert.files import open_text
 from ownbert.tables.column_proposals import (
     are_numbers,
-    as_option,
     bit_columns,
     is_headless,
     propose_labels,
@@ -237,8 +236,8 @@ def find_columns(
             apart = {*COUNTERS, *spec.set_aside}
             taken = {name for several in found.values() for name in several}
             left = [name for name in names if name.lower() not in apart and name not in taken]
-            numbers = labelled and spec.role == "text" and len(left) == 1
-            if len(left) == 1 and not (numbers and are_numbers(path, left[0])):
+            text = spec.role == "text"
+            if len(left) == 1 and not (text and are_numbers(path, left[0])):
                 found[spec.role] = (left[0],)
     for spec in wanted:
         needed = bool(pair) if pair is not None and spec.role == "second" else spec.required
@@ -398,25 +397,25 @@ def _proposals(
     missing = {s.role: s for s in wanted if s.set_aside is not None and s.role not in found}
     text = propose_text(path, left) if "text" in missing else None
     if text is not None:
-        proposals.append(f"{as_option(missing['text'].option, [text])} (the longest texts)")
+        proposals.append(f"{option_with(missing['text'].option, [text])} (the longest texts)")
         taken.add(text)
-    if "label" in missing:
-        spec = missing["label"]
-        labels = propose_labels(path, left, taken, numbers=spec.several)
+    spec = missing.get("label")
+    labels = propose_labels(path, left, taken, numbers=spec is not None and spec.several)
+    if text is not None and kind_of(path) == "delimited" and is_headless(path, text, [*labels]):
+        raise InputError(
+            f"{path}: the first line ({in_short(shown_columns(names))}) seems to be a row; "
+            "put a line with the names of the columns before it, such as text and label"
+        )
+    if spec is not None:
         bits = bit_columns(path, [name for name in left if name not in taken])
-        if text is not None and kind_of(path) == "delimited" and is_headless(path, text, [*labels]):
-            raise InputError(
-                f"{path}: the first line ({in_short(shown_columns(names))}) seems to be a row; "
-                "put a line with the names of the columns before it, such as text and label"
-            )
         if len(bits) > 1:
-            option = as_option(spec.option, [",".join(bits)])
+            option = option_with(spec.option, [",".join(bits)])
             proposals.append(f"{option} (a column of 0 and 1 for each label)")
         elif len(labels) == 1:
             (count,) = labels.values()
-            proposals.append(f"{as_option(spec.option, [*labels])} ({count:,} different values)")
+            proposals.append(f"{option_with(spec.option, [*labels])} ({count:,} different values)")
         elif labels:
-            proposals.append(as_option(spec.option, [*labels]))
+            proposals.append(option_with(spec.option, [*labels]))
     return proposals
 
 

@@ -12,6 +12,8 @@ from ownbert.files import open_text
 # Beyond this a quote was opened and never closed; the limit of the csv module itself, 131,072,
 # refuses real documents.
 LONGEST_FIELD = 1 << 27
+# Lines of a row of a tsv all of whose fields are quoted, at most.
+_MOST_LINES = 10_000
 # Stands for "no separator": the csv module wants one character, and this one is in no text.
 NO_DELIMITER = "\x1f"
 # Excel's first line that names the separator.
@@ -126,7 +128,7 @@ def _line_rows(lines: _Lines, delimiter: str) -> Iterator[_Row]:
     names = [_unquoted(field) for field in line.split(delimiter)]
     yield number, names
     width = len(names)
-    # A row that may continue in the next lines (its last field opens a quote), then blank lines.
+    # A row that may continue in the next lines (a field opens a quote), then blank lines.
     open_row: _Row | None = None
     held: list[_Line] = []
     for number, line in lines:
@@ -138,6 +140,14 @@ def _line_rows(lines: _Lines, delimiter: str) -> Iterator[_Row]:
         pieces = line.split(delimiter)
         row = number, [_unquoted(field) for field in pieces]
         wrong = len(pieces) != width
+        opens = width > 1 and any(p[:1] == '"' and p.count('"') % 2 for p in pieces)
+        every = (lines, [(number, line)], delimiter, width)
+        if opens and pieces[0][:1] == '"' and (found := _quoted_row(*every, whole=True)):
+            if open_row:
+                yield open_row
+            open_row, held = None, []
+            yield found
+            continue
         if open_row:
             if wrong and (found := _quoted_row(lines, [*held, (number, line)], delimiter, width)):
                 open_row, held = None, []
@@ -145,9 +155,9 @@ def _line_rows(lines: _Lines, delimiter: str) -> Iterator[_Row]:
                 continue
             yield open_row
             open_row, held = None, []
-        if wrong and (found := _quoted_row(lines, [(number, line)], delimiter, width)):
+        if wrong and (found := _quoted_row(*every)):
             yield found
-        elif width > 1 and not wrong and pieces[-1][:1] == '"' and pieces[-1].count('"') % 2:
+        elif opens and not wrong:
             open_row, held = row, [(number, line)]
         else:
             yield row
@@ -163,9 +173,15 @@ def _unquoted(field: str) -> str:
     return field if any('"' in half for half in halves) else '"'.join(halves)
 
 
-def _quoted_row(lines: _Lines, start: Sequence[_Line], delimiter: str, width: int) -> _Row | None:
+def _quoted_row(
+    lines: _Lines, start: Sequence[_Line], delimiter: str, width: int, *, whole: bool = False
+) -> _Row | None:
     """The row by the csv rules, or None: it has another number of fields, or swallows a line that
-    is a row by itself. What is not of the row is given back, but for ``start`` if there is none."""
+    is a row by itself. What is not of the row is given back, but for ``start`` if there is none.
+
+    Args:
+        whole: all fields of the row must be quoted; then it may swallow such lines too.
+    """
     if not any('"' in line for _, line in start):
         return None
     taken: list[_Line] = []
@@ -173,7 +189,8 @@ def _quoted_row(lines: _Lines, start: Sequence[_Line], delimiter: str, width: in
     def feed() -> Iterator[str]:
         for number, line in lines:
             # The last line of a row may have as many fields by itself, but none between.
-            if len(taken) > 1 and taken[-1][1].count(delimiter) == width - 1:
+            between = len(taken) > 1 and taken[-1][1].count(delimiter) == width - 1
+            if len(taken) >= _MOST_LINES if whole else between:
                 lines.give_back([(number, line)])
                 return
             taken.append((number, line))
@@ -182,11 +199,18 @@ def _quoted_row(lines: _Lines, start: Sequence[_Line], delimiter: str, width: in
     lines.give_back(start)
     fields = _first_row(feed(), delimiter)
     if fields is not None and len(fields) == width and len(taken) >= len(start):
-        return taken[0][0], fields
+        text = "\n".join(line for _, line in taken)
+        if not whole or text.rstrip("\r") == quoted(fields, delimiter):
+            return taken[0][0], fields
     lines.give_back(taken)
     for _ in start:
         next(lines)
     return None
+
+
+def quoted(fields: Sequence[str], delimiter: str) -> str:
+    """A row, all of whose fields are quoted, as its lines."""
+    return delimiter.join('"' + field.replace('"', '""') + '"' for field in fields)
 
 
 def _first_row(lines: Iterable[str], delimiter: str) -> list[str] | None:

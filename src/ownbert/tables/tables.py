@@ -195,6 +195,11 @@ def as_text(value: object, name: str, where: str) -> str:
         return " ".join(as_text(item, name, where) for item in value)
     if value is None:
         raise InputError(f"{where}: {name!r} is missing or null")
+    if isinstance(value, dict):
+        raise InputError(
+            f"{where}: {name!r} is an object, not a text; a line is a row, which pandas writes by "
+            "to_json(path, orient='records', lines=True)"
+        )
     raise InputError(f"{where}: {name!r} is a {type(value).__name__}, not a text")
 
 

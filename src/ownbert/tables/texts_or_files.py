@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ownbert.errors import InputError
+from ownbert.errors import InputError, is_on_command_line
 from ownbert.files import own_text
 from ownbert.tables.memory import MemoryTable, table_of
 from ownbert.tables.tables import is_known
@@ -95,8 +95,9 @@ def are_names(given: Any) -> bool:
         return all(isinstance(each, str | os.PathLike) for each in some)
     if any(map(_is_name, some)):
         return True
-    # A single word is rather the name of a folder that is not there.
-    return len(some) == 0 or (len(some) == 1 and not any(map(str.isspace, some[0])))
+    # A single word of a command is rather the name of a folder that is not there.
+    word = len(some) == 1 and not any(map(str.isspace, some[0]))
+    return len(some) == 0 or (word and is_on_command_line())
 
 
 def _is_name(text: str) -> bool:

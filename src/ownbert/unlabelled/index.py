@@ -95,9 +95,7 @@ def build_index(
         raise InputError(f"the form of vectors is {form!r}; one of {', '.join(FORMS)}")
     folder, target, inputs = model_folder(model), Path(output), as_inputs(texts)
     with writing(target):
-        refuse_taken(target, folder, None, overwrite=overwrite)
-        if target.is_dir() and any(target.iterdir()) and not (target / INDEX).exists():
-            raise InputError(f"{target} holds files that are no index; choose another folder")
+        refuse_taken(target, folder, None, overwrite=overwrite, signs=[INDEX])
         refuse_foreign(target, [INDEX, ROWS, *VECTOR_FILES, *WORD_FILES], signs=[INDEX])
         records = records_of(inputs, ColumnNames(text=text_column, id=id_column))
         checksums = _checksums(folder)  # before it is read: a training may replace it

@@ -33,6 +33,8 @@ def save_linear(
         arrays, settings: what makes the features.
     """
     arrays = {**arrays, "weights": model.weights, "bias": model.bias}
+    if model.prior is not None:
+        arrays["prior"] = model.prior
     make_folder(folder)
     with atomic_path(folder / f"{name}.safetensors") as path:
         # safetensors' own writing says nothing of a full disk that could be told from damage.

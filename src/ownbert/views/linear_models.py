@@ -7,7 +7,7 @@ of any number of labels, or numbers.
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,9 @@ STRENGTHS = (10.0, 1.0, 100.0)
 HINGE_STRENGTHS = {"classify": (10.0, 1.0), "multilabel": (1.0, 0.3)}
 _DUAL_UP_TO = 10.0
 _SMALLEST = -30.0  # log-probability
+# Training rows without features say how often labels are in such rows; the frequencies in all rows
+# count as this many more.
+_PRIOR_ROWS = 5.0
 # Iterations of a regression on dense features: the most, and those that are made even if the time
 # is over, since weights that have not converged are better than none.
 _FEWEST_ITERATIONS, _MOST_ITERATIONS = 10, 200
@@ -65,11 +68,15 @@ class LinearModel:
         bias: (C).
         link: how outputs become scores: softmax; one-vs-rest, sigmoids divided by their sum;
             logits or numbers, as they are.
+        prior: (C) the scores of rows that have no feature with a weight, such as texts without any
+            known word: how often each label is, not what the bias happens to be. None: of a
+            folder of an earlier version, which answers with the bias.
     """
 
     weights: np.ndarray
     bias: np.ndarray
     link: str
+    prior: np.ndarray | None = None
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray], link: Any) -> "LinearModel":
@@ -78,28 +85,39 @@ class LinearModel:
         Raises:
             ValueError: they are none of a model.
         """
-        weights, bias = arrays["weights"], arrays["bias"]
+        weights, bias, prior = arrays["weights"], arrays["bias"], arrays.get("prior")
         if weights.ndim != 2 or bias.shape != weights.shape[1:]:
             raise ValueError(f"weights are {weights.shape} and the bias is {bias.shape}")
+        if prior is not None and prior.shape != bias.shape:
+            raise ValueError(f"the prior is {prior.shape} and the bias is {bias.shape}")
         if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
             raise ValueError("some weights are not finite")
         if link not in LINKS:
             raise ValueError(f"the link is {link!r}, not one of {', '.join(LINKS)}")
-        return cls(weights, bias, link)
+        return cls(weights, bias, link, prior)
 
     def scaled(self, factor: float, offsets: np.ndarray) -> "LinearModel":
         """The model whose outputs are those of this one times a factor, plus offsets (C)."""
         weights, bias = self.weights * np.float32(factor), self.bias * np.float32(factor)
-        return LinearModel(weights, (bias + offsets).astype(np.float32), self.link)
+        return replace(self, weights=weights, bias=(bias + offsets).astype(np.float32))
 
     def scores(self, features: Matrix | np.ndarray) -> np.ndarray:
         """(N, C): log-probabilities, logits, or numbers."""
-        outputs = np.asarray(features @ self.weights, dtype=np.float64) + self.bias
+        products = np.asarray(features @ self.weights, dtype=np.float64)
+        outputs = products + self.bias
         if self.link == "softmax":
-            return log_softmax(outputs)
-        if self.link == "one-vs-rest":
-            return log_softmax(-np.logaddexp(0, -outputs))
+            outputs = log_softmax(outputs)
+        elif self.link == "one-vs-rest":
+            outputs = log_softmax(-np.logaddexp(0, -outputs))
+        if self.prior is not None:
+            outputs[~products.any(1)] = self.prior
         return outputs
+
+    def knows_nothing(self, scores: np.ndarray) -> np.ndarray:
+        """(N) which rows, by their scores (N, C), have no feature with a weight."""
+        if self.prior is None:
+            return np.zeros(len(scores), dtype=bool)
+        return (scores == self.prior).all(1)
 
 
 def fit_linear(
@@ -136,6 +154,20 @@ def fit_linear(
     """
     if not features.shape[1]:  # no word is in two texts
         return _constant(targets)
+    given = naive_bayes, hinge, seconds
+    model = _fit_without_prior(features, targets, strength, *given)
+    known = np.asarray(features @ model.weights).any(1)
+    return replace(model, prior=_prior(targets, np.logical_not(known)))
+
+
+def _fit_without_prior(
+    features: Matrix | np.ndarray,
+    targets: Targets,
+    strength: float,
+    naive_bayes: bool,
+    hinge: bool,
+    seconds: float,
+) -> LinearModel:
     if targets.task == "regress":
         return _ridge(features, targets, strength)
     if isinstance(features, np.ndarray):
@@ -302,15 +334,25 @@ def _ridge(features: Any, targets: Targets, strength: float) -> LinearModel:
 
 def _constant(targets: Targets) -> LinearModel:
     """A model without features: how often each label is, or the mean of the numbers."""
-    values, link = targets.values, "numbers"
-    if targets.task == "regress":
-        bias = values.mean(0)
-    elif targets.task == "classify":
-        bias, link = np.log(np.bincount(values, minlength=targets.size) + 0.5), "softmax"
-    else:
-        bias, link = np.asarray([_log_odds(own > 0) for own in values.T]), "logits"
-    weights = np.zeros((0, targets.size), dtype=np.float32)
-    return LinearModel(weights, bias.astype(np.float32), link)
+    bias = _prior(targets, np.ones(len(targets), dtype=bool))
+    link = {"classify": "softmax", "multilabel": "logits"}.get(targets.task, "numbers")
+    return LinearModel(np.zeros((0, targets.size), dtype=np.float32), bias, link, bias)
+
+
+def _prior(targets: Targets, unknown: np.ndarray) -> np.ndarray:
+    """(C) scores of rows without features: how often each label is, or the mean of the numbers, in
+    the rows (N) that are unknown, drawn towards that in all rows."""
+    single, numbers = targets.task == "classify", targets.task == "regress"
+    values = np.eye(targets.size)[targets.values] if single else np.asarray(targets.values, float)
+    # Half a row more with each answer, so that none is impossible.
+    more = 0.0 if numbers else 0.5
+    rows = len(values) + more * (targets.size if single else 2)
+    mean = (values.sum(0) + more) / rows
+    found = values[unknown].sum(0) + _PRIOR_ROWS * mean
+    found /= unknown.sum() + _PRIOR_ROWS
+    if numbers:
+        return found.astype(np.float32)
+    return (np.log(found) - (0.0 if single else np.log1p(-found))).astype(np.float32)
 
 
 def _logistic(strength: float) -> Any:

@@ -2,15 +2,18 @@
 
 import csv
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ownbert.errors import InputError
 from ownbert.resumable_file import ResumableFile
+from ownbert.tables.delimited import quoted
 
 # The separator of a table's columns by the file's extension; and the extensions of JSON lines.
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_LINE_BREAK = re.compile(r"[\r\n]")
 _LINES = (".jsonl", ".json", ".ndjson")
 
 
@@ -89,7 +92,13 @@ class PredictionWriter(ResumableFile):
 
 
 def joined(cells: Sequence[str], separator: str) -> str:
-    """A row of a table as its line."""
+    """A row of a table as its line.
+
+    In a tsv, lines are rows where they can be (``ownbert.tables.tables``). A text with tabs and
+    line breaks can have such lines, so all cells of its row are quoted: then it is one row.
+    """
+    if separator == "\t" and any("\t" in cell and _LINE_BREAK.search(cell) for cell in cells):
+        return quoted(cells, separator) + "\n"
     out = _Line()
     # Python before 3.13 quotes the characters of the line end alone: a bare \r would end a row.
     csv.writer(out, delimiter=separator, lineterminator="\r\n").writerow(cells)
