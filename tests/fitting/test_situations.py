@@ -128,8 +128,15 @@ def test_a_run_goes_to_its_last_step(
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "left out" not in done.stdout
-    assert json.loads((out / "fit.json").read_text())["candidates"][-1]["name"] == "student"
+    candidates = json.loads((out / "fit.json").read_text())["candidates"]
+    assert candidates[-1]["name"] == "student"
     report = json.loads((out / "report.json").read_text())
+    linear = [c["title"] for c in candidates if c["kind"] == "linear"]
+    scores = {row["name"]: row["score"] for row in report["leaderboard"]}
+    if "log_loss" not in options and "mae" not in options:
+        best = max(scores[title] for title in linear)
+        assert scores["network with built-in linear models"] > best - 0.1
+        assert scores[report["network"]] > best - 0.1
     assert all(row["score"] is not None for row in report["leaderboard"])
     assert all(row["texts_per_second"] for row in report["leaderboard"])
     asked = run_cli("predict", out, dev)

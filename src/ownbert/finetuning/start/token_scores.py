@@ -32,6 +32,8 @@ MOST_CHANNELS = 191
 _SIZE = 0.3
 # What the pooler multiplies them by: its tanh is linear up to about .3, and their mean is small.
 _POOLED = 2.0
+# What the new heads multiply them by, and divide again: an int8 copy has one scale for all heads.
+_CARRIED = 8.0
 # The inverse weight of the penalty, for rows of length 1.
 _STRENGTH = 10.0
 
@@ -157,8 +159,8 @@ def _add_scores(wide: Model, hidden: int, channels: Tensor, readout: Tensor) -> 
     block: Any = wide.encoder.blocks[-1]
     same = torch.eye(wide.config.hidden_size - hidden)
     # Without queries and keys the new heads attend to all tokens alike.
-    block.attention.qkv.weight.chunk(3)[2][hidden:, hidden:] = same
-    block.attention.output.weight[hidden:, hidden:] = same
+    block.attention.qkv.weight.chunk(3)[2][hidden:, hidden:] = _CARRIED * same
+    block.attention.output.weight[hidden:, hidden:] = same / _CARRIED
     pooler: Any = wide.pooler
     pooler.dense.weight[hidden:, hidden:] = _POOLED * same
     head: Any = wide.heads["classification"]
