@@ -38,7 +38,7 @@ from ownbert.train.watch.log import read_log
 # The vocabulary of a pretraining on a CPU, by its minutes.
 _FEWEST_WORDS, _WORDS_PER_MINUTE = 20_000, 2_500
 # Characters of unlabelled text that are read for each second of pretraining, at most, on a CPU and
-# on a GPU. A core learns from 75,000; the vocabulary of a million takes a second on an idle core, and
+# on a GPU. A core learns from 75,000. The vocabulary of a million takes a second on an idle core,
 # and several on a busy one.
 _CHARACTERS_PER_SECOND, _CHARACTERS_ON_GPU = 250_000, 1_000_000
 # Characters of a byte of a compressed file, about.
