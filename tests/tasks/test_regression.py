@@ -146,6 +146,15 @@ def test_finish_changes_the_units_of_each_model_and_no_answer(data: Path, pretra
         assert_close(logits.item(), answers[0].item())
 
 
+def test_training_goes_on_from_the_numbers_of_a_finished_folder(
+    single: Path, data: Path, tmp_path: Path
+):
+    before = np.stack(open_folder(single)(open_folder(single).task.read(data / "test.csv")))
+    tune(data, single, tmp_path / "out", max_steps=1, learning_rate=1e-9, pooling="mean")
+    after = np.stack(open_folder(tmp_path / "out")(RegressionTask().read(data / "test.csv")))
+    np.testing.assert_allclose(after, before, rtol=1e-3)
+
+
 def test_a_text_gets_the_same_number_in_any_company(single: Path, data: Path, tmp_path: Path):
     predictor = open_folder(single)
     rows = predictor.task.read(data / "test.csv")

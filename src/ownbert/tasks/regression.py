@@ -102,17 +102,25 @@ class RegressionTask(SentenceTask):
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> np.ndarray:
         return raw * self.std + self.mean
 
+    def begin(self, model: "Model") -> None:
+        mean, std = self.learnt
+        self._change_units(model, 1 / std, -mean / std)
+
     def finish(self, model: "Model") -> "Model":
         """The model, its last layer now in the user's units."""
+        self._change_units(model, self.std, self.mean)
+        self.mean, self.std = np.zeros(len(self.labels)), np.ones(len(self.labels))
+        return model
+
+    def _change_units(self, model: "Model", factor: np.ndarray, offset: np.ndarray) -> None:
+        """Multiply the outputs of a model by factors (C), and add offsets (C)."""
         import torch
 
         last: Any = model.heads[self.head].dense
-        mean, std = (torch.as_tensor(x, device=model.device) for x in (self.mean, self.std))
+        by, plus = (torch.as_tensor(x, device=model.device) for x in (factor, offset))
         with torch.no_grad():
-            last.weight.copy_(last.weight * std[:, None])
-            last.bias.copy_(last.bias * std + mean)
-        self.mean, self.std = np.zeros(len(self.labels)), np.ones(len(self.labels))
-        return model
+            last.weight.copy_(last.weight * by[:, None])
+            last.bias.copy_(last.bias * by + plus)
 
     def output_row(
         self, decided: np.ndarray, row: Row, options: OutputOptions = PLAIN_OUTPUT

@@ -388,6 +388,10 @@ class Task(ABC):
 
     # On disk.
 
+    def begin(self, model: "Model") -> None:
+        """Change a saved model, whose head is used again, into one that can be trained on."""
+        return
+
     def finish(self, model: "Model") -> "Model":
         """The trained model as it is to be saved."""
         return model
