@@ -1,7 +1,7 @@
 """Speed of embedding texts: OwnBERT and other libraries, alternating in one process.
 
     python benchmarks/encode.py [--models minilm base] [--precisions float32 bfloat16 int8]
-        [--texts 1536] [--rounds 6] [--minutes 4] [--words 10] [--only ownbert openvino]
+        [--texts 1536] [--rounds 6] [--minutes 3] [--words 10] [--only ownbert openvino]
         [--malloc default] [--clock cpu] [--json]
 
 Texts are passages of Python's own documentation (benchmarks/passages.py). ``minilm`` is
@@ -260,7 +260,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=["minilm"])
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS)
     parser.add_argument("--texts", type=int, default=1536)
-    add_rounds(parser, 16)
+    add_rounds(parser, 16, 3.0)  # a round of all libraries may take a minute or two
     parser.add_argument("--words", type=int, help="cut texts after so many words")
     parser.add_argument("--only", nargs="+", choices=ENCODERS, default=[*ENCODERS])
     parser.add_argument("--malloc", choices=("keep", "default"), default="keep")

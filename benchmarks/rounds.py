@@ -8,11 +8,17 @@ from collections.abc import Iterator
 BEGAN = time.monotonic()
 
 
-def add_rounds(parser: argparse.ArgumentParser, most: int) -> None:
-    """The options --rounds and --minutes; ``most``: rounds without either."""
+def add_rounds(parser: argparse.ArgumentParser, most: int, minutes: float = 4.0) -> None:
+    """The options --rounds and --minutes.
+
+    Args:
+        parser: gets them.
+        most: rounds without either.
+        minutes: by default.
+    """
     parser.set_defaults(most=most)
     parser.add_argument("--rounds", type=int, help=f"by default up to {most}, within --minutes")
-    parser.add_argument("--minutes", type=float, default=4.0, help="of wall-clock time, in all")
+    parser.add_argument("--minutes", type=float, default=minutes, help="of wall-clock time, in all")
 
 
 def rounds_of(

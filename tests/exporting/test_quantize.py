@@ -19,7 +19,7 @@ from ownbert.exporting.quantize import REPORT, quantize
 from ownbert.families import family_of
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.nn.model import Model
-from ownbert.nn.packed.int8 import QuantizedLinear, activation_bits
+from ownbert.nn.packed.int8 import EXACT, NONE, PAIRS, QuantizedLinear, products_here
 from support.cli import printed_rows, refusal, run_cli
 from support.tiny import CONFIG, TOKENIZER, change_config, contents, made
 
@@ -39,7 +39,7 @@ def quantized(classifier: Path) -> Path:
     done = run_cli("quantize", classifier, "-o", output)
     assert done.returncode == 0, done.stderr
     notes = done.stderr.splitlines()
-    assert len(notes) == (activation_bits() == 0)
+    assert len(notes) == (products_here() == NONE)
     assert all("will be smaller but no faster on this processor" in note for note in notes)
     cosine = float(done.stdout.split(",")[0].removeprefix("least cosine "))
     assert 0.9 < cosine <= 1
@@ -90,24 +90,29 @@ def test_the_report(quantized: Path):
     card = (quantized / "README.md").read_text()
     assert f"{report['least_cosine']:.4f}" in card
     assert f"{head['equal'] / head['answers']:.1%}" in card
-    assert report["bits"] == activation_bits()
+    assert report["products"] == products_here()
 
 
 @pytest.mark.parametrize(
-    ("bits", "sentence"),
-    [(8, ""), (7, "activations had 7 bits"), (0, "no faster than the float model")],
+    ("products", "sentence"),
+    [
+        (EXACT, ""),
+        (PAIRS, "weights were rounded more coarsely"),
+        (NONE, "no faster than the float model"),
+    ],
 )
 def test_what_the_processor_does_is_in_the_card(
-    bits: int, sentence: str, classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    products: str, sentence: str, classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("ownbert.exporting.quantize.activation_bits", lambda: bits)
+    monkeypatch.setattr("ownbert.exporting.quantize.products_here", lambda: products)
     notes: list[str] = []
     found = quantize(classifier, tmp_path / "int8", say=notes.append)
-    assert found.bits == bits
+    assert found.products == products
     card = (tmp_path / "int8" / "README.md").read_text()
     assert sentence in card
     assert ("The processor of this comparison" in card) == bool(sentence)
-    assert ["but no faster on this processor" in note for note in notes] == ([] if bits else [True])
+    expected = [True] if products == NONE else []
+    assert ["but no faster on this processor" in note for note in notes] == expected
 
 
 def test_transformers_class_of_ours_does_not_read_it(quantized: Path):

@@ -435,14 +435,17 @@ def test_names_of_scikit_learn_for_weights_and_seeds(pretrained: Path, train):
         probabilities(class_weight="balanced", class_weights="balanced")
 
 
-def test_without_a_model_the_texts_make_one(train, test, temporary: Path):
+def test_without_a_model_the_texts_make_one(
+    train, test, temporary: Path, monkeypatch: pytest.MonkeyPatch
+):
     model = OwnBertClassifier(max_length=32).fit(train[1], train[0])
     assert model.score(test[1], test[0]) > 0.9
     assert model.model is None
     assert model.model_.config.hidden_size == 128
     assert list(temporary.iterdir()) == []
     pairs = [("a b", "c"), ("d", "e f"), ("a", "c c"), ("d d", "f")]
-    found = OwnBertClassifier(epochs=1).fit(pairs, ["x", "y", "x", "y"])
+    monkeypatch.setattr("ownbert.finetuning.start.own_network._STEPS", 5)
+    found = OwnBertClassifier(epochs=1, max_length=8).fit(pairs, ["x", "y", "x", "y"])
     assert found.predict(pairs).shape == (4,)
 
 

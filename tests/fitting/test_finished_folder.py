@@ -30,6 +30,7 @@ FILES = {
     "members/probe/encoder/*": WORDS,
     "members/network/seed-*/fold-*/*": WORDS,
     "members/start/*": WORDS,
+    "members/joined/*": WORDS,
     "members/student/*": WORDS,
     # The report, and what --resume needs.
     "README.md": NOTHING,
@@ -70,21 +71,20 @@ def check(folder: Path, texts: Sequence[str]) -> None:
     assert not (folder / "work" / "tokens").exists()
 
 
-def test_a_finished_folder_holds_no_texts_but_those_of_its_report(
-    topics: Path, pretrained: Path, tmp_path: Path
-):
-    texts = (topics / "corpus.txt").read_text().splitlines()
+def test_a_finished_folder_holds_no_texts_but_those_of_its_report(fitted: Path, topics: Path):
+    texts = (topics / "corpus.txt").read_text().splitlines()[:60]
+    for name in ("train", "dev", "test"):
+        lines = (topics / f"{name}.csv").read_text().splitlines()[1:]
+        texts += [line.partition(",")[2] for line in lines]
+    check(fitted, texts)
+
+
+def test_so_does_one_of_rows_in_memory(topics: Path, tmp_path: Path):
+    texts = (topics / "corpus.txt").read_text().splitlines()[:60]
     labels = ["red" if text.count("red") > text.count("blue") else "blue" for text in texts]
-    ownbert.fit(
-        (texts[:40], labels[:40]),
-        unlabelled=texts[40:60],
-        model=pretrained,
-        seeds=1,
-        minutes=10,
-        output=tmp_path / "best",
-        quiet=True,
-    )
-    check(tmp_path / "best", texts[:60])
+    given = {"unlabelled": texts[40:], "minutes": 0.01, "quiet": True}
+    ownbert.fit((texts[:40], labels[:40]), output=tmp_path / "best", **given)
+    check(tmp_path / "best", texts)
 
 
 @pytest.mark.slow

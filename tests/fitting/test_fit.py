@@ -28,7 +28,6 @@ from ownbert.tasks.rows import Row
 from ownbert.train.watch.log import read_log
 from ownbert.views.view_features import Texts
 from support.cli import run_cli
-from support.shared import made_once
 
 # Enough on any machine: all that there is to do ends earlier.
 MINUTES = 10
@@ -37,28 +36,6 @@ MINUTES = 10
 def texts_of(path: Path) -> list[str]:
     with open(path, newline="") as file:
         return [row["text"] for row in csv.DictReader(file)]
-
-
-@pytest.fixture(scope="session")
-def fitted(topics: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What fit makes of ``topics``, from the pretrained model; do not write into it."""
-
-    def make(folder: Path) -> None:
-        lines = (topics / "corpus.txt").read_text().splitlines(keepends=True)
-        (folder / "unlabelled.txt").write_text("".join(lines[:60]))
-        ownbert.fit(
-            topics / "train.csv",
-            dev=topics / "dev.csv",
-            unlabelled=folder / "unlabelled.txt",
-            model=pretrained,
-            test=topics / "test.csv",
-            seeds=1,
-            minutes=MINUTES,
-            output=folder / "best",
-            quiet=True,
-        )
-
-    return made_once(tmp_path_factory, "fitted", make) / "best"
 
 
 def test_the_blend_and_its_network_answer_new_texts(fitted: Path, topics: Path):

@@ -32,7 +32,9 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 def test_many_clients_get_the_answers_of_one(classifier: Path):
     texts = [f"red{i % 12} 9 " + "w1 " * (i % 20) for i in range(48)]
     expected = [each["label"] for each in ownbert.predict(classifier, texts)]
-    with served(classifier, "--batch-tokens", 64) as server, ThreadPoolExecutor(16) as clients:
+    # On a busy machine the queue would be too long for the usual timeout.
+    slow = ("--batch-tokens", 64, "--timeout", 600)
+    with served(classifier, *slow) as server, ThreadPoolExecutor(16) as clients:
         found = list(clients.map(lambda text: server.post("/v1/classify", {"inputs": text}), texts))
         assert [answer["answers"][0]["label"] for _, answer, _ in found] == expected
         metrics = server.get("/metrics")[1]

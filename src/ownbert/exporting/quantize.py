@@ -22,7 +22,7 @@ from ownbert.folders import refuse_foreign, writing
 from ownbert.hub import model_folder
 from ownbert.inference.finished_files import MODULES, network_files
 from ownbert.nn.model import Model
-from ownbert.nn.packed.int8 import activation_bits, quantizable, smoothing
+from ownbert.nn.packed.int8 import NONE, products_here, quantizable, smoothing
 from ownbert.nn.packed.prepack import prepack
 from ownbert.run.file_names import BLEND
 from ownbert.run.new_folder import complete_folder, refuse_taken
@@ -87,7 +87,7 @@ def quantize(
         heads = () if sentences else None
         model = load(description, heads=heads)
         given = sequences_of(source, model, data=data, text_column=text_column)
-        if say is not None and not activation_bits():
+        if say is not None and products_here() == NONE:
             say(
                 f"note: {target} will be smaller but no faster on this processor, which does not "
                 "multiply 8-bit numbers faster than floats"
@@ -112,7 +112,7 @@ def quantize(
                 pooling=_pooling(source),
                 problem=description.values.get("problem_type"),
             )
-            found.bits = activation_bits()
+            found.products = products_here()
             found.bytes_before = sum(tensor.nbytes for tensor in tensors.values())
             found.bytes_after = (new / QUANTIZED).stat().st_size
             write_json(new / REPORT, asdict(found))

@@ -7,6 +7,7 @@ from ownbert.checkpoint import Description
 from ownbert.exporting.export_card import name_of
 from ownbert.exporting.quantized_parity import QuantizedParity
 from ownbert.language import translated
+from ownbert.nn.packed.int8 import NONE, PAIRS
 from ownbert.run.model_card import cell, code, hub_base, labels_in_short, save_card, table
 
 
@@ -30,9 +31,9 @@ def write_quantize_card(
         "(`ownbert quantize`).",
         *([f"Labels: {labels_in_short(description.labels)}."] if labelled else []),
         "The matrices of the blocks are int8, with a scale for each output channel; activations "
-        "are rounded to 8 bits for each token, to 7 on processors with AVX2 and without VNNI. "
-        "Embeddings, norms and heads are as they were. It cannot be trained, and only ownbert "
-        "reads it.",
+        "are rounded to 8 bits for each token. On processors with AVX2 and without VNNI weights "
+        "are rounded to fewer values. Embeddings, norms and heads are as they were. It cannot be "
+        "trained, and only ownbert reads it.",
         "## Parity",
         f"Compared with the float model on {found.texts:,} texts of {found.tokens:,} tokens "
         f"together ({cell(found.source)}).",
@@ -56,9 +57,9 @@ def _rows(found: QuantizedParity) -> Iterator[tuple[str, ...]]:
 
 
 def _processor(found: QuantizedParity) -> Iterator[str]:
-    if found.bits == 7:
-        yield "The processor of this comparison has no VNNI: activations had 7 bits."
-    elif not found.bits:
+    if found.products == PAIRS:
+        yield "The processor of this comparison has no VNNI: weights were rounded more coarsely."
+    elif found.products == NONE:
         yield (
             "The processor of this comparison does not multiply 8-bit numbers faster than floats: "
             "the model computes in floats there, no faster than the float model."

@@ -13,6 +13,7 @@ from torch import Tensor
 from ownbert.batches.batch import Batch, pack
 from ownbert.exporting.parity import CHOICES, Sequences, batches
 from ownbert.nn.model import Model
+from ownbert.nn.packed.int8 import EXACT
 from ownbert.nn.pooling import POOLINGS
 
 
@@ -41,7 +42,7 @@ class QuantizedParity:
         least_cosine, mean_cosine: of the two vectors of a text.
         heads: by their names.
         bytes_before, bytes_after: of the weights.
-        bits: of activations on the processor of the comparison; 0 where it computed in floats.
+        products: of 8-bit numbers on the processor of the comparison (``products_here``).
     """
 
     texts: int = 0
@@ -52,7 +53,7 @@ class QuantizedParity:
     heads: dict[str, AnswerParity] = field(default_factory=dict)
     bytes_before: int = 0
     bytes_after: int = 0
-    bits: int = 8
+    products: str = EXACT
 
 
 @torch.inference_mode()

@@ -103,9 +103,12 @@ class Gate:
                 await self._discard(receive, refusal)
                 await send_error(refusal, scope["path"], sending)
                 return
-            async with self._large if len(whole) > _EXAMINED else contextlib.nullcontext():
+            large = len(whole) > _EXAMINED
+            async with self._large if large else contextlib.nullcontext():
                 refusal = await self._examined(whole)
-                for _ in range(_TURNS):
+                if scope["path"] not in _ALWAYS:
+                    await self.service.turns.wait()
+                for _ in range(_TURNS if large else 0):
                     await asyncio.sleep(0)
             if refusal:
                 await send_error(refusal, scope["path"], sending)

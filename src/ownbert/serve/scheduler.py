@@ -71,6 +71,7 @@ class Scheduler:
         self.on_batch = on_batch
         self.waiting = 0  # tokens
         self.speed = 0.0  # tokens per second
+        self._computing = 0  # tokens
         self._jobs: deque[QueuedRequest] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -101,7 +102,7 @@ class Scheduler:
     def _late(self, job: QueuedRequest) -> bool:
         """Whether what waits takes a quarter of the time that a job has, about, or more."""
         left = job.deadline - time.monotonic()
-        return 0 < self.speed * left / 4 < self.waiting
+        return 0 < self.speed * left / 4 < self.waiting + self._computing
 
     def _seconds_until_free(self) -> int:
         return max(1, min(60, math.ceil(self.waiting / self.speed))) if self.speed else 1
@@ -144,23 +145,27 @@ class Scheduler:
 
     def run(self) -> None:
         """Compute what comes, until the queue is closed and empty."""
+        ended = 0.0
         while batch := self._next_batch():
             began = time.monotonic()
-            tokens = sum(job.tokens for job in batch)
+            tokens = self._computing
             _compute(batch)
             seconds = time.monotonic() - began
-            measured = tokens / max(seconds, 1e-6)
-            self.speed += (measured - self.speed) * (_LAST if self.speed else 1)
             self.on_batch(tokens, seconds)
             for job in batch:
                 job.waited, job.computed = began - job.queued, seconds
                 job.done(job)
+            # What lies between two batches counts: other threads may have the processor then.
+            started, ended = max(ended, batch[0].queued), time.monotonic()
+            measured = tokens / max(ended - started, 1e-6)
+            self.speed += (measured - self.speed) * (_LAST if self.speed else 1)
 
     def _next_batch(self) -> list[QueuedRequest]:
         """The oldest job and those that fit beside it; none at the end."""
         with self._changed:
             while True:
                 self._drop_abandoned()
+                self._computing = 0
                 if self._jobs:
                     break
                 if self._closed:
@@ -177,6 +182,7 @@ class Scheduler:
                     rest.append(job)
             self._jobs = rest
             self.waiting -= tokens
+            self._computing = tokens
             return batch
 
     def _drop_abandoned(self) -> None:

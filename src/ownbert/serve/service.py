@@ -21,7 +21,9 @@ from ownbert.serve.prometheus import Metrics
 from ownbert.serve.scheduler import QueuedRequest, Scheduler
 from ownbert.serve.served_model import MOST_CANDIDATES, Items, ServedModel
 from ownbert.serve.server_settings import ServeSettings
+from ownbert.serve.turns import Turns
 from ownbert.time_limit import check_wanted, wanted_until
+from ownbert.train.device import return_memory
 
 T = TypeVar("T")
 
@@ -31,6 +33,9 @@ _IN_THREAD = 4_000
 _TOKENISED = 2
 # Requests of the largest size whose texts may wait for that.
 _UNTOKENISED = 4
+# Seconds after which memory that is free goes back to the system: batches of all sizes leave more
+# and more of it.
+_RETURNED = 10.0
 # What a candidate for a mask takes, in numbers of an answer.
 _PER_CANDIDATE = 20
 
@@ -69,22 +74,31 @@ class Service:
 
     Attributes:
         bounds: of its connections.
+        turns: of its requests in the thread that reads and answers them.
         ready: whether the models are warm.
     """
 
     def __init__(self, models: Models, settings: ServeSettings) -> None:
         self.models, self.settings = models, settings
         self.bounds = Bounds(settings.idle_seconds, settings.connections)
+        self.turns = Turns()
         self.metrics = Metrics(lambda: self.scheduler.waiting, lambda: len(self.bounds.connections))
         self.scheduler = Scheduler(
             batch_tokens=settings.batch_tokens,
             queue_tokens=settings.queue_tokens,
-            on_batch=self.metrics.on_batch,
+            on_batch=self._on_batch,
         )
+        self._returned = time.monotonic()
         self.ready = False
         self._untokenised = 0  # characters
         self._speed = 0.0  # of them in a second, when texts were last tokenised
         self._threads = ThreadPoolExecutor(_TOKENISED, "tokens")
+
+    def _on_batch(self, tokens: int, seconds: float) -> None:
+        self.metrics.on_batch(tokens, seconds)
+        if time.monotonic() - self._returned > _RETURNED:
+            return_memory()
+            self._returned = time.monotonic()
 
     async def compute(
         self,
@@ -119,6 +133,7 @@ class Service:
             )
         )
         job = await _unless_gone(request, answer)
+        await self.turns.wait()
         self.metrics.queue.observe(job.waited)
         usage_of(request).add(job)
         assert job.answers is not None

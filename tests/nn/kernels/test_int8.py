@@ -11,9 +11,13 @@ from ownbert import EncoderConfig, Model
 from ownbert.batches.batch import Example, pack
 from ownbert.nn.packed import int8
 from ownbert.nn.packed.int8 import (
+    EXACT,
+    NONE,
+    PAIRS,
     PackedInt8FeedForward,
     PackedInt8Linear,
     QuantizedLinear,
+    bounded_pairs,
     quantizable,
     quantize_linears,
     quantize_weight,
@@ -23,11 +27,11 @@ from ownbert.nn.packed.int8 import (
 from ownbert.nn.packed.prepack import prepack
 from support.floats import assert_close
 
-WIDTHS = [
+PRODUCTS = [
     pytest.param(
-        n, marks=pytest.mark.skipif(not int8._is_exact(n), reason="requires int8 products")
+        name, marks=pytest.mark.skipif(not int8._is_exact(name), reason="requires int8 products")
     )
-    for n in (7, 8)
+    for name in (EXACT, PAIRS)
 ]
 
 
@@ -57,13 +61,35 @@ def test_a_second_time_changes_nothing():
     assert_close(scale_again, scale)
 
 
-@pytest.mark.parametrize(("bits", "values"), [(8, 255), (7, 127.5)])
-def test_each_token_has_its_own_scale(bits: int, values: float):
+def test_each_token_has_its_own_scale():
     x = tokens(40)
-    errors = (round_rows(x, bits) - x).abs().amax(1)
-    steps = (x.amax(1) - x.amin(1)) / values
+    errors = (round_rows(x) - x).abs().amax(1)
+    steps = (x.amax(1) - x.amin(1)) / 255
     assert (errors <= 0.51 * steps).all()
-    assert torch.equal(round_rows(torch.full((2, 8), 3.0), bits), torch.full((2, 8), 3.0))
+    assert torch.equal(round_rows(torch.full((2, 8), 3.0)), torch.full((2, 8), 3.0))
+
+
+def test_no_pair_of_weights_overflows_and_rows_stay_near():
+    torch.manual_seed(0)
+    weight = torch.randn(40, 64)
+    weight[0] = 1  # every pair is too large
+    weight[1, ::2] = 0  # none is
+    weight[2, :2] = 6  # one is: it alone is cut, not all of the row rounded coarsely
+    whole, scale = quantize_weight(weight)
+    bounded, scales = bounded_pairs(whole, scale)
+    assert (bounded.int().unflatten(1, (-1, 2)).sum(2).abs() * 255).max() < 2**15
+    assert torch.equal(bounded[1], whole[1])
+    assert_close(scales[1], scale[1])
+    found, expected = bounded * scales[:, None], whole * scale[:, None]
+    assert_close(found[0], expected[0])
+    assert torch.cosine_similarity(found, expected, dim=1).min() > 0.999
+
+
+def test_weights_of_small_pairs_are_kept():
+    whole = torch.tensor([[127, -127, 1, 127, -64, -64]], dtype=torch.int8)
+    bounded, scale = bounded_pairs(whole, torch.ones(1))
+    assert torch.equal(bounded, whole)
+    assert scale == 1
 
 
 def test_smoothing_moves_a_large_channel_into_the_weight():
@@ -90,43 +116,51 @@ def test_gradients_pass_rounding():
     assert torch.cosine_similarity(found, expected, dim=1).min() > 0.99
 
 
-@pytest.mark.parametrize("bits", WIDTHS)
+def multiplied(layer: QuantizedLinear, products: str) -> QuantizedLinear:
+    """The layer with the weights that are multiplied."""
+    layer = copy.deepcopy(layer)
+    if products == PAIRS:
+        layer.weight.data, layer.scale = bounded_pairs(layer.weight, layer.scale)
+    return layer
+
+
+@pytest.mark.parametrize("products", PRODUCTS)
 @pytest.mark.parametrize("rows", [1, 7, 500])
 @pytest.mark.parametrize("act", ["linear", "gelu", "relu"])
-def test_packed_products_are_those_of_floats(bits: int, rows: int, act: str):
+def test_packed_products_are_those_of_floats(products: str, rows: int, act: str):
     layer = QuantizedLinear(linear(), torch.linspace(0.5, 2, 24))
     x = tokens(rows)
-    expected = int8.ACTIVATION[act](layer(x, bits))
-    found = PackedInt8Linear(layer, act, bits)(x)
+    expected = int8.ACTIVATION[act](multiplied(layer, products)(x))
+    found = PackedInt8Linear(layer, act, products)(x)
     assert_close(found, expected, rtol=2e-3)
 
 
-@pytest.mark.parametrize("bits", WIDTHS)
-def test_the_largest_numbers_do_not_overflow(bits: int):
+@pytest.mark.parametrize("products", PRODUCTS)
+def test_the_largest_numbers_do_not_overflow(products: str):
     layer = nn.Linear(512, 4)
     layer.weight.data = torch.ones(4, 512) * torch.tensor([[1.0], [-1.0], [1.0], [-1.0]])
     x = torch.full((3, 512), 2.0)
     x[:, 0] = -2.0
     quantized = QuantizedLinear(layer, torch.ones(512))
-    assert_close(PackedInt8Linear(quantized, bits=bits)(x), quantized(x, bits), rtol=1e-3)
+    assert_close(PackedInt8Linear(quantized, products=products)(x), quantized(x), rtol=1e-3)
 
 
 @pytest.mark.parametrize(
     ("exact", "capability", "expected"),
     [
-        ({7, 8}, "AVX512", 8),
-        ({7, 8}, "AVX2", 8),
-        ({7}, "AVX2", 7),
-        ({7}, "AVX512", 0),
-        (set(), "AVX2", 0),
+        ({EXACT, PAIRS}, "AVX512", EXACT),
+        ({EXACT, PAIRS}, "AVX2", EXACT),
+        ({PAIRS}, "AVX2", PAIRS),
+        ({PAIRS}, "AVX512", NONE),
+        (set(), "AVX2", NONE),
     ],
 )
-def test_activations_have_as_many_bits_as_is_exact_and_faster(
-    exact: set[int], capability: str, expected: int, monkeypatch: pytest.MonkeyPatch
+def test_products_are_those_that_are_exact_and_faster(
+    exact: set[str], capability: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(int8, "_is_exact", exact.__contains__)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    assert int8.activation_bits.__wrapped__() == expected
+    assert int8.products_here.__wrapped__() == expected
 
 
 def model(**changes: Any) -> Model:
@@ -159,7 +193,7 @@ def test_a_model_is_near_its_float_one(changes: dict[str, Any], precision: str):
     given = model(**changes)
     eight = quantized(given)
     packed = prepack(eight, precision)
-    if int8.activation_bits():
+    if int8.products_here() != NONE:
         kinds = {type(module) for module in packed.encoder.modules()}
         assert {PackedInt8FeedForward, PackedInt8Linear} <= kinds
         assert QuantizedLinear not in kinds
@@ -173,7 +207,7 @@ def test_a_model_is_near_its_float_one(changes: dict[str, Any], precision: str):
 
 @torch.inference_mode()
 def test_without_such_products_the_weights_are_floats(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(int8, "activation_bits", lambda: 0)
+    monkeypatch.setattr(int8, "products_here", lambda: NONE)
     given = model()
     packed = prepack(quantized(given))
     assert not any(isinstance(m, QuantizedLinear | PackedInt8Linear) for m in packed.modules())

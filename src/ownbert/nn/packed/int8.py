@@ -2,8 +2,8 @@
 
 A weight has a scale for each output channel, an activation a scale and a smallest value for each
 token; one scale for all tokens costs most of what the model knows (docs/deployment.md). Processors
-without VNNI add products in pairs in 16 bits, where 2 x 255 x 127 overflows and 2 x 127 x 127 does
-not; those with AVX2 use activations of 7 bits (``activation_bits``). T tokens, D numbers in, I out.
+without VNNI add products in pairs in 16 bits, where 2 x 255 x 127 overflows; those with AVX2 use
+weights whose pairs do not (``bounded_pairs``). T tokens, D numbers in, I out.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,6 +23,14 @@ from ownbert.nn.encoder import Encoder
 _ROWS = 192
 # Largest weight, and largest number of an activation.
 _WEIGHT, _ACTIVATION = 127, 255
+# Largest sum of two weights whose products are added in 16 bits, and how many values of a sign the
+# weights of a row may have there.
+_PAIR, _LEVELS = (2**15 - 1) // _ACTIVATION, (64, 76, 88, 96, 104, 112, 120, 127)
+# Pairs of a row that decide how many.
+_LARGEST = 64
+# How this processor multiplies 8-bit numbers: exactly, exactly for pairs that are small enough, or
+# no faster than floats, which are used instead.
+EXACT, PAIRS, NONE = "exact", "pairs", "none"
 # FBGEMM writes scale and smallest value of a row, two float32, behind its numbers.
 _TAIL = 8
 # Added to the range of a row before it divides, as FBGEMM does: a constant row has none.
@@ -70,6 +78,35 @@ def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
     return whole.to(torch.int8), scale
 
 
+def bounded_pairs(weight: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights for products that are added in pairs in 16 bits: no two neighbours overflow.
+
+    Each row is rounded again, to fewer values: with 64 of a sign no pair is too large; with more of
+    them rounding is finer, and both weights of a pair that is too large lose the same. Each row
+    takes the number with the smallest squared error.
+
+    Args:
+        weight: int8 (I, D), D even.
+        scale: (I).
+
+    Returns:
+        Weights, int8 (I, D), and their scales (I).
+    """
+    whole = weight.float()
+    one, other = whole[:, ::2], whole[:, 1::2]  # of each pair
+    sums = (one + other).abs_()  # (I, D / 2)
+    largest = sums.topk(min(_LARGEST, sums.shape[1])).values[..., None]  # (I, pairs, 1)
+    steps = _WEIGHT / torch.tensor(_LEVELS)
+    lost = (largest - _PAIR * steps).clamp_min_(0).square_().sum(1) / 2  # (I, levels)
+    lost += weight.shape[1] / 12 * steps.square() * (steps > 1)
+    steps = steps[lost.argmin(1)]  # (I)
+    whole.div_(steps[:, None]).round_()
+    over = ((one + other).abs_() - _PAIR).clamp_min_(0) / 2
+    one -= one.sign() * over.ceil()
+    other -= other.sign() * over.floor()
+    return whole.to(torch.int8), scale * steps
+
+
 def quantize_linears(encoder: Encoder, smooth: Mapping[str, Tensor]) -> None:
     """Replace linear layers by ``QuantizedLinear``, by their names in the encoder.
 
@@ -105,10 +142,10 @@ class QuantizedLinear(nn.Module):
         self.scale: Tensor
         self.smooth: Tensor
 
-    def forward(self, x: Tensor, bits: int = 8) -> Tensor:
-        """(..., D) -> (..., I), with inputs of 7 or 8 bits."""
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., I)"""
         scaled = x.float() / self.smooth
-        rounded = round_rows(scaled.detach(), bits)
+        rounded = round_rows(scaled.detach())
         if scaled.requires_grad:
             # What explains an answer follows gradients, which rounding has none of: they pass it
             # straight through (Bengio et al. 2013, section 4).
@@ -132,16 +169,11 @@ class QuantizedLinear(nn.Module):
         )
 
 
-def round_rows(x: Tensor, bits: int = 8) -> Tensor:
-    """Every row of (..., D) rounded to 256 values from its smallest to its largest.
-
-    In 7 bits two neighbours become the value between them, as in ``PackedInt8Linear``.
-    """
+def round_rows(x: Tensor) -> Tensor:
+    """Every row of (..., D) rounded to 256 values from its smallest to its largest."""
     low = x.amin(-1, keepdim=True)
     span = x.amax(-1, keepdim=True) - low
     whole = ((x - low) * (_ACTIVATION / (span + _TINY))).round()
-    if bits == 7:
-        whole = 2 * (whole / 2).floor() + 0.5
     return whole * (span / _ACTIVATION) + low
 
 
@@ -150,27 +182,27 @@ class PackedInt8Linear(nn.Module):
 
     With q the numbers of a row, s their scale and m its smallest value, x = s q + m; so
     x W^T = s (q W^T) + m (the sums of W's rows). The product is of whole numbers, and two more
-    operations per output make it what it stands for. In 7 bits floor(q / 2) takes the place of q
-    and stands for 2 floor(q / 2) + 1 / 2, the middle of the two numbers that it may come from.
+    operations per output make it what it stands for.
 
     Args:
         linear: of which packed memory is made.
         activation: applied to the result.
-        bits: of the inputs, 7 or 8; by default as many as this processor multiplies exactly.
+        products: EXACT or PAIRS; by default as on this processor.
     """
 
     def __init__(
-        self, linear: QuantizedLinear, activation: str = "linear", bits: int | None = None
+        self, linear: QuantizedLinear, activation: str = "linear", products: str | None = None
     ) -> None:
         super().__init__()
-        self.bits = bits or activation_bits()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.activation = activation
+        weight, self.scale = linear.weight, linear.scale.detach()
+        if (products or products_here()) == PAIRS:
+            weight, self.scale = bounded_pairs(weight, self.scale)
         # In no parameter or buffer: a packed matrix can neither be saved nor moved.
-        self.packed = torch.ops.onednn.qlinear_prepack(F.pad(linear.weight, (0, _TAIL)), None)
-        self.scale = linear.scale.detach()
+        self.packed = torch.ops.onednn.qlinear_prepack(F.pad(weight, (0, _TAIL)), None)
         self.zero_points = torch.zeros(self.out_features, dtype=torch.int32)
-        self.sums = linear.weight.sum(1, dtype=torch.float32) * self.scale
+        self.sums = weight.sum(1, dtype=torch.float32) * self.scale
         none = torch.zeros(self.out_features)
         self.bias = none if linear.bias is None else linear.bias.detach().float()
         same = bool((linear.smooth == 1).all())
@@ -198,9 +230,6 @@ class PackedInt8Linear(nn.Module):
             x = x * self.smooth
         quantized = torch.ops.quantized.embedding_bag_byte_prepack(x)  # (n, D + 8)
         scale, low = quantized.view(torch.float32)[:, -2:].split(1, 1)
-        if self.bits == 7:
-            scale, low = 2 * scale, low + scale / 2
-            quantized.bitwise_right_shift_(1)
         # The weights of the last eight are zero.
         product = multiply(quantized, self.packed, self.scale, self.zero_points)
         torch.addcmul(self.bias, low, self.sums, out=out)
@@ -212,7 +241,7 @@ class PackedInt8Linear(nn.Module):
         act = "" if self.activation == "linear" else f", activation={self.activation}"
         return (
             f"in_features={self.in_features}, out_features={self.out_features}{act}, "
-            f"prepacked in int8, inputs of {self.bits} bits"
+            "prepacked in int8"
         )
 
 
@@ -259,25 +288,20 @@ def can_pack(linear: QuantizedLinear) -> bool:
     """Whether the fast product exists for this layer, on this processor."""
     # Scale and smallest value stand behind a row, where float32 must be aligned.
     aligned = linear.weight.device.type == "cpu" and linear.in_features % 4 == 0
-    return aligned and activation_bits() > 0
+    return aligned and products_here() != NONE
 
 
 @lru_cache
-def activation_bits() -> int:
-    """How many bits activations have in products of 8-bit numbers on this processor.
-
-    Returns:
-        8 where these products are exact; 7 on processors with AVX2 where 8 bits overflow; 0 where
-        such products are missing or no faster than floats, which are used instead.
-    """
-    if _is_exact(8):
-        return 8
-    # MiniLM, one thread, over float32: 1.35 times as fast with AVX2, 1.01 times with AVX-512.
+def products_here() -> str:
+    """EXACT, PAIRS or NONE: how this processor multiplies 8-bit numbers."""
+    if _is_exact(EXACT):
+        return EXACT
+    # MiniLM, one thread, over float32: 1.2 to 1.35 times as fast with AVX2, 1.01 with AVX-512.
     is_avx2 = torch.backends.cpu.get_cpu_capability() == "AVX2"
-    return 7 if is_avx2 and _is_exact(7) else 0
+    return PAIRS if is_avx2 and _is_exact(PAIRS) else NONE
 
 
-def _is_exact(bits: int) -> bool:
+def _is_exact(products: str) -> bool:
     """Whether oneDNN has these products here, and the largest numbers do not overflow."""
     if not torch.backends.mkldnn.is_available():
         return False
@@ -286,11 +310,16 @@ def _is_exact(bits: int) -> bool:
         linear.weight.copy_(torch.linspace(-1, 1, 64 * 16).view(16, 64))
         linear.weight[:4] = 1
         linear.weight[4:8] = -1
+        # Neighbours are pairs: every other weight is none.
+        linear.weight[8:10] = torch.tensor([1.0, 0.0]).repeat(32)
         x = torch.linspace(-1, 3, 8 * 64).view(8, 64)
         x[:4, 1:] = 3
         plain = QuantizedLinear(linear, torch.full((64,), 0.5))
         try:
-            found, expected = PackedInt8Linear(plain, bits=bits)(x), plain(x, bits)
+            found = PackedInt8Linear(plain, products=products)(x)
         except (AttributeError, RuntimeError):
             return False
-    return torch.allclose(found, expected, atol=0.05, rtol=1e-3)
+        if products == PAIRS:
+            weight, plain.scale = bounded_pairs(plain.weight, plain.scale)
+            plain.weight.copy_(weight)
+        return torch.allclose(found, plain(x), atol=0.05, rtol=1e-3)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -17,6 +18,9 @@ from ownbert.serve.served_model import Items, ServedModel
 from ownbert.serve.service import Service, texts_of
 from ownbert.tasks.task import ranked
 from ownbert.text.tokenizer import Tokenizer
+
+# Tokens that become JSON in one call, in which no other thread goes on.
+_TOGETHER = 500
 
 
 class EmbedRequest(BaseModel):
@@ -248,18 +252,21 @@ def _tokens(tokenizer: Tokenizer, texts: list[str], special: bool, most: int) ->
         about = {"special": True, "start": None, "stop": None}
         return [{"id": i, "text": token, **about} for i, token in names]
 
+    def between(text: str, index: int, start: int, stop: int) -> dict[str, Any]:
+        token = text[start:stop] if stop > start else tokenizer.tokens([index])[0]
+        return {"id": index, "text": token, "special": False, "start": start, "stop": stop}
+
     count, found = 0, []
     for text, (ids, offsets) in zip(texts, tokenizer.with_offsets(texts), strict=True):
         count += len(ids) + before + behind
         if count > most:
             raise too_large(f"more than {most:,} tokens; at most so many in a request")
-        own = [to_json(each) for each in mark(first)]
-        for index, (start, stop) in zip(ids.tolist(), offsets.tolist(), strict=True):
-            token = text[start:stop] if stop > start else tokenizer.tokens([index])[0]
-            about = {"id": index, "text": token, "special": False, "start": start, "stop": stop}
-            own.append(to_json(about))
-        own += [to_json(each) for each in mark(last)]
-        found.append(b"[" + b",".join(own) + b"]")
+        places = zip(ids.tolist(), offsets.tolist(), strict=True)
+        own = (between(text, index, *place) for index, place in places)
+        rows, written = chain(mark(first), own, mark(last)), []
+        while some := list(islice(rows, _TOGETHER)):
+            written.append(to_json(some)[1:-1])
+        found.append(b"[" + b",".join(written) + b"]")
     return b"[" + b",".join(found) + b"]"
 
 
