@@ -27,7 +27,6 @@ from ownbert.fitting.teaching.taught_texts import taught_texts
 from ownbert.inference.blend import BlendMember
 from ownbert.inference.compute import Compute
 from ownbert.inference.opened_blend import Members, score_until
-from ownbert.nn.model import Model
 from ownbert.tasks.rows import Row
 from ownbert.views.blending import blend, fit_blend, from_scores, to_scores
 from ownbert.views.view_features import Texts
@@ -148,15 +147,15 @@ def join(
 
 def _started(
     compared: Comparison, base: Path, device: str, seed: int
-) -> tuple[FinetuningRun, Model]:
+) -> tuple[FinetuningRun, Any]:
     """The fine-tuning of a network, and its model; a head that is new says nothing."""
     rows = compared.rows
     learn = [rows.rows[i] for i in rows.folds[0][0]]
     run = finetuning_run(rows, learn, base, device=device, seed=seed)
-    model = make_model(run.description, run.task, run.recipe)
+    model: Any = make_model(run.description, run.task, run.recipe)
     has_head = run.task.head in {spec.kind for spec in run.description.specs}
     if not (has_head and knows_labels(run.description, run.task)):
-        last = cast(Any, model.heads["classification"]).dense
+        last = model.heads["classification"].dense
         with torch.no_grad():
             last.weight.zero_()
             last.bias.zero_()
