@@ -4,6 +4,7 @@ Linear models learn in seconds what a network has no time for on a small or busy
 few labels do not tell it. N rows, C labels or numbers.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from ownbert.batches.example import Example
 from ownbert.checkpoint import save
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.start.linear_start import inputs_of_head
@@ -29,6 +31,7 @@ from ownbert.inference.compute import Compute
 from ownbert.inference.opened_blend import Members, score_until
 from ownbert.tasks.rows import Row
 from ownbert.views.blending import blend, fit_blend, from_scores, to_scores
+from ownbert.views.ngram_counts import Matrix
 from ownbert.views.view_features import Texts
 
 # Texts whose scores the network imitates, at most: the regression takes seconds, and their cube.
@@ -77,11 +80,10 @@ def imitate(
     Raises:
         OutOfTime: the time limit has passed.
     """
-    linear = [
-        BlendMember(c.name, c.kind, c.first, w)
-        for c, w in compared.members
-        if c.kind == "linear" and c.first
-    ]
+    chosen = [(c, w) for c, w in compared.members if c.kind == "linear" and c.first]
+    # Weights of numbers add up to 1, those of scores say how certain their sum is.
+    total = sum(w for _, w in chosen) if compared.rows.task.name == "regress" else 1.0
+    linear = [BlendMember(c.name, c.kind, c.first, w / total) for c, w in chosen]
     run, model = _started(compared, base, device, seed)
     if not linear or not can_hold_scores(model):
         return None
@@ -89,9 +91,7 @@ def imitate(
     scores = score_until(Members(folder, linear, Compute(device)), texts, _SCORING * seconds)
     if compared.rows.task.name == "classify":
         scores = scores - scores.mean(1, keepdims=True)
-    examples = run.task.encode(texts[: len(scores)], run.builder, training=False).examples
-    special = run.builder.tokenizer.special_ids
-    counts = mean_counts(examples, run.config.vocab_size, special)
+    _, counts = _read(run, texts[: len(scores)])
     return TokenScores(*fit_token_scores(counts, scores))
 
 
@@ -121,33 +121,32 @@ def join(
     Raises:
         OutOfTime: the time limit has passed.
     """
-    rows = compared.rows
+    rows, task = compared.rows, compared.rows.task
     run, model = _started(compared, base, device, seed)
     wide, hidden = with_token_scores(model, scores.table), model.config.hidden_size
-    held = [rows.rows[i] for i in rows.folds[0][1]]
-    examples = run.task.encode(held, run.builder, training=False).examples
+    examples, counts = _read(run, [rows.rows[i] for i in rows.folds[0][1]])
     last = cast(Any, wide.heads["classification"]).dense
-    vectors, matrix = inputs_of_head(wide, run.task.head, examples), last.weight.detach().numpy()
-    parts = [
-        vectors[:, :hidden] @ matrix[:, :hidden].T + last.bias.detach().numpy(),
-        vectors[:, hidden:] @ matrix[:, hidden:].T + scores.bias,
-    ]
-    if not matrix[:, :hidden].any():
-        parts[0] = np.zeros_like(parts[1])
-    weights, _ = fit_blend(parts, compared.targets[: len(held)])
+    vectors, matrix = inputs_of_head(wide, task.head, examples), last.weight.detach().numpy()
+    own = vectors[:, :hidden] @ matrix[:, :hidden].T + last.bias.detach().numpy()
+    added, wanted = vectors[:, hidden:] @ matrix[:, hidden:].T, counts @ scores.table
+    if task.name == "classify":  # what is added to all labels alike changes nothing
+        added, wanted = (x - x.mean(1, keepdims=True) for x in (added, wanted))
+    # LayerNorm and pooler have scaled the scores.
+    factor = float((wanted * wanted).sum() / max(1e-9, (added * wanted).sum()))
+    parts = [own, factor * added + scores.bias]
+    used = parts if matrix[:, :hidden].any() else parts[1:]
+    weights, _ = fit_blend(used, compared.targets[: len(examples)])
+    weights = np.concatenate([np.zeros(2 - len(weights)), weights])
     with torch.no_grad():
-        for own, weight in zip((slice(hidden), slice(hidden, None)), weights, strict=True):
-            last.weight[:, own] *= float(weight)
-        bias = weights[0] * last.bias.numpy() + weights[1] * scores.bias
-        last.bias.copy_(torch.from_numpy(bias))
+        last.weight[:, :hidden] *= float(weights[0])
+        last.weight[:, hidden:] *= float(weights[1] * factor)
+        last.bias.copy_(weights[0] * last.bias + torch.from_numpy(weights[1] * scores.bias))
     save(wide, path, tokenizer=run.builder.tokenizer, values=run.task.values())
     run.task.write(path, wide)
-    return to_scores(rows.task.name, from_scores(rows.task.name, blend(parts, weights)))
+    return to_scores(task.name, from_scores(task.name, blend(parts, weights)))
 
 
-def _started(
-    compared: Comparison, base: Path, device: str, seed: int
-) -> tuple[FinetuningRun, Any]:
+def _started(compared: Comparison, base: Path, device: str, seed: int) -> tuple[FinetuningRun, Any]:
     """The fine-tuning of a network, and its model; a head that is new says nothing."""
     rows = compared.rows
     learn = [rows.rows[i] for i in rows.folds[0][0]]
@@ -160,6 +159,13 @@ def _started(
             last.weight.zero_()
             last.bias.zero_()
     return run, model
+
+
+def _read(run: FinetuningRun, texts: Sequence[Row]) -> tuple[Sequence[Example], Matrix]:
+    """Texts as the network reads them, and how often they have each token."""
+    examples = run.task.encode(texts, run.builder, training=False).examples
+    special = run.builder.tokenizer.special_ids
+    return examples, mean_counts(examples, run.config.vocab_size, special)
 
 
 def _texts(compared: Comparison, labelled: Texts, unlabelled: Texts, seed: int) -> list[Row]:
