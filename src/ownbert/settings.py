@@ -7,7 +7,7 @@ valid values of a setting are declared beside its default; the command line is g
 
 import difflib
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -15,12 +15,11 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
+from ownbert.checks import Check
 from ownbert.errors import InputError, in_short
 from ownbert.files import parse_yaml, read_yaml
 
 T = TypeVar("T")
-# Takes the dotted name of a setting and a value; raises ``InputError`` if it is not valid.
-Check = Callable[[str, Any], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,60 +102,6 @@ def validate(section: Any, name: str = "") -> None:
         about, value = f.metadata.get("setting"), getattr(section, f.name)
         if about is not None and about.check is not None and value is not None:
             about.check(f"{name}.{f.name}" if name else f.name, value)
-
-
-def _must_be(valid: Callable[[Any], bool], wanted: str) -> Check:
-    def check(name: str, value: Any) -> None:
-        if not valid(value):
-            raise InputError(f"{name} is {in_short(value)}; it must be {wanted}")
-
-    return check
-
-
-def _grouped(number: float) -> str:
-    return f"{number:g}" if isinstance(number, float) else f"{number:,}"
-
-
-def up_to(most: float) -> Check:
-    """A check that a value is positive and not more than ``most`` (see ``ownbert.limits``)."""
-    return _must_be(lambda value: 0 < value <= most, f"more than 0 and at most {_grouped(most)}")
-
-
-positive = _must_be(lambda value: value > 0, "more than 0")
-
-
-def between(low: float, high: float, ends: str = "()") -> Check:
-    """A check that a value is between two numbers.
-
-    Args:
-        ends: for each end a bracket if it is included, a parenthesis if not.
-    """
-
-    def valid(value: Any) -> bool:
-        try:
-            above = value >= low if ends[0] == "[" else value > low
-            return above and (value <= high if ends[1] == "]" else value < high)
-        except TypeError:  # in Python anything may be given
-            return False
-
-    interval = f"in {ends[0]}{_grouped(low)}, {_grouped(high)}{ends[1]}"
-    return _must_be(valid, f"between {low} and {high}" if ends == "()" else interval)
-
-
-def one_of(*allowed: str) -> Check:
-    def check(name: str, value: str) -> None:
-        if value not in allowed:
-            raise InputError(f"{name} is {in_short(value)}; one of {', '.join(allowed)}")
-
-    return check
-
-
-def each(check: Check) -> Check:
-    def check_all(name: str, values: Sequence[Any]) -> None:
-        for value in values:
-            check(name, value)
-
-    return check_all
 
 
 def resolve(

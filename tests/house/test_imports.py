@@ -13,6 +13,7 @@ import ownbert
 SOURCE = Path(ownbert.__file__).parent
 # What each part may import of the others; the parts below all of them are for everyone.
 EVERYONE = {
+    "checks",
     "encodings",
     "errors",
     "files",
@@ -22,13 +23,13 @@ EVERYONE = {
     "language",
     "limits",
     "resumable_file",
-    "schema",
     "settings",
     "terminal",
     "threads",
     "time_limit",
 }
 ALLOWED = {
+    "checks": set(),
     "encodings": set(),
     "errors": set(),
     "files": set(),
@@ -38,7 +39,6 @@ ALLOWED = {
     "language": set(),
     "limits": set(),
     "resumable_file": set(),
-    "schema": set(),
     "settings": set(),
     "terminal": set(),
     "threads": set(),

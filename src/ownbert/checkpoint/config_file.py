@@ -6,10 +6,7 @@ from typing import Any
 
 from ownbert import limits
 from ownbert.checkpoint.model_files import AGREEMENT_KEY, QUANTIZED_KEY, read_model_json
-from ownbert.config import ACTIVATIONS, HEADS, LAYER_GATES, MOST_LABELS, POOLINGS
-from ownbert.families import all_families, marian
-from ownbert.families.bert import BERT
-from ownbert.schema import (
+from ownbert.checks import (
     Check,
     anything,
     dict_of,
@@ -24,6 +21,9 @@ from ownbert.schema import (
     truth,
     whole,
 )
+from ownbert.config import ACTIVATIONS, HEADS, LAYER_GATES, MOST_LABELS, POOLINGS
+from ownbert.families import all_families, marian
+from ownbert.families.bert import BERT
 
 _LARGEST = 2**63 - 1  # EncoderConfig has narrower bounds, and messages for them
 _WHOLE = whole(-_LARGEST, _LARGEST)

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from ownbert.checks import dict_of, either, list_of, maybe, number, record, truth, whole
 from ownbert.errors import InputError
 from ownbert.files import read_json, write_json
 from ownbert.hub import model_folder
-from ownbert.schema import dict_of, either, list_of, maybe, number, record, truth, whole
 
 PROCESSOR = "preprocessor_config.json"
 # Pillow's numbers for resampling filters, as Transformers writes them.

@@ -11,6 +11,7 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.checkpoint import Description, describe, load_tokenizer
+from ownbert.checks import between
 from ownbert.errors import InputError, warn_of_input
 from ownbert.files import refuse_same
 from ownbert.inference.compute import Compute
@@ -34,7 +35,6 @@ from ownbert.inference.embedding.similarity import (
 from ownbert.inference.engines import choose_engine
 from ownbert.inference.exported_network import HIDDEN, network_of
 from ownbert.inference.finished_files import copy_files, finished_files
-from ownbert.settings import between
 from ownbert.tables.memory import is_list, is_table, items
 from ownbert.tasks.forward.batched_forward import batches_by_tokens, blocks
 from ownbert.tasks.sentence_embedding.embedding_config import (
