@@ -1,8 +1,9 @@
 """Settings: how a recipe declares them, and how a recipe file, dotted overrides and options, in
 this order, change them; and back to YAML.
 
-A recipe is a frozen dataclass of sections, each a frozen dataclass of settings. Help, panel and
-valid values of a setting are declared beside its default; the command line is generated from them.
+A recipe is a frozen dataclass of sections, each a frozen dataclass of settings; a command has such
+dataclasses too. Help, panel and valid values of a setting are declared beside its default; the
+command line is generated from them.
 """
 
 import difflib
@@ -24,13 +25,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What a recipe declares of a setting beside its type and default.
+    """What is declared of a setting beside its type and default.
 
     Args:
         help: its text in ``--help``.
         panel: the box in ``--help`` that shows it.
-        shown: the default in ``--help``, if it depends on the data or the model.
-        option: its name on the command line, if not that in the recipe.
+        shown: the default in ``--help``, if it depends on the data or the model; False: none.
+        option: its name on the command line, if not that of the field; several with blanks between
+            them, ``--on/--off`` for both values of a switch.
+        metavar: what stands for its value in ``--help``.
+        hidden: whether ``--help`` leaves it out.
         path: whether it is a file or folder.
         check: refuses invalid values; None is always valid.
         resumable: whether a resumed run may have another value.
@@ -39,8 +43,10 @@ class Setting:
 
     help: str = ""
     panel: str | None = None
-    shown: str | None = None
+    shown: str | bool | None = None
     option: str | None = None
+    metavar: str | None = None
+    hidden: bool = False
     path: bool = False
     check: Check | None = None
     resumable: bool = False
@@ -48,6 +54,11 @@ class Setting:
     # Filled in by ``settings_of``.
     default: Any = None
     type: Any = None
+
+    def flags(self, name: str) -> list[str]:
+        """Its names on the command line, where the field is called ``name``."""
+        last = name.rpartition(".")[2]
+        return self.option.split() if self.option else [f"--{last.replace('_', '-')}"]
 
     def in_command(self, command: str) -> "Setting":
         return replace(self, **self.commands.get(command, {}))
