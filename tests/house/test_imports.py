@@ -55,14 +55,14 @@ ALLOWED = {
     "checkpoint": {"config", "families", "nn", "text"},
     "hf": {"config", "batches", "families", "nn", "text", "checkpoint"},
     "train": {"config", "batches", "nn", "objectives"},
-    "run": {"config", "text", "nn", "objectives", "checkpoint", "train"},
+    "run": {"config", "text", "batches", "nn", "objectives", "checkpoint", "train"},
     "tasks": {"config", "text", "nn", "objectives", "checkpoint", "train"}
     | {"tables", "images", "batches"},
     "views": {"batches", "corpus"},
     "inference": {"config", "text", "nn", "checkpoint", "train", "run", "tasks", "views"}
     | {"tables", "images", "batches", "corpus"},
     "pretraining": {"config", "text", "nn", "objectives", "checkpoint", "train", "run"}
-    | {"batches", "corpus", "inference"},
+    | {"batches", "corpus"},
     "finetuning": {"config", "text", "nn", "objectives", "checkpoint", "train", "run", "tasks"}
     | {"tables", "images", "batches", "corpus", "inference", "pretraining", "views"},
     "fitting": {"config", "checkpoint", "train", "run", "tasks", "views", "inference"}

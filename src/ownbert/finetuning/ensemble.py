@@ -20,9 +20,9 @@ from ownbert.finetuning.linear_baseline import LinearBaseline
 from ownbert.folders import refuse_foreign
 from ownbert.inference.compute import Compute
 from ownbert.inference.opened import Networks, average, decide_all, describe_members
-from ownbert.inference.precision_check import EACH_AGREES
 from ownbert.language import translated
 from ownbert.run.file_names import ENSEMBLE, RECIPE
+from ownbert.run.precision_check import EACH_AGREES
 from ownbert.settings import dump
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ownbert import limits
+from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.checkpoint import Description, describe, load_tokenizer
 from ownbert.checks import between
 from ownbert.errors import InputError, warn_of_input
@@ -36,7 +37,7 @@ from ownbert.inference.engines import choose_engine
 from ownbert.inference.exported_network import HIDDEN, network_of
 from ownbert.inference.finished_files import copy_files, finished_files
 from ownbert.tables.memory import is_list, is_table, items
-from ownbert.tasks.forward.batched_forward import batches_by_tokens, blocks
+from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.sentence_embedding.embedding_config import (
     POOLINGS,
     read_embedding_config,
@@ -125,7 +126,7 @@ class Embedder:
         self.seen = self.cut = 0
 
     def _packed(self, description: Description) -> Any:
-        from ownbert.inference.embedding.packed_encoder import PackedEncoder
+        from ownbert.run.packed_encoder import PackedEncoder
 
         given = (description, self._device, self.precision, self.tokenizer.input_format)
         return PackedEncoder(*given)
