@@ -52,7 +52,7 @@ def duplicates(
         ),
     ],
     *,
-    asked: DuplicatesSettings,
+    settings: DuplicatesSettings,
     text_column: TextColumn = None,
     encoding: Encoding = None,
     device: Device = "auto",
@@ -78,7 +78,7 @@ def duplicates(
             device=device,
             progress=progress,
             say=saying(quiet=quiet),
-            **{**vars(asked), "against": asked.against or None},
+            **{**vars(settings), "against": settings.against or None},
         )
     if quiet:
         return
@@ -89,7 +89,7 @@ def duplicates(
             f"{near:,} near"
         )
     )
-    if asked.against:
+    if settings.against:
         echo(translated(f"{found.leaks:,} of them are like a row of --against"))
     for group in found.groups[:_GROUPS]:
         for each in group[: _GROUPS + 1]:
@@ -98,5 +98,5 @@ def duplicates(
         echo()
     if (more := len(found.groups) - _GROUPS) > 0:
         echo(translated(f"{more:,} more groups; --groups FILE writes all of them"))
-    for saved in filter(None, (asked.output, asked.groups)):
+    for saved in filter(None, (settings.output, settings.groups)):
         echo(translated(f"saved {saved}"))

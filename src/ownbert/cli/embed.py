@@ -72,7 +72,7 @@ def embed(
     id_column: IdColumn = None,
     encoding: RareEncoding = None,
     *,
-    asked: EmbedSettings,
+    settings: EmbedSettings,
     device: Device = "auto",
     precision: FolderPrecision = None,
     engine: Engine = None,
@@ -103,7 +103,7 @@ def embed(
         "device": device,
         "precision": precision,
         "say": saying(quiet=quiet),
-        **vars(asked),
+        **vars(settings),
     }
     if bulk is not None:
         from ownbert.bulk.ray_runner import embed_with_ray

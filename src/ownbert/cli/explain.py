@@ -82,7 +82,7 @@ def explain(
     texts: TextsOrFile = None,
     data: Data = None,
     *,
-    asked: ExplainSettings,
+    settings: ExplainSettings,
     encoding: Encoding = None,
     device: Device = "auto",
 ) -> None:
@@ -102,12 +102,12 @@ def explain(
     """
     if (description := _of_images(folder)) is not None:
         paths = [*map(Path, texts or ()), *([] if data is None else [data])]
-        _explain_images(folder, description, paths, asked, device)
+        _explain_images(folder, description, paths, settings, device)
     else:
-        _explain_texts(folder, given_input(texts or (), data, missing=_NOTHING), asked, device)
+        _explain_texts(folder, given_input(texts or (), data, missing=_NOTHING), settings, device)
 
 
-def _explain_texts(folder: Path, given: Any, asked: ExplainSettings, device: str) -> None:
+def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, device: str) -> None:
     from itertools import islice
 
     from ownbert.inspect.explain.explain import Explainer
@@ -116,59 +116,61 @@ def _explain_texts(folder: Path, given: Any, asked: ExplainSettings, device: str
     from ownbert.inspect.figures import figure_class
     from ownbert.inspect.internals.observation import BUDGET, HeadChoice
 
-    html, png = asked.html, asked.png
+    html, png = settings.html, settings.png
     if isinstance(given, Path):
-        _refuse_inputs([given], asked)
-    if html is None and (asked.layers is not None or asked.heads is not None):
+        _refuse_inputs([given], settings)
+    if html is None and (settings.layers is not None or settings.heads is not None):
         raise InputError("--layers and --heads are of a page; name it with --html")
     if png is not None:
         figure_class(png)
-    choice = HeadChoice(_numbers("--layers", asked.layers), _numbers("--heads", asked.heads))
+    choice = HeadChoice(_numbers("--layers", settings.layers), _numbers("--heads", settings.heads))
     if not isinstance(given, list | Path):
-        given = list(islice(given, asked.rows))
+        given = list(islice(given, settings.rows))
     explainer = Explainer(folder, device=device)
     found: list[Explanation] = []
     inside: list[Observation | None] = []
-    expected = min(asked.rows, len(given)) if isinstance(given, list) else asked.rows
-    options = {"target": asked.target, "by": asked.by, "rows": asked.rows}
+    expected = min(settings.rows, len(given)) if isinstance(given, list) else settings.rows
+    options = {"target": settings.target, "by": settings.by, "rows": settings.rows}
     if html is not None:  # a page lets one choose among the likeliest labels
         options["labels"] = _LABELS
-    for encoded, own in explainer.explained(given, method=asked.methods, **options):
+    for encoded, own in explainer.explained(given, method=settings.methods, **options):
         found += own
         if html is not None:
             inside.append(explainer.observe(encoded, choice=choice, budget=BUDGET // expected))
-    _print_explanations(found, asked)
+    _print_explanations(found, settings)
     with together():
         if html is not None:
             write_page(found, html, title=folder.name, inside=inside)
         if png is not None:
-            answers = [each for each in found if html is None or asked.target or _is_answer(each)]
+            answers = [
+                each for each in found if html is None or settings.target or _is_answer(each)
+            ]
             if (warning := draw_explanations(answers, png, title=folder.name)) is not None:
                 echo(translated(f"warning: {warning}"), err=True)
-    _say_saved(asked)
-    if not asked.outputs and not found:
+    _say_saved(settings)
+    if not settings.outputs and not found:
         echo(translated("nothing to explain: no words, or nothing found in them"), err=True)
 
 
-def _print_explanations(found: Sequence["Explanation"], asked: ExplainSettings) -> None:
+def _print_explanations(found: Sequence["Explanation"], settings: ExplainSettings) -> None:
     shown = console()
     for number, each in enumerate(found):
-        if asked.json:
+        if settings.json:
             echo(json.dumps({"row": each.row, **each.to_dict()}, ensure_ascii=False))
-        elif not asked.outputs:
+        elif not settings.outputs:
             if number:
                 shown.print()
-            _show(each, asked.top, shown)
+            _show(each, settings.top, shown)
 
 
-def _refuse_inputs(inputs: Sequence[Path], asked: ExplainSettings) -> None:
-    for output in asked.outputs:
+def _refuse_inputs(inputs: Sequence[Path], settings: ExplainSettings) -> None:
+    for output in settings.outputs:
         refuse_same(inputs, output)
 
 
-def _say_saved(asked: ExplainSettings) -> None:
-    for file in asked.outputs:
-        echo(translated(f"saved {file}"), err=asked.json)
+def _say_saved(settings: ExplainSettings) -> None:
+    for file in settings.outputs:
+        echo(translated(f"saved {file}"), err=settings.json)
 
 
 def _of_images(folder: Path) -> Any:
@@ -185,7 +187,7 @@ def _of_images(folder: Path) -> Any:
 
 
 def _explain_images(
-    folder: Path, description: Any, images: list[Path], asked: ExplainSettings, device: str
+    folder: Path, description: Any, images: list[Path], settings: ExplainSettings, device: str
 ) -> None:
     """The classes of images, on a page or as a picture with the relevance of their patches."""
     from ownbert.hub import model_folder
@@ -193,14 +195,14 @@ def _explain_images(
     from ownbert.inspect.explain.images import IMAGE_METHODS, explain_images
     from ownbert.inspect.explain.overlay import draw_relevance
 
-    if asked.layers is not None or asked.heads is not None or asked.by != "word":
+    if settings.layers is not None or settings.heads is not None or settings.by != "word":
         raise InputError("images have no words: leave --by, --layers and --heads out")
     if not images:
         raise InputError(_NOTHING)
-    _refuse_inputs(images, asked)
-    html, png, target, rows = asked.html, asked.png, asked.target, asked.rows
-    methods = asked.methods
-    if asked.method == _METHOD:  # the default is for texts
+    _refuse_inputs(images, settings)
+    html, png, target, rows = settings.html, settings.png, settings.target, settings.rows
+    methods = settings.methods
+    if settings.method == _METHOD:  # the default is for texts
         methods = list(IMAGE_METHODS) if html is not None else [IMAGE_METHODS[0]]
     found, pixels = explain_images(
         model_folder(folder),
@@ -213,16 +215,16 @@ def _explain_images(
         device=device,
     )
     for each in found:
-        if asked.json:
+        if settings.json:
             echo(json.dumps(each.to_dict(), ensure_ascii=False))
-        elif not asked.outputs:
+        elif not settings.outputs:
             echo(translated(f"{each.name}: {each.target}, probability {each.probability:.3f}"))
     with together():
         if html is not None:
             write_page(found, html, title=folder.name, pixels=pixels)
         if png is not None:
             draw_relevance(folder, images, png, label=target, rows=rows)
-    _say_saved(asked)
+    _say_saved(settings)
 
 
 def _is_answer(found: "Explanation") -> bool:

@@ -71,7 +71,7 @@ def heads(
         Path, typer.Argument(help="Labelled rows, such as dev rows.", show_default=False)
     ],
     *,
-    asked: HeadsSettings,
+    settings: HeadsSettings,
     device: Device = "auto",
 ) -> None:
     """Measure how much a model needs each of its attention heads, and prune those it does not.
@@ -92,39 +92,39 @@ def heads(
     from ownbert.inspect.heads.importance import gradient_importance, masking_importance
 
     measures = {"gradient": gradient_importance, "masking": masking_importance}
-    if asked.by not in measures:
-        raise InputError(f"by {asked.by!r} is not known; one of {', '.join(measures)}")
-    asked.require_output()
-    if asked.png is not None:
-        figure_class(asked.png)
-    if asked.output is None:
-        _measure(folder, file, measures[asked.by], asked, device)
+    if settings.by not in measures:
+        raise InputError(f"by {settings.by!r} is not known; one of {', '.join(measures)}")
+    settings.require_output()
+    if settings.png is not None:
+        figure_class(settings.png)
+    if settings.output is None:
+        _measure(folder, file, measures[settings.by], settings, device)
     else:
-        _prune(folder, file, asked.output, asked, device)
+        _prune(folder, file, settings.output, settings, device)
 
 
-def _measure(folder: Path, file: Path, measure: Any, asked: HeadsSettings, device: str) -> None:
+def _measure(folder: Path, file: Path, measure: Any, settings: HeadsSettings, device: str) -> None:
     from ownbert.inspect.heads.importance import heads_table, labelled_model, left_heads
     from ownbert.inspect.heads.pictures import draw_importance
 
-    labelled = labelled_model(folder, file, rows=asked.rows, device=device)
+    labelled = labelled_model(folder, file, rows=settings.rows, device=device)
     importance, left = measure(labelled), left_heads(labelled.model)
-    if asked.png is not None:
-        draw_importance(importance, left, f"importance of heads, by {asked.by}", asked.png)
-    if asked.json:
+    if settings.png is not None:
+        draw_importance(importance, left, f"importance of heads, by {settings.by}", settings.png)
+    if settings.json:
         echo(json.dumps({"importance": importance.round(6).tolist()}))
         return
     for line in heads_table(importance, left):
         echo(line)
 
 
-def _prune(folder: Path, file: Path, output: Path, asked: HeadsSettings, device: str) -> None:
+def _prune(folder: Path, file: Path, output: Path, settings: HeadsSettings, device: str) -> None:
     from ownbert.folders import writing
     from ownbert.inspect.heads.pictures import draw_rounds
     from ownbert.inspect.heads.pruning import Pruning, PruningRound
 
     def show(found: PruningRound) -> None:
-        if asked.json:
+        if settings.json:
             echo(json.dumps(vars(found)))
             return
         echo(
@@ -134,12 +134,14 @@ def _prune(folder: Path, file: Path, output: Path, asked: HeadsSettings, device:
             )
         )
 
-    pruning = Pruning(folder, file, output, asked.rows, asked.train, asked.epochs, device, show)
+    pruning = Pruning(
+        folder, file, output, settings.rows, settings.train, settings.epochs, device, show
+    )
     with writing(output):
-        if asked.drop_layers is not None:
-            found = pruning.layers(asked.drop_layers)
+        if settings.drop_layers is not None:
+            found = pruning.layers(settings.drop_layers)
         else:
-            found = pruning.heads(asked.prune or 0.0, asked.rounds)
-    if asked.png is not None:
-        draw_rounds(found, asked.png)
-    echo(translated(f"saved {output}"), err=asked.json)
+            found = pruning.heads(settings.prune or 0.0, settings.rounds)
+    if settings.png is not None:
+        draw_rounds(found, settings.png)
+    echo(translated(f"saved {output}"), err=settings.json)

@@ -58,7 +58,7 @@ def label(
         ),
     ],
     *,
-    asked: LabelSettings,
+    settings: LabelSettings,
     text_column: TextColumn = None,
     encoding: Encoding = None,
     device: Device = "auto",
@@ -84,7 +84,7 @@ def label(
             device=device,
             progress=progress,
             say=saying(quiet=quiet),
-            **vars(asked),
+            **vars(settings),
         )
     if not quiet:
         echo(translated(f"{len(rows):,} texts to label; saved {output}"))

@@ -66,7 +66,7 @@ def prepare(
         Path, typer.Option("--tokenizer", "-t", help="Folder that ownbert vocab wrote.")
     ],
     *,
-    asked: PrepareSettings,
+    settings: PrepareSettings,
     text_column: TextColumn = None,
     layout: Layout = "auto",
     encoding: Encoding = None,
@@ -82,7 +82,7 @@ def prepare(
     """
     from ownbert.corpus.store import prepare as write_store
 
-    ends = [] if asked.sentence_end == ["none"] else asked.sentence_end
+    ends = [] if settings.sentence_end == ["none"] else settings.sentence_end
     with advancing(quiet=quiet) as progress:
         store = write_store(
             inputs,
@@ -91,10 +91,10 @@ def prepare(
             text_column=text_column,
             layout=layout,
             progress=progress,
-            **{**vars(asked), "sentence_end": ends},
+            **{**vars(settings), "sentence_end": ends},
         )
     if not quiet:
-        for line in report(store, output, dropped=asked.duplicates == "drop"):
+        for line in report(store, output, dropped=settings.duplicates == "drop"):
             echo(translated(line))
 
 

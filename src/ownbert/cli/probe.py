@@ -53,7 +53,7 @@ def probe(
         typer.Option("--output", "-o", help="Folder for the result.", show_default=False),
     ] = None,
     *,
-    asked: ProbeSettings,
+    settings: ProbeSettings,
     columns: Annotated[
         ColumnNames,
         chosen(
@@ -81,33 +81,33 @@ def probe(
     from ownbert.train.watch.metric_names import shown_name
 
     keep_memory()
-    if asked.layers:
+    if settings.layers:
         if output is not None:
             raise InputError("--layers writes no folder: leave -o out")
-        _compare_layers(model, train, columns, asked, quiet=quiet)
+        _compare_layers(model, train, columns, settings, quiet=quiet)
         return
-    if asked.png is not None:
+    if settings.png is not None:
         raise InputError("--png draws the comparison of --layers")
     if output is None:
         raise InputError("-o is needed: the folder for the result; or take --layers")
     named = columns.settings()
-    scores, source = run(model, train, output, overwrite=overwrite, **named, **asked.given())
+    scores, source = run(model, train, output, overwrite=overwrite, **named, **settings.given())
     if not quiet:
         shown = "   ".join(f"{translated(shown_name(n))} {v:.4f}" for n, v in scores.values.items())
         echo(f"{translated(source)}: {shown}\n{translated(f'saved {output}')}")
 
 
 def _compare_layers(
-    model: Path, train: Path, columns: ColumnNames, asked: ProbeSettings, *, quiet: bool
+    model: Path, train: Path, columns: ColumnNames, settings: ProbeSettings, *, quiet: bool
 ) -> None:
     from ownbert.fitting.network_probe import probe_layers
     from ownbert.inspect.figures import draw_layers, figure_class
     from ownbert.train.watch.metric_names import shown_name
 
-    png = asked.png
+    png = settings.png
     if png is not None:
         figure_class(png)
-    found, source = probe_layers(model, train, columns=columns, **asked.given())
+    found, source = probe_layers(model, train, columns=columns, **settings.given())
     names = list(found[0].values)
     if not quiet:
         echo(f"{translated(source)}:")

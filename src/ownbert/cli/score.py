@@ -73,7 +73,7 @@ def score(
         ),
     ] = Path("-"),
     *,
-    asked: ScoreSettings,
+    settings: ScoreSettings,
     html: Annotated[
         Path | None,
         typer.Option(
@@ -121,12 +121,12 @@ def score(
         raise InputError("a page needs all rows: leave out --resume, or --html")
     columns = {"text_column": text_column, "id_column": id_column}
     inputs: Any = None
-    if texts or not asked.normal:
+    if texts or not settings.normal:
         inputs = given_texts(texts or (), **columns, missing=_NOTHING)
     page = None if html is None else MostUnusual()
     given: dict[str, Any] = {
-        **vars(asked),
-        "normal": asked.normal or None,
+        **vars(settings),
+        "normal": settings.normal or None,
         "device": device,
         "engine": engine,
         "say": saying(quiet=quiet),
@@ -141,7 +141,7 @@ def score(
             )
         else:
             count = run(folder, inputs, output, resume=resume, shard=own, **columns, **given)
-    if asked.normal and not quiet:
+    if settings.normal and not quiet:
         echo(translated(f"saved {folder / NORMAL}"), err=not to_file)
     if rows is not None and html is None:
         print_rows(rows)

@@ -90,7 +90,7 @@ def build(
     ] = None,
     encoding: Encoding = None,
     *,
-    asked: IndexSettings,
+    settings: IndexSettings,
     device: Device = "auto",
     precision: FolderPrecision = None,
     engine: Engine = None,
@@ -120,7 +120,7 @@ def build(
             engine=engine,
             progress=progress,
             say=saying(quiet=quiet),
-            **vars(asked),
+            **vars(settings),
         )
     if not quiet:
         what = "text" if len(index) == 1 else "texts"
@@ -135,7 +135,7 @@ def find(
     ],
     queries: TextsOrFile = None,
     *,
-    asked: FindSettings,
+    settings: FindSettings,
     text_column: TextColumn = None,
     encoding: Encoding = None,
     device: Device = "auto",
@@ -162,26 +162,26 @@ def find(
         raise InputError(_NO_QUERY)
     if isinstance(given, Path):
         given = read_texts(given, text_column=text_column)
-    opened = Index(index, model=asked.model, device=device, engine=engine)
+    opened = Index(index, model=settings.model, device=device, engine=engine)
 
     def rows(block: Sequence[str]) -> list[dict[str, Any]]:
-        found = opened.search(block, top_k=asked.top, by=asked.by)
+        found = opened.search(block, top_k=settings.top, by=settings.by)
         return [
             {"query": query, "rank": rank, **hit}
             for query, hits in zip(block, found, strict=True)
             for rank, hit in enumerate(hits, start=1)
         ]
 
-    if asked.output is not None:
+    if settings.output is not None:
         with counting("queries answered", quiet=quiet) as progress:
-            writer = PredictionWriter(asked.output, None, resume=False)
+            writer = PredictionWriter(settings.output, None, resume=False)
             count = writer.fill(blocks(given, _QUERIES), rows, progress)
         if not quiet:
             what = "query" if count == 1 else "queries"
-            echo(translated(f"{count:,} {what} answered; saved {asked.output}"))
+            echo(translated(f"{count:,} {what} answered; saved {settings.output}"))
         return
     for block in blocks(given, _QUERIES):
-        if asked.json:
+        if settings.json:
             print_rows(rows(block))
         else:
             _show(rows(block))

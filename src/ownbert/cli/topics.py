@@ -45,7 +45,7 @@ def topics(
     ],
     texts: TextsOrFiles = None,
     *,
-    asked: TopicsSettings,
+    settings: TopicsSettings,
     text_column: TextColumn = None,
     encoding: Encoding = None,
     device: Device = "auto",
@@ -63,7 +63,7 @@ def topics(
 
     from ownbert.unlabelled.topics import topics as run
 
-    given = given_texts(texts or (), text_column, asked.date_column, missing=_NOTHING)
+    given = given_texts(texts or (), text_column, settings.date_column, missing=_NOTHING)
     with counting("texts embedded", quiet=quiet) as progress:
         found = run(
             model,
@@ -72,7 +72,7 @@ def topics(
             device=device,
             progress=progress,
             say=saying(quiet=quiet),
-            **vars(asked),
+            **vars(settings),
         )
     if quiet:
         return
@@ -82,5 +82,5 @@ def topics(
     for number, topic in enumerate(found.topics, start=1):
         table.add_row(*map(Text, (f"{number}", f"{topic.size:,}", ", ".join(topic.words))))
     console().print(table)
-    for saved in filter(None, (asked.output, asked.html)):
+    for saved in filter(None, (settings.output, settings.html)):
         echo(translated(f"saved {saved}"))

@@ -49,7 +49,7 @@ def trace(
         str | None, typer.Argument(help="What the model reads.", show_default=False)
     ] = None,
     *,
-    asked: TraceSettings,
+    settings: TraceSettings,
 ) -> None:
     """Show self-attention step by step: queries, keys, values, scores, weights, outputs.
 
@@ -59,36 +59,36 @@ def trace(
     """
     from ownbert.inspect.trace.trace import show
 
-    inside, html = None, asked.html
+    inside, html = None, settings.html
     if folder is None:
-        found = _of_numbers(asked)
+        found = _of_numbers(settings)
     else:
-        if asked.inputs is not None or asked.scale or asked.digits is not None:
+        if settings.inputs is not None or settings.scale or settings.digits is not None:
             raise InputError("--inputs, --scale and --round are for numbers without a model")
         if text is None:
             raise InputError('a text is needed: ownbert trace FOLDER "the text"')
         from ownbert.inspect.trace.model_trace import trace_and_observe, trace_folder
 
         if html is None:
-            found = trace_folder(folder, text, asked.layer, asked.head)
+            found = trace_folder(folder, text, settings.layer, settings.head)
         else:
-            found, inside = trace_and_observe(folder, text, asked.layer, asked.head)
+            found, inside = trace_and_observe(folder, text, settings.layer, settings.head)
     if html is not None:
         from ownbert.inspect.trace.trace_page import write_page
 
         write_page(found, html, inside=inside)
         echo(translated(f"saved {html}"), err=True)
-    if asked.json:
+    if settings.json:
         echo(dumps(found.as_json(), ensure_ascii=False))
     elif html is None:
         show(found, console())
 
 
-def _of_numbers(asked: TraceSettings) -> Any:
+def _of_numbers(settings: TraceSettings) -> Any:
     """The steps of the worked example, or of the numbers in a file."""
     from ownbert.inspect.trace.worked_example import EXAMPLE, read_inputs, trace_attention
 
-    if asked.layer or asked.head:
+    if settings.layer or settings.head:
         raise InputError("--layer and --head are of a model; name its folder and a text")
-    numbers = EXAMPLE if asked.inputs is None else read_inputs(asked.inputs)
-    return trace_attention(**numbers, scale=asked.scale, digits=asked.digits)
+    numbers = EXAMPLE if settings.inputs is None else read_inputs(settings.inputs)
+    return trace_attention(**numbers, scale=settings.scale, digits=settings.digits)
