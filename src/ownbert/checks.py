@@ -102,6 +102,42 @@ def each(check: Check) -> Check:
     return check_all
 
 
+def count(least: int, most: int) -> Check:
+    """A whole number from ``least`` to ``most``; the message is about the end that it passes."""
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            wanted = f"a whole number, at least {least}"
+            raise InputError(f"{name} is {in_short(value)}; it must be {wanted}")
+        if value > most:
+            raise InputError(f"{name} is {in_short(value)}; it must be at most {most:,}")
+
+    return check
+
+
+def number_in(interval: Interval) -> Check:
+    """A number in an interval, and not text that has such a value."""
+
+    def check(name: str, value: Any) -> None:
+        any_number(name, value)
+        interval(name, value)
+
+    return check
+
+
+def known(*allowed: str) -> Check:
+    """One of the names that a program knows."""
+
+    def check(name: str, value: Any) -> None:
+        if value not in allowed:
+            raise InputError(f"{name} {in_short(value)} is not known; one of {', '.join(allowed)}")
+
+    return check
+
+
+any_number = _must_be(
+    lambda value: isinstance(value, int | float) and not isinstance(value, bool), "a number"
+)
 text = _must_be(lambda value: isinstance(value, str), "text")
 truth = _must_be(lambda value: isinstance(value, bool), "true or false")
 object_ = _must_be(lambda value: isinstance(value, dict), "an object")
