@@ -12,11 +12,16 @@ from ownbert.checks import (
     count,
     each,
     known,
+    list_of,
     maybe,
+    number,
     number_in,
+    one_of,
     positive,
+    record,
     truth,
     up_to,
+    whole,
 )
 from ownbert.errors import InputError, in_short
 
@@ -141,25 +146,27 @@ class HeadSpec:
         dense_dropout: rate before the dense layer, if it is not ``dropout``.
     """
 
-    kind: str
-    pooling: str = "pooler"
-    dense: str | None = None
-    dropout_first: bool = True
-    activation: str | None = None
-    dropout: float | None = None
-    output: int | None = None
-    segments: str | None = None
-    crf: bool = False
-    ngrams: int | None = None
-    dense_bias: bool = True
-    dense_norm: bool = False
-    output_bias: bool = True
-    transform: bool = True
-    tied: bool = True
-    scaled: bool = False
-    dense_dropout: float | None = None
-    features: tuple[int, ...] | None = None
-    feature_size: int = 10
+    kind: str = field(metadata={"check": one_of(*HEADS)})
+    pooling: str = _checked("pooler", one_of("pooler", *POOLINGS))
+    dense: str | None = _checked(None, maybe(one_of(*ACTIVATIONS)))
+    dropout_first: bool = _checked(True, truth)
+    activation: str | None = _checked(None, maybe(one_of(*ACTIVATIONS)))
+    dropout: float | None = _checked(None, maybe(number(0, 1)))
+    output: int | None = _checked(None, maybe(whole(1, MOST_LABELS)))
+    segments: str | None = _checked(None, maybe(one_of(*POOLINGS)))
+    crf: bool = _checked(False, truth)
+    ngrams: int | None = _checked(None, maybe(whole(1, 1 << 23)))
+    dense_bias: bool = _checked(True, truth)
+    dense_norm: bool = _checked(False, truth)
+    output_bias: bool = _checked(True, truth)
+    transform: bool = _checked(True, truth)
+    tied: bool = _checked(True, truth)
+    scaled: bool = _checked(False, truth)
+    dense_dropout: float | None = _checked(None, maybe(number(0, 1)))
+    features: tuple[int, ...] | None = _checked(
+        None, maybe(list_of(whole(1, MOST_LABELS), most=limits.FEATURES))
+    )
+    feature_size: int = _checked(10, whole(1, limits.WIDTH))
 
     def __post_init__(self) -> None:
         if self.features is not None:  # a list in JSON
@@ -168,6 +175,12 @@ class HeadSpec:
     @property
     def needs_pooler(self) -> bool:
         return self.kind in ("nsp", "sop", "classification", "choice") and self.pooling == "pooler"
+
+
+# A head in a config.json.
+HEAD_KEYS = record(
+    {one.name: one.metadata["check"] for one in fields(HeadSpec)}, required=("kind",), closed=True
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -665,8 +678,7 @@ class EncoderConfig:
     @classmethod
     def of_size(cls, size: str, *, vocab_size: int, **changes) -> "EncoderConfig":
         """A config of one of the published ``SIZES``; ``changes`` override any field."""
-        if size not in SIZES:
-            raise InputError(f"size {size!r} is not known; one of {', '.join(SIZES)}")
+        known(*SIZES)("size", size)
         layers, hidden, heads = SIZES[size]
         config = cls(
             vocab_size=vocab_size,

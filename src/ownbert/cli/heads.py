@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ownbert import limits
-from ownbert.checks import between
+from ownbert.checks import between, known
 from ownbert.cli.options import Device, FinetunedFolder
 from ownbert.cli.recipe_options import settings_command
 from ownbert.errors import InputError
@@ -92,8 +92,7 @@ def heads(
     from ownbert.inspect.heads.importance import gradient_importance, masking_importance
 
     measures = {"gradient": gradient_importance, "masking": masking_importance}
-    if settings.by not in measures:
-        raise InputError(f"by {settings.by!r} is not known; one of {', '.join(measures)}")
+    known(*measures)("by", settings.by)
     settings.require_output()
     if settings.png is not None:
         figure_class(settings.png)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ownbert import limits
-from ownbert.checks import between
+from ownbert.checks import between, known
 from ownbert.cli.recipe_options import help_all
 from ownbert.encodings import ENCODING_HELP, UTF8
 from ownbert.errors import InputError
@@ -199,8 +199,7 @@ class RaySettings:
             InputError: there is no such runner, or what is given is not for it.
         """
         chosen = {k: v for k, v in vars(self).items() if k != "runner" and v is not None}
-        if self.runner not in ("local", "ray"):
-            raise InputError(f"--runner {self.runner!r} is not known; one of local, ray")
+        known("local", "ray")("--runner", self.runner)
         if self.runner == "local":
             for name in chosen:
                 raise InputError(f"--{name.replace('_', '-')} is for --runner ray")

@@ -12,7 +12,7 @@ import numpy as np
 from ownbert import limits
 from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.checkpoint import Description, describe, load_tokenizer
-from ownbert.checks import between
+from ownbert.checks import between, known
 from ownbert.errors import InputError, warn_of_input
 from ownbert.files import refuse_same
 from ownbert.inference.compute import Compute
@@ -176,9 +176,7 @@ class Embedder:
     @similarity_fn_name.setter
     def similarity_fn_name(self, name: Any) -> None:
         name = getattr(name, "value", name)  # sentence-transformers has an enumeration
-        if name not in SIMILARITIES:
-            known = ", ".join(SIMILARITIES)
-            raise InputError(f"similarity_fn_name {name!r} is not known; one of {known}")
+        known(*SIMILARITIES)("similarity_fn_name", name)
         self._similarity_fn_name = name
 
     def to(self, device: Any) -> "Embedder":
