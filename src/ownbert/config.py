@@ -510,18 +510,12 @@ class EncoderConfig:
                 f"position_offset {self.position_offset} leaves no positions of "
                 f"max_position_embeddings {self.max_position_embeddings}"
             )
-        if self.mobile is not None and (self.norm_first or self.activation_dropout):
-            raise InputError("mobile goes with neither norm_first nor activation_dropout")
-        if self.mobile is not None and (self.gated_feed_forward or not self.norm_bias):
-            raise InputError("mobile goes with neither gated_feed_forward nor norm_bias false")
-        if self.mobile is not None and self.position_embedding_type == "transformer_xl":
-            raise InputError("mobile does not go with position_embedding_type 'transformer_xl'")
-        if self.mobile is not None and (self.head_width or self.norm_type != "layer_norm"):
-            raise InputError("mobile goes with neither head_width nor norm_type")
         if self.local_attention is not None and self.num_hidden_groups is not None:
             raise InputError(
                 "local_attention does not go with num_hidden_groups: shared blocks are of one kind"
             )
+        if self.mobile is not None:
+            self._check_mobile()
         if self.disentangled is not None:
             self._check_disentangled(self.disentangled)
         if self.add_cross_attention and not self.is_decoder:
@@ -538,6 +532,16 @@ class EncoderConfig:
             )
         self._check_sesame()
         object.__setattr__(self, "pruned_heads", self._checked_heads())
+
+    def _check_mobile(self) -> None:
+        if self.norm_first or self.activation_dropout:
+            raise InputError("mobile goes with neither norm_first nor activation_dropout")
+        if self.gated_feed_forward or not self.norm_bias:
+            raise InputError("mobile goes with neither gated_feed_forward nor norm_bias false")
+        if self.position_embedding_type == "transformer_xl":
+            raise InputError("mobile does not go with position_embedding_type 'transformer_xl'")
+        if self.head_width or self.norm_type != "layer_norm":
+            raise InputError("mobile goes with neither head_width nor norm_type")
 
     def _check_sesame(self) -> None:
         """``layer_gate`` and ``attention_blur``."""

@@ -13,14 +13,13 @@ from ownbert.cli.options import (
     Device,
     Engine,
     FolderPrecision,
-    IdColumn,
     Quiet,
     RareEncoding,
     RayHelp,
     RaySettings,
     ResumeFile,
     ShardOption,
-    TextColumn,
+    TextAndIds,
     TextsOrFiles,
 )
 from ownbert.cli.progress import counting, saying
@@ -68,10 +67,9 @@ def embed(
             "is standard output.",
         ),
     ] = Path("-"),
-    text_column: TextColumn = None,
-    id_column: IdColumn = None,
-    encoding: RareEncoding = None,
     *,
+    columns: TextAndIds,
+    encoding: RareEncoding = None,
     settings: EmbedSettings,
     device: Device = "auto",
     precision: FolderPrecision = None,
@@ -97,9 +95,9 @@ def embed(
     from ownbert.train.device import keep_memory
 
     bulk = ray.options(texts or (), output, shard=shard, engine=engine, encoding=encoding)
+    named = {"text_column": columns.text, "id_column": columns.id}
     given: dict[str, Any] = {
-        "text_column": text_column,
-        "id_column": id_column,
+        **named,
         "device": device,
         "precision": precision,
         "say": saying(quiet=quiet),
@@ -118,7 +116,7 @@ def embed(
     if resume:
         raise InputError("embed resumes with --runner ray; leave out --resume, or take --shard")
     keep_memory()
-    inputs = given_texts(texts or (), text_column, id_column, missing=_NOTHING)
+    inputs = given_texts(texts or (), columns, missing=_NOTHING)
     if str(output) == "-":
         if shard is not None:
             raise InputError("--shard writes a part of a file; give the file as -o FILE")
@@ -126,7 +124,7 @@ def embed(
         return
     own = as_shard(shard)
     # Reads everything once: a mistake in the last line shows at once, not after hours.
-    total = count_texts(inputs, text_column=text_column, id_column=id_column)
+    total = count_texts(inputs, **named)
     if own is not None and total is not None:
         total = own.share(total)
     with counting("texts embedded", quiet=quiet, total=lambda: total) as progress:

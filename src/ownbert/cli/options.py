@@ -9,10 +9,11 @@ import typer
 
 from ownbert import limits
 from ownbert.checks import between, known
-from ownbert.cli.recipe_options import help_all
+from ownbert.cli.recipe_options import chosen, help_all
 from ownbert.encodings import ENCODING_HELP, UTF8
 from ownbert.errors import InputError
 from ownbert.settings import setting
+from ownbert.tables.columns import ColumnNames
 from ownbert.train.training_settings import RUN
 
 Inputs = Annotated[
@@ -51,10 +52,8 @@ TextsOrFiles = Annotated[
     ),
 ]
 Data = Annotated[Path | None, typer.Option("--data", "--input", help="The file.", hidden=True)]
-IdColumn = Annotated[
-    str | None,
-    typer.Option(help="Column of ids, which the rows of the output have too.", show_default="none"),
-]
+# What tables of texts have. Commands with ids show them in the rows of their output.
+TextAndIds = Annotated[ColumnNames, chosen("text", "id")]
 # Takes effect before the command runs (``ownbert.cli._guarded``).
 Encoding = Annotated[str | None, typer.Option(help=ENCODING_HELP, show_default=UTF8)]
 # Of commands with ``RayHelp``, which shows it.

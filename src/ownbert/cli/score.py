@@ -13,11 +13,10 @@ from ownbert.cli.options import (
     Device,
     Encoding,
     Engine,
-    IdColumn,
     Quiet,
     ResumeFile,
     ShardOption,
-    TextColumn,
+    TextAndIds,
     TextsOrFiles,
 )
 from ownbert.cli.progress import counting, saying
@@ -55,6 +54,23 @@ class ScoreSettings:
         check=between(1, limits.LENGTH, "[]"),
     )
     exact: bool = setting(False, "Mask one token in each pass.")
+    html: Path | None = setting(
+        None, "A page with the most unusual texts, 200 at most, and their tokens in colours."
+    )
+
+    def require(self, *, file: bool, resume: bool, shard: bool) -> None:
+        """Raise ``InputError`` for options that do not go together."""
+        if not file and resume:
+            raise InputError("--resume continues a file; give it as -o FILE")
+        if not file and shard:
+            raise InputError("--shard writes a part of a file; give the file as -o FILE")
+        if self.html is not None and resume:
+            raise InputError("a page needs all rows: leave out --resume, or --html")
+
+    def given(self) -> dict[str, Any]:
+        """The arguments of the Python function."""
+        given = {name: value for name, value in vars(self).items() if name != "html"}
+        return {**given, "normal": self.normal or None}
 
 
 @settings_command
@@ -74,15 +90,7 @@ def score(
     ] = Path("-"),
     *,
     settings: ScoreSettings,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            help="A page with the most unusual texts, 200 at most, and their tokens in colours.",
-            show_default=False,
-        ),
-    ] = None,
-    text_column: TextColumn = None,
-    id_column: IdColumn = None,
+    columns: TextAndIds,
     encoding: Encoding = None,
     device: Device = "auto",
     engine: Engine = None,
@@ -108,25 +116,17 @@ def score(
     from ownbert.inference.scoring.score import ScoredRows
     from ownbert.inference.scoring.score import score as run
     from ownbert.inspect.explain.score_page import MostUnusual
-    from ownbert.tables.columns import ColumnNames
     from ownbert.train.device import keep_memory
 
     keep_memory()
     own, to_file = as_shard(shard), str(output) != "-"
-    if not to_file and resume:
-        raise InputError("--resume continues a file; give it as -o FILE")
-    if not to_file and own is not None:
-        raise InputError("--shard writes a part of a file; give the file as -o FILE")
-    if html is not None and resume:
-        raise InputError("a page needs all rows: leave out --resume, or --html")
-    columns = {"text_column": text_column, "id_column": id_column}
+    settings.require(file=to_file, resume=resume, shard=own is not None)
     inputs: Any = None
     if texts or not settings.normal:
-        inputs = given_texts(texts or (), **columns, missing=_NOTHING)
-    page = None if html is None else MostUnusual()
+        inputs = given_texts(texts or (), columns, missing=_NOTHING)
+    page = None if settings.html is None else MostUnusual()
     given: dict[str, Any] = {
-        **vars(settings),
-        "normal": settings.normal or None,
+        **settings.given(),
         "device": device,
         "engine": engine,
         "say": saying(quiet=quiet),
@@ -136,14 +136,13 @@ def score(
     with counting("texts scored", quiet=quiet) as progress:
         given["progress"] = progress
         if inputs is None or not to_file:
-            rows = ScoredRows(
-                folder, inputs, columns=ColumnNames(text_column, id=id_column), **given
-            )
+            rows = ScoredRows(folder, inputs, columns=columns, **given)
         else:
-            count = run(folder, inputs, output, resume=resume, shard=own, **columns, **given)
+            named = {"text_column": columns.text, "id_column": columns.id}
+            count = run(folder, inputs, output, resume=resume, shard=own, **named, **given)
     if settings.normal and not quiet:
         echo(translated(f"saved {folder / NORMAL}"), err=not to_file)
-    if rows is not None and html is None:
+    if rows is not None and page is None:
         print_rows(rows)
     elif rows is not None:
         for _ in rows:  # the page takes each
@@ -152,7 +151,7 @@ def score(
         what = "text" if count == 1 else "texts"
         shown = output if own is None else own.path(output)
         echo(translated(f"{count:,} {what} scored; saved {shown}"))
-    if page is not None and html is not None:
-        page.write(html, title=folder.name)
+    if page is not None and settings.html is not None:
+        page.write(settings.html, title=folder.name)
         if not quiet:
-            echo(translated(f"saved {html}"), err=not to_file)
+            echo(translated(f"saved {settings.html}"), err=not to_file)

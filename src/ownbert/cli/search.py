@@ -21,10 +21,11 @@ from ownbert.cli.options import (
     TextsOrFiles,
 )
 from ownbert.cli.progress import counting, saying
-from ownbert.cli.recipe_options import settings_command
+from ownbert.cli.recipe_options import chosen, settings_command
 from ownbert.errors import InputError
 from ownbert.language import translated
 from ownbert.settings import setting
+from ownbert.tables.columns import ColumnNames
 from ownbert.terminal import console, echo
 
 app = typer.Typer(
@@ -83,13 +84,11 @@ def build(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for the index.", show_default=False)
     ] = ...,  # type: ignore[assignment]
-    text_column: TextColumn = None,
-    id_column: Annotated[
-        str | None,
-        typer.Option(help="Column of ids, which the results have too.", show_default="none"),
-    ] = None,
     encoding: Encoding = None,
     *,
+    columns: Annotated[
+        ColumnNames, chosen("text", id={"help": "Column of ids, which the results have too."})
+    ],
     settings: IndexSettings,
     device: Device = "auto",
     precision: FolderPrecision = None,
@@ -107,14 +106,14 @@ def build(
     from ownbert.unlabelled.index import build_index
 
     keep_memory()
-    given = given_texts(texts or (), text_column, id_column, missing=_NO_TEXTS)
+    given = given_texts(texts or (), columns, missing=_NO_TEXTS)
     with counting("texts indexed", quiet=quiet) as progress:
         index = build_index(
             model,
             given,
             output,
-            text_column=text_column,
-            id_column=id_column,
+            text_column=columns.text,
+            id_column=columns.id,
             device=device,
             precision=precision,
             engine=engine,

@@ -14,6 +14,7 @@ from ownbert.cli.progress import counting, saying
 from ownbert.cli.recipe_options import settings_command
 from ownbert.language import translated
 from ownbert.settings import setting
+from ownbert.tables.columns import ColumnNames
 from ownbert.terminal import console, echo
 
 _NOTHING = "nothing to group; give files, texts, or lines"
@@ -63,7 +64,9 @@ def topics(
 
     from ownbert.unlabelled.topics import topics as run
 
-    given = given_texts(texts or (), text_column, settings.date_column, missing=_NOTHING)
+    given = given_texts(
+        texts or (), ColumnNames(text_column, id=settings.date_column), missing=_NOTHING
+    )
     with counting("texts embedded", quiet=quiet) as progress:
         found = run(
             model,
