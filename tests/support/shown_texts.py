@@ -77,7 +77,7 @@ def entries_to_add(texts: Iterable[str], context: str = "") -> str:
 
 def _paragraphs(template: Path) -> Iterator[str]:
     """The paragraphs of a template of jinja2, each on one line, with ``{}`` for values."""
-    text = re.sub(r"(?s)```.*?```|{%.*?%}", "\n\n", template.read_text(encoding="utf-8"))
+    text = re.sub(r"(?s)```.*?```|{%.*?%}|{#.*?#}", "\n\n", template.read_text(encoding="utf-8"))
     text = re.sub(r"{{.*?}}", "{}", text)
     return (" ".join(block.split()) for block in text.split("\n\n"))
 
