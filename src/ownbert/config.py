@@ -1,10 +1,28 @@
 """The sizes and structure of a network; nothing about training or labels."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ownbert import limits
+from ownbert.checks import (
+    Check,
+    Interval,
+    between,
+    count,
+    each,
+    known,
+    list_of,
+    maybe,
+    number,
+    number_in,
+    one_of,
+    positive,
+    record,
+    truth,
+    up_to,
+    whole,
+)
 from ownbert.errors import InputError, in_short
 
 # "gelu" is the exact one, with erf, as in Transformers; in Google's code it is "gelu_new".
@@ -75,6 +93,30 @@ SIZES = {
 }
 
 
+# Names of classes; the largest sets of labels that are published have about as many.
+MOST_LABELS = 1_000_000
+# Beyond it the slowest angles are zero in float32; models for 8,192 tokens have 160,000.
+_LARGEST_BASE = 1e15
+# With a kernel of three tokens it is even far below this.
+WIDEST_BLUR = 100
+_WIDTH, _LAYERS = count(1, limits.WIDTH), count(1, limits.LAYERS)
+_RATE = number_in(between(0, 1, "[)"))
+_BASE = number_in(Interval(1, _LARGEST_BASE, "(]", f"more than 1 and at most {_LARGEST_BASE:,}"))
+
+
+def _checked(default: Any, check: Check) -> Any:
+    """A field with its check: what is larger is a damaged or hostile file, and would be built until
+    the memory ends."""
+    return field(default=default, metadata={"check": check})
+
+
+def _check_fields(config: Any) -> None:
+    """Raise ``InputError`` for the first field with a value that its check refuses."""
+    for one in fields(config):
+        if "check" in one.metadata:
+            one.metadata["check"](one.name, getattr(config, one.name))
+
+
 @dataclass(frozen=True, slots=True)
 class HeadSpec:
     """A head, with the details in which families differ.
@@ -104,25 +146,27 @@ class HeadSpec:
         dense_dropout: rate before the dense layer, if it is not ``dropout``.
     """
 
-    kind: str
-    pooling: str = "pooler"
-    dense: str | None = None
-    dropout_first: bool = True
-    activation: str | None = None
-    dropout: float | None = None
-    output: int | None = None
-    segments: str | None = None
-    crf: bool = False
-    ngrams: int | None = None
-    dense_bias: bool = True
-    dense_norm: bool = False
-    output_bias: bool = True
-    transform: bool = True
-    tied: bool = True
-    scaled: bool = False
-    dense_dropout: float | None = None
-    features: tuple[int, ...] | None = None
-    feature_size: int = 10
+    kind: str = field(metadata={"check": one_of(*HEADS)})
+    pooling: str = _checked("pooler", one_of("pooler", *POOLINGS))
+    dense: str | None = _checked(None, maybe(one_of(*ACTIVATIONS)))
+    dropout_first: bool = _checked(True, truth)
+    activation: str | None = _checked(None, maybe(one_of(*ACTIVATIONS)))
+    dropout: float | None = _checked(None, maybe(number(0, 1)))
+    output: int | None = _checked(None, maybe(whole(1, MOST_LABELS)))
+    segments: str | None = _checked(None, maybe(one_of(*POOLINGS)))
+    crf: bool = _checked(False, truth)
+    ngrams: int | None = _checked(None, maybe(whole(1, 1 << 23)))
+    dense_bias: bool = _checked(True, truth)
+    dense_norm: bool = _checked(False, truth)
+    output_bias: bool = _checked(True, truth)
+    transform: bool = _checked(True, truth)
+    tied: bool = _checked(True, truth)
+    scaled: bool = _checked(False, truth)
+    dense_dropout: float | None = _checked(None, maybe(number(0, 1)))
+    features: tuple[int, ...] | None = _checked(
+        None, maybe(list_of(whole(1, MOST_LABELS), most=limits.FEATURES))
+    )
+    feature_size: int = _checked(10, whole(1, limits.WIDTH))
 
     def __post_init__(self) -> None:
         if self.features is not None:  # a list in JSON
@@ -131,6 +175,12 @@ class HeadSpec:
     @property
     def needs_pooler(self) -> bool:
         return self.kind in ("nsp", "sop", "classification", "choice") and self.pooling == "pooler"
+
+
+# A head in a config.json.
+HEAD_KEYS = record(
+    {one.name: one.metadata["check"] for one in fields(HeadSpec)}, required=("kind",), closed=True
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,27 +200,17 @@ class SecondReading:
 class Mobile:
     """What MobileBERT (Sun et al. 2020) adds to BERT, by the keys of its ``config.json``."""
 
-    intra_bottleneck_size: int = 128
+    intra_bottleneck_size: int = _checked(128, _WIDTH)
     use_bottleneck: bool = True
     use_bottleneck_attention: bool = False
     key_query_shared_bottleneck: bool = True
-    num_feedforward_networks: int = 4
-    normalization_type: str = "no_norm"
+    num_feedforward_networks: int = _checked(4, count(1, 16))
+    normalization_type: str = _checked("no_norm", known("no_norm", "layer_norm"))
     trigram_input: bool = True
-    classifier_activation: bool = True
+    classifier_activation: bool = _checked(True, truth)
 
     def __post_init__(self) -> None:
-        _require_counts(self, ("intra_bottleneck_size", "num_feedforward_networks"), least=1)
-        if self.normalization_type not in ("no_norm", "layer_norm"):
-            raise InputError(
-                f"normalization_type {self.normalization_type!r} is not known; "
-                "one of no_norm, layer_norm"
-            )
-        if not isinstance(self.classifier_activation, bool):
-            raise InputError(
-                f"classifier_activation is {in_short(self.classifier_activation)}; it must be "
-                "true or false"
-            )
+        _check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,27 +236,19 @@ class Disentangled:
         InputError: values are impossible.
     """
 
-    relative_attention: bool = True
-    pos_att_type: tuple[str, ...] = POSITION_TERMS
-    share_att_key: bool = False
-    position_buckets: int = 0
-    max_relative_positions: int = 512
-    norm_rel_ebd: bool = False
-    conv_kernel_size: int = 0
-    conv_groups: int = 1
-    conv_act: str = "tanh"
-    legacy: bool = True
+    relative_attention: bool = _checked(True, truth)
+    pos_att_type: tuple[str, ...] = _checked(POSITION_TERMS, each(known(*POSITION_TERMS)))
+    share_att_key: bool = _checked(False, truth)
+    position_buckets: int = _checked(0, count(0, limits.LENGTH))
+    max_relative_positions: int = _checked(512, count(1, limits.LENGTH))
+    norm_rel_ebd: bool = _checked(False, truth)
+    conv_kernel_size: int = _checked(0, count(0, 1_024))
+    conv_groups: int = _checked(1, _WIDTH)
+    conv_act: str = _checked("tanh", known(*ACTIVATIONS))
+    legacy: bool = _checked(True, truth)
 
     def __post_init__(self) -> None:
-        _require_counts(self, ("max_relative_positions", "conv_groups"), least=1)
-        _require_counts(self, ("position_buckets", "conv_kernel_size"), least=0)
-        for name in ("relative_attention", "share_att_key", "norm_rel_ebd", "legacy"):
-            if not isinstance(getattr(self, name), bool):
-                raise InputError(
-                    f"{name} is {in_short(getattr(self, name))}; it must be true or false"
-                )
-        for term in self.pos_att_type:
-            _require_known("pos_att_type", term, POSITION_TERMS)
+        _check_fields(self)
         object.__setattr__(self, "pos_att_type", tuple(dict.fromkeys(self.pos_att_type)))
         if self.position_buckets == 1:
             raise InputError("position_buckets is 1; it must be at least 2, or -1 for none")
@@ -224,7 +256,6 @@ class Disentangled:
             raise InputError(
                 f"conv_kernel_size is {self.conv_kernel_size}; it must be an odd number, or 0"
             )
-        _require_known("conv_act", self.conv_act, ACTIVATIONS)
 
     @property
     def terms(self) -> tuple[str, ...]:
@@ -249,7 +280,7 @@ class Image:
 
     size: tuple[int, int]
     patch: tuple[int, int]
-    channels: int = 3
+    channels: int = _checked(3, count(1, 4_096))
 
     def __post_init__(self) -> None:
         for name in ("size", "patch"):
@@ -261,7 +292,7 @@ class Image:
                     f"and at most {limits.PIXELS:,}"
                 )
             object.__setattr__(self, name, pair)
-        _require_counts(self, ("channels",), least=1)
+        _check_fields(self)
         for pixels, patch, name in zip(self.size, self.patch, ("height", "width"), strict=True):
             if pixels % patch:
                 raise InputError(
@@ -311,67 +342,6 @@ T5_STRUCTURE: Mapping[str, Any] = {
     "drop_everywhere": True,
 }
 
-_FROM_ONE = (
-    "longest_distance",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "embedding_size",
-    "num_hidden_groups",
-    "inner_group_num",
-    "global_attn_every_n_layers",
-)
-_FROM_ZERO = (
-    "local_attention",
-    "type_vocab_size",
-    "position_offset",
-    "task_type_vocab_size",
-    "chunk_size_feed_forward",
-)
-# What is larger is a damaged or hostile file, and would be built until the memory ends.
-_MOST = {
-    "vocab_size": limits.VOCABULARY,
-    "hidden_size": limits.WIDTH,
-    "num_hidden_layers": limits.LAYERS,
-    "num_attention_heads": limits.WIDTH,
-    "intermediate_size": 4 * limits.WIDTH,
-    "max_position_embeddings": limits.LENGTH,
-    "embedding_size": limits.WIDTH,
-    "num_hidden_groups": limits.LAYERS,
-    "inner_group_num": limits.LAYERS,
-    "type_vocab_size": limits.WIDTH,
-    "position_offset": limits.LENGTH,
-    "task_type_vocab_size": limits.WIDTH,
-    "intra_bottleneck_size": limits.WIDTH,
-    "num_feedforward_networks": 16,
-    "local_attention": limits.LENGTH,
-    "longest_distance": limits.LENGTH,
-    "global_attn_every_n_layers": limits.LAYERS,
-    "head_width": limits.WIDTH,
-    "relative_buckets": limits.LENGTH,
-    "relative_max_distance": limits.LENGTH,
-    "channels": 4_096,
-    "position_buckets": limits.LENGTH,
-    "max_relative_positions": limits.LENGTH,
-    "conv_kernel_size": 1_024,
-    "conv_groups": limits.WIDTH,
-}
-# Names of classes; the largest sets of labels that are published have about as many.
-MOST_LABELS = 1_000_000
-_MAY_BE_NONE = (
-    "embedding_size",
-    "num_hidden_groups",
-    "local_attention",
-    "longest_distance",
-    "head_width",
-)
-# Beyond it the slowest angles are zero in float32; models for 8,192 tokens have 160,000.
-_LARGEST_BASE = 1e15
-# With a kernel of three tokens it is even far below this.
-WIDEST_BLUR = 100
-_RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "activation_dropout")
 # Fields of text models only, and their values in an image model.
 _TEXT_ONLY = {
     "vocab_size": 0,
@@ -443,28 +413,28 @@ class EncoderConfig:
     """
 
     vocab_size: int
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    initializer_range: float = 0.02
-    layer_norm_eps: float = 1e-12
+    hidden_size: int = _checked(768, _WIDTH)
+    num_hidden_layers: int = _checked(12, _LAYERS)
+    num_attention_heads: int = _checked(12, _WIDTH)
+    intermediate_size: int = _checked(3072, count(1, 4 * limits.WIDTH))
+    hidden_act: str = _checked("gelu", known(*ACTIVATIONS))
+    hidden_dropout_prob: float = _checked(0.1, _RATE)
+    attention_probs_dropout_prob: float = _checked(0.1, _RATE)
+    max_position_embeddings: int = _checked(512, count(1, limits.LENGTH))
+    type_vocab_size: int = _checked(2, count(0, limits.WIDTH))
+    initializer_range: float = _checked(0.02, number_in(positive))
+    layer_norm_eps: float = _checked(1e-12, number_in(positive))
     pad_token_id: int = 0
-    position_embedding_type: str = "absolute"
-    position_offset: int = 0
-    embedding_size: int | None = None
-    task_type_vocab_size: int = 0
+    position_embedding_type: str = _checked("absolute", known(*POSITIONS))
+    position_offset: int = _checked(0, count(0, limits.LENGTH))
+    embedding_size: int | None = _checked(None, maybe(_WIDTH))
+    task_type_vocab_size: int = _checked(0, count(0, limits.WIDTH))
     is_decoder: bool = False
     add_cross_attention: bool = False
     pruned_heads: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    chunk_size_feed_forward: int = 0
-    num_hidden_groups: int | None = None
-    inner_group_num: int = 1
+    chunk_size_feed_forward: int = _checked(0, count(0, limits.COUNT))
+    num_hidden_groups: int | None = _checked(None, maybe(_LAYERS))
+    inner_group_num: int = _checked(1, _LAYERS)
     drop_attention_output: bool = True
     drop_feed_forward_output: bool = True
     scale_relative_positions: bool = True
@@ -474,26 +444,26 @@ class EncoderConfig:
     norm_embeddings: bool = True
     scale_embeddings: bool = False
     first_norm: bool = True
-    norm_type: str = "layer_norm"
+    norm_type: str = _checked("layer_norm", known(*NORMS))
     norm_bias: bool = True
     qkv_bias: bool = True
     output_bias: bool = True
-    head_width: int | None = None
-    qk_scale: float | None = None
-    local_attention: int | None = None
-    global_attn_every_n_layers: int = 1
-    rotary_base: float = 10_000.0
-    local_rotary_base: float | None = None
-    relative_buckets: int = 32
-    relative_max_distance: int = 128
+    head_width: int | None = _checked(None, maybe(count(0, limits.WIDTH)))
+    qk_scale: float | None = _checked(None, maybe(number_in(positive)))
+    local_attention: int | None = _checked(None, maybe(count(0, limits.LENGTH)))
+    global_attn_every_n_layers: int = _checked(1, _LAYERS)
+    rotary_base: float = _checked(10_000.0, _BASE)
+    local_rotary_base: float | None = _checked(None, maybe(_BASE))
+    relative_buckets: int = _checked(32, count(0, limits.LENGTH))
+    relative_max_distance: int = _checked(128, count(0, limits.LENGTH))
     gated_feed_forward: bool = False
     feed_forward_bias: bool = True
-    activation_dropout: float = 0.0
+    activation_dropout: float = _checked(0.0, _RATE)
     attention_rate_on_output: bool = False
-    layer_gate: str | None = None
-    attention_blur: float | None = None
+    layer_gate: str | None = _checked(None, maybe(known(*LAYER_GATES)))
+    attention_blur: float | None = _checked(None, maybe(number_in(up_to(WIDEST_BLUR))))
     drop_output: bool = False
-    longest_distance: int | None = None
+    longest_distance: int | None = _checked(None, maybe(count(1, limits.LENGTH)))
     mask_vector: bool = False
     drop_everywhere: bool = False
     disentangled: Disentangled | None = None
@@ -501,15 +471,14 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         if self.image is None:
-            _require_counts(self, ("vocab_size",), least=1)
+            count(1, limits.VOCABULARY)("vocab_size", self.vocab_size)
             if self.pad_token_id not in range(self.vocab_size):
                 raise InputError(
                     f"pad_token_id {self.pad_token_id} is outside vocab_size {self.vocab_size}"
                 )
         else:
             self._check_image(self.image)
-        _require_counts(self, _FROM_ONE, least=1, may_be_none=_MAY_BE_NONE)
-        _require_counts(self, _FROM_ZERO, least=0, may_be_none=_MAY_BE_NONE)
+        _check_fields(self)
         if self.head_width is None and self.attention_size % self.num_attention_heads:
             name = (
                 "hidden_size"
@@ -520,14 +489,11 @@ class EncoderConfig:
                 f"{name} {self.attention_size} cannot be shared by num_attention_heads "
                 f"{self.num_attention_heads}: it must be a multiple"
             )
-        if self.num_attention_heads * self.head_size > _MOST["hidden_size"]:
+        if self.num_attention_heads * self.head_size > limits.WIDTH:
             raise InputError(
                 f"num_attention_heads {self.num_attention_heads} of {self.head_size} channels are "
-                f"more than {_MOST['hidden_size']:,} together"
+                f"more than {limits.WIDTH:,} together"
             )
-        _require_known("hidden_act", self.hidden_act, ACTIVATIONS)
-        _require_known("position_embedding_type", self.position_embedding_type, POSITIONS)
-        _require_known("norm_type", self.norm_type, NORMS)
         if self.relative_buckets < 4 or self.relative_max_distance <= self.relative_buckets // 2:
             raise InputError(
                 f"relative_buckets is {self.relative_buckets} and relative_max_distance "
@@ -539,38 +505,17 @@ class EncoderConfig:
                 "position_embedding_type 'rotary' needs an even head size; hidden_size "
                 f"{self.hidden_size} / num_attention_heads {self.num_attention_heads} is odd"
             )
-        for name in _RATES:
-            if not 0 <= _number(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be in [0, 1)")
-        for name in ("initializer_range", "layer_norm_eps"):
-            if not _number(self, name) > 0:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be more than 0")
         if self.position_offset >= self.max_position_embeddings:
             raise InputError(
                 f"position_offset {self.position_offset} leaves no positions of "
                 f"max_position_embeddings {self.max_position_embeddings}"
             )
-        if self.qk_scale is not None and not _number(self, "qk_scale") > 0:
-            raise InputError(f"qk_scale is {self.qk_scale}; it must be more than 0")
-        for name in ("rotary_base", "local_rotary_base"):
-            value = getattr(self, name)
-            if value is not None and not 1 < _number(self, name) <= _LARGEST_BASE:
-                raise InputError(
-                    f"{name} is {in_short(value)}; it must be more than 1 and at most "
-                    f"{_LARGEST_BASE:,}"
-                )
-        if self.mobile is not None and (self.norm_first or self.activation_dropout):
-            raise InputError("mobile goes with neither norm_first nor activation_dropout")
-        if self.mobile is not None and (self.gated_feed_forward or not self.norm_bias):
-            raise InputError("mobile goes with neither gated_feed_forward nor norm_bias false")
-        if self.mobile is not None and self.position_embedding_type == "transformer_xl":
-            raise InputError("mobile does not go with position_embedding_type 'transformer_xl'")
-        if self.mobile is not None and (self.head_width or self.norm_type != "layer_norm"):
-            raise InputError("mobile goes with neither head_width nor norm_type")
         if self.local_attention is not None and self.num_hidden_groups is not None:
             raise InputError(
                 "local_attention does not go with num_hidden_groups: shared blocks are of one kind"
             )
+        if self.mobile is not None:
+            self._check_mobile()
         if self.disentangled is not None:
             self._check_disentangled(self.disentangled)
         if self.add_cross_attention and not self.is_decoder:
@@ -580,31 +525,33 @@ class EncoderConfig:
                 f"num_hidden_groups {self.num_hidden_groups} is more than num_hidden_layers "
                 f"{self.num_hidden_layers}"
             )
-        if self.num_blocks > _MOST["num_hidden_layers"]:
+        if self.num_blocks > limits.LAYERS:
             raise InputError(
                 f"num_hidden_groups {self.num_hidden_groups} times inner_group_num "
-                f"{self.inner_group_num} is more than {_MOST['num_hidden_layers']:,} blocks"
+                f"{self.inner_group_num} is more than {limits.LAYERS:,} blocks"
             )
         self._check_sesame()
         object.__setattr__(self, "pruned_heads", self._checked_heads())
 
+    def _check_mobile(self) -> None:
+        if self.norm_first or self.activation_dropout:
+            raise InputError("mobile goes with neither norm_first nor activation_dropout")
+        if self.gated_feed_forward or not self.norm_bias:
+            raise InputError("mobile goes with neither gated_feed_forward nor norm_bias false")
+        if self.position_embedding_type == "transformer_xl":
+            raise InputError("mobile does not go with position_embedding_type 'transformer_xl'")
+        if self.head_width or self.norm_type != "layer_norm":
+            raise InputError("mobile goes with neither head_width nor norm_type")
+
     def _check_sesame(self) -> None:
         """``layer_gate`` and ``attention_blur``."""
-        if self.layer_gate is not None:
-            _require_known("layer_gate", self.layer_gate, LAYER_GATES)
-            if self.final_norm:
-                raise InputError(
-                    "layer_gate does not go with final_norm: the norm after the last layer would "
-                    "undo its gate"
-                )
-        if self.attention_blur is not None:
-            if not 0 < _number(self, "attention_blur") <= WIDEST_BLUR:
-                raise InputError(
-                    f"attention_blur is {in_short(self.attention_blur)}; it must be more than 0 "
-                    f"and at most {WIDEST_BLUR}"
-                )
-            if self.image is not None:
-                raise InputError("attention_blur is for texts: patches in a row are no neighbours")
+        if self.layer_gate is not None and self.final_norm:
+            raise InputError(
+                "layer_gate does not go with final_norm: the norm after the last layer would undo "
+                "its gate"
+            )
+        if self.attention_blur is not None and self.image is not None:
+            raise InputError("attention_blur is for texts: patches in a row are no neighbours")
         for name in ("layer_gate", "attention_blur"):
             if getattr(self, name) is not None and self.mask_vector:
                 raise InputError(
@@ -735,8 +682,7 @@ class EncoderConfig:
     @classmethod
     def of_size(cls, size: str, *, vocab_size: int, **changes) -> "EncoderConfig":
         """A config of one of the published ``SIZES``; ``changes`` override any field."""
-        if size not in SIZES:
-            raise InputError(f"size {size!r} is not known; one of {', '.join(SIZES)}")
+        known(*SIZES)("size", size)
         layers, hidden, heads = SIZES[size]
         config = cls(
             vocab_size=vocab_size,
@@ -746,31 +692,3 @@ class EncoderConfig:
             intermediate_size=4 * hidden,
         )
         return replace(config, **changes)
-
-
-def _require_counts(
-    config: object, names: tuple[str, ...], *, least: int, may_be_none: tuple[str, ...] = ()
-) -> None:
-    """``InputError`` unless these fields are integers and at least ``least``."""
-    for name in names:
-        value = getattr(config, name)
-        if value is None and name in may_be_none:
-            continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InputError(
-                f"{name} is {in_short(value)}; it must be a whole number, at least {least}"
-            )
-        if value > (most := _MOST.get(name, value)):
-            raise InputError(f"{name} is {in_short(value)}; it must be at most {most:,}")
-
-
-def _number(config: object, name: str) -> float:
-    value = getattr(config, name)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise InputError(f"{name} is {in_short(value)}; it must be a number")
-    return value
-
-
-def _require_known(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InputError(f"{name} {in_short(value)} is not known; one of {', '.join(known)}")

@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, AnyStr, BinaryIO, cast
 
+from ownbert.checks import Check
 from ownbert.encodings import (
     UTF8,
     current_encoding,
@@ -24,7 +25,6 @@ from ownbert.encodings import (
     likely_encoding,
 )
 from ownbert.errors import InputError
-from ownbert.schema import Check
 
 GZIP_MAGIC = b"\x1f\x8b"
 UTF8_BOM = b"\xef\xbb\xbf"
@@ -250,7 +250,7 @@ def read_json(
         path: the file, UTF-8.
         kind: what the value must be: dict, list, or object for anything.
         missing: returned if there is no such file; by default that is an error.
-        check: what its keys must hold, see ``ownbert.schema``.
+        check: what its keys must hold, see ``ownbert.checks``.
         pipe: whether the user may give a pipe instead of a file.
 
     Raises:

@@ -1,13 +1,14 @@
 """Settings: how a recipe declares them, and how a recipe file, dotted overrides and options, in
 this order, change them; and back to YAML.
 
-A recipe is a frozen dataclass of sections, each a frozen dataclass of settings. Help, panel and
-valid values of a setting are declared beside its default; the command line is generated from them.
+A recipe is a frozen dataclass of sections, each a frozen dataclass of settings; a command has such
+dataclasses too. Help, panel and valid values of a setting are declared beside its default; the
+command line is generated from them.
 """
 
 import difflib
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -15,23 +16,25 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
+from ownbert.checks import Check
 from ownbert.errors import InputError, in_short
 from ownbert.files import parse_yaml, read_yaml
 
 T = TypeVar("T")
-# Takes the dotted name of a setting and a value; raises ``InputError`` if it is not valid.
-Check = Callable[[str, Any], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What a recipe declares of a setting beside its type and default.
+    """What is declared of a setting beside its type and default.
 
     Args:
         help: its text in ``--help``.
         panel: the box in ``--help`` that shows it.
-        shown: the default in ``--help``, if it depends on the data or the model.
-        option: its name on the command line, if not that in the recipe.
+        shown: the default in ``--help``, if it depends on the data or the model; False: none.
+        option: its name on the command line, if not that of the field; several with blanks between
+            them, ``--on/--off`` for both values of a switch.
+        metavar: what stands for its value in ``--help``.
+        hidden: whether ``--help`` leaves it out.
         path: whether it is a file or folder.
         check: refuses invalid values; None is always valid.
         resumable: whether a resumed run may have another value.
@@ -40,8 +43,10 @@ class Setting:
 
     help: str = ""
     panel: str | None = None
-    shown: str | None = None
+    shown: str | bool | None = None
     option: str | None = None
+    metavar: str | None = None
+    hidden: bool = False
     path: bool = False
     check: Check | None = None
     resumable: bool = False
@@ -49,6 +54,11 @@ class Setting:
     # Filled in by ``settings_of``.
     default: Any = None
     type: Any = None
+
+    def flags(self, name: str) -> list[str]:
+        """Its names on the command line, where the field is called ``name``."""
+        last = name.rpartition(".")[2]
+        return self.option.split() if self.option else [f"--{last.replace('_', '-')}"]
 
     def in_command(self, command: str) -> "Setting":
         return replace(self, **self.commands.get(command, {}))
@@ -103,60 +113,6 @@ def validate(section: Any, name: str = "") -> None:
         about, value = f.metadata.get("setting"), getattr(section, f.name)
         if about is not None and about.check is not None and value is not None:
             about.check(f"{name}.{f.name}" if name else f.name, value)
-
-
-def _must_be(valid: Callable[[Any], bool], wanted: str) -> Check:
-    def check(name: str, value: Any) -> None:
-        if not valid(value):
-            raise InputError(f"{name} is {in_short(value)}; it must be {wanted}")
-
-    return check
-
-
-def _grouped(number: float) -> str:
-    return f"{number:g}" if isinstance(number, float) else f"{number:,}"
-
-
-def up_to(most: float) -> Check:
-    """A check that a value is positive and not more than ``most`` (see ``ownbert.limits``)."""
-    return _must_be(lambda value: 0 < value <= most, f"more than 0 and at most {_grouped(most)}")
-
-
-positive = _must_be(lambda value: value > 0, "more than 0")
-
-
-def between(low: float, high: float, ends: str = "()") -> Check:
-    """A check that a value is between two numbers.
-
-    Args:
-        ends: for each end a bracket if it is included, a parenthesis if not.
-    """
-
-    def valid(value: Any) -> bool:
-        try:
-            above = value >= low if ends[0] == "[" else value > low
-            return above and (value <= high if ends[1] == "]" else value < high)
-        except TypeError:  # in Python anything may be given
-            return False
-
-    interval = f"in {ends[0]}{_grouped(low)}, {_grouped(high)}{ends[1]}"
-    return _must_be(valid, f"between {low} and {high}" if ends == "()" else interval)
-
-
-def one_of(*allowed: str) -> Check:
-    def check(name: str, value: str) -> None:
-        if value not in allowed:
-            raise InputError(f"{name} is {in_short(value)}; one of {', '.join(allowed)}")
-
-    return check
-
-
-def each(check: Check) -> Check:
-    def check_all(name: str, values: Sequence[Any]) -> None:
-        for value in values:
-            check(name, value)
-
-    return check_all
 
 
 def resolve(

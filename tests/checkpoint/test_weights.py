@@ -17,9 +17,9 @@ from ownbert.checkpoint import describe, load
 from ownbert.checkpoint.weights import read_weights
 from ownbert.config import HeadSpec
 from ownbert.errors import InputError
-from ownbert.inference.embedding.packed_encoder import PackedEncoder
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import truncated_normal_
+from ownbert.run.packed_encoder import PackedEncoder
 from support.tiny import LABELS, made, parameters, same
 
 

@@ -13,6 +13,7 @@ from tests.support.tiny import TOKENIZER, change_config, change_weights, made
 
 from ownbert import hf
 from ownbert.checkpoint import load
+from ownbert.checks import dict_of, either, list_of, maybe, number, one_of, record, text, whole
 from ownbert.corpus.store import Store
 from ownbert.errors import InputError
 from ownbert.files import inside, parse_yaml, read_json
@@ -21,7 +22,6 @@ from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import list_members
 from ownbert.inspect.overview.describe import describe
 from ownbert.inspect.trace.worked_example import trace_attention
-from ownbert.schema import dict_of, either, list_of, maybe, number, one_of, record, text, whole
 from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
 from ownbert.text.tokenizer import Tokenizer
 

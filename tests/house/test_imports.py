@@ -13,6 +13,7 @@ import ownbert
 SOURCE = Path(ownbert.__file__).parent
 # What each part may import of the others; the parts below all of them are for everyone.
 EVERYONE = {
+    "checks",
     "encodings",
     "errors",
     "files",
@@ -21,14 +22,15 @@ EVERYONE = {
     "hub",
     "language",
     "limits",
+    "protobuf",
     "resumable_file",
-    "schema",
     "settings",
     "terminal",
     "threads",
     "time_limit",
 }
 ALLOWED = {
+    "checks": set(),
     "encodings": set(),
     "errors": set(),
     "files": set(),
@@ -37,8 +39,8 @@ ALLOWED = {
     "hub": set(),
     "language": set(),
     "limits": set(),
+    "protobuf": set(),
     "resumable_file": set(),
-    "schema": set(),
     "settings": set(),
     "terminal": set(),
     "threads": set(),
@@ -55,14 +57,14 @@ ALLOWED = {
     "checkpoint": {"config", "families", "nn", "text"},
     "hf": {"config", "batches", "families", "nn", "text", "checkpoint"},
     "train": {"config", "batches", "nn", "objectives"},
-    "run": {"config", "text", "nn", "objectives", "checkpoint", "train"},
+    "run": {"config", "text", "batches", "nn", "objectives", "checkpoint", "train"},
     "tasks": {"config", "text", "nn", "objectives", "checkpoint", "train"}
     | {"tables", "images", "batches"},
     "views": {"batches", "corpus"},
     "inference": {"config", "text", "nn", "checkpoint", "train", "run", "tasks", "views"}
     | {"tables", "images", "batches", "corpus"},
     "pretraining": {"config", "text", "nn", "objectives", "checkpoint", "train", "run"}
-    | {"batches", "corpus", "inference"},
+    | {"batches", "corpus"},
     "finetuning": {"config", "text", "nn", "objectives", "checkpoint", "train", "run", "tasks"}
     | {"tables", "images", "batches", "corpus", "inference", "pretraining", "views"},
     "fitting": {"config", "checkpoint", "train", "run", "tasks", "views", "inference"}

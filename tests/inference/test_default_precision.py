@@ -23,12 +23,13 @@ from ownbert.checkpoint import describe, load
 from ownbert.checkpoint.agreement import agrees
 from ownbert.exporting.export import copy_beside
 from ownbert.exporting.quantize import quantize
+from ownbert.finetuning.answers_check import check_answers
 from ownbert.hf.loading import load as load_with_api
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.compute import Compute
 from ownbert.inference.open_folder import open_folder, settled
-from ownbert.inference.precision_check import EACH_AGREES, check_answers, check_vectors
 from ownbert.language import translated
+from ownbert.run.precision_check import EACH_AGREES, check_vectors
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.forward import batched_forward as forward
 from support.cli import refusal, run_cli

@@ -40,9 +40,11 @@ def messages() -> set[str]:
 
 
 def prose(module: str) -> set[str]:
-    """What stands between the values in the sentences of a module, without its documentation."""
+    """What stands between the values in the sentences of a module or of a template of jinja2,
+    without its documentation."""
     found = set()
-    for text in _strings(_trees()[SOURCE / module]):
+    path = SOURCE / module
+    for text in _paragraphs(path) if path.suffix != ".py" else _strings(_trees()[path]):
         for piece in _NAMED_VALUE.sub("{}", text).split("{}"):
             if _PROSE.search(piece) and not _MARKUP.search(piece):
                 found.add(piece.strip())
@@ -50,14 +52,15 @@ def prose(module: str) -> set[str]:
 
 
 def modules() -> list[str]:
-    """All modules, by their paths."""
-    return sorted(str(path.relative_to(SOURCE)) for path in _trees())
+    """All modules and templates of jinja2, by their paths."""
+    paths = [*_trees(), *SOURCE.rglob("*.md"), *SOURCE.rglob("parts.html")]
+    return sorted(str(path.relative_to(SOURCE)) for path in paths)
 
 
 @cache
 def words() -> set[str]:
     """All words of the source code."""
-    texts = [path.read_text(encoding="utf-8") for path in _trees()]
+    texts = [(SOURCE / name).read_text(encoding="utf-8") for name in modules()]
     return {word for text in texts for word in re.findall("[a-zA-Z]+", text)}
 
 
@@ -70,6 +73,13 @@ def entries_to_add(texts: Iterable[str], context: str = "") -> str:
         named = [f"{key} {json.dumps(strings[key], ensure_ascii=False)}" for key in strings]
         lines += ["", *(named if context else named[1:])]
     return "\n".join(lines)
+
+
+def _paragraphs(template: Path) -> Iterator[str]:
+    """The paragraphs of a template of jinja2, each on one line, with ``{}`` for values."""
+    text = re.sub(r"(?s)```.*?```|{%.*?%}|{#.*?#}", "\n\n", template.read_text(encoding="utf-8"))
+    text = re.sub(r"{{.*?}}", "{}", text)
+    return (" ".join(block.split()) for block in text.split("\n\n"))
 
 
 def _strings(tree: ast.AST) -> Iterator[str]:

@@ -24,11 +24,11 @@ from ownbert import limits
 from ownbert.bulk.input_parts import InputFile, InputPart, list_input_files, split_file
 from ownbert.bulk.part_worker import BulkJob, PartWorker
 from ownbert.bulk.parts_folder import PartsFolder
+from ownbert.checks import between
 from ownbert.corpus.workers import cores
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
 from ownbert.inference.compute import Compute
-from ownbert.settings import between
 from ownbert.tables.columns import ColumnNames
 
 Progress = Callable[[int], None]

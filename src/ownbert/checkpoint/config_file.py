@@ -6,10 +6,7 @@ from typing import Any
 
 from ownbert import limits
 from ownbert.checkpoint.model_files import AGREEMENT_KEY, QUANTIZED_KEY, read_model_json
-from ownbert.config import ACTIVATIONS, HEADS, LAYER_GATES, MOST_LABELS, POOLINGS
-from ownbert.families import all_families, marian
-from ownbert.families.bert import BERT
-from ownbert.schema import (
+from ownbert.checks import (
     Check,
     anything,
     dict_of,
@@ -24,36 +21,13 @@ from ownbert.schema import (
     truth,
     whole,
 )
+from ownbert.config import HEAD_KEYS, HEADS, LAYER_GATES, MOST_LABELS
+from ownbert.families import all_families, marian
+from ownbert.families.bert import BERT
 
 _LARGEST = 2**63 - 1  # EncoderConfig has narrower bounds, and messages for them
 _WHOLE = whole(-_LARGEST, _LARGEST)
 _NUMBER = number(-1e300, 1e300)
-_MOST_NGRAMS = 1 << 23
-_HEAD = record(
-    {
-        "kind": one_of(*HEADS),
-        "pooling": one_of("pooler", *POOLINGS),
-        "dense": maybe(one_of(*ACTIVATIONS)),
-        "dropout_first": truth,
-        "activation": maybe(one_of(*ACTIVATIONS)),
-        "dropout": maybe(number(0, 1)),
-        "output": maybe(whole(1, MOST_LABELS)),
-        "segments": maybe(one_of(*POOLINGS)),
-        "crf": truth,
-        "ngrams": maybe(whole(1, _MOST_NGRAMS)),
-        "dense_bias": truth,
-        "dense_norm": truth,
-        "output_bias": truth,
-        "features": maybe(list_of(whole(1, MOST_LABELS), most=limits.FEATURES)),
-        "feature_size": whole(1, limits.WIDTH),
-        "transform": truth,
-        "tied": truth,
-        "scaled": truth,
-        "dense_dropout": maybe(number(0, 1)),
-    },
-    required=("kind",),
-    closed=True,
-)
 _TAGS = dict_of(list_of(text, most=MOST_LABELS), most=limits.FEATURES)
 _TASK = record(
     {
@@ -113,7 +87,7 @@ _KEYS: dict[str, Check] = {
     "tie_word_embeddings": maybe(truth),
     "dtype": maybe(text),
     "torch_dtype": maybe(text),
-    "ownbert_heads": maybe(list_of(_HEAD, most=len(HEADS))),
+    "ownbert_heads": maybe(list_of(HEAD_KEYS, most=len(HEADS))),
     "ownbert_pooler": truth,
     "ownbert_position_embedding_type": maybe(text),
     "ownbert_max_position_embeddings": _WHOLE,

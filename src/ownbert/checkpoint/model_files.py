@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ownbert.checks import Check, dict_of, record, text
 from ownbert.errors import InputError, MissingError
 from ownbert.files import checksum, inside, read_json
-from ownbert.schema import Check, dict_of, record, text
 
 CONFIG = "config.json"
 # Of a folder of ``fit``, which may have linear models and no network.

@@ -10,7 +10,7 @@ leveldb/doc/table_format.md.
 
 import math
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ownbert.errors import InputError, in_short
 from ownbert.files import refuse_unreadable
+from ownbert.protobuf import DamagedError, Reader
 
 INDEX = ".index"
 _MAGIC, _FOOTER = 0xDB4775248B80FB57, 48
@@ -36,10 +37,6 @@ _DTYPES = {
     14: torch.bfloat16,
     19: torch.float16,
 }
-
-
-class _DamagedError(Exception):
-    """What is wrong with a file, without its name."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ def read_bundle(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor
     refuse_unreadable(path)
     try:
         shards, entries = _read_index(path)
-    except _DamagedError as error:
+    except DamagedError as error:
         raise InputError(f"{path} is damaged or no TensorFlow checkpoint: {error}") from None
     entries = {name: entry for name, entry in entries.items() if wanted(name)}
     tensors = {}
@@ -78,7 +75,7 @@ def read_bundle(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor
         own = {name: entry for name, entry in entries.items() if entry.shard == shard}
         try:
             tensors |= _read_data(data, own)
-        except _DamagedError as error:
+        except DamagedError as error:
             raise InputError(f"{data} is damaged or not of its index: {error}") from None
     return {name: tensors[name] for name in entries}
 
@@ -89,11 +86,11 @@ def _read_data(path: Path, entries: dict[str, _Entry]) -> dict[str, Tensor]:
     with path.open("rb") as file:
         for name, entry in sorted(entries.items(), key=lambda item: item[1].offset):
             if entry.dtype not in _DTYPES:
-                raise _DamagedError(
+                raise DamagedError(
                     f"tensor {in_short(name)} is of an element type that is not read"
                 )
             if entry.offset < end or entry.offset + entry.size > length:
-                raise _DamagedError(
+                raise DamagedError(
                     f"tensor {in_short(name)} has {entry.size:,} bytes from {entry.offset:,} on, "
                     f"and the file {length:,}"
                 )
@@ -101,7 +98,7 @@ def _read_data(path: Path, entries: dict[str, _Entry]) -> dict[str, Tensor]:
             file.seek(entry.offset)
             data = file.read(entry.size)
             if _masked(crc32c(data)) != entry.checksum:
-                raise _DamagedError(f"tensor {in_short(name)} does not have its checksum")
+                raise DamagedError(f"tensor {in_short(name)} does not have its checksum")
             dtype = _DTYPES[entry.dtype]
             flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0)
             found[name] = flat.to(dtype).reshape(entry.shape)
@@ -112,99 +109,58 @@ def _read_index(path: Path) -> tuple[int, dict[str, _Entry]]:
     """The number of shards, and the entries of tensors by name."""
     size = path.stat().st_size
     if not _FOOTER <= size <= _LARGEST_INDEX:
-        raise _DamagedError(f"it has {size:,} bytes")
+        raise DamagedError(f"it has {size:,} bytes")
     data = path.read_bytes()
     if struct.unpack("<Q", data[-8:])[0] != _MAGIC:
-        raise _DamagedError("it does not end as a table does")
-    footer = _Reader(data[-_FOOTER:])
-    _block(data, *footer.handle())  # names of further blocks, of which there are none
+        raise DamagedError("it does not end as a table does")
+    footer = Reader(data[-_FOOTER:])
+    _block(data, *_handle(footer))  # names of further blocks, of which there are none
     shards, entries = 0, {}
-    for _, value in _block(data, *footer.handle()):
-        for key, entry in _block(data, *_Reader(value).handle()):
+    for _, value in _block(data, *_handle(footer)):
+        for key, entry in _block(data, *_handle(Reader(value))):
             if not key:
                 shards = _read_header(entry)
                 continue
             try:
                 name = key.decode()
             except UnicodeDecodeError:
-                raise _DamagedError("a name is no text") from None
+                raise DamagedError("a name is no text") from None
             if name in entries:
-                raise _DamagedError(f"tensor {in_short(name)} is there twice")
+                raise DamagedError(f"tensor {in_short(name)} is there twice")
             entries[name] = _read_entry(name, entry)
     if not shards:
-        raise _DamagedError("it has no header")
+        raise DamagedError("it has no header")
     for name, entry in entries.items():
         if entry.shard >= shards:
-            raise _DamagedError(f"tensor {in_short(name)} is in file {entry.shard} of {shards}")
+            raise DamagedError(f"tensor {in_short(name)} is in file {entry.shard} of {shards}")
     return shards, entries
 
 
-class _Reader:
-    """Bytes from the front, none beyond the end."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 0
-
-    @property
-    def more(self) -> bool:
-        return self.at < len(self.data)
-
-    def take(self, count: int) -> bytes:
-        left = len(self.data) - self.at
-        if count > left:
-            raise _DamagedError(f"{count:,} bytes are to follow, and {left:,} do")
-        self.at += count
-        return self.data[self.at - count : self.at]
-
-    def varint(self) -> int:
-        """A whole number of at most 64 bits, seven in each byte, the lowest first."""
-        value = 0
-        for shift in range(0, 70, 7):
-            byte = self.take(1)[0]
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value & (2**64 - 1)
-        raise _DamagedError("a number does not end")
-
-    def handle(self) -> tuple[int, int]:
-        """Where a block begins, and its size."""
-        return self.varint(), self.varint()
-
-    def fields(self) -> Iterator[tuple[int, int | bytes]]:
-        """The fields of a protocol buffer: their numbers and values."""
-        while self.more:
-            tag = self.varint()
-            number, kind = tag >> 3, tag & 7
-            if kind == 0:
-                yield number, self.varint()
-            elif kind == 2:
-                yield number, self.take(self.varint())
-            elif kind in (1, 5):
-                yield number, int.from_bytes(self.take(8 if kind == 1 else 4), "little")
-            else:
-                raise _DamagedError(f"a field is of kind {kind}")
+def _handle(reader: Reader) -> tuple[int, int]:
+    """Where a block begins, and its size."""
+    return reader.varint(), reader.varint()
 
 
 def _block(data: bytes, offset: int, size: int) -> list[tuple[bytes, bytes]]:
     """Keys and values of a block, which share the beginnings of keys with those before them."""
     if offset + size + 5 > len(data) - _FOOTER:
-        raise _DamagedError(f"a block has {size:,} bytes from {offset:,} on, and it {len(data):,}")
+        raise DamagedError(f"a block has {size:,} bytes from {offset:,} on, and it {len(data):,}")
     content, trailer = data[offset : offset + size], data[offset + size : offset + size + 5]
     if _masked(crc32c(content + trailer[:1])) != struct.unpack("<I", trailer[1:])[0]:
-        raise _DamagedError("a block does not have its checksum")
+        raise DamagedError("a block does not have its checksum")
     if trailer[0]:
-        raise _DamagedError("its blocks are compressed; save it again without compression")
+        raise DamagedError("its blocks are compressed; save it again without compression")
     if size < 4:
-        raise _DamagedError(f"a block has {size} bytes")
+        raise DamagedError(f"a block has {size} bytes")
     restarts = struct.unpack("<I", content[-4:])[0]
     end = size - 4 * (restarts + 1)
     if end < 0:
-        raise _DamagedError(f"a block of {size:,} bytes has {restarts:,} restarts")
-    reader, key, found = _Reader(content[:end]), b"", []
+        raise DamagedError(f"a block of {size:,} bytes has {restarts:,} restarts")
+    reader, key, found = Reader(content[:end]), b"", []
     while reader.more:
         shared, own, length = reader.varint(), reader.varint(), reader.varint()
         if shared > len(key):
-            raise _DamagedError(f"a key shares {shared:,} bytes with one of {len(key):,}")
+            raise DamagedError(f"a key shares {shared:,} bytes with one of {len(key):,}")
         key = key[:shared] + reader.take(own)
         found.append((key, reader.take(length)))
     return found
@@ -213,44 +169,45 @@ def _block(data: bytes, offset: int, size: int) -> list[tuple[bytes, bytes]]:
 def _read_header(data: bytes) -> int:
     """The number of data files (BundleHeaderProto)."""
     shards, endianness = 1, 0
-    for number, value in _Reader(data).fields():
+    for number, value in Reader(data).fields():
         if number == 1 and isinstance(value, int):
             shards = value
         elif number == 2 and isinstance(value, int):
             endianness = value
     if endianness:
-        raise _DamagedError("it was written on a machine of the other byte order")
+        raise DamagedError("it was written on a machine of the other byte order")
     if not 1 <= shards <= _MOST_SHARDS:
-        raise _DamagedError(f"it has {shards:,} data files")
+        raise DamagedError(f"it has {shards:,} data files")
     return shards
 
 
 def _read_entry(name: str, data: bytes) -> _Entry:
     """BundleEntryProto."""
     numbers, shape = dict.fromkeys((1, 3, 4, 5, 6), 0), ()
-    for number, value in _Reader(data).fields():
+    for number, value in Reader(data).fields():
         if number == 7:
-            raise _DamagedError(f"tensor {in_short(name)} is stored in slices, which are not read")
+            raise DamagedError(f"tensor {in_short(name)} is stored in slices, which are not read")
         if number == 2 and isinstance(value, bytes):
             shape = _read_shape(value)
-        elif number in numbers and isinstance(value, int):
-            numbers[number] = value
+        elif number in numbers:
+            whole = value if isinstance(value, int) else int.from_bytes(value[:8], "little")
+            numbers[number] = whole
     dtype, shard, offset, size, checksum = numbers.values()
     entry = _Entry(dtype, shape, shard, offset, size, checksum)
     if dtype in _DTYPES and math.prod(shape) * _DTYPES[dtype].itemsize != size:
-        raise _DamagedError(f"tensor {in_short(name)} of shape {shape} has {size:,} bytes")
+        raise DamagedError(f"tensor {in_short(name)} of shape {shape} has {size:,} bytes")
     return entry
 
 
 def _read_shape(data: bytes) -> tuple[int, ...]:
     """TensorShapeProto."""
     shape = []
-    for number, value in _Reader(data).fields():
+    for number, value in Reader(data).fields():
         if number == 2 and isinstance(value, bytes):
-            sizes = [size for one, size in _Reader(value).fields() if one == 1]
+            sizes = [size for one, size in Reader(value).fields() if one == 1]
             size = sizes[-1] if sizes else 0
             if not isinstance(size, int) or size >= 1 << 40 or len(shape) == _MOST_DIMENSIONS:
-                raise _DamagedError(f"a shape holds {in_short(size)}")
+                raise DamagedError(f"a shape holds {in_short(size)}")
             shape.append(size)
     return tuple(shape)
 

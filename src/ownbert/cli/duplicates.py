@@ -1,18 +1,49 @@
 """duplicates: rows that say the same, and a file without them."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ownbert.checks import between
 from ownbert.cli.options import Device, Encoding, Quiet, TextColumn
 from ownbert.cli.progress import counting, saying
+from ownbert.cli.recipe_options import settings_command
 from ownbert.language import translated
+from ownbert.settings import setting
 from ownbert.terminal import echo
 
 _GROUPS, _SHOWN = 10, 70  # groups and characters that are printed
 
 
+@dataclass(frozen=True, kw_only=True)
+class DuplicatesSettings:
+    """What is compared, and what is written, with the names of the Python function."""
+
+    against: list[Path] | None = setting(
+        None,
+        "Rows that stay as they are, such as test rows: what is like one of them is dropped; may "
+        "be repeated.",
+        shown="none",
+    )
+    threshold: float | None = setting(
+        None,
+        "Least similarity of duplicates, 0 to 1.",
+        shown="0.8; 0.95 with --model",
+        check=between(0, 1, "[]"),
+    )
+    keep: str = setting("first", "Row of a group that stays: first or longest.")
+    model: Path | None = setting(
+        None,
+        "Folder of a model: compare its vectors instead of pieces of texts.",
+        shown="none",
+    )
+    output: Path | None = setting(None, "File for the rows that stay.", option="--output -o")
+    groups: Path | None = setting(None, "File for the groups of duplicates: .jsonl, .csv or .tsv.")
+
+
+@settings_command
 def duplicates(
     file: Annotated[
         Path,
@@ -20,43 +51,8 @@ def duplicates(
             help="Rows: txt, csv, tsv, jsonl or parquet, plain or .gz.", show_default=False
         ),
     ],
-    against: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Rows that stay as they are, such as test rows: what is like one of them is "
-            "dropped; may be repeated.",
-            show_default="none",
-        ),
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            help="Least similarity of duplicates, 0 to 1.",
-            min=0,
-            max=1,
-            show_default="0.8; 0.95 with --model",
-        ),
-    ] = None,
-    keep: Annotated[str, typer.Option(help="Row of a group that stays: first or longest.")] = (
-        "first"
-    ),
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of a model: compare its vectors instead of pieces of texts.",
-            show_default="none",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="File for the rows that stay.", show_default=False),
-    ] = None,
-    groups: Annotated[
-        Path | None,
-        typer.Option(
-            help="File for the groups of duplicates: .jsonl, .csv or .tsv.", show_default=False
-        ),
-    ] = None,
+    *,
+    settings: DuplicatesSettings,
     text_column: TextColumn = None,
     encoding: Encoding = None,
     device: Device = "auto",
@@ -78,16 +74,11 @@ def duplicates(
     with counting("rows read", quiet=quiet) as progress:
         found = run(
             file,
-            against or None,
-            output,
-            groups=groups,
-            threshold=threshold,
-            keep=keep,
-            model=model,
             text_column=text_column,
             device=device,
             progress=progress,
             say=saying(quiet=quiet),
+            **{**vars(settings), "against": settings.against or None},
         )
     if quiet:
         return
@@ -98,7 +89,7 @@ def duplicates(
             f"{near:,} near"
         )
     )
-    if against:
+    if settings.against:
         echo(translated(f"{found.leaks:,} of them are like a row of --against"))
     for group in found.groups[:_GROUPS]:
         for each in group[: _GROUPS + 1]:
@@ -107,5 +98,5 @@ def duplicates(
         echo()
     if (more := len(found.groups) - _GROUPS) > 0:
         echo(translated(f"{more:,} more groups; --groups FILE writes all of them"))
-    for saved in filter(None, (output, groups)):
+    for saved in filter(None, (settings.output, settings.groups)):
         echo(translated(f"saved {saved}"))

@@ -1,39 +1,60 @@
 """embed: texts to vectors."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ownbert import limits
+from ownbert.checks import between
 from ownbert.cli.input_texts import given_texts
 from ownbert.cli.options import (
     Device,
     Engine,
     FolderPrecision,
-    IdColumn,
-    PartRows,
     Quiet,
     RareEncoding,
     RayHelp,
+    RaySettings,
     ResumeFile,
-    Runner,
     ShardOption,
-    TextColumn,
+    TextAndIds,
     TextsOrFiles,
-    Threads,
-    Workers,
-    ray_options,
-    refuse_with_ray,
 )
 from ownbert.cli.progress import counting, saying
+from ownbert.cli.recipe_options import settings_command
 from ownbert.errors import InputError
 from ownbert.language import translated
+from ownbert.settings import setting
 from ownbert.terminal import echo, print_rows
 
 _NOTHING = 'nothing to embed; give files, texts, as in ownbert embed FOLDER "a text", or lines'
 
 
+@dataclass(frozen=True, kw_only=True)
+class EmbedSettings:
+    """How a text becomes a vector, with the names of the Python function."""
+
+    pooling: str | None = setting(None, "mean, first or max.", shown="the model's, else mean")
+    normalize: bool | None = setting(
+        None,
+        "Vectors of length one.",
+        option="--normalize/--no-normalize",
+        shown="the model's, else not",
+    )
+    max_length: int | None = setting(
+        None,
+        "Longest input in tokens; longer texts are cut off.",
+        shown="the model's limit",
+        check=between(1, limits.LENGTH, "[]"),
+    )
+    batch_tokens: int = setting(
+        4096, "Tokens per forward pass.", check=between(1, limits.BATCH_TOKENS, "[]")
+    )
+
+
+@settings_command
 def embed(
     folder: Annotated[Path, typer.Argument(help="Model folder.", show_default=False)],
     texts: TextsOrFiles = None,
@@ -46,41 +67,15 @@ def embed(
             "is standard output.",
         ),
     ] = Path("-"),
-    text_column: TextColumn = None,
-    id_column: IdColumn = None,
+    *,
+    columns: TextAndIds,
     encoding: RareEncoding = None,
-    pooling: Annotated[
-        str | None,
-        typer.Option(help="mean, first or max.", show_default="the model's, else mean"),
-    ] = None,
-    normalize: Annotated[
-        bool | None,
-        typer.Option(
-            "--normalize/--no-normalize",
-            help="Vectors of length one.",
-            show_default="the model's, else not",
-        ),
-    ] = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option(
-            help="Longest input in tokens; longer texts are cut off.",
-            show_default="the model's limit",
-            min=1,
-            max=limits.LENGTH,
-        ),
-    ] = None,
+    settings: EmbedSettings,
     device: Device = "auto",
     precision: FolderPrecision = None,
     engine: Engine = None,
-    batch_tokens: Annotated[
-        int, typer.Option(help="Tokens per forward pass.", min=1, max=limits.BATCH_TOKENS)
-    ] = 4096,
     shard: ShardOption = None,
-    runner: Runner = "local",
-    workers: Workers = None,
-    threads: Threads = None,
-    part_rows: PartRows = None,
+    ray: RaySettings,
     resume: ResumeFile = False,
     quiet: Quiet = False,
     help_all: RayHelp = False,
@@ -99,37 +94,29 @@ def embed(
     from ownbert.inference.output.shards import as_shard
     from ownbert.train.device import keep_memory
 
-    bulk = ray_options(
-        runner, texts or (), output, workers=workers, threads=threads, part_rows=part_rows
-    )
+    bulk = ray.options(texts or (), output, shard=shard, engine=engine, encoding=encoding)
+    named = {"text_column": columns.text, "id_column": columns.id}
     given: dict[str, Any] = {
-        "text_column": text_column,
-        "id_column": id_column,
-        "pooling": pooling,
-        "normalize": normalize,
-        "max_length": max_length,
+        **named,
         "device": device,
         "precision": precision,
-        "engine": engine,
-        "batch_tokens": batch_tokens,
         "say": saying(quiet=quiet),
+        **vars(settings),
     }
     if bulk is not None:
         from ownbert.bulk.ray_runner import embed_with_ray
 
-        if shard is not None:
-            raise InputError("--shard and --runner ray are two ways to do the same; take one")
-        refuse_with_ray(given.pop("engine"), encoding)
         with counting("texts embedded", quiet=quiet) as progress:
             count = embed_with_ray(
                 folder, texts, output, resume=resume, progress=progress, **bulk, **given
             )
         _say_saved(count, output, quiet)
         return
+    given["engine"] = engine
     if resume:
         raise InputError("embed resumes with --runner ray; leave out --resume, or take --shard")
     keep_memory()
-    inputs = given_texts(texts or (), text_column, id_column, missing=_NOTHING)
+    inputs = given_texts(texts or (), columns, missing=_NOTHING)
     if str(output) == "-":
         if shard is not None:
             raise InputError("--shard writes a part of a file; give the file as -o FILE")
@@ -137,7 +124,7 @@ def embed(
         return
     own = as_shard(shard)
     # Reads everything once: a mistake in the last line shows at once, not after hours.
-    total = count_texts(inputs, text_column=text_column, id_column=id_column)
+    total = count_texts(inputs, **named)
     if own is not None and total is not None:
         total = own.share(total)
     with counting("texts embedded", quiet=quiet, total=lambda: total) as progress:

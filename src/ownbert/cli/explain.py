@@ -1,21 +1,29 @@
 """explain: which words an answer rests on."""
 
-import json as json_module
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ownbert import limits
+from ownbert.checks import between
 from ownbert.cli.input_texts import given_input
 from ownbert.cli.options import Data, Device, Encoding, TextsOrFile
+from ownbert.cli.recipe_options import settings_command
+from ownbert.errors import InputError
+from ownbert.files import refuse_same, together
 from ownbert.language import translated
+from ownbert.settings import setting
 from ownbert.terminal import console, echo
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from ownbert.inspect.explain.explain import Explanation
+    from ownbert.inspect.internals.observation import Observation
 
 _BAR = 16
 _METHOD = "integrated_gradients"
@@ -23,6 +31,49 @@ _LABELS = 3  # of a page
 _NOTHING = 'nothing to explain; give a text, as in ownbert explain FOLDER "a text", or a file'
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExplainSettings:
+    """What is explained, and where it is shown."""
+
+    method: str = setting(
+        _METHOD,
+        "integrated_gradients, gradient_x_input, attention_rollout, attention_x_gradient, "
+        "leave_one_out or shapley; for a page several, with commas. Of images "
+        "attention_x_gradient and attention_rollout.",
+    )
+    target: str | None = setting(
+        None,
+        "What to explain: a label, the number of a choice, the type of an entity, a token for the "
+        "mask.",
+        option="--target --class",
+        shown="the answer",
+    )
+    by: str = setting("word", "Add up over each word or each sentence.")
+    top: int = setting(12, "Words shown of each text.", check=between(1, limits.VOCABULARY, "[]"))
+    rows: int = setting(20, "Rows of a file, from the first.", check=between(1, limits.COUNT, "[]"))
+    html: Path | None = setting(
+        None, "Write a page with the texts in colours, attention and layers."
+    )
+    png: Path | None = setting(None, "Draw the answers and the texts in colours as a picture.")
+    layers: str | None = setting(
+        None,
+        "Layers whose attention a page shows, as in 0,3-5.",
+        shown="all that it has room for",
+    )
+    heads: str | None = setting(None, "Their heads, as in 0,3-5.", shown="all")
+    json: bool = setting(False, "Print JSON, one line per answer.")
+
+    @property
+    def outputs(self) -> list[Path]:
+        """The files that are written; without any, answers are printed."""
+        return [file for file in (self.html, self.png) if file is not None]
+
+    @property
+    def methods(self) -> list[str]:
+        return [name.strip() for name in self.method.split(",")]
+
+
+@settings_command
 def explain(
     folder: Annotated[
         Path,
@@ -30,56 +81,8 @@ def explain(
     ],
     texts: TextsOrFile = None,
     data: Data = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            help="integrated_gradients, gradient_x_input, attention_rollout, "
-            "attention_x_gradient, leave_one_out or shapley; for a page several, with commas. Of "
-            "images attention_x_gradient and attention_rollout."
-        ),
-    ] = _METHOD,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            "--target",
-            "--class",
-            help="What to explain: a label, the number of a choice, the type of an entity, a "
-            "token for the mask.",
-            show_default="the answer",
-        ),
-    ] = None,
-    by: Annotated[str, typer.Option(help="Add up over each word or each sentence.")] = "word",
-    top: Annotated[
-        int, typer.Option(help="Words shown of each text.", min=1, max=limits.VOCABULARY)
-    ] = 12,
-    rows: Annotated[
-        int, typer.Option(help="Rows of a file, from the first.", min=1, max=limits.COUNT)
-    ] = 20,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write a page with the texts in colours, attention and layers.",
-            show_default=False,
-        ),
-    ] = None,
-    png: Annotated[
-        Path | None,
-        typer.Option(
-            help="Draw the answers and the texts in colours as a picture.", show_default=False
-        ),
-    ] = None,
-    layers: Annotated[
-        str | None,
-        typer.Option(
-            help="Layers whose attention a page shows, as in 0,3-5.",
-            show_default="all that it has room for",
-        ),
-    ] = None,
-    heads: Annotated[
-        str | None,
-        typer.Option(help="Their heads, as in 0,3-5.", show_default="all"),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per answer.")] = False,
+    *,
+    settings: ExplainSettings,
     encoding: Encoding = None,
     device: Device = "auto",
 ) -> None:
@@ -97,73 +100,77 @@ def explain(
 
     Example: ownbert explain runs/clf "my parcel has still not arrived" --png explained.png
     """
+    if (description := _of_images(folder)) is not None:
+        paths = [*map(Path, texts or ()), *([] if data is None else [data])]
+        _explain_images(folder, description, paths, settings, device)
+    else:
+        _explain_texts(folder, given_input(texts or (), data, missing=_NOTHING), settings, device)
+
+
+def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, device: str) -> None:
     from itertools import islice
 
-    from ownbert.errors import InputError
-    from ownbert.files import refuse_same, together
     from ownbert.inspect.explain.explain import Explainer
     from ownbert.inspect.explain.explain_page import write_page
     from ownbert.inspect.explain.picture import draw_explanations
     from ownbert.inspect.figures import figure_class
-    from ownbert.inspect.internals.observation import BUDGET, HeadChoice, Observation
+    from ownbert.inspect.internals.observation import BUDGET, HeadChoice
 
-    if (description := _of_images(folder)) is not None:
-        paths = [*map(Path, texts or ()), *([] if data is None else [data])]
-        if layers is not None or heads is not None or by != "word":
-            raise InputError("images have no words: leave --by, --layers and --heads out")
-        if not paths:
-            raise InputError(_NOTHING)
-        for output in filter(None, (html, png)):
-            refuse_same(paths, output)
-        _explain_images(folder, description, paths, method, target, rows, html, png, json, device)
-        return
-    given: Any = given_input(texts or (), data, missing=_NOTHING)
+    html, png = settings.html, settings.png
     if isinstance(given, Path):
-        for output in filter(None, (html, png)):
-            refuse_same([given], output)
-    if html is None and (layers is not None or heads is not None):
+        _refuse_inputs([given], settings)
+    if html is None and (settings.layers is not None or settings.heads is not None):
         raise InputError("--layers and --heads are of a page; name it with --html")
     if png is not None:
         figure_class(png)
-    choice = HeadChoice(_numbers("--layers", layers), _numbers("--heads", heads))
-
+    choice = HeadChoice(_numbers("--layers", settings.layers), _numbers("--heads", settings.heads))
     if not isinstance(given, list | Path):
-        given = list(islice(given, rows))
+        given = list(islice(given, settings.rows))
     explainer = Explainer(folder, device=device)
-    methods = [name.strip() for name in method.split(",")]
     found: list[Explanation] = []
     inside: list[Observation | None] = []
-    expected = min(rows, len(given)) if isinstance(given, list) else rows
-    options = {"method": methods, "target": target, "by": by, "rows": rows}
+    expected = min(settings.rows, len(given)) if isinstance(given, list) else settings.rows
+    options = {"target": settings.target, "by": settings.by, "rows": settings.rows}
     if html is not None:  # a page lets one choose among the likeliest labels
         options["labels"] = _LABELS
-    for encoded, own in explainer.explained(given, **options):
+    for encoded, own in explainer.explained(given, method=settings.methods, **options):
         found += own
         if html is not None:
             inside.append(explainer.observe(encoded, choice=choice, budget=BUDGET // expected))
-    shown = console()
-    for number, each in enumerate(found):
-        if json:
-            echo(json_module.dumps({"row": each.row, **each.to_dict()}, ensure_ascii=False))
-        elif html is None and png is None:
-            if number:
-                shown.print()
-            _show(each, top, shown)
+    _print_explanations(found, settings)
     with together():
         if html is not None:
             write_page(found, html, title=folder.name, inside=inside)
         if png is not None:
-            answers = [each for each in found if html is None or target or _is_answer(each)]
+            answers = [
+                each for each in found if html is None or settings.target or _is_answer(each)
+            ]
             if (warning := draw_explanations(answers, png, title=folder.name)) is not None:
                 echo(translated(f"warning: {warning}"), err=True)
-    _say_saved(html, png, json=json)
-    if html is None and png is None and not found:
+    _say_saved(settings)
+    if not settings.outputs and not found:
         echo(translated("nothing to explain: no words, or nothing found in them"), err=True)
 
 
-def _say_saved(*files: Path | None, json: bool) -> None:
-    for file in filter(None, files):
-        echo(translated(f"saved {file}"), err=json)
+def _print_explanations(found: Sequence["Explanation"], settings: ExplainSettings) -> None:
+    shown = console()
+    for number, each in enumerate(found):
+        if settings.json:
+            echo(json.dumps({"row": each.row, **each.to_dict()}, ensure_ascii=False))
+        elif not settings.outputs:
+            if number:
+                shown.print()
+            _show(each, settings.top, shown)
+
+
+def _refuse_inputs(inputs: Sequence[Path], settings: ExplainSettings) -> None:
+    for output in settings.outputs:
+        refuse_same(inputs, output)
+
+
+def _say_saved(settings: ExplainSettings) -> None:
+    for file in settings.outputs:
+        echo(translated(f"saved {file}"), err=settings.json)
 
 
 def _of_images(folder: Path) -> Any:
@@ -180,26 +187,22 @@ def _of_images(folder: Path) -> Any:
 
 
 def _explain_images(
-    folder: Path,
-    description: Any,
-    images: list[Path],
-    method: str,
-    target: str | None,
-    rows: int,
-    html: Path | None,
-    png: Path | None,
-    json: bool,
-    device: str,
+    folder: Path, description: Any, images: list[Path], settings: ExplainSettings, device: str
 ) -> None:
     """The classes of images, on a page or as a picture with the relevance of their patches."""
-    from ownbert.files import together
     from ownbert.hub import model_folder
     from ownbert.inspect.explain.explain_page import write_page
     from ownbert.inspect.explain.images import IMAGE_METHODS, explain_images
     from ownbert.inspect.explain.overlay import draw_relevance
 
-    methods = [name.strip() for name in method.split(",")]
-    if method == _METHOD:  # the default is for texts
+    if settings.layers is not None or settings.heads is not None or settings.by != "word":
+        raise InputError("images have no words: leave --by, --layers and --heads out")
+    if not images:
+        raise InputError(_NOTHING)
+    _refuse_inputs(images, settings)
+    html, png, target, rows = settings.html, settings.png, settings.target, settings.rows
+    methods = settings.methods
+    if settings.method == _METHOD:  # the default is for texts
         methods = list(IMAGE_METHODS) if html is not None else [IMAGE_METHODS[0]]
     found, pixels = explain_images(
         model_folder(folder),
@@ -212,16 +215,16 @@ def _explain_images(
         device=device,
     )
     for each in found:
-        if json:
-            echo(json_module.dumps(each.to_dict(), ensure_ascii=False))
-        elif html is None and png is None:
+        if settings.json:
+            echo(json.dumps(each.to_dict(), ensure_ascii=False))
+        elif not settings.outputs:
             echo(translated(f"{each.name}: {each.target}, probability {each.probability:.3f}"))
     with together():
         if html is not None:
             write_page(found, html, title=folder.name, pixels=pixels)
         if png is not None:
             draw_relevance(folder, images, png, label=target, rows=rows)
-    _say_saved(html, png, json=json)
+    _say_saved(settings)
 
 
 def _is_answer(found: "Explanation") -> bool:
@@ -231,8 +234,6 @@ def _is_answer(found: "Explanation") -> bool:
 
 def _numbers(option: str, given: str | None) -> list[int] | None:
     """The numbers of "0,3-5"; None stays."""
-    from ownbert.errors import InputError
-
     if given is None:
         return None
     found: set[int] = set()

@@ -1,73 +1,77 @@
 """heads: which attention heads a model needs, and a model without the others."""
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ownbert import limits
+from ownbert.checks import between, known
 from ownbert.cli.options import Device, FinetunedFolder
+from ownbert.cli.recipe_options import settings_command
 from ownbert.errors import InputError
 from ownbert.language import translated
+from ownbert.settings import setting
 from ownbert.terminal import echo
 
 
+@dataclass(frozen=True, kw_only=True)
+class HeadsSettings:
+    """How heads are measured, and what is taken away."""
+
+    by: str = setting(
+        "gradient",
+        "gradient (one pass), or masking: how far the loss rises without each head alone (a pass "
+        "for each).",
+    )
+    prune: float | None = setting(
+        None,
+        "Take away this share of the heads, the least important first, and save what is left.",
+        shown="none",
+        check=between(0, 1, "[]"),
+    )
+    rounds: int = setting(5, "Prune in so many rounds.", check=between(1, limits.LAYERS, "[]"))
+    drop_layers: int | None = setting(
+        None,
+        "Take so many layers away instead, from the top, one by one.",
+        shown="none",
+        check=between(1, limits.LAYERS, "[]"),
+    )
+    train: Path | None = setting(
+        None, "Labelled rows to fine-tune what is left on after each round."
+    )
+    epochs: int = setting(
+        1, "With --train: passes over its rows.", check=between(1, limits.EPOCHS, "[]")
+    )
+    output: Path | None = setting(None, "Folder for the pruned model.", option="--output -o")
+    png: Path | None = setting(None, "Draw the table, or the rounds, into this file.")
+    rows: int = setting(
+        1000, "Rows that are used, from the first.", check=between(1, limits.COUNT, "[]")
+    )
+    json: bool = setting(False, "Print JSON.")
+
+    def require_output(self) -> None:
+        """Raise ``InputError`` unless -o is given where something is taken away, and only there."""
+        if self.prune is not None and self.drop_layers is not None:
+            raise InputError("--prune and --drop-layers are two things to take away; take one")
+        taken = self.prune if self.drop_layers is None else self.drop_layers
+        if (taken is None) != (self.output is None):
+            raise InputError(
+                "--prune or --drop-layers and -o belong together: what goes, and the folder for "
+                "the rest"
+            )
+
+
+@settings_command
 def heads(
     folder: FinetunedFolder,
     file: Annotated[
         Path, typer.Argument(help="Labelled rows, such as dev rows.", show_default=False)
     ],
-    by: Annotated[
-        str,
-        typer.Option(
-            help="gradient (one pass), or masking: how far the loss rises without each head alone "
-            "(a pass for each)."
-        ),
-    ] = "gradient",
-    prune: Annotated[
-        float | None,
-        typer.Option(
-            help="Take away this share of the heads, the least important first, and save what is "
-            "left.",
-            show_default="none",
-            min=0,
-            max=1,
-        ),
-    ] = None,
-    rounds: Annotated[
-        int, typer.Option(help="Prune in so many rounds.", min=1, max=limits.LAYERS)
-    ] = 5,
-    layers: Annotated[
-        int | None,
-        typer.Option(
-            "--drop-layers",
-            help="Take so many layers away instead, from the top, one by one.",
-            show_default="none",
-            min=1,
-            max=limits.LAYERS,
-        ),
-    ] = None,
-    train: Annotated[
-        Path | None,
-        typer.Option(
-            help="Labelled rows to fine-tune what is left on after each round.", show_default=False
-        ),
-    ] = None,
-    epochs: Annotated[
-        int, typer.Option(help="With --train: passes over its rows.", min=1, max=limits.EPOCHS)
-    ] = 1,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Folder for the pruned model.", show_default=False),
-    ] = None,
-    png: Annotated[
-        Path | None,
-        typer.Option(help="Draw the table, or the rounds, into this file.", show_default=False),
-    ] = None,
-    rows: Annotated[
-        int, typer.Option(help="Rows that are used, from the first.", min=1, max=limits.COUNT)
-    ] = 1000,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    *,
+    settings: HeadsSettings,
     device: Device = "auto",
 ) -> None:
     """Measure how much a model needs each of its attention heads, and prune those it does not.
@@ -84,48 +88,43 @@ def heads(
 
     Example: ownbert heads runs/clf dev.csv --drop-layers 1 -o runs/clf-small
     """
-    import json as json_module
-
-    from ownbert.folders import writing
     from ownbert.inspect.figures import figure_class
-    from ownbert.inspect.heads.importance import (
-        gradient_importance,
-        heads_table,
-        labelled_model,
-        left_heads,
-        masking_importance,
-    )
-    from ownbert.inspect.heads.pictures import draw_importance, draw_rounds
-    from ownbert.inspect.heads.pruning import Pruning, PruningRound
+    from ownbert.inspect.heads.importance import gradient_importance, masking_importance
 
     measures = {"gradient": gradient_importance, "masking": masking_importance}
-    if by not in measures:
-        raise InputError(f"by {by!r} is not known; one of {', '.join(measures)}")
-    if prune is not None and layers is not None:
-        raise InputError("--prune and --drop-layers are two things to take away; take one")
-    taken = prune if layers is None else layers
-    if (taken is None) != (output is None):
-        raise InputError(
-            "--prune or --drop-layers and -o belong together: what goes, and the folder for the "
-            "rest"
-        )
-    if png is not None:
-        figure_class(png)
-    if output is None:
-        labelled = labelled_model(folder, file, rows=rows, device=device)
-        importance, left = measures[by](labelled), left_heads(labelled.model)
-        if png is not None:
-            draw_importance(importance, left, f"importance of heads, by {by}", png)
-        if json:
-            echo(json_module.dumps({"importance": importance.round(6).tolist()}))
-            return
-        for line in heads_table(importance, left):
-            echo(line)
+    known(*measures)("by", settings.by)
+    settings.require_output()
+    if settings.png is not None:
+        figure_class(settings.png)
+    if settings.output is None:
+        _measure(folder, file, measures[settings.by], settings, device)
+    else:
+        _prune(folder, file, settings.output, settings, device)
+
+
+def _measure(folder: Path, file: Path, measure: Any, settings: HeadsSettings, device: str) -> None:
+    from ownbert.inspect.heads.importance import heads_table, labelled_model, left_heads
+    from ownbert.inspect.heads.pictures import draw_importance
+
+    labelled = labelled_model(folder, file, rows=settings.rows, device=device)
+    importance, left = measure(labelled), left_heads(labelled.model)
+    if settings.png is not None:
+        draw_importance(importance, left, f"importance of heads, by {settings.by}", settings.png)
+    if settings.json:
+        echo(json.dumps({"importance": importance.round(6).tolist()}))
         return
+    for line in heads_table(importance, left):
+        echo(line)
+
+
+def _prune(folder: Path, file: Path, output: Path, settings: HeadsSettings, device: str) -> None:
+    from ownbert.folders import writing
+    from ownbert.inspect.heads.pictures import draw_rounds
+    from ownbert.inspect.heads.pruning import Pruning, PruningRound
 
     def show(found: PruningRound) -> None:
-        if json:
-            echo(json_module.dumps(vars(found)))
+        if settings.json:
+            echo(json.dumps(vars(found)))
             return
         echo(
             translated(
@@ -134,11 +133,14 @@ def heads(
             )
         )
 
-    pruning = Pruning(folder, file, output, rows, train, epochs, device, show)
+    pruning = Pruning(
+        folder, file, output, settings.rows, settings.train, settings.epochs, device, show
+    )
     with writing(output):
-        found = (
-            pruning.layers(layers) if layers is not None else pruning.heads(prune or 0.0, rounds)
-        )
-    if png is not None:
-        draw_rounds(found, png)
-    echo(translated(f"saved {output}"), err=json)
+        if settings.drop_layers is not None:
+            found = pruning.layers(settings.drop_layers)
+        else:
+            found = pruning.heads(settings.prune or 0.0, settings.rounds)
+    if settings.png is not None:
+        draw_rounds(found, settings.png)
+    echo(translated(f"saved {output}"), err=settings.json)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ownbert.encodings import UTF8, current_encoding, decoded_lines
 from ownbert.errors import InputError
+from ownbert.tables.columns import TEXT, ColumnNames, positional_names
 
 
 def given_input(
@@ -57,17 +58,13 @@ def given_inputs(given: Sequence[str], *, missing: str) -> "list[Path] | list[st
     return files or list(given)
 
 
-def given_texts(
-    given: Sequence[str], text_column: str | None, id_column: str | None, *, missing: str
-) -> Any:
+def given_texts(given: Sequence[str], columns: ColumnNames, *, missing: str) -> Any:
     """As ``given_inputs``; what is no file as a table with the columns that were named."""
-    from ownbert.tables.columns import TEXT, ColumnNames, positional_names
     from ownbert.tables.memory import Lines, table_of
 
     found: Any = given_inputs(given, missing=missing)
     if isinstance(found, list) and isinstance(found[0], Path):
         return found
-    columns = ColumnNames(text=text_column, id=id_column)
     names = positional_names([TEXT], columns, labelled=False)
     rows = found if isinstance(found, list) else Lines(found)
     return table_of(rows, name="the input", positional=names)

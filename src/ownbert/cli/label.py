@@ -1,17 +1,42 @@
 """label: which texts to label next."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ownbert import limits
+from ownbert.checks import between
 from ownbert.cli.options import Device, Encoding, FinetunedFolder, Quiet, TextColumn
 from ownbert.cli.progress import counting, saying
+from ownbert.cli.recipe_options import settings_command
 from ownbert.language import translated
+from ownbert.settings import setting
 from ownbert.terminal import echo
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelSettings:
+    """Which texts are chosen, with the names of the Python function."""
+
+    count: int = setting(
+        50, "Number of texts.", option="--count -n", check=between(1, limits.COUNT, "[]")
+    )
+    check: Path | None = setting(
+        None,
+        "File of the likely label errors that the report of ownbert fit has found.",
+        shown="none",
+    )
+    train: Path | None = setting(
+        None,
+        "The training rows: their texts are not chosen again, and --check has them.",
+        shown="none",
+    )
+    seed: int = setting(0, "Seed of the clusters.", check=between(0, limits.SEED, "[]"))
+
+
+@settings_command
 def label(
     folder: FinetunedFolder,
     unlabelled: Annotated[
@@ -32,26 +57,10 @@ def label(
             show_default=False,
         ),
     ],
-    count: Annotated[
-        int, typer.Option("--count", "-n", help="Number of texts.", min=1, max=limits.COUNT)
-    ] = 50,
-    check: Annotated[
-        Path | None,
-        typer.Option(
-            help="File of the likely label errors that the report of ownbert fit has found.",
-            show_default="none",
-        ),
-    ] = None,
-    train: Annotated[
-        Path | None,
-        typer.Option(
-            help="The training rows: their texts are not chosen again, and --check has them.",
-            show_default="none",
-        ),
-    ] = None,
+    *,
+    settings: LabelSettings,
     text_column: TextColumn = None,
     encoding: Encoding = None,
-    seed: Annotated[int, typer.Option(help="Seed of the clusters.", min=0, max=limits.SEED)] = 0,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -71,14 +80,11 @@ def label(
             folder,
             unlabelled,
             output,
-            count=count,
-            check=check,
-            train=train,
             text_column=text_column,
-            seed=seed,
             device=device,
             progress=progress,
             say=saying(quiet=quiet),
+            **vars(settings),
         )
     if not quiet:
         echo(translated(f"{len(rows):,} texts to label; saved {output}"))

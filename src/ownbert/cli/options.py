@@ -1,15 +1,19 @@
 """Options shared by several commands that are not settings of a recipe."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ownbert import limits
-from ownbert.cli.recipe_options import help_all
+from ownbert.checks import between, known
+from ownbert.cli.recipe_options import chosen, help_all
 from ownbert.encodings import ENCODING_HELP, UTF8
 from ownbert.errors import InputError
+from ownbert.settings import setting
+from ownbert.tables.columns import ColumnNames
 from ownbert.train.training_settings import RUN
 
 Inputs = Annotated[
@@ -48,10 +52,8 @@ TextsOrFiles = Annotated[
     ),
 ]
 Data = Annotated[Path | None, typer.Option("--data", "--input", help="The file.", hidden=True)]
-IdColumn = Annotated[
-    str | None,
-    typer.Option(help="Column of ids, which the rows of the output have too.", show_default="none"),
-]
+# What tables of texts have. Commands with ids show them in the rows of their output.
+TextAndIds = Annotated[ColumnNames, chosen("text", "id")]
 # Takes effect before the command runs (``ownbert.cli._guarded``).
 Encoding = Annotated[str | None, typer.Option(help=ENCODING_HELP, show_default=UTF8)]
 # Of commands with ``RayHelp``, which shows it.
@@ -133,15 +135,6 @@ Engine = Annotated[
 ]
 
 
-def refuse_with_ray(engine: str | None, encoding: str | None) -> None:
-    """Raise ``InputError`` for an engine or an encoding beside --runner ray, whose parts are many
-    texts, split by their bytes."""
-    if engine is not None:
-        raise InputError("--runner ray computes with torch; leave --engine out")
-    if encoding is not None:
-        raise InputError("--runner ray reads UTF-8; save the files so, and leave --encoding out")
-
-
 ResumeFile = Annotated[
     bool, typer.Option("--resume", help="Resume where a stopped run of the same command ended.")
 ]
@@ -154,70 +147,79 @@ ShardOption = Annotated[
         metavar="I/N",
     ),
 ]
-Runner = Annotated[
-    str,
-    typer.Option(help="local, or ray: -o is a folder (see --help-all).", show_default=False),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        help="Of --runner ray: processes with a model each, on this machine or on the cluster that "
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaySettings:
+    """Where a command runs: here, or on Ray, whose parts are files of a folder."""
+
+    runner: str = setting("local", "local, or ray: -o is a folder (see --help-all).", shown=False)
+    workers: int | None = setting(
+        None,
+        "Of --runner ray: processes with a model each, on this machine or on the cluster that "
         "RAY_ADDRESS names.",
-        show_default="as many as there are cores for",
-        min=1,
-        max=limits.SHARDS,
+        shown="as many as there are cores for",
         hidden=True,
-    ),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        help="Of --runner ray: threads, and cores, of each worker.",
-        show_default="1",
-        min=1,
-        max=limits.PROCESSES,
+        check=between(1, limits.SHARDS, "[]"),
+    )
+    threads: int | None = setting(
+        None,
+        "Of --runner ray: threads, and cores, of each worker.",
+        shown="1",
         hidden=True,
-    ),
-]
-PartRows = Annotated[
-    int | None,
-    typer.Option(
-        help="Of --runner ray: rows of a part, which is what is computed again after a stop.",
-        show_default="8192",
-        min=1,
-        max=limits.COUNT,
+        check=between(1, limits.PROCESSES, "[]"),
+    )
+    part_rows: int | None = setting(
+        None,
+        "Of --runner ray: rows of a part, which is what is computed again after a stop.",
+        shown="8192",
         hidden=True,
-    ),
-]
+        check=between(1, limits.COUNT, "[]"),
+    )
+
+    def options(
+        self,
+        given: Sequence[str],
+        output: Path,
+        *,
+        shard: str | None,
+        engine: str | None,
+        encoding: str | None,
+    ) -> dict[str, int] | None:
+        """The options of --runner ray; None for the local one.
+
+        Args:
+            given: names of the input.
+            output: of the results.
+            shard, engine, encoding: other options, which Ray has none of: its parts are many texts,
+                split by their bytes.
+
+        Raises:
+            InputError: there is no such runner, or what is given is not for it.
+        """
+        chosen = {k: v for k, v in vars(self).items() if k != "runner" and v is not None}
+        known("local", "ray")("--runner", self.runner)
+        if self.runner == "local":
+            for name in chosen:
+                raise InputError(f"--{name.replace('_', '-')} is for --runner ray")
+            return None
+        if str(output) == "-":
+            raise InputError("--runner ray writes a folder; give it as -o FOLDER")
+        if not given or "-" in given:
+            raise InputError("--runner ray reads files; name files or folders")
+        if shard is not None:
+            raise InputError("--shard and --runner ray are two ways to do the same; take one")
+        if engine is not None:
+            raise InputError("--runner ray computes with torch; leave --engine out")
+        if encoding is not None:
+            raise InputError(
+                "--runner ray reads UTF-8; save the files so, and leave --encoding out"
+            )
+        return chosen
+
+
+# Shows what --help leaves out: the options of Ray, and the encoding.
 RayHelp = Annotated[bool, help_all(dict.fromkeys(("encoding", "workers", "threads", "part_rows")))]
-
-
-def ray_options(
-    runner: str, given: Sequence[str], output: Path, **options: int | None
-) -> dict[str, int] | None:
-    """The options of --runner ray; None for the local one.
-
-    Args:
-        runner: local or ray.
-        given: names of the input.
-        output: of the results.
-        options: workers, threads, part_rows.
-
-    Raises:
-        InputError: there is no such runner, or what is given is not for it.
-    """
-    chosen = {name: value for name, value in options.items() if value is not None}
-    if runner not in ("local", "ray"):
-        raise InputError(f"--runner {runner!r} is not known; one of local, ray")
-    if runner == "local":
-        for name in chosen:
-            raise InputError(f"--{name.replace('_', '-')} is for --runner ray")
-        return None
-    if str(output) == "-":
-        raise InputError("--runner ray writes a folder; give it as -o FOLDER")
-    if not given or "-" in given:
-        raise InputError("--runner ray reads files; name files or folders")
-    return chosen
 
 
 FinetunedFolder = Annotated[

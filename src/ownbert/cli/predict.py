@@ -15,22 +15,18 @@ from ownbert.cli.options import (
     FinetunedFolder,
     FolderPrecision,
     Network,
-    PartRows,
     Quiet,
     RareEncoding,
     RayHelp,
+    RaySettings,
     ResumeFile,
-    Runner,
     ShardOption,
     TaskSecondColumn,
     TaskTextColumn,
     TextsOrFile,
-    Threads,
-    Workers,
-    ray_options,
-    refuse_with_ray,
 )
 from ownbert.cli.progress import counting, saying
+from ownbert.cli.recipe_options import settings_command
 from ownbert.errors import InputError
 from ownbert.language import translated
 from ownbert.terminal import echo, print_rows
@@ -38,6 +34,7 @@ from ownbert.terminal import echo, print_rows
 _NOTHING = 'nothing to answer; give a file, a text, as in ownbert predict FOLDER "a text", or lines'
 
 
+@settings_command
 def predict(
     folder: FinetunedFolder,
     texts: TextsOrFile = None,
@@ -90,10 +87,8 @@ def predict(
     network: Network = False,
     resume: ResumeFile = False,
     shard: ShardOption = None,
-    runner: Runner = "local",
-    workers: Workers = None,
-    threads: Threads = None,
-    part_rows: PartRows = None,
+    *,
+    ray: RaySettings,
     quiet: Quiet = False,
     help_all: RayHelp = False,
 ) -> None:
@@ -122,14 +117,11 @@ def predict(
     from ownbert.train.device import keep_memory
 
     names = [*(texts or ()), *([str(data)] if data is not None else [])]
-    bulk = ray_options(runner, names, output, workers=workers, threads=threads, part_rows=part_rows)
+    bulk = ray.options(names, output, shard=shard, engine=engine, encoding=encoding)
     say = saying(quiet=quiet)
     if bulk is not None:
         from ownbert.bulk.ray_runner import predict_with_ray
 
-        if shard is not None:
-            raise InputError("--shard and --runner ray are two ways to do the same; take one")
-        refuse_with_ray(engine, encoding)
         with counting("rows answered", quiet=quiet) as progress:
             count = predict_with_ray(
                 folder,

@@ -1,15 +1,19 @@
 """prepare: from files to a token store."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ownbert import limits
+from ownbert.checks import between
 from ownbert.cli.options import Encoding, Inputs, Layout, Quiet, TextColumn
 from ownbert.cli.progress import advancing
+from ownbert.cli.recipe_options import settings_command
 from ownbert.language import translated
+from ownbert.settings import setting
 from ownbert.terminal import echo
 
 if TYPE_CHECKING:
@@ -19,56 +23,53 @@ if TYPE_CHECKING:
 MANY_DUPLICATES = 0.05
 
 
+@dataclass(frozen=True, kw_only=True)
+class PrepareSettings:
+    """How texts become documents of tokens, with the names of the Python function."""
+
+    sentence_end: list[str] | None = setting(
+        None,
+        "A token that ends a sentence in text that is already tokens; may be repeated; none for no "
+        "such token.",
+        shown="as the vocabulary report proposes",
+    )
+    feature_columns: str | None = setting(
+        None,
+        "Columns of tags, one for each word of the text, which the model reads beside it; commas "
+        "between them. In plain text numbers of CoNLL columns.",
+        shown="none",
+    )
+    duplicates: str = setting(
+        "keep",
+        "Documents with the text of an earlier one: keep, or drop. They are counted either way.",
+    )
+    segmenter: str | None = setting(
+        None,
+        "jieba finds the words of Chinese text, for masking whole words "
+        "(pip install 'ownbert\\[zh]').",
+        shown="none",
+    )
+    processes: int | None = setting(
+        None,
+        "Processes that tokenise, about 150 MB of memory each; the store is the same with any "
+        "number.",
+        shown="one per core, at most 5",
+        check=between(1, limits.PROCESSES, "[]"),
+    )
+
+
+@settings_command
 def prepare(
     inputs: Inputs,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the token store.")],
     tokenizer: Annotated[
         Path, typer.Option("--tokenizer", "-t", help="Folder that ownbert vocab wrote.")
     ],
-    sentence_end: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A token that ends a sentence in text that is already tokens; may be repeated; "
-            "none for no such token.",
-            show_default="as the vocabulary report proposes",
-        ),
-    ] = None,
+    *,
+    settings: PrepareSettings,
     text_column: TextColumn = None,
     layout: Layout = "auto",
     encoding: Encoding = None,
-    feature_columns: Annotated[
-        str | None,
-        typer.Option(
-            help="Columns of tags, one for each word of the text, which the model reads beside it; "
-            "commas between them. In plain text numbers of CoNLL columns.",
-            show_default="none",
-        ),
-    ] = None,
-    duplicates: Annotated[
-        str,
-        typer.Option(
-            help="Documents with the text of an earlier one: keep, or drop. They are counted "
-            "either way."
-        ),
-    ] = "keep",
-    segmenter: Annotated[
-        str | None,
-        typer.Option(
-            help="jieba finds the words of Chinese text, for masking whole words "
-            "(pip install 'ownbert\\[zh]').",
-            show_default="none",
-        ),
-    ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            help="Processes that tokenise, about 150 MB of memory each; the store is the same "
-            "with any number.",
-            show_default="one per core, at most 5",
-            min=1,
-            max=limits.PROCESSES,
-        ),
-    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Turn text into a token store for pretraining: one pass, memory-mapped.
@@ -81,7 +82,7 @@ def prepare(
     """
     from ownbert.corpus.store import prepare as write_store
 
-    ends = [] if sentence_end == ["none"] else sentence_end
+    ends = [] if settings.sentence_end == ["none"] else settings.sentence_end
     with advancing(quiet=quiet) as progress:
         store = write_store(
             inputs,
@@ -89,15 +90,11 @@ def prepare(
             tokenizer=tokenizer,
             text_column=text_column,
             layout=layout,
-            sentence_end=ends,
-            duplicates=duplicates,
-            segmenter=segmenter,
-            feature_columns=feature_columns,
-            processes=processes,
             progress=progress,
+            **{**vars(settings), "sentence_end": ends},
         )
     if not quiet:
-        for line in report(store, output, dropped=duplicates == "drop"):
+        for line in report(store, output, dropped=settings.duplicates == "drop"):
             echo(translated(line))
 
 

@@ -1,20 +1,102 @@
-"""Command line options, generated from the settings of a recipe."""
+"""Command line options, generated from settings: of a recipe, or of a command's own values."""
 
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
 
+from ownbert.checks import Interval
 from ownbert.settings import Setting, dotted_name, settings_of
 from ownbert.terminal import echo
 
 # Longer defaults are for --help-all.
 _LONG = 100
+
+
+def settings_command(function: Callable[..., None]) -> Callable[..., None]:
+    """Replaces each parameter that is a dataclass of settings by an option for each of them.
+
+    The function gets the value made of the options. ``Annotated[Compute, chosen("device")]``
+    has an option for some of the settings; the others keep their defaults.
+    """
+    parameters: list[inspect.Parameter] = []
+    made: dict[str, tuple[type, dict[str, str]]] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        kind, *about = get_args(parameter.annotation) or (parameter.annotation,)
+        if not (isinstance(kind, type) and is_dataclass(kind)):
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        options = dict(_value_options(kind, about[0] if about else None))
+        parameters += [option for _, option in options.items()]
+        made[parameter.name] = kind, {option.name: name for name, option in options.items()}
+
+    @functools.wraps(function)
+    def run(**given: Any) -> None:
+        for parameter, (kind, names) in made.items():
+            given[parameter] = kind(**{names[option]: given.pop(option) for option in names})
+        function(**given)
+
+    return _with_parameters(run, parameters)
+
+
+def chosen(*names: str, **changes: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """Which settings of a value a command has as options, in this order.
+
+    Args:
+        names: of the settings that are as declared.
+        changes: fields of ``Setting`` that differ, by the names of settings that follow.
+    """
+    return {name: {} for name in names} | changes
+
+
+def _value_options(
+    kind: type, only: Mapping[str, Mapping[str, Any]] | None
+) -> Iterator[tuple[str, inspect.Parameter]]:
+    """The settings of a value, and the parameters that typer makes options of."""
+    declared = settings_of(kind)
+    only = {name: {} for name, about in declared.items() if about.help} if only is None else only
+    for name, changes in only.items():
+        about = replace(declared[name], **changes)
+        flags = about.flags(name)
+        bounds = about.check if isinstance(about.check, Interval) else None
+        option = typer.Option(
+            *flags,
+            help=about.help,
+            min=bounds and bounds.low,
+            max=bounds and bounds.high,
+            metavar=about.metavar,
+            hidden=about.hidden,
+            show_default=True if about.shown is None else about.shown,
+            rich_help_panel=about.panel,
+        )
+        yield (
+            name,
+            inspect.Parameter(
+                _parameter_name(flags[0]),
+                inspect.Parameter.KEYWORD_ONLY,
+                annotation=Annotated[about.type, option],
+                default=about.default,
+            ),
+        )
+
+
+def _parameter_name(flag: str) -> str:
+    return flag.partition("/")[0].lstrip("-").replace("-", "_")
+
+
+def _with_parameters(
+    run: Callable[..., None], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
+    """``run``, which takes any keywords, as typer sees it: with these parameters."""
+    run.__signature__ = inspect.Signature(parameters)  # pyright: ignore
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run
 
 
 def recipe_command(
@@ -44,8 +126,8 @@ def recipe_command(
     for name in names:
         full = dotted_name(recipe, name)
         about = settings_of(recipe)[full].in_command(command)
-        flag = about.option or f"--{full.rpartition('.')[2].replace('_', '-')}"
-        parameter = flag.partition("/")[0].lstrip("-").replace("-", "_")
+        flag = about.flags(full)[0]
+        parameter = _parameter_name(flag)
         options[parameter] = (instead or {}).get(name) or _option(
             flag, about, None if environment is None else environment + parameter.upper()
         )
@@ -78,9 +160,7 @@ def recipe_command(
                     "help_all", keyword, annotation=Annotated[bool, help_all(rest)], default=False
                 )
             )
-        run.__signature__ = inspect.Signature(parameters)  # pyright: ignore
-        run.__annotations__ = {p.name: p.annotation for p in parameters}
-        return run
+        return _with_parameters(run, parameters)
 
     return decorate
 

@@ -1,31 +1,79 @@
 """score: how surprising texts are, and how unusual beside normal ones."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ownbert import limits
-from ownbert.cli.input_texts import given_inputs
+from ownbert.checks import between
+from ownbert.cli.input_texts import given_texts
 from ownbert.cli.options import (
     Device,
     Encoding,
     Engine,
-    IdColumn,
     Quiet,
     ResumeFile,
     ShardOption,
-    TextColumn,
+    TextAndIds,
     TextsOrFiles,
 )
 from ownbert.cli.progress import counting, saying
+from ownbert.cli.recipe_options import settings_command
 from ownbert.errors import InputError
 from ownbert.language import translated
+from ownbert.settings import setting
 from ownbert.terminal import echo, print_rows
 
 _NOTHING = 'nothing to score; give files, texts, as in ownbert score FOLDER "a text", or lines'
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScoreSettings:
+    """What a text is compared with, and how, with the names of the Python function."""
+
+    normal: list[Path] | None = setting(
+        None,
+        "Normal texts to compare with; what is learnt from them is saved in the folder "
+        "(normal.npz) and used from then on.",
+        option="--normal --fit",
+        shown="as fitted",
+    )
+    false_alarms: float | None = setting(
+        None,
+        "Share of normal texts that may be flagged.",
+        shown="as fitted, else 0.01",
+        check=between(0, 1, "[]"),
+    )
+    tokens: bool = setting(False, "The surprisal of each token in each row.")
+    passes: int | None = setting(
+        None,
+        "Passes per text; in each of n passes every n-th token is masked.",
+        shown="6",
+        check=between(1, limits.LENGTH, "[]"),
+    )
+    exact: bool = setting(False, "Mask one token in each pass.")
+    html: Path | None = setting(
+        None, "A page with the most unusual texts, 200 at most, and their tokens in colours."
+    )
+
+    def require(self, *, file: bool, resume: bool, shard: bool) -> None:
+        """Raise ``InputError`` for options that do not go together."""
+        if not file and resume:
+            raise InputError("--resume continues a file; give it as -o FILE")
+        if not file and shard:
+            raise InputError("--shard writes a part of a file; give the file as -o FILE")
+        if self.html is not None and resume:
+            raise InputError("a page needs all rows: leave out --resume, or --html")
+
+    def given(self) -> dict[str, Any]:
+        """The arguments of the Python function."""
+        given = {name: value for name, value in vars(self).items() if name != "html"}
+        return {**given, "normal": self.normal or None}
+
+
+@settings_command
 def score(
     folder: Annotated[
         Path, typer.Argument(help="Folder of a pretrained model.", show_default=False)
@@ -40,47 +88,9 @@ def score(
             "standard output.",
         ),
     ] = Path("-"),
-    normal: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--normal",
-            "--fit",
-            help="Normal texts to compare with; what is learnt from them is saved in the folder "
-            "(normal.npz) and used from then on.",
-            show_default="as fitted",
-        ),
-    ] = None,
-    false_alarms: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of normal texts that may be flagged.",
-            show_default="as fitted, else 0.01",
-            min=0,
-            max=1,
-        ),
-    ] = None,
-    tokens: Annotated[
-        bool, typer.Option("--tokens", help="The surprisal of each token in each row.")
-    ] = False,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            help="A page with the most unusual texts, 200 at most, and their tokens in colours.",
-            show_default=False,
-        ),
-    ] = None,
-    passes: Annotated[
-        int | None,
-        typer.Option(
-            help="Passes per text; in each of n passes every n-th token is masked.",
-            show_default="6",
-            min=1,
-            max=limits.LENGTH,
-        ),
-    ] = None,
-    exact: Annotated[bool, typer.Option("--exact", help="Mask one token in each pass.")] = False,
-    text_column: TextColumn = None,
-    id_column: IdColumn = None,
+    *,
+    settings: ScoreSettings,
+    columns: TextAndIds,
     encoding: Encoding = None,
     device: Device = "auto",
     engine: Engine = None,
@@ -106,60 +116,42 @@ def score(
     from ownbert.inference.scoring.score import ScoredRows
     from ownbert.inference.scoring.score import score as run
     from ownbert.inspect.explain.score_page import MostUnusual
-    from ownbert.tables.columns import TEXT, ColumnNames, positional_names
-    from ownbert.tables.memory import Lines, table_of
     from ownbert.train.device import keep_memory
 
     keep_memory()
     own, to_file = as_shard(shard), str(output) != "-"
-    if not to_file and resume:
-        raise InputError("--resume continues a file; give it as -o FILE")
-    if not to_file and own is not None:
-        raise InputError("--shard writes a part of a file; give the file as -o FILE")
-    if html is not None and resume:
-        raise InputError("a page needs all rows: leave out --resume, or --html")
-    columns = ColumnNames(text=text_column, id=id_column)
+    settings.require(file=to_file, resume=resume, shard=own is not None)
     inputs: Any = None
-    if texts or not normal:
-        inputs = given_inputs(texts or (), missing=_NOTHING)
-    if inputs is not None and not (isinstance(inputs, list) and isinstance(inputs[0], Path)):
-        inputs = inputs if isinstance(inputs, list) else Lines(inputs)
-        names = positional_names([TEXT], columns, labelled=False)
-        inputs = table_of(inputs, name="the input", positional=names)
-    page = None if html is None else MostUnusual()
+    if texts or not settings.normal:
+        inputs = given_texts(texts or (), columns, missing=_NOTHING)
+    page = None if settings.html is None else MostUnusual()
     given: dict[str, Any] = {
-        "normal": normal or None,
-        "false_alarms": false_alarms,
-        "passes": passes,
-        "exact": exact,
+        **settings.given(),
         "device": device,
         "engine": engine,
-        "tokens": tokens,
         "say": saying(quiet=quiet),
         "each": page,
     }
-    count = 0
+    count, rows = 0, None
     with counting("texts scored", quiet=quiet) as progress:
         given["progress"] = progress
         if inputs is None or not to_file:
             rows = ScoredRows(folder, inputs, columns=columns, **given)
         else:
-            named = {"text_column": text_column, "id_column": id_column}
+            named = {"text_column": columns.text, "id_column": columns.id}
             count = run(folder, inputs, output, resume=resume, shard=own, **named, **given)
-            rows = None
-    if normal and not quiet:
+    if settings.normal and not quiet:
         echo(translated(f"saved {folder / NORMAL}"), err=not to_file)
-    if rows is not None:
-        if html is None:
-            print_rows(rows)
-        else:
-            for _ in rows:  # the page takes each
-                pass
+    if rows is not None and page is None:
+        print_rows(rows)
+    elif rows is not None:
+        for _ in rows:  # the page takes each
+            pass
     elif not quiet:
         what = "text" if count == 1 else "texts"
         shown = output if own is None else own.path(output)
         echo(translated(f"{count:,} {what} scored; saved {shown}"))
-    if page is not None and html is not None:
-        page.write(html, title=folder.name)
+    if page is not None and settings.html is not None:
+        page.write(settings.html, title=folder.name)
         if not quiet:
-            echo(translated(f"saved {html}"), err=not to_file)
+            echo(translated(f"saved {settings.html}"), err=not to_file)

@@ -1,12 +1,14 @@
 """search: an index of texts, and what it finds for a query."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ownbert import limits
+from ownbert.checks import between
 from ownbert.cli.input_texts import given_input, given_texts
 from ownbert.cli.options import (
     Device,
@@ -19,8 +21,11 @@ from ownbert.cli.options import (
     TextsOrFiles,
 )
 from ownbert.cli.progress import counting, saying
+from ownbert.cli.recipe_options import chosen, settings_command
 from ownbert.errors import InputError
 from ownbert.language import translated
+from ownbert.settings import setting
+from ownbert.tables.columns import ColumnNames
 from ownbert.terminal import console, echo
 
 app = typer.Typer(
@@ -39,7 +44,38 @@ _QUERIES = 256
 _SHOWN = 100  # characters of a text
 
 
+@dataclass(frozen=True, kw_only=True)
+class IndexSettings:
+    """How texts are indexed, with the names of the Python function."""
+
+    form: str = setting("float16", "Numbers of the vectors: float16; int8 takes half the bytes.")
+    max_length: int | None = setting(
+        None,
+        "Longest input in tokens; longer texts are cut off.",
+        shown="the model's limit",
+        check=between(3, limits.LENGTH, "[]"),
+    )
+    overwrite: bool = setting(False, "Replace the index in the output folder.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindSettings:
+    """What is found, and where it is written."""
+
+    top: int = setting(10, "Texts found for each query.", check=between(1, limits.COUNT, "[]"))
+    by: str = setting("hybrid", "vectors (cosine), words (BM25), or hybrid: the ranks of both.")
+    output: Path | None = setting(
+        None,
+        "File for what is found: .jsonl, .csv or .tsv.",
+        option="--output -o",
+        shown="a table is printed",
+    )
+    json: bool = setting(False, "Print JSON, one line per text.")
+    model: Path | None = setting(None, "Folder of the model, where it has moved.", shown="as built")
+
+
 @app.command()
+@settings_command
 def build(
     model: Annotated[
         Path, typer.Argument(help="Folder of the model of the vectors.", show_default=False)
@@ -48,30 +84,15 @@ def build(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for the index.", show_default=False)
     ] = ...,  # type: ignore[assignment]
-    text_column: TextColumn = None,
-    id_column: Annotated[
-        str | None,
-        typer.Option(help="Column of ids, which the results have too.", show_default="none"),
-    ] = None,
     encoding: Encoding = None,
-    form: Annotated[
-        str, typer.Option(help="Numbers of the vectors: float16; int8 takes half the bytes.")
-    ] = "float16",
-    max_length: Annotated[
-        int | None,
-        typer.Option(
-            help="Longest input in tokens; longer texts are cut off.",
-            show_default="the model's limit",
-            min=3,
-            max=limits.LENGTH,
-        ),
-    ] = None,
+    *,
+    columns: Annotated[
+        ColumnNames, chosen("text", id={"help": "Column of ids, which the results have too."})
+    ],
+    settings: IndexSettings,
     device: Device = "auto",
     precision: FolderPrecision = None,
     engine: Engine = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the index in the output folder.")
-    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Index texts: vectors of a model and BM25 weights of words, in files that are memory-mapped.
@@ -85,22 +106,20 @@ def build(
     from ownbert.unlabelled.index import build_index
 
     keep_memory()
-    given = given_texts(texts or (), text_column, id_column, missing=_NO_TEXTS)
+    given = given_texts(texts or (), columns, missing=_NO_TEXTS)
     with counting("texts indexed", quiet=quiet) as progress:
         index = build_index(
             model,
             given,
             output,
-            text_column=text_column,
-            id_column=id_column,
-            form=form,
+            text_column=columns.text,
+            id_column=columns.id,
             device=device,
             precision=precision,
-            max_length=max_length,
             engine=engine,
-            overwrite=overwrite,
             progress=progress,
             say=saying(quiet=quiet),
+            **vars(settings),
         )
     if not quiet:
         what = "text" if len(index) == 1 else "texts"
@@ -108,34 +127,16 @@ def build(
 
 
 @app.command()
+@settings_command
 def find(
     index: Annotated[
         Path, typer.Argument(help="Folder of ownbert search build.", show_default=False)
     ],
     queries: TextsOrFile = None,
-    top: Annotated[
-        int, typer.Option(help="Texts found for each query.", min=1, max=limits.COUNT)
-    ] = 10,
-    by: Annotated[
-        str,
-        typer.Option(help="vectors (cosine), words (BM25), or hybrid: the ranks of both."),
-    ] = "hybrid",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="File for what is found: .jsonl, .csv or .tsv.",
-            show_default="a table is printed",
-        ),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per text.")] = False,
+    *,
+    settings: FindSettings,
     text_column: TextColumn = None,
     encoding: Encoding = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the model, where it has moved.", show_default="as built"),
-    ] = None,
     device: Device = "auto",
     engine: Engine = None,
     quiet: Quiet = False,
@@ -160,26 +161,26 @@ def find(
         raise InputError(_NO_QUERY)
     if isinstance(given, Path):
         given = read_texts(given, text_column=text_column)
-    opened = Index(index, model=model, device=device, engine=engine)
+    opened = Index(index, model=settings.model, device=device, engine=engine)
 
     def rows(block: Sequence[str]) -> list[dict[str, Any]]:
-        found = opened.search(block, top_k=top, by=by)
+        found = opened.search(block, top_k=settings.top, by=settings.by)
         return [
             {"query": query, "rank": rank, **hit}
             for query, hits in zip(block, found, strict=True)
             for rank, hit in enumerate(hits, start=1)
         ]
 
-    if output is not None:
+    if settings.output is not None:
         with counting("queries answered", quiet=quiet) as progress:
-            writer = PredictionWriter(output, None, resume=False)
+            writer = PredictionWriter(settings.output, None, resume=False)
             count = writer.fill(blocks(given, _QUERIES), rows, progress)
         if not quiet:
             what = "query" if count == 1 else "queries"
-            echo(translated(f"{count:,} {what} answered; saved {output}"))
+            echo(translated(f"{count:,} {what} answered; saved {settings.output}"))
         return
     for block in blocks(given, _QUERIES):
-        if json:
+        if settings.json:
             print_rows(rows(block))
         else:
             _show(rows(block))

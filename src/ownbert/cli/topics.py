@@ -1,54 +1,54 @@
 """topics: what texts without labels are about."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ownbert import limits
+from ownbert.checks import between
 from ownbert.cli.input_texts import given_texts
 from ownbert.cli.options import Device, Encoding, Quiet, TextColumn, TextsOrFiles
 from ownbert.cli.progress import counting, saying
+from ownbert.cli.recipe_options import settings_command
 from ownbert.language import translated
+from ownbert.settings import setting
+from ownbert.tables.columns import ColumnNames
 from ownbert.terminal import console, echo
 
 _NOTHING = "nothing to group; give files, texts, or lines"
 
 
+@dataclass(frozen=True, kw_only=True)
+class TopicsSettings:
+    """How texts are grouped, and where that is written, with the names of the Python function."""
+
+    output: Path | None = setting(
+        None, "File with the topic of each text: .jsonl, .csv or .tsv.", option="--output -o"
+    )
+    html: Path | None = setting(None, "Write a page with the topics.")
+    count: int | None = setting(
+        None, "Number of topics.", shown="by the data", check=between(2, limits.SHARDS, "[]")
+    )
+    date_column: str | None = setting(
+        None,
+        "Column of dates, such as 2024-05-31, to count topics over time.",
+        shown="none",
+    )
+    seed: int = setting(0, "Seed of the clusters.", check=between(0, limits.SEED, "[]"))
+
+
+@settings_command
 def topics(
     model: Annotated[
         Path, typer.Argument(help="Folder of the model of the vectors.", show_default=False)
     ],
     texts: TextsOrFiles = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="File with the topic of each text: .jsonl, .csv or .tsv.",
-            show_default=False,
-        ),
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(help="Write a page with the topics.", show_default=False),
-    ] = None,
-    count: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of topics.", show_default="by the data", min=2, max=limits.SHARDS
-        ),
-    ] = None,
+    *,
+    settings: TopicsSettings,
     text_column: TextColumn = None,
-    date_column: Annotated[
-        str | None,
-        typer.Option(
-            help="Column of dates, such as 2024-05-31, to count topics over time.",
-            show_default="none",
-        ),
-    ] = None,
     encoding: Encoding = None,
-    seed: Annotated[int, typer.Option(help="Seed of the clusters.", min=0, max=limits.SEED)] = 0,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -64,20 +64,18 @@ def topics(
 
     from ownbert.unlabelled.topics import topics as run
 
-    given = given_texts(texts or (), text_column, date_column, missing=_NOTHING)
+    given = given_texts(
+        texts or (), ColumnNames(text_column, id=settings.date_column), missing=_NOTHING
+    )
     with counting("texts embedded", quiet=quiet) as progress:
         found = run(
             model,
             given,
-            output,
-            html=html,
-            count=count,
             text_column=text_column,
-            date_column=date_column,
-            seed=seed,
             device=device,
             progress=progress,
             say=saying(quiet=quiet),
+            **vars(settings),
         )
     if quiet:
         return
@@ -87,5 +85,5 @@ def topics(
     for number, topic in enumerate(found.topics, start=1):
         table.add_row(*map(Text, (f"{number}", f"{topic.size:,}", ", ".join(topic.words))))
     console().print(table)
-    for saved in filter(None, (output, html)):
+    for saved in filter(None, (settings.output, settings.html)):
         echo(translated(f"saved {saved}"))

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ownbert import limits
+from ownbert.checks import between, up_to
 from ownbert.corpus.documents import Document, PathLike, find_files, read_documents
 from ownbert.encodings import reads_encoding
 from ownbert.errors import InputError
 from ownbert.files import protected, refuse_same, write_json
 from ownbert.folders import refuse_foreign, writing
-from ownbert.settings import between, up_to
 from ownbert.tables.texts_or_files import corpus_files
 from ownbert.text.bert_rules import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS, wordpiece_backend
 from ownbert.text.blank import split_whitespace

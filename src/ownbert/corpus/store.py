@@ -22,6 +22,7 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.batches.word_features import Features, feature_names, learn_features
+from ownbert.checks import Check, between, dict_of, list_of, one_of, record, text, whole
 from ownbert.corpus.documents import (
     Document,
     PathLike,
@@ -36,8 +37,6 @@ from ownbert.encodings import UTF8, current_encoding, reads_encoding
 from ownbert.errors import InputError
 from ownbert.files import read_json, refuse_same
 from ownbert.folders import is_ours
-from ownbert.schema import Check, dict_of, list_of, one_of, record, text, whole
-from ownbert.settings import between
 from ownbert.tables.texts_or_files import corpus_files
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.text.tokenizer_folder import TOKENIZER_FILES

@@ -15,6 +15,7 @@ import ownbert
 from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer, require_float
 from ownbert.checkpoint.agreement import without_agreement
 from ownbert.checkpoint.model_files import weights_checksums
+from ownbert.checks import between, known
 from ownbert.errors import InputError, in_short
 from ownbert.exporting.export_card import name_of, write_export_card
 from ownbert.exporting.formats import FORMATS, Format
@@ -36,7 +37,6 @@ from ownbert.nn.heads import ClassificationHead, TokenHead
 from ownbert.nn.model import Model
 from ownbert.run.file_names import BLEND
 from ownbert.run.new_folder import complete_folder, refuse_taken
-from ownbert.settings import between
 from ownbert.text.tokenizer_folder import TOKENIZER, TOKENIZER_FILES, has_tokenizer
 
 Say = Callable[[str], None]
@@ -82,8 +82,7 @@ def export(
 
     Source: ONNX (onnx.ai), OpenVINO (docs.openvino.ai), torch.export (docs.pytorch.org).
     """
-    if to not in FORMATS:
-        raise InputError(f"--to {in_short(to)} is not known; one of {', '.join(FORMATS)}")
+    known(*FORMATS)("--to", to)
     between(0, 1, "(]")("tolerance", tolerance)
     kind, source, target = FORMATS[to], model_folder(folder), Path(output)
     kind.require(to)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from ownbert.checks import each, known
 from ownbert.config import Disentangled, EncoderConfig, HeadSpec
 from ownbert.errors import InputError, in_short
 from ownbert.families.bert import REQUIRED, SPAN, TOKENS, label_rules
@@ -95,9 +96,7 @@ def _names(key: str, value: Any) -> tuple[str, ...]:
 
 def _norms(value: Any) -> tuple[str, ...]:
     names = _names("norm_rel_ebd", value)
-    for name in names:
-        if name not in ("none", "layer_norm"):
-            raise InputError(f"norm_rel_ebd {name!r} is not known; one of none, layer_norm")
+    each(known("none", "layer_norm"))("norm_rel_ebd", names)
     return names
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from ownbert.checks import known
 from ownbert.config import ACTIVATIONS, MOST_LABELS, EncoderConfig, HeadSpec
 from ownbert.errors import InputError, in_short
 from ownbert.families.weight_map import WeightMap
@@ -38,8 +39,7 @@ def require_label_count(count: Any) -> int:
 def activation_of(values: Mapping[str, Any], key: str) -> str:
     """The activation under a key of a ``config.json``; ``InputError`` if it is not known."""
     name = values.get(key) or "linear"
-    if name not in ACTIVATIONS:
-        raise InputError(f"{key} {name!r} is not known; one of {', '.join(ACTIVATIONS)}")
+    known(*ACTIVATIONS)(key, name)
     return name
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ownbert.checks import known
 from ownbert.config import ACTIVATIONS, EncoderConfig
 from ownbert.errors import InputError
 from ownbert.families.encoder_decoder import EncoderDecoder, require_expressed
@@ -147,10 +148,7 @@ def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig
     if "vocab_size" not in values:
         raise InputError("vocab_size is missing")
     act = values.get("activation_function", "gelu")
-    if act not in ACTIVATIONS:
-        raise InputError(
-            f"activation_function {act!r} is not known; one of {', '.join(ACTIVATIONS)}"
-        )
+    known(*ACTIVATIONS)("activation_function", act)
     shared = bool(values.get("share_encoder_decoder_embeddings", True))
     if not shared and values.get("tie_word_embeddings", True):
         raise InputError(

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ownbert.checks import known
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.families.bert import REQUIRED
@@ -37,9 +38,7 @@ def _reads_head(spec: HeadSpec, values: Mapping[str, Any]) -> HeadSpec:
     if spec.kind in ("tokens", "span"):
         return spec
     pooling = values["classifier_pooling"]
-    if pooling not in _POOLINGS:
-        known = ", ".join(_POOLINGS)
-        raise InputError(f"classifier_pooling {pooling!r} is not known; one of {known}")
+    known(*_POOLINGS)("classifier_pooling", pooling)
     return replace(spec, pooling=_POOLINGS[pooling])
 
 

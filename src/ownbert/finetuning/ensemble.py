@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.checkpoint.agreement import agrees
+from ownbert.checks import object_, record
 from ownbert.errors import InputError
 from ownbert.files import read_json, write_json, write_text
 from ownbert.finetuning.finetune_folder import FinetuneFolder
@@ -19,10 +20,9 @@ from ownbert.finetuning.linear_baseline import LinearBaseline
 from ownbert.folders import refuse_foreign
 from ownbert.inference.compute import Compute
 from ownbert.inference.opened import Networks, average, decide_all, describe_members
-from ownbert.inference.precision_check import EACH_AGREES
 from ownbert.language import translated
 from ownbert.run.file_names import ENSEMBLE, RECIPE
-from ownbert.schema import object_, record
+from ownbert.run.precision_check import EACH_AGREES
 from ownbert.settings import dump
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row

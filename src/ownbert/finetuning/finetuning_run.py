@@ -17,6 +17,7 @@ from ownbert.batches.word_features import describe_features
 from ownbert.checkpoint import Description, save
 from ownbert.config import EncoderConfig, SecondReading
 from ownbert.errors import InputError
+from ownbert.finetuning.answers_check import MOST_ROWS, check_answers
 from ownbert.finetuning.confusion import CONFUSION, draw_confusion
 from ownbert.finetuning.default_settings import (
     FEW,
@@ -36,10 +37,10 @@ from ownbert.finetuning.linear_baseline import (
 from ownbert.finetuning.row_checks import check_rows
 from ownbert.finetuning.start.linear_start import MOST_TOKENS, start_at_linear
 from ownbert.finetuning.start.task_weights import knows_labels, make_model
-from ownbert.inference.precision_check import MOST_ROWS, PrecisionCheck, check_answers
 from ownbert.nn.model import Model
 from ownbert.nn.variants.ngram_embeddings import RATE_OF_FEW, NgramTable
 from ownbert.objectives import Learner
+from ownbert.run.precision_check import PrecisionCheck
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun
 from ownbert.tables.columns import ColumnNames

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.checkpoint.model_files import WEIGHTS
+from ownbert.checks import list_of, object_, record
 from ownbert.errors import InputError
 from ownbert.files import atomic_path, read_json, write_json, write_text
 from ownbert.finetuning.finetune_folder import SEARCH, FinetuneFolder
@@ -19,7 +20,6 @@ from ownbert.language import translated
 from ownbert.nn.model import Model
 from ownbert.run.file_names import RECIPE
 from ownbert.run.model_card import CARD, is_ours
-from ownbert.schema import list_of, object_, record
 from ownbert.settings import dump
 from ownbert.tasks.finetune_recipe import FinetuneRecipe, Search
 from ownbert.tasks.task import load_finetuned

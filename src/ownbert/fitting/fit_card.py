@@ -7,7 +7,7 @@ from ownbert.fitting.report.advice import headline, other_metrics
 from ownbert.fitting.report.contents import Report
 from ownbert.fitting.report.sections import sections
 from ownbert.language import translated
-from ownbert.run.model_card import MAX_ROWS, in_words, labels_in_short, save_card, table
+from ownbert.run.model_card import MAX_ROWS, in_words, save_card, table
 from ownbert.tasks.task import KEY, task_class
 
 
@@ -17,55 +17,26 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
     Returns:
         A warning, if any.
     """
-    task, name = task_class(report.task), folder.resolve().name
-    shown = {section.key: section for section in sections(report)}
-    board = shown["leaderboard"]
+    task, network = task_class(report.task), (folder / CONFIG).exists()
+    board = next(section for section in sections(report) if section.key == "leaderboard")
     facts = [*in_words(map(_texts, report.data.items())), *map(_texts, report.settings.items())]
-    what = f"A model that {task.purpose}: several models and their blend, made by `ownbert fit`."
-    use = f"ownbert predict {name} new.csv -o predictions.jsonl"
-    network = []
-    if (folder / CONFIG).exists():  # linear models alone need no more than seconds
-        what += (
-            " The network in this folder is an ordinary one for Transformers; the blend is for "
-            "ownbert."
-        )
-        use += f"\nownbert predict {name} new.csv -o predictions.jsonl --network"
-        network = [
-            "The network alone, in Transformers:",
-            "```python\nfrom transformers import AutoModelForSequenceClassification, "
-            "AutoTokenizer\n\n"
-            f'tokenizer = AutoTokenizer.from_pretrained("{name}")\n'
-            f'model = AutoModelForSequenceClassification.from_pretrained("{name}")\n'
-            + "\n".join(line.replace("TEXTS", '"a text"') for line in task.transformers_lines)
-            + "\n```",
-        ]
-        threshold = describe(folder).values.get(KEY, {}).get("threshold")
-        if threshold is not None:
-            network.append(
-                f"The network predicts a label from a probability of {threshold:.2f} on "
-                "(`ownbert_task` in config.json)."
-            )
-    blocks = [
-        what,
-        translated(headline(report)[0]),
-        f"Labels: {labels_in_short(report.labels)}." if report.labels else "",
-        "## Metrics",
-        board.lead,
-        table(board.columns, board.rows, most=MAX_ROWS),
-        table(("metric", "value"), other_metrics(report)) if other_metrics(report) else "",
-        f"The scores are of {report.held_out:,} held-out rows." if report.held_out else "",
-        "## Data and settings",
-        table(("", ""), facts),
-        "## Use",
-        f"```sh\n{use}\n```",
-        "```python\nimport ownbert\n\n"
-        f'predictor = ownbert.Predictor("{name}")\nprint(predictor("a text"))\n```',
-        *network,
-    ]
+    others = other_metrics(report)
+    values = {
+        "task": task,
+        "report": report,
+        "headline": translated(headline(report)[0]),
+        "lead": board.lead,
+        "leaderboard": table(board.columns, board.rows, most=MAX_ROWS),
+        "other_metrics": table(("metric", "value"), others) if others else "",
+        "facts": table(("", ""), facts),
+        # Linear models alone need no more than seconds.
+        "network": network,
+        "threshold": describe(folder).values.get(KEY, {}).get("threshold") if network else None,
+    }
     # Without a network Transformers has nothing to load.
     library = task.library if network else "ownbert"
     front = {"library_name": library, "pipeline_tag": task.pipeline_tag}
-    return save_card(folder, front, [block for block in blocks if block])
+    return save_card(folder, front, __file__, values)
 
 
 def _texts(fact: tuple[str, object]) -> tuple[str, str]:

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from ownbert import limits
+from ownbert.checks import between, choice, up_to
 from ownbert.config import SIZES
 from ownbert.encodings import ENCODING_HELP, UTF8, check_encoding
-from ownbert.settings import between, one_of, setting, up_to, validate
+from ownbert.settings import setting, validate
 from ownbert.tasks.finetune_recipe import TEXT_TASKS
 from ownbert.train.training_settings import DATA, MODEL, RUN
 
@@ -79,7 +80,7 @@ class FitRecipe:
         None,
         f"{', '.join(TEXT_TASKS)}.",
         DATA,
-        check=one_of(*TEXT_TASKS),
+        check=choice(*TEXT_TASKS),
         shown="seen from the labels",
     )
     metric: str | None = setting(
@@ -101,7 +102,7 @@ class FitRecipe:
         "tiny",
         "Of the network that is pretrained: tiny, mini, small, medium, base or large.",
         MODEL,
-        check=one_of(*SIZES),
+        check=choice(*SIZES),
     )
     seeds: int = setting(
         4,
@@ -114,7 +115,7 @@ class FitRecipe:
         20.0, "How long it may take.", RUN, check=between(0, _MOST_MINUTES, "(]"), resumable=True
     )
     device: str = setting(
-        "auto", "auto, cpu or cuda.", RUN, check=one_of("auto", "cpu", "cuda"), resumable=True
+        "auto", "auto, cpu or cuda.", RUN, check=choice("auto", "cpu", "cuda"), resumable=True
     )
     seed: int = setting(0, "Seed of everything random.", RUN, check=between(0, limits.SEED, "[]"))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert import schema
+from ownbert import checks
 from ownbert.errors import InputError
 from ownbert.files import read_json, write_json
 from ownbert.fitting.minutes_curve import Points
@@ -16,30 +16,30 @@ from ownbert.views.view_features import VIEWS
 
 STATE = "fit.json"
 _FORMAT = 1
-_SECONDS = schema.number(0, 1e9)
-_POINT = schema.list_of(schema.number(-1e9, 1e9), least=2, most=2)
+_SECONDS = checks.number(0, 1e9)
+_POINT = checks.list_of(checks.number(-1e9, 1e9), least=2, most=2)
 _REQUIRED = {
     # A name becomes that of a file.
-    "name": schema.one_of(
+    "name": checks.one_of(
         *(*VIEWS, "self-trained", "probe", "start", "joined", "network", "ngrams", "student")
     ),
-    "title": schema.text,
-    "kind": schema.one_of(*KINDS),
-    "folders": schema.list_of(schema.text, least=1, most=1000),
+    "title": checks.text,
+    "kind": checks.one_of(*KINDS),
+    "folders": checks.list_of(checks.text, least=1, most=1000),
     "seconds": _SECONDS,
 }
-_CANDIDATE = schema.record(
-    {**_REQUIRED, "share": schema.number(0, 1), "first": schema.list_of(schema.text, most=1000)},
+_CANDIDATE = checks.record(
+    {**_REQUIRED, "share": checks.number(0, 1), "first": checks.list_of(checks.text, most=1000)},
     required=tuple(_REQUIRED),
     closed=True,
 )
-_KEYS = schema.record(
+_KEYS = checks.record(
     {
-        "format": schema.one_of(_FORMAT),
-        "identity": schema.object_,
+        "format": checks.one_of(_FORMAT),
+        "identity": checks.object_,
         "seconds": _SECONDS,
-        "points": schema.list_of(_POINT, most=1000),
-        "candidates": schema.list_of(_CANDIDATE),
+        "points": checks.list_of(_POINT, most=1000),
+        "candidates": checks.list_of(_CANDIDATE),
     },
     required=("format", "identity", "candidates"),
 )

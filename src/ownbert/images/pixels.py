@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from ownbert.checks import dict_of, either, known, list_of, maybe, number, record, truth, whole
 from ownbert.errors import InputError
 from ownbert.files import read_json, write_json
 from ownbert.hub import model_folder
-from ownbert.schema import dict_of, either, list_of, maybe, number, record, truth, whole
 
 PROCESSOR = "preprocessor_config.json"
 # Pillow's numbers for resampling filters, as Transformers writes them.
@@ -68,9 +68,7 @@ class Processor:
                 )
         if min(self.std) <= 0:
             raise InputError(f"std is {self.std}; every number must be more than 0")
-        if self.resample not in _RESAMPLES:
-            known = ", ".join(_RESAMPLES)
-            raise InputError(f"resample {self.resample!r} is not known; one of {known}")
+        known(*_RESAMPLES)("resample", self.resample)
 
     def __call__(self, images: Any) -> np.ndarray:
         """Preprocess images.

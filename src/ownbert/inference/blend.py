@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ownbert.checks import list_of, number, object_, record, text
 from ownbert.config import MOST_LABELS
 from ownbert.errors import InputError
 from ownbert.files import inside, read_json, write_json
 from ownbert.run.file_names import BLEND
-from ownbert.schema import list_of, number, object_, record, text
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.finetune_recipe import TEXT_TASKS
 from ownbert.tasks.task import KEY, Task, restored_task

@@ -18,10 +18,10 @@ import numpy as np
 
 from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.model_files import weights_checksums, weights_form
+from ownbert.checks import anything, dict_of, known, maybe, record, text, whole
 from ownbert.errors import InputError, in_short
 from ownbert.files import inside, read_json
 from ownbert.inference.compute import AUTO, TORCH, Compute
-from ownbert.schema import anything, dict_of, maybe, record, text, whole
 
 PARITY = "parity.json"
 # Runs an exported file: arrays by the names of its inputs to arrays by the names of its outputs.
@@ -202,8 +202,7 @@ def choose_engine(
     """
     folder, engine = description.folder, compute.engine
     assert folder is not None
-    if engine is not None and engine not in ENGINES:
-        raise InputError(f"engine {in_short(engine)} is not known; one of {', '.join(ENGINES)}")
+    maybe(known(*ENGINES))("engine", engine)
     whole_folder = exported_folder(folder, outputs)
     if whole_folder is None:
         if engine in (None, TORCH):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.batches.example import Example
 from ownbert.checkpoint import Description, describe, load_tokenizer
 from ownbert.errors import InputError
@@ -17,7 +18,6 @@ from ownbert.hub import model_folder
 from ownbert.inference.compute import Compute
 from ownbert.inference.engines import choose_engine
 from ownbert.inference.exported_network import LOGITS, MASKS_OF_BOTH, network_of
-from ownbert.tasks.forward.batched_forward import batches_by_tokens
 from ownbert.text.tokenizer import Tokenizer
 
 # How users may write a mask, whatever the tokenizer's own token is.

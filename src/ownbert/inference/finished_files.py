@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ownbert.checkpoint.model_files import CONFIG, INDEX, QUANTIZED, weights_form
+from ownbert.checks import anything, list_of, maybe, record, text
 from ownbert.errors import InputError
 from ownbert.files import atomic_path, inside, read_json
 from ownbert.images.pixels import PROCESSOR
 from ownbert.inference.engines import KINDS, PARITY
 from ownbert.inference.exported_network import CRF
 from ownbert.run.file_names import BLEND, CARD, CONFUSION, ENCODER, ENSEMBLE, SOURCE
-from ownbert.schema import anything, list_of, maybe, record, text
 from ownbert.text.tokenizer_folder import TOKENIZER_FILES
 from ownbert.train.watch.log import CURVES
 from ownbert.views.linear_files import LINEAR, PROBE

@@ -12,13 +12,13 @@ import numpy as np
 
 from ownbert.checkpoint import CONFIG, Description, describe
 from ownbert.checkpoint.model_files import no_network
+from ownbert.checks import list_of, maybe, record, text
 from ownbert.errors import InputError
 from ownbert.files import inside, read_json
 from ownbert.inference.compute import Compute
 from ownbert.inference.engines import Choice, choose_engine
 from ownbert.inference.exported_network import network_of, outputs_of
 from ownbert.run.file_names import BLEND, ENSEMBLE, RECIPE
-from ownbert.schema import list_of, maybe, record, text
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.forward.batched_forward import blocks, forward_rows
 from ownbert.tasks.rows import Row

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ownbert import limits
+from ownbert.checks import between
 from ownbert.errors import InputError
 from ownbert.files import read_json, refuse_same
 from ownbert.images.image_files import is_image
@@ -16,7 +17,6 @@ from ownbert.inference.argument_aliases import INSTEAD
 from ownbert.inference.compute import Compute
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, characters
-from ownbert.settings import between
 from ownbert.tables.columns import ColumnNames, usual_names
 from ownbert.tables.memory import MemoryTable, as_record, is_list, is_table, items
 from ownbert.tasks.forward.batched_forward import blocks

@@ -5,9 +5,10 @@ from typing import TypeVar
 
 from ownbert import limits
 from ownbert.batches import MASKINGS
+from ownbert.checks import between, choice, each, positive, up_to
 from ownbert.config import SIZES
 from ownbert.errors import InputError
-from ownbert.settings import between, each, one_of, positive, section, setting, up_to, validate
+from ownbert.settings import section, setting, validate
 from ownbert.train.training_settings import DATA, MODEL, Optim, Run
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class PretrainModel:
     """The size of the network and its first weights."""
 
     size: str = setting(
-        "tiny", "tiny, mini, small, medium, base or large.", MODEL, check=one_of(*SIZES)
+        "tiny", "tiny, mini, small, medium, base or large.", MODEL, check=choice(*SIZES)
     )
     dropout: float = setting(
         0.0,
@@ -90,14 +91,14 @@ class PretrainModel:
         "Initialise word embeddings from co-occurrences in the corpus, or at random: cooccurrence "
         "or random.",
         MODEL,
-        check=one_of("cooccurrence", "random"),
+        check=choice("cooccurrence", "random"),
     )
     init_positions: str = setting(
         "neighbours",
         "Let the first layer start by attending to neighbouring tokens, or with random weights: "
         "neighbours or random.",
         MODEL,
-        check=one_of("neighbours", "random"),
+        check=choice("neighbours", "random"),
     )
     init_from: str | None = setting(
         None,
@@ -137,13 +138,13 @@ class PretrainTask:
         "mlm), nsp (next sentence) or sop (sentence order), and bow (all words of a text from its "
         "pooled vector); BERT: mlm,nsp.",
         DATA,
-        check=each(one_of(*OBJECTIVES)),
+        check=each(choice(*OBJECTIVES)),
     )
     masking: str = setting(
         "token",
         "What is masked as a unit: token, word, ngram or span.",
         DATA,
-        check=one_of(*MASKINGS),
+        check=choice(*MASKINGS),
     )
     mask_rate: float | None = setting(
         None,
@@ -161,7 +162,7 @@ class PretrainTask:
         "auto",
         "Compare a predicted word with all words (full), or with those of its batch and some drawn "
         "ones, which is faster (sampled): auto, full or sampled.",
-        check=one_of("auto", "full", "sampled"),
+        check=choice("auto", "full", "sampled"),
         shown=f"sampled on a CPU from {SAMPLED_FROM:,} words on, else full",
     )
     ngram: int = setting(3, "Longest n-gram that is masked, in tokens.", check=up_to(limits.NGRAM))

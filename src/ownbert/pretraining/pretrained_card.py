@@ -9,9 +9,7 @@ from ownbert.config import EncoderConfig
 from ownbert.language import translated
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.run.model_card import (
-    cell,
     changed_settings,
-    code,
     hub_base,
     in_words,
     pictures,
@@ -49,7 +47,7 @@ def write_card(
     Returns:
         A warning, if any.
     """
-    name, source = folder.resolve().name, recipe.model.init_from
+    source = recipe.model.init_from
     objectives = dict.fromkeys(o for task, _ in recipe.parts for o in task.objectives)
     # A head with word features is not filled with texts alone, nor known to Transformers.
     fills = "mlm" in objectives and "rtd" not in objectives and "word features" not in data
@@ -58,30 +56,20 @@ def write_card(
         front["pipeline_tag"] = "fill-mask"
     if source and (base := hub_base(source)):
         front["base_model"] = base
-    start = "from new weights"
-    if source:
-        start = f"from the weights of {cell(hub_base(source) or Path(source).resolve().name)}"
-    kind = f"encoder ({config.num_hidden_layers} layers"
-    if writes := "span_corruption" in objectives:
-        kind = f"encoder-decoder ({config.num_hidden_layers} layers each"
     tasks = ", ".join(translated(TASKS.get(one, one)) for one in objectives)
-    blocks = [
-        f"A pretrained {kind}, hidden size {config.hidden_size}, "
-        f"{config.num_attention_heads} heads, up to {config.longest} "
-        f"tokens), trained {start} to predict: {tasks} (`ownbert pretrain`). It is meant to be "
-        "fine-tuned.",
-        "## Data",
-        table(("", ""), in_words(data.items())),
-        "## Settings",
-        table(("setting", "value"), in_words(_settings(recipe))),
-        "## Metrics",
-        *_metrics(metrics),
-        *([precision] if precision else []),
-        *pictures(folder, {CURVES: "Loss and accuracy during training"}),
-        "## Use",
-        *_usage(name, fills=fills, writes=writes),
-    ]
-    return save_card(folder, front, blocks)
+    values = {
+        "config": config,
+        "source": source and (hub_base(source) or Path(source).resolve().name),
+        "fills": fills,
+        "writes": "span_corruption" in objectives,
+        "tasks": tasks,
+        "data": table(("", ""), in_words(data.items())),
+        "settings": table(("setting", "value"), in_words(_settings(recipe))),
+        "metrics": _metrics(metrics),
+        "precision": precision,
+        "pictures": pictures(folder, {CURVES: "Loss and accuracy during training"}),
+    }
+    return save_card(folder, front, __file__, values)
 
 
 def _settings(recipe: PretrainRecipe) -> Iterator[tuple[str, str]]:
@@ -101,7 +89,7 @@ def _settings(recipe: PretrainRecipe) -> Iterator[tuple[str, str]]:
             yield name, value
 
 
-def _metrics(metrics: Mapping[str, Any]) -> Iterator[str]:
+def _metrics(metrics: Mapping[str, Any]) -> str:
     """The losses and accuracies of the last evaluation, beside what knows no context."""
     rows = [("step", f"{metrics['step']:,}")] if "step" in metrics else []
     for task, words in TASKS.items():
@@ -113,45 +101,4 @@ def _metrics(metrics: Mapping[str, Any]) -> Iterator[str]:
         if share is not None:
             rows.append((f"{words}: accuracy", f"{share:.4f}"))
     rows += [(words, f"{metrics[key]:.4f}") for key, words in _BASELINES.items() if key in metrics]
-    if not rows:
-        yield "None: there was no evaluation."
-        return
-    yield (
-        "On held-out text, at the last evaluation. A model that has learnt something is below "
-        "the loss of word frequencies."
-    )
-    yield table(("metric", "value"), in_words(rows))
-
-
-def _usage(name: str, *, fills: bool, writes: bool) -> Iterator[str]:
-    tune = f"ownbert finetune classify --model {name} --train train.csv --dev dev.csv -o classifier"
-    fill = f'ownbert fill {name} "a text with a [MASK]"\n' if fills else ""
-    yield code("bash", fill + tune)
-    vectors = (
-        f'import ownbert\n\nembedder = ownbert.Embedder("{name}")\n'
-        'print(embedder.encode(["a text", "another"]).shape)'
-    )
-    yield code("python", vectors)
-    kind = "AutoModelForMaskedLM" if fills else "AutoModel"
-    kind = "AutoModelForSeq2SeqLM" if writes else kind
-    lines = [
-        f"from transformers import {kind}, AutoTokenizer",
-        "",
-        f'tokenizer = AutoTokenizer.from_pretrained("{name}")',
-        f'model = {kind}.from_pretrained("{name}")',
-    ]
-    if fills:
-        lines += [
-            'text = f"a text with a {tokenizer.mask_token}"',
-            'ids = tokenizer(text, return_tensors="pt").input_ids',
-            "place = ids[0].tolist().index(tokenizer.mask_token_id)",
-            "best = model(ids).logits[0, place].topk(5).indices",
-            "print(tokenizer.convert_ids_to_tokens(best))",
-        ]
-    if writes:
-        lines += [
-            'ids = tokenizer("a text with <extra_id_0> in it", return_tensors="pt").input_ids',
-            "print(tokenizer.decode(model.generate(ids, max_new_tokens=20)[0]))",
-        ]
-    yield "In Transformers:"
-    yield code("python", "\n".join(lines))
+    return table(("metric", "value"), in_words(rows)) if rows else ""

@@ -22,7 +22,6 @@ from ownbert.checkpoint.transformer_folder import save_translation
 from ownbert.corpus.store import Store
 from ownbert.errors import InputError
 from ownbert.folders import writing
-from ownbert.inference.precision_check import MOST_TEXTS, PrecisionCheck, check_vectors
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
 from ownbert.objectives import Learner
@@ -41,6 +40,7 @@ from ownbert.pretraining.pretrain_recipe import (
 )
 from ownbert.pretraining.pretrained_card import write_card
 from ownbert.pretraining.vocabulary_alignment import position_limit
+from ownbert.run.precision_check import MOST_TEXTS, PrecisionCheck, check_vectors
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun, describe_limit
 from ownbert.settings import dump, resolve

@@ -27,6 +27,8 @@ MARK = f"{CARD_SIGN}, and rewritten when it runs again; remove this line to keep
 
 MAX_ROWS = 10  # of a table with a row for each label or model
 MAX_LABELS = 100  # in a sentence
+# Code between its fences, or what stands between blank lines.
+_BLOCK = re.compile(r"^```\w*\n.*?\n```$|^\S[^\n]*(?:\n(?!```)[^\n]+)*", re.DOTALL | re.MULTILINE)
 # Settings that are shown elsewhere in the card, or do not change what is learnt.
 _OMITTED = frozenset(
     {
@@ -37,13 +39,19 @@ _OMITTED = frozenset(
 
 
 def save_card(
-    folder: str | Path, front: Mapping[str, Any], blocks: Sequence[str], *, name: str | None = None
+    folder: str | Path,
+    front: Mapping[str, Any],
+    template: str,
+    values: Mapping[str, Any],
+    *,
+    name: str | None = None,
 ) -> str | None:
     """Write README.md into a model folder, unless the user has written one there.
 
     Args:
         front: the metadata that the hub reads.
-        blocks: Markdown, separated by blank lines.
+        template: the Python file whose neighbour of the same name with .md is the template.
+        values: what stands in it; it has the functions ``cell``, ``in_short``, ``repr`` too.
         name: of the model, by default that of the folder.
 
     Returns:
@@ -57,10 +65,23 @@ def save_card(
         f"Python {platform.python_version()}"
     )
     head = yaml.safe_dump(dict(front) | {"tags": ["ownbert"]}, sort_keys=False, allow_unicode=True)
-    start = [f"---\n{head}---", MARK, f"# {cell(name or Path(folder).resolve().name)}"]
+    name = name or Path(folder).resolve().name
+    start = [f"---\n{head}---", MARK, f"# {cell(name)}"]
+    blocks = _rendered(Path(template).with_suffix(".md"), {"name": name, **values})
     shown = map(_in_language, [*blocks, "## Versions"])
     write_text(path, "\n\n".join([*start, *shown, versions]) + "\n")
     return None
+
+
+def _rendered(template: Path, values: Mapping[str, Any]) -> Iterator[str]:
+    """The blocks of a template of Markdown: code and tables as they are, paragraphs on one line."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    environment.globals.update(cell=cell, in_short=labels_in_short, repr=repr)
+    text = environment.from_string(template.read_text(encoding="utf-8")).render(values)
+    for block in _BLOCK.findall(text):
+        yield block if block.startswith(("|", "```")) else " ".join(block.split("\n"))
 
 
 def _in_language(block: str) -> str:
@@ -131,15 +152,14 @@ def labels_in_short(labels: Sequence[str]) -> str:
     return shown + translated(f" and {more:,} more") if more > 0 else shown
 
 
-def pictures(folder: str | Path, captions: Mapping[str, str]) -> Iterator[str]:
+def pictures(folder: str | Path, captions: Mapping[str, str]) -> str:
     """The Markdown of the pictures that are in a folder.
 
     Args:
         captions: by the name of the file.
     """
-    for name, caption in captions.items():
-        if (Path(folder) / name).exists():
-            yield f"![{translated(caption)}]({name})"
+    there = {name: what for name, what in captions.items() if (Path(folder) / name).exists()}
+    return "\n\n".join(f"![{translated(what)}]({name})" for name, what in there.items())
 
 
 def hub_base(folder: str) -> str:
@@ -177,8 +197,3 @@ def cell(text: str) -> str:
     """Text on one line that is shown as it is, in a table or a sentence of a card."""
     line = _REFERENCE.sub("&amp;", printable(" ".join(text.split())))
     return _MARKUP.sub(lambda found: _SPECIAL.get(found[1], f"\\{found[1]}"), line)
-
-
-def code(language: str, text: str) -> str:
-    """A Markdown code block."""
-    return f"```{language}\n{text}\n```"

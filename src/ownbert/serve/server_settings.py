@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from ownbert import limits
+from ownbert.checks import Check, between
 from ownbert.errors import InputError
-from ownbert.settings import Check, between, setting, validate
+from ownbert.settings import setting, validate
 
 _LIMITS = "Limits"
 # A day.

@@ -13,6 +13,7 @@ from typing import Any
 
 from ownbert.errors import InputError, in_short, option_with
 from ownbert.files import open_text
+from ownbert.settings import setting
 from ownbert.tables.column_proposals import (
     are_numbers,
     bit_columns,
@@ -69,10 +70,17 @@ _LETTERED = re.compile(r"(.*[ _.-]|.*[a-z](?=[A-Z])|)([A-Za-z])")
 class ColumnNames:
     """The columns that the user named; None: found by their usual names."""
 
-    text: str | None = None
-    second: str | None = None
-    label: str | None = None
-    id: str | None = None
+    text: str | None = setting(
+        None, "Column of the text in tables.", option="--text-column", shown="by its name"
+    )
+    second: str | None = setting(None, option="--second-column")
+    label: str | None = setting(None, option="--label-column")
+    id: str | None = setting(
+        None,
+        "Column of ids, which the rows of the output have too.",
+        option="--id-column",
+        shown="none",
+    )
     features: str | None = None
 
     def settings(self) -> dict[str, str]:

@@ -5,20 +5,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ownbert import limits
+from ownbert.checks import between, choice, each, up_to
 from ownbert.config import LAYER_GATES, WIDEST_BLUR
 from ownbert.config import POOLINGS as POOLING_NAMES
 from ownbert.encodings import ENCODING_HELP, UTF8, check_encoding
 from ownbert.errors import InputError
-from ownbert.settings import (
-    apply_values,
-    between,
-    each,
-    one_of,
-    section,
-    setting,
-    up_to,
-    validate,
-)
+from ownbert.settings import apply_values, section, setting, validate
 from ownbert.train.training_settings import DATA, LEARNING, MODEL, RUN, Optim, Run, refuse_shard
 
 # A panel of --help, beside those of every training.
@@ -42,7 +34,7 @@ class TaskSettings:
         "How token vectors become one vector: pooler (BERT's), first, mean, max, attention, gru, "
         "lstm.",
         MODEL,
-        check=one_of(*POOLINGS),
+        check=choice(*POOLINGS),
         shown="that of sentence-transformers in the folder, else the family's",
         commands={
             "choose": {"shown": "the family's"},
@@ -73,7 +65,7 @@ class TaskSettings:
         "(attention over their vectors); auto: cut where 95% of the training rows fit, else "
         "windows.",
         DATA,
-        check=one_of(*LONG),
+        check=choice(*LONG),
     )
     stride: int = setting(
         32,
@@ -145,7 +137,7 @@ class TaskSettings:
         "mse",
         "mse, or huber (outliers count less).",
         LEARNING,
-        check=one_of("mse", "huber"),
+        check=choice("mse", "huber"),
     )
     crf: bool = setting(
         False,
@@ -377,7 +369,7 @@ class FinetuneModel:
         "Weigh layers by squeeze and excitation (SesameBERT): last (the last layer times its gate) "
         "or sum (of all layers, each times its own).",
         MODEL,
-        check=one_of(*LAYER_GATES),
+        check=choice(*LAYER_GATES),
         shown="none",
     )
     attention_blur: float | None = setting(
@@ -399,7 +391,7 @@ class FinetuneModel:
         "Initial weights of a new head: linear (those of a linear model on the frozen network) "
         "or random.",
         LEARNING,
-        check=one_of("linear", "random"),
+        check=choice("linear", "random"),
         shown="linear with fewer than 3,000 rows",
     )
     pretrain_steps: int | None = setting(

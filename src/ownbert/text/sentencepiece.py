@@ -1,26 +1,21 @@
 """SentencePiece's .model file, read without its library.
 
 The file is a protocol buffer (``ModelProto`` of google/sentencepiece,
-``sentencepiece_model.proto``). The part of the wire format that is needed: a key is
-``field << 3 | type``, and a type is 0 (varint: seven bits per byte, the lowest first), 1 (eight
-bytes), 2 (a length and so many bytes) or 5 (four bytes).
+``sentencepiece_model.proto``).
 """
 
 import os
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ownbert.errors import InputError
 from ownbert.files import refuse_unreadable
+from ownbert.protobuf import Reader
 
 UNIGRAM, BPE = 1, 2
 CONTROL, USER_DEFINED = 3, 4
 MODEL_TYPES = {1: "Unigram", 2: "BPE", 3: "word", 4: "character"}
-
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_WIDTHS = {_FIXED64: 8, _FIXED32: 4}
 
 
 @dataclass(frozen=True)
@@ -72,13 +67,13 @@ def _model(data: bytes) -> SentencePieceModel:
     pieces = []
     trainer: dict[int, int | bytes] = {}
     normalizer: dict[int, int | bytes] = {}
-    for field, value in _fields(data):
+    for field, value in Reader(data).fields():
         if field == 1:
             pieces.append(_piece(_as_bytes(value)))
         elif field == 2:
-            trainer |= dict(_fields(_as_bytes(value)))
+            trainer |= dict(Reader(_as_bytes(value)).fields())
         elif field == 3:
-            normalizer |= dict(_fields(_as_bytes(value)))
+            normalizer |= dict(Reader(_as_bytes(value)).fields())
     return SentencePieceModel(
         pieces=tuple(pieces),
         model_type=_as_number(trainer.get(3, UNIGRAM)),
@@ -89,44 +84,9 @@ def _model(data: bytes) -> SentencePieceModel:
 
 
 def _piece(data: bytes) -> Piece:
-    values = dict(_fields(data))
+    values = dict(Reader(data).fields())
     (score,) = struct.unpack("<f", _as_bytes(values.get(2, bytes(4))))
     return Piece(_as_bytes(values.get(1, b"")).decode("utf-8"), score, _as_number(values.get(3, 1)))
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of one message: number, and a number or the bytes."""
-    place = 0
-    while place < len(data):
-        key, place = _varint(data, place)
-        field, wire = key >> 3, key & 7
-        if wire == _VARINT:
-            value, place = _varint(data, place)
-            yield field, value
-            continue
-        if wire == _BYTES:
-            width, place = _varint(data, place)
-        elif wire in _WIDTHS:
-            width = _WIDTHS[wire]
-        else:
-            raise ValueError(f"wire type {wire}")
-        if place + width > len(data):
-            raise ValueError("cut short")
-        yield field, data[place : place + width]
-        place += width
-
-
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, place
-        shift += 7
-        if shift > 63:
-            raise ValueError("number too long")
 
 
 def _as_bytes(value: int | bytes) -> bytes:

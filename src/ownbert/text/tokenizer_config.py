@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ownbert.files import read_json
-from ownbert.schema import (
+from ownbert.checks import (
     Check,
     dict_of,
     either,
@@ -16,6 +15,7 @@ from ownbert.schema import (
     truth,
     whole,
 )
+from ownbert.files import read_json
 from ownbert.text.styles import SPECIAL_NAMES
 
 CONFIG = "tokenizer_config.json"

@@ -4,6 +4,7 @@ import ctypes
 import sys
 from typing import TYPE_CHECKING
 
+from ownbert.checks import known
 from ownbert.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ def pick_precision(name: str, device: "torch.device | str") -> str:
     Raises:
         InputError: the name is another one.
     """
-    if name not in PRECISIONS:
-        raise InputError(f"precision {name!r} is not known; one of {', '.join(PRECISIONS)}")
+    known(*PRECISIONS)("precision", name)
     if name != "auto":
         return name
     import torch

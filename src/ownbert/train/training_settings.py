@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from ownbert import limits
+from ownbert.checks import between, choice, up_to
 from ownbert.errors import InputError
-from ownbert.settings import between, one_of, setting, up_to, validate
+from ownbert.settings import setting, validate
 
 # Panels of --help.
 MODEL, DATA, LEARNING, RUN = "Model", "Data", "Learning", "Run"
@@ -39,7 +40,7 @@ class Optim:
         shown="by size",
         resumable=True,
     )
-    name: str = setting("adamw", f"One of {', '.join(OPTIMIZERS)}.", check=one_of(*OPTIMIZERS))
+    name: str = setting("adamw", f"One of {', '.join(OPTIMIZERS)}.", check=choice(*OPTIMIZERS))
     betas: tuple[float, ...] = setting(
         (0.9, 0.98),
         "Decay rates of the means of the gradient and of its square.",
@@ -51,7 +52,7 @@ class Optim:
     )
     weight_decay: float = setting(0.01, "Weight decay.", check=between(0, limits.WEIGHT, "[]"))
     clip: float = setting(1.0, "Largest norm of the gradient.", check=up_to(limits.WEIGHT))
-    schedule: str = setting("wsd", f"One of {', '.join(SCHEDULES)}.", check=one_of(*SCHEDULES))
+    schedule: str = setting("wsd", f"One of {', '.join(SCHEDULES)}.", check=choice(*SCHEDULES))
     warmup: float = setting(0.05, "Share of the run for warm-up.", check=between(0, 1, "[]"))
     decay: float = setting(0.2, "Share of the run for wsd's decay.", check=between(0, 1, "[]"))
     warmup_steps: int | None = setting(
@@ -110,11 +111,11 @@ class Run:
         "auto",
         "float32, or bfloat16 for matrix products; auto takes what is faster here.",
         RUN,
-        check=one_of("auto", "float32", "bfloat16"),
+        check=choice("auto", "float32", "bfloat16"),
         resumable=True,
     )
     device: str = setting(
-        "auto", "auto, cpu or cuda.", RUN, check=one_of("auto", "cpu", "cuda"), resumable=True
+        "auto", "auto, cpu or cuda.", RUN, check=choice("auto", "cpu", "cuda"), resumable=True
     )
     log_every: int = setting(
         20, "Steps between rows of log.jsonl.", RUN, check=up_to(limits.STEPS), resumable=True

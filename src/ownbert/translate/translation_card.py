@@ -6,7 +6,6 @@ from pathlib import Path
 from ownbert.language import translated
 from ownbert.run.model_card import (
     changed_settings,
-    code,
     in_words,
     pictures,
     save_card,
@@ -40,43 +39,22 @@ def write_card(
     Returns:
         A warning, if any.
     """
-    name, net = folder.resolve().name, recipe.model
-    ours = net.norm_first or not shared
-    vocabularies = "one vocabulary" if shared else "a vocabulary each"
-    blocks = [
-        f"An encoder-decoder Transformer ({net.N} + {net.N} layers, hidden size {net.d_model}, "
-        f"{parameters:,} parameters) that turns one sequence into another (`ownbert translate "
-        f"train`). It was trained from scratch; source and target have {vocabularies} of "
-        f"{recipe.vocabulary.kind} tokens.",
-        "## Data",
-        table(("", "file", "pairs", "sha256"), _files(recipe.data, pairs)),
-        "## Settings",
-        table(("setting", "value"), in_words(_settings(recipe))),
-        "## Metrics",
-        "On the dev pairs: cross entropy per token without label smoothing, and the share of "
-        "tokens predicted correctly from the reference tokens before them.",
-        table(
-            ("metric", "value"),
-            in_words(
-                (n, f"{metrics[k]:.4f}") for n, k in (("loss", "loss"), ("accuracy", _ACCURACY))
-            ),
-        ),
-        *pictures(folder, {CURVES: "Loss and accuracy during training"}),
-        "## Use",
-        code(
-            "bash",
-            f"ownbert translate {name} new.txt -o translated.txt\n"
-            f"ownbert translate score {name} --source test.source --target test.target",
-        ),
-        code(
-            "python",
-            "from ownbert.translate.decode import Translator\n\n"
-            f'for text in Translator("{name}")(["a text", "another"]):\n    print(text)',
-        ),
-        *_transformers(name, ours),
-    ]
+    ours = recipe.model.norm_first or not shared
+    shown = ((n, f"{metrics[k]:.4f}") for n, k in (("loss", "loss"), ("accuracy", _ACCURACY)))
+    values = {
+        "net": recipe.model,
+        "kind": recipe.vocabulary.kind,
+        "parameters": parameters,
+        "shared": shared,
+        "data": table(("", "file", "pairs", "sha256"), _files(recipe.data, pairs)),
+        "settings": table(("setting", "value"), in_words(_settings(recipe))),
+        "metrics": table(("metric", "value"), in_words(shown)),
+        "pictures": pictures(folder, {CURVES: "Loss and accuracy during training"}),
+        "ours": ours,
+    }
     front = {"pipeline_tag": "translation"}
-    return save_card(folder, front if ours else {"library_name": "transformers"} | front, blocks)
+    front = front if ours else {"library_name": "transformers"} | front
+    return save_card(folder, front, __file__, values)
 
 
 def _files(data: PairFiles, pairs: Mapping[str, int]) -> Iterator[tuple[str, ...]]:
@@ -101,21 +79,3 @@ def _settings(recipe: TranslateRecipe) -> Iterator[tuple[str, str]]:
     yield "seed", str(recipe.seed)
     yield "computed on", f"{recipe.run.device}, {recipe.run.precision}"
     yield from changed_settings(recipe, TranslateRecipe(), _SECTIONS)
-
-
-def _transformers(name: str, ours: bool) -> Iterator[str]:
-    if ours:
-        yield (
-            "Only ownbert can load the folder: Transformers has no pre-norm Marian, and loads one "
-            "tokenizer per folder."
-        )
-        return
-    yield "In Transformers:"
-    yield code(
-        "python",
-        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer\n\n"
-        f'tokenizer = AutoTokenizer.from_pretrained("{name}")\n'
-        f'model = AutoModelForSeq2SeqLM.from_pretrained("{name}")\n'
-        'ids = model.generate(**tokenizer("a text", return_tensors="pt"), max_new_tokens=60)\n'
-        "print(tokenizer.decode(ids[0], skip_special_tokens=True))",
-    )

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from ownbert import limits
+from ownbert.checks import between, choice, up_to
 from ownbert.errors import InputError
-from ownbert.settings import between, one_of, section, setting, up_to, validate
+from ownbert.settings import section, setting, validate
 from ownbert.train.training_settings import DATA, LEARNING, RUN, Optim, Run, refuse_shard
 
 # Panels of --help, beside those of every training.
@@ -74,7 +75,7 @@ class Vocabulary:
         "bpe",
         "bpe (byte-level), wordpiece, or blank for text that is already tokens.",
         VOCABULARY,
-        check=one_of(*KINDS),
+        check=choice(*KINDS),
     )
     size: int = setting(
         8000,

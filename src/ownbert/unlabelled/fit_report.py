@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from ownbert import limits
+from ownbert.checks import list_of, maybe, number, record, text, whole
 from ownbert.errors import InputError
 from ownbert.files import read_json
 from ownbert.fitting.report.contents import cleaned
 from ownbert.fitting.report.report import SHOWN_TEXT
 from ownbert.language import translated
-from ownbert.schema import list_of, maybe, number, record, text, whole
 
 # A curve is flat if twice as many rows gain less than this.
 _FLAT = 0.01

@@ -13,6 +13,7 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.checkpoint.model_files import model_checksums
+from ownbert.checks import anything, between, known, list_of, maybe, one_of, record, text, whole
 from ownbert.encodings import reads_encoding
 from ownbert.errors import InputError
 from ownbert.files import read_json, write_json
@@ -30,8 +31,6 @@ from ownbert.inference.embedding.vector_files import (
     write_blocks,
 )
 from ownbert.run.new_folder import complete_folder, refuse_taken
-from ownbert.schema import anything, list_of, maybe, one_of, record, text, whole
-from ownbert.settings import between
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import is_list, items
 from ownbert.unlabelled.bm25 import WORD_FILES, WordCounts, WordIndex
@@ -208,8 +207,7 @@ class Index:
             InputError: a value is not possible, or the model has changed.
         """
         between(1, limits.COUNT, "[]")("top_k", top_k)
-        if by not in WAYS:
-            raise InputError(f"search by {by!r} is not known; one of {', '.join(WAYS)}")
+        known(*WAYS)("search by", by)
         single = isinstance(queries, str)
         wanted: list[Any] = [queries]
         if not single and is_list(queries):

@@ -11,6 +11,7 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.checkpoint import CONFIG
+from ownbert.checks import between
 from ownbert.errors import InputError
 from ownbert.fitting.networks import Corpus
 from ownbert.inference.compute import Compute
@@ -19,7 +20,6 @@ from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import characters
 from ownbert.inference.output.prediction_writer import PredictionWriter
 from ownbert.language import translated
-from ownbert.settings import between
 from ownbert.tables.label_studio import ENDING, write_tasks
 from ownbert.tables.texts_or_files import corpus_files
 from ownbert.tasks.classification import ClassificationTask

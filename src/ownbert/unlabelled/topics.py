@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ownbert import limits
+from ownbert.checks import between
 from ownbert.encodings import reads_encoding
 from ownbert.errors import InputError
 from ownbert.files import refuse_same, together, write_text
@@ -31,7 +32,6 @@ from ownbert.inference.embedding.vector_files import (
     write_blocks,
 )
 from ownbert.inference.output.prediction_writer import PredictionWriter
-from ownbert.settings import between
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.tables import columns, require_column
 from ownbert.tasks.forward.batched_forward import blocks

@@ -113,13 +113,6 @@ def reliability_curve(
     return ReliabilityCurve(means[0], means[1], count)
 
 
-def expected_calibration_error(
-    probabilities: np.ndarray, targets: np.ndarray, bins: int = 10
-) -> float:
-    """The mean gap between confidence and accuracy over ``bins`` (Guo et al. 2017, equation 3)."""
-    return reliability_curve(probabilities, targets, bins).error
-
-
 def calibrate(log_probabilities: np.ndarray, targets: np.ndarray, bins: int = 10) -> Calibration:
     """Temperature and calibration error before and after, of held-out rows.
 

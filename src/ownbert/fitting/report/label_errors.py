@@ -48,18 +48,6 @@ def find_label_errors(probabilities: np.ndarray, labels: np.ndarray) -> list[Lab
     return [LabelError(int(r), int(labels[r]), int(suggested[r]), float(margins[r])) for r in order]
 
 
-def confident_joint(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """(C, C) counts of rows by given label and confident class; rows without one are left out.
-
-    Source: Northcutt et al. 2021, equation 1.
-    """
-    probabilities, labels = _checked(probabilities, labels)
-    confident, size = _confident_classes(probabilities, labels), probabilities.shape[1]
-    known = confident >= 0
-    pairs = labels[known] * size + confident[known]
-    return np.bincount(pairs, minlength=size * size).reshape(size, size)
-
-
 def _confident_classes(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """(N) the most probable of the classes whose thresholds a row reaches, -1 without any."""
     size = probabilities.shape[1]

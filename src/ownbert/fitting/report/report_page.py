@@ -7,7 +7,9 @@ import base64
 import hashlib
 import html
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 
@@ -27,18 +29,35 @@ _KINDS = {"do": "Do", "note": "Note", "fine": "Fine"}
 def as_page(report: Report) -> str:
     """The report as HTML."""
     shown = sections(report)
-    first, *rest = (_escaped(translated(sentence), _SENTENCE) for sentence in headline(report))
+    first, *rest = (
+        html.escape(cleaned(translated(sentence), _SENTENCE)) for sentence in headline(report)
+    )
     keys = [(s.key, s.title) for s in shown if s.key != "drift_tokens"]
     if report.advice:
         keys.insert(1, ("advice", translated("What to do next")))
     board, *others = (_section(report, section) for section in shown)
+    advice = _part("advice", report.advice, _KINDS) if report.advice else ""
     return framed(
-        _words(_TASKS.get(report.task, "a number per text")),
+        html.escape(translated(_TASKS.get(report.task, "a number per text"))),
         first,
         "".join(f"<p>{sentence}</p>" for sentence in rest if sentence) + _figures(report),
         keys,
-        board + _advice(report) + "".join(others),
+        board + advice + "".join(others),
     )
+
+
+def _part(name: str, *values: Any) -> str:
+    """A part of the page, by a macro of parts.html, which escapes its values."""
+    return str(getattr(_parts(), name)(*values))
+
+
+@cache
+def _parts() -> Any:
+    from jinja2 import Environment
+
+    environment = Environment(autoescape=True, trim_blocks=True)
+    environment.globals.update(translated=translated, cleaned=cleaned)
+    return environment.from_string(_resource("parts.html")).module
 
 
 def framed(kind: str, headline: str, lead: str, keys: Sequence[tuple[str, str]], main: str) -> str:
@@ -68,15 +87,6 @@ def _resource(name: str) -> str:
     return (files("ownbert.fitting.report") / name).read_text(encoding="utf-8")
 
 
-def _escaped(text: str, most: int) -> str:
-    return html.escape(cleaned(text, most))
-
-
-def _words(text: str) -> str:
-    """What the page itself says, and no text of the user's."""
-    return html.escape(translated(text))
-
-
 def _figures(report: Report) -> str:
     """The few numbers to remember."""
     best, baseline = report.winner, report.baseline
@@ -96,28 +106,10 @@ def _figures(report: Report) -> str:
 
 def figures(found: Sequence[tuple[str, str]]) -> str:
     """Values in large letters, each with its name."""
-    items = (
-        f"<div><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>"
-        for value, name in found
-    )
-    return f'<div class="figures">{"".join(items)}</div>'
-
-
-def _advice(report: Report) -> str:
-    items = "".join(
-        f'<li class="{one.kind}"><b>{_words(_KINDS.get(one.kind, ""))}</b>'
-        f"<p>{_escaped(translated(one.sentence), _SENTENCE)} "
-        f"<small>{_escaped(translated(one.figure), _SENTENCE)}</small></p></li>"
-        for one in report.advice
-    )
-    if not items:
-        return ""
-    title = _words("What to do next")
-    return f'<section id="advice"><h2>{title}</h2><ul class="advice">{items}</ul></section>'
+    return _part("figures", found)
 
 
 def _section(report: Report, section: Section) -> str:
-    lead = f"<p>{html.escape(section.lead)}</p>" if section.lead else ""
     body, drawn = table(section), _DRAWN.get(section.key)
     if section.has_texts:
         body = text_list(section)
@@ -125,39 +117,12 @@ def _section(report: Report, section: Section) -> str:
         body = _token_lists(report)
     elif section.key == "leaderboard":
         body = table(section, _score_bars(report))
-    if drawn is not None:
-        body = f'<div class="beside">{drawn(report)}{body}</div>'
-    title = html.escape(section.title)
-    return f'<section id="{section.key}"><h2>{title}</h2>{lead}{body}</section>'
+    return _part("section", section, body, None if drawn is None else drawn(report))
 
 
 def table(section: Section, bars: list[str] | None = None) -> str:
     """A table; a long one scrolls. bars: charts that follow the names of the rows."""
-    kinds = ["name"] * section.names + ["number"] * (len(section.columns) - section.names)
-    head = [
-        f'<th class="{kind}">{html.escape(name)}</th>'
-        for kind, name in zip(kinds, section.columns, strict=True)
-    ]
-    lines = []
-    for place, row in enumerate(section.rows):
-        cells = [
-            f'<td class="{kind}"><bdi>{html.escape(cell)}</bdi></td>'
-            for kind, cell in zip(kinds, row, strict=True)
-        ]
-        if bars is not None:
-            cells.insert(section.names, f"<td>{bars[place]}</td>")
-        if section.key == "classes":
-            cells[1] = cells[1].replace("<td", f'<td style="--share:{float(row[1]):.3f}"', 1)
-            cells[1] = cells[1].replace('"number"', '"number bar"')
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    if bars is not None:
-        head.insert(section.names, '<th class="fixed"></th>')
-    kind = "scroll tall" if len(lines) > _OPEN_ROWS else "scroll"
-    header = f"<thead><tr>{''.join(head)}</tr></thead>" if any(section.columns) else ""
-    return (
-        f'<div class="{kind}" tabindex="0"><table>{header}<tbody>{"".join(lines)}</tbody></table>'
-        "</div>"
-    )
+    return _part("table", section, bars, section.key == "classes", _OPEN_ROWS)
 
 
 def _score_bars(report: Report) -> list[str]:
@@ -171,43 +136,23 @@ def _score_bars(report: Report) -> list[str]:
 
 def text_list(section: Section) -> str:
     """Rows with a text: the text, and above it what is known about it."""
-    items = []
-    for *cells, text in section.rows:
-        facts = "".join(
-            f"<span>{html.escape(name)} <b><bdi>{html.escape(cell)}</bdi></b></span>"
-            for name, cell in zip(section.columns, cells, strict=False)
-        )
-        items.append(f'<li><div>{facts}</div><p dir="auto">{html.escape(text)}</p></li>')
-    first, more = items[:_FIRST_TEXTS], items[_FIRST_TEXTS:]
-    shown = f'<ol class="texts">{"".join(first)}</ol>'
-    if more:
-        shown += (
-            f"<details><summary>{_words(f'{len(more)} more')}</summary>"
-            f'<ol class="texts" start="{len(first) + 1}">{"".join(more)}</ol></details>'
-        )
-    return shown
+    return _part("text_list", section, _FIRST_TEXTS)
 
 
 def _token_lists(report: Report) -> str:
     """Tokens by the side that has more of them, with how many times as many."""
-    lists = []
-    for title, sign in (("more in labelled texts", 1), ("more in unlabelled texts", -1)):
-        items = []
-        for one in report.drift.tokens if report.drift else ():
-            if one.score * sign <= 0:
-                continue
-            more, less = sorted((one.labelled, one.unlabelled), reverse=True)
-            times = f"×{more / less:,.1f}" if less else _words("only")
-            hint = (
-                f"{one.labelled:.3%} of the labelled, {one.unlabelled:.3%} of the unlabelled tokens"
-            )
-            token = f"<bdi>{_escaped(one.token, 40)}</bdi>"
-            items.append(f'<li title="{_words(hint)}">{token} <small>{times}</small></li>')
-        if items:
-            lists.append(
-                f'<div><h3>{_words(title)}</h3><ul class="chips">{"".join(items)}</ul></div>'
-            )
-    return f'<div class="beside">{"".join(lists)}</div>'
+    lists: dict[str, list[tuple[str, str, str]]] = {
+        "more in labelled texts": [],
+        "more in unlabelled texts": [],
+    }
+    for one in report.drift.tokens if report.drift else ():
+        side = "labelled" if one.score > 0 else "unlabelled"
+        more, less = sorted((one.labelled, one.unlabelled), reverse=True)
+        times = f"×{more / less:,.1f}" if less else translated("only")
+        hint = f"{one.labelled:.3%} of the labelled, {one.unlabelled:.3%} of the unlabelled tokens"
+        if one.score:
+            lists[f"more in {side} texts"].append((one.token, hint, times))
+    return _part("token_lists", lists.items())
 
 
 def _matrix(report: Report) -> str:
@@ -215,27 +160,14 @@ def _matrix(report: Report) -> str:
     scores = report.scores
     if scores is None or scores.confusion is None or len(scores.labels) > LARGEST_MATRIX:
         return ""
-    names = [_escaped(score.label, 24) for score in scores.labels]
+    names = [cleaned(score.label, 24) for score in scores.labels]
     # Square roots, so that small shares stay visible.
     heat = np.sqrt(scores.confusion / np.maximum(1, scores.confusion.sum(1, keepdims=True)))
-    head = "".join(f"<th><div><bdi>{name}</bdi></div></th>" for name in names)
-    lines = []
-    for i, name in enumerate(names):
-        cells = "".join(
-            f'<td class="{"right" if i == j else "wrong"}" '
-            f'style="--heat:{heat[i, j]:.2f}">{count or ""}</td>'
-            for j, count in enumerate(scores.confusion[i].tolist())
-        )
-        lines.append(f"<tr><th><bdi>{name}</bdi></th>{cells}</tr>")
-    return (
-        '<figure class="scroll" tabindex="0"><table class="matrix"><thead><tr><th></th>'
-        f"{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-        f"<figcaption>{_words('Rows: true labels; columns: predictions.')}</figcaption></figure>"
-    )
+    return _part("matrix", names, scores.confusion.tolist(), heat.tolist())
 
 
 def _figure(chart: str, caption: str) -> str:
-    return f"<figure>{chart}<figcaption>{_words(caption)}</figcaption></figure>"
+    return _part("figure", chart, caption)
 
 
 def _drawn_curve(name: str) -> Callable[[Report], str]:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ownbert import limits
+from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.checkpoint import Description, describe, load_tokenizer
+from ownbert.checks import between, known
 from ownbert.errors import InputError, warn_of_input
 from ownbert.files import refuse_same
 from ownbert.inference.compute import Compute
@@ -34,9 +36,8 @@ from ownbert.inference.embedding.similarity import (
 from ownbert.inference.engines import choose_engine
 from ownbert.inference.exported_network import HIDDEN, network_of
 from ownbert.inference.finished_files import copy_files, finished_files
-from ownbert.settings import between
 from ownbert.tables.memory import is_list, is_table, items
-from ownbert.tasks.forward.batched_forward import batches_by_tokens, blocks
+from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.sentence_embedding.embedding_config import (
     POOLINGS,
     read_embedding_config,
@@ -125,7 +126,7 @@ class Embedder:
         self.seen = self.cut = 0
 
     def _packed(self, description: Description) -> Any:
-        from ownbert.inference.embedding.packed_encoder import PackedEncoder
+        from ownbert.run.packed_encoder import PackedEncoder
 
         given = (description, self._device, self.precision, self.tokenizer.input_format)
         return PackedEncoder(*given)
@@ -175,9 +176,7 @@ class Embedder:
     @similarity_fn_name.setter
     def similarity_fn_name(self, name: Any) -> None:
         name = getattr(name, "value", name)  # sentence-transformers has an enumeration
-        if name not in SIMILARITIES:
-            known = ", ".join(SIMILARITIES)
-            raise InputError(f"similarity_fn_name {name!r} is not known; one of {known}")
+        known(*SIMILARITIES)("similarity_fn_name", name)
         self._similarity_fn_name = name
 
     def to(self, device: Any) -> "Embedder":

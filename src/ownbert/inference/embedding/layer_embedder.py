@@ -8,8 +8,8 @@ import torch
 
 from ownbert.checkpoint import Description
 from ownbert.inference.embedding.embedder import Embedder
-from ownbert.inference.embedding.packed_encoder import PackedEncoder
 from ownbert.nn.pooling import POOLINGS
+from ownbert.run.packed_encoder import PackedEncoder
 
 
 class LayerEncoder(PackedEncoder):

@@ -9,6 +9,7 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.checkpoint.model_files import model_checksums
+from ownbert.checks import between
 from ownbert.corpus.documents import find_files
 from ownbert.encodings import UTF8, current_encoding, reads_encoding
 from ownbert.errors import InputError
@@ -23,7 +24,6 @@ from ownbert.inference.output.shards import DealtRows, Shard, as_shard, manifest
 from ownbert.inference.scoring.normal_profile import MOST_ROWS, NORMAL, NormalProfile
 from ownbert.inference.scoring.surprisal import PASSES, surprisals
 from ownbert.resumable_file import first_read, identity_of
-from ownbert.settings import between
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import MemoryTable
 from ownbert.tasks.forward.batched_forward import blocks

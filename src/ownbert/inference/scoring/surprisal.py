@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.batches.example import Example
 from ownbert.inference.fill_mask import Filler
-from ownbert.tasks.forward.batched_forward import batches_by_tokens
 
 # How often a text is read: every 6th token is masked, about as many as in pretraining.
 PASSES = 6

@@ -14,6 +14,7 @@ from torch import Tensor
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.checkpoint.transformer_folder import is_translation
+from ownbert.checks import known
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
 from ownbert.inference.compute import Compute
@@ -229,8 +230,7 @@ class Explainer:
                 texts only the answer.
         """
         names = [method] if isinstance(method, str) else list(method)
-        if by not in UNITS:
-            raise InputError(f"by {by!r} is not known; one of {', '.join(UNITS)}")
+        known(*UNITS)("by", by)
         if self.linear is not None:
             if names not in ([METHOD], [CONTRIBUTIONS]):
                 raise InputError(

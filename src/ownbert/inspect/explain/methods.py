@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ownbert.batches.batch import Batch, Example, pack
+from ownbert.checks import known
 from ownbert.errors import InputError
 from ownbert.inspect.explain.attribution import relevance, rollout
 from ownbert.inspect.explain.input_words import Word, segments_of
@@ -252,8 +253,7 @@ def method_named(name: str) -> Callable[[ExplainedTarget], Relevance]:
     Raises:
         InputError: there is none of this name.
     """
-    if name not in METHODS:
-        raise InputError(f"method {name!r} is not known; one of {', '.join(METHODS)}")
+    known(*METHODS)("method", name)
     return METHODS[name]
 
 

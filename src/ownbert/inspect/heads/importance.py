@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ownbert.batches.batch import Batch, pack
+from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.checkpoint import describe
 from ownbert.errors import InputError
 from ownbert.inference.compute import TORCH, Compute
@@ -18,7 +19,6 @@ from ownbert.inference.pipeline import read_labelled_rows
 from ownbert.inspect.observing import evaluating
 from ownbert.nn.model import Model
 from ownbert.objectives import Objective
-from ownbert.tasks.forward.batched_forward import batches_by_tokens
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows

@@ -11,6 +11,7 @@ from ownbert.checkpoint import load_tokenizer, new_model
 from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.description import describe as read_description
 from ownbert.checkpoint.weights import FORMS, QUANTIZED
+from ownbert.checks import between
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
 from ownbert.inspect.observing import core_model, text_ids
@@ -21,7 +22,6 @@ from ownbert.nn.model import Model
 from ownbert.nn.multihead import MultiHeadAttention
 from ownbert.nn.norms import NoNorm
 from ownbert.nn.undrawn import shapes_alone
-from ownbert.settings import between
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.text.tokenizer_folder import has_tokenizer
 

@@ -6,15 +6,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.batches.example import Example
 from ownbert.tasks.forward.network import RowNetwork
 from ownbert.tasks.task import Task
-from ownbert.threads import adapt_threads
 
 T = TypeVar("T")
 
-# Tokens in one forward pass.
-BATCH_TOKENS = 8192
 # Heads with a row of logits for each token, which those of other windows do not change.
 _PER_TOKEN = ("tokens", "span")
 # Rows, and characters, that are read, encoded and sorted by length together.
@@ -60,22 +58,6 @@ def _logits(network: RowNetwork, batch: Sequence[Example], head: str) -> np.ndar
             found = np.empty((len(first.token_ids), *logits.shape[1:]), logits.dtype)
         found[own] = logits
     return found
-
-
-def batches_by_tokens(
-    order: np.ndarray, lengths: Sequence[int], most: int = BATCH_TOKENS
-) -> Iterator[np.ndarray]:
-    """Batches of indices in ``order``, each of at most ``most`` tokens or a single longer text."""
-    start = tokens = 0
-    for end, index in enumerate(order):
-        if tokens and tokens + lengths[index] > most:
-            adapt_threads()
-            yield order[start:end]
-            start, tokens = end, 0
-        tokens += lengths[index]
-    if start < len(order):
-        adapt_threads()
-        yield order[start:]
 
 
 def blocks(

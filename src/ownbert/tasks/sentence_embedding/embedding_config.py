@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ownbert.checks import dict_of, either, list_of, maybe, record, text, truth, whole
 from ownbert.errors import InputError
 from ownbert.files import inside, read_json, write_json
-from ownbert.schema import dict_of, either, list_of, maybe, record, text, truth, whole
 
 POOLINGS = ("mean", "first", "max")
 _MODES = {"cls": "first", "mean": "mean", "max": "max"}

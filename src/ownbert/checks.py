@@ -1,14 +1,15 @@
-"""What JSON and YAML files of others must hold: a check for each key, which names file and key.
+"""Checks of values: of settings, of options, and of the keys of JSON and YAML files of others.
 
     CONFIG = record({"num_labels": whole(1, 10_000), "architectures": list_of(text)})
     values = read_json(path, check=CONFIG)
 
-A check takes where a value stands (``config.json: num_labels``) and the value. It raises
-``InputError`` if the value is of another type, or outside of the range. Keys without a check, and
-keys that are missing, are left to the reader.
+A check takes the name of a value (``optim.learning_rate``, ``config.json: num_labels``) and the
+value. It raises ``InputError`` if the value is of another type, or outside of the range. Keys of
+files without a check, and keys that are missing, are left to the reader.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ownbert.errors import InputError, in_short
@@ -39,6 +40,104 @@ def number(low: float, high: float) -> Check:
     return _must_be(lambda value: type(value) in (int, float) and low <= value <= high, wanted)
 
 
+@dataclass(frozen=True)
+class Interval:
+    """A check that a number is between two others.
+
+    Args:
+        ends: for each end a bracket if it is included, a parenthesis if not.
+        wanted: the same in words.
+    """
+
+    low: float
+    high: float
+    ends: str
+    wanted: str
+
+    def __call__(self, name: str, value: Any) -> None:
+        try:
+            above = value >= self.low if self.ends[0] == "[" else value > self.low
+            valid = above and (value <= self.high if self.ends[1] == "]" else value < self.high)
+        except TypeError:  # in Python anything may be given
+            valid = False
+        if not valid:
+            raise InputError(f"{name} is {in_short(value)}; it must be {self.wanted}")
+
+
+def between(low: float, high: float, ends: str = "()") -> Interval:
+    """A check that a value is between two numbers; ``ends`` as of an ``Interval``."""
+    interval = f"in {ends[0]}{_grouped(low)}, {_grouped(high)}{ends[1]}"
+    return Interval(low, high, ends, f"between {low} and {high}" if ends == "()" else interval)
+
+
+def up_to(most: float) -> Interval:
+    """A check that a value is positive and not more than ``most`` (see ``ownbert.limits``)."""
+    return Interval(0, most, "(]", f"more than 0 and at most {_grouped(most)}")
+
+
+positive = Interval(0, float("inf"), "(]", "more than 0")
+
+
+def _grouped(number: float) -> str:
+    return f"{number:g}" if isinstance(number, float) else f"{number:,}"
+
+
+def choice(*allowed: str) -> Check:
+    """One of the names that a setting can have."""
+
+    def check(name: str, value: str) -> None:
+        if value not in allowed:
+            raise InputError(f"{name} is {in_short(value)}; one of {', '.join(allowed)}")
+
+    return check
+
+
+def each(check: Check) -> Check:
+    """A check of every value of a sequence."""
+
+    def check_all(name: str, values: Sequence[Any]) -> None:
+        for value in values:
+            check(name, value)
+
+    return check_all
+
+
+def count(least: int, most: int) -> Check:
+    """A whole number from ``least`` to ``most``; the message is about the end that it passes."""
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            wanted = f"a whole number, at least {least}"
+            raise InputError(f"{name} is {in_short(value)}; it must be {wanted}")
+        if value > most:
+            raise InputError(f"{name} is {in_short(value)}; it must be at most {most:,}")
+
+    return check
+
+
+def number_in(interval: Interval) -> Check:
+    """A number in an interval, and not text that has such a value."""
+
+    def check(name: str, value: Any) -> None:
+        any_number(name, value)
+        interval(name, value)
+
+    return check
+
+
+def known(*allowed: str) -> Check:
+    """One of the names that a program knows."""
+
+    def check(name: str, value: Any) -> None:
+        if value not in allowed:
+            raise InputError(f"{name} {in_short(value)} is not known; one of {', '.join(allowed)}")
+
+    return check
+
+
+any_number = _must_be(
+    lambda value: isinstance(value, int | float) and not isinstance(value, bool), "a number"
+)
 text = _must_be(lambda value: isinstance(value, str), "text")
 truth = _must_be(lambda value: isinstance(value, bool), "true or false")
 object_ = _must_be(lambda value: isinstance(value, dict), "an object")

@@ -1,0 +1,65 @@
+"""Whether a fine-tuned model answers in bfloat16 what it answers in float32."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ownbert.checkpoint.agreement import ANSWERS
+from ownbert.nn.model import Model
+from ownbert.nn.packed.prepack import prepack_for_heads
+from ownbert.run.precision_check import PrecisionCheck, of_cosines
+from ownbert.tasks.forward.batched_forward import forward_rows
+from ownbert.tasks.forward.packed_network import PackedNetwork
+from ownbert.tasks.rows import Row
+from ownbert.tasks.task import Task
+from ownbert.tasks.text_input import EncodedRows
+from ownbert.train.watch.metric_names import shown_name
+
+# Rows to compare, of which a metric says something, and at most.
+_LEAST_ROWS, MOST_ROWS = 50, 1000
+# Answers agree if so many are the same and the metric differs by no more.
+_SAME, _METRIC = 0.99, 0.003
+
+
+def check_answers(
+    model: Model,
+    task: Task,
+    rows: Sequence[Row],
+    data: EncodedRows,
+    raws: Sequence[np.ndarray],
+    metric: str,
+) -> PrecisionCheck | None:
+    """Compare a model's answers as ``predict`` computes them in bfloat16 with those in float32.
+
+    Args:
+        model: with the head of the task, on a CPU.
+        task: with its thresholds.
+        rows: labelled ones that were not learnt.
+        data: the same, encoded.
+        raws: their scores in float32.
+        metric: of the task.
+
+    Returns:
+        None if there are too few rows.
+    """
+    if len(rows) < _LEAST_ROWS:
+        return None
+    network = PackedNetwork(prepack_for_heads(model, "bfloat16"))
+    rough = forward_rows(network, task, data.examples)
+    if task.head == "embedding":
+        return of_cosines(
+            np.concatenate(raws),
+            np.concatenate(rough),
+            "The commands `ownbert embed`, `predict` and `evaluate`",
+        )
+    decided = [task.decide_each(scores, rows, data.notes) for scores in (raws, rough)]
+    before, after = (task.score(rows, own).values[metric] for own in decided)
+    measured = f"{shown_name(metric)} {after:.4f} instead of {before:.4f}"
+    agree = abs(after - before) <= _METRIC
+    if not task.discrete:
+        finding = f"In bfloat16 {len(rows):,} dev rows have {measured}."
+        return PrecisionCheck(ANSWERS, agree, finding)
+    pairs = zip(*decided, rows, strict=True)
+    same = sum(task.plain(one, row) == task.plain(other, row) for one, other, row in pairs)
+    finding = f"In bfloat16 {same:,} of {len(rows):,} dev rows get the same answer, {measured}."
+    return PrecisionCheck(ANSWERS, agree and same >= _SAME * len(rows), finding)

@@ -1,0 +1,95 @@
+"""Whether a trained model computes in bfloat16 what it computes in float32, and what its card says.
+
+Only on processors that multiply bfloat16 natively is it known, and needed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ownbert.batches.by_tokens import batches_by_tokens
+from ownbert.checkpoint import describe, load_tokenizer
+from ownbert.checkpoint.agreement import VECTORS, record_agreement
+from ownbert.run.packed_encoder import PackedEncoder
+from ownbert.text.tokenizer import NO_LIMIT
+
+# Vectors agree if none has a lower cosine with its own.
+_COSINE = 0.999
+# Texts to compare the vectors of; these and their tokens at most.
+_LEAST_TEXTS, MOST_TEXTS, _MOST_TOKENS = 10, 256, 16_384
+COMMANDS = "The commands `ownbert predict` and `evaluate`"
+_TAKE = "it where the processor has it."
+# In the card of an ensemble.
+EACH_AGREES = f"Each of these models agrees with float32 in bfloat16. {COMMANDS} take {_TAKE}"
+
+
+@dataclass(frozen=True)
+class PrecisionCheck:
+    """What a comparison of bfloat16 with float32 has found.
+
+    Args:
+        what: was compared, ``ANSWERS`` or ``VECTORS``.
+        agree: whether bfloat16 may be used.
+        finding: for the model card, as are the ``commands`` that it is about.
+    """
+
+    what: str
+    agree: bool
+    finding: str
+    commands: str = COMMANDS
+
+    def record(self, folder: Path) -> None:
+        """Say in config.json of a finished folder that they agree, if they do."""
+        if self.agree:
+            record_agreement(folder, self.what)
+
+    def sentences(self) -> str:
+        """What the model card says."""
+        ending = "s" if self.commands.startswith("The command ") else ""
+        does = f"take{ending} {_TAKE}" if self.agree else f"stay{ending} with float32."
+        return f"{self.finding} {self.commands} {does}"
+
+
+def check_vectors(folder: Path, texts: Sequence[np.ndarray]) -> PrecisionCheck | None:
+    """Compare the vectors that ``embed`` computes in bfloat16 with those in float32.
+
+    Args:
+        folder: of a pretrained model.
+        texts: the ids of each, without special tokens.
+
+    Returns:
+        None if there are too few texts.
+    """
+    description = describe(folder)
+    tokenizer = load_tokenizer(description)
+    limits = (description.config.max_length, tokenizer.max_length)
+    most = min((limit for limit in limits if limit is not None), default=NO_LIMIT)
+    format, ids, tokens = tokenizer.input_format, [], 0
+    for text in texts[:MOST_TEXTS]:
+        ids.append(np.asarray(format.one(text[: most - format.special()].tolist()), dtype=np.int64))
+        tokens += len(ids[-1])
+        if tokens >= _MOST_TOKENS:
+            break
+    if len(ids) < _LEAST_TEXTS:
+        return None
+    encoder = PackedEncoder(description, "cpu", "float32", format)
+    lengths = [*map(len, ids)]
+    found = [
+        [encoder.vectors([ids[i] for i in chosen], "mean", p) for p in ("float32", "bfloat16")]
+        for chosen in batches_by_tokens(np.argsort(lengths, kind="stable"), lengths)
+    ]
+    fine, rough = (np.concatenate(each) for each in zip(*found, strict=True))
+    return of_cosines(fine, rough, "The command `ownbert embed`")
+
+
+def of_cosines(fine: np.ndarray, rough: np.ndarray, commands: str) -> PrecisionCheck:
+    """What two vectors of each text, (N, D), show."""
+    norms = np.linalg.norm(fine, axis=-1) * np.linalg.norm(rough, axis=-1)
+    least = float(((fine * rough).sum(-1) / np.maximum(norms, 1e-12)).min())
+    finding = (
+        f"In bfloat16 the vectors of {len(fine):,} texts have cosines of at least {least:.5f} with "
+        "those in float32."
+    )
+    return PrecisionCheck(VECTORS, least >= _COSINE, finding, commands)
