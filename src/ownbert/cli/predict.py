@@ -9,6 +9,8 @@ import typer
 from ownbert import limits
 from ownbert.cli.input_texts import given_input
 from ownbert.cli.options import (
+    Calibrate,
+    Coverage,
     Data,
     Device,
     Engine,
@@ -26,6 +28,7 @@ from ownbert.cli.options import (
     TaskTextColumn,
     TextsOrFile,
     Threads,
+    Unknown,
     Workers,
     ray_options,
     refuse_with_ray,
@@ -74,6 +77,9 @@ def predict(
         bool,
         typer.Option("--probabilities", help="The probabilities of all labels in each row."),
     ] = False,
+    unknown: Unknown = None,
+    coverage: Coverage = None,
+    calibrate: Calibrate = None,
     text_column: TaskTextColumn = None,
     second_column: TaskSecondColumn = None,
     id_column: Annotated[
@@ -109,7 +115,13 @@ def predict(
 
     Example: ownbert predict runs/clf new.csv -o predictions.jsonl
 
+    With --unknown 0.05 texts that seem to have none of the labels get none, and with --coverage 0.9
+    each row has every label that cannot be excluded. Both are learnt from rows that fit has held
+    out, from the dev rows of finetune, or from those of --calibrate.
+
     Example: ownbert predict runs/clf "I want my money back" --top 3
+
+    Example: ownbert predict runs/clf new.csv --unknown 0.05 --coverage 0.9 -o predictions.jsonl
     """
     from ownbert.inference.compute import Compute
     from ownbert.inference.output.shards import as_shard
@@ -130,6 +142,8 @@ def predict(
         if shard is not None:
             raise InputError("--shard and --runner ray are two ways to do the same; take one")
         refuse_with_ray(engine, encoding)
+        if calibrate is not None:
+            raise InputError("--calibrate is for --runner local; calibrate once before")
         with counting("rows answered", quiet=quiet) as progress:
             count = predict_with_ray(
                 folder,
@@ -144,6 +158,8 @@ def predict(
                 top_k=top,
                 threshold=threshold,
                 probabilities=probabilities,
+                unknown=unknown,
+                coverage=coverage,
                 resume=resume,
                 progress=progress,
                 say=say,
@@ -167,7 +183,9 @@ def predict(
             found,
             columns=ColumnNames(text_column, second_column, id=id_column),
             compute=Compute(device, precision, engine, network),
-            options=OutputOptions(top, threshold, probabilities),
+            options=OutputOptions(top, threshold, probabilities, unknown, coverage),
+            calibrate=calibrate,
+            say=say,
         )
         for note in rows.notes():
             say(note)
@@ -192,6 +210,9 @@ def predict(
             top_k=DEFAULT if top is None else top,
             threshold=threshold,
             probabilities=probabilities,
+            unknown=unknown,
+            coverage=coverage,
+            calibrate=calibrate,
             resume=resume,
             shard=own,
             progress=progress,

@@ -6,6 +6,8 @@ ENSEMBLE, BLEND = "ensemble.json", "blend.json"
 # The model card.
 CARD = "README.md"
 CONFUSION = "confusion.png"
+# What is known of held-out rows, for answers that may be refused.
+HELD_OUT = "held_out.npz"
 # Subfolders: the network of a linear model on its vectors, and the source's vocabulary of a
 # translation model whose sides have two.
 ENCODER, SOURCE = "encoder", "source"
