@@ -65,7 +65,7 @@ def evaluate(
     out_of_scope: Annotated[
         Path | None,
         typer.Option(
-            help="Texts that have none of the labels: how well --unknown tells them.",
+            help="Texts with none of the labels, to measure how many of them --unknown refuses.",
             show_default=False,
         ),
     ] = None,

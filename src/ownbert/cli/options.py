@@ -252,28 +252,24 @@ TaskLabelColumn = Annotated[
 Unknown = Annotated[
     float | None,
     typer.Option(
-        help="Share of texts with one of the labels that may be refused; texts that seem to have "
-        "none of the labels get no label.",
-        show_default="none is refused",
-        min=0,
-        max=1,
+        help="Give no label to texts that seem to have none; this share of the texts that have one "
+        "may be refused, such as 0.05.",
+        show_default=False,
     ),
 ]
 Coverage = Annotated[
     float | None,
     typer.Option(
-        help="Also give every label that cannot be excluded, so that the sets of this share of the "
-        "texts have the right label, such as 0.9.",
+        help="Also give all labels that cannot be excluded: this share of the sets has the right "
+        "label, such as 0.9.",
         show_default=False,
-        min=0,
-        max=1,
     ),
 ]
 Calibrate = Annotated[
     Path | None,
     typer.Option(
-        help="Labelled rows that the model was not trained on, for --unknown and --coverage; what "
-        "they teach is saved in the folder (held_out.npz).",
+        help="Labelled rows that were not trained on, for --unknown and --coverage; saved in the "
+        "folder.",
         show_default="rows held out by fit, dev rows of finetune",
     ),
 ]

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ownbert import limits
 from ownbert.cli.input_texts import given_input
 from ownbert.cli.options import (
     Calibrate,
@@ -60,8 +59,6 @@ def predict(
             "--top",
             help="So many labels in each row, the most probable first.",
             show_default="the label, or the labels that hold",
-            min=1,
-            max=limits.VOCABULARY,
         ),
     ] = None,
     threshold: Annotated[
@@ -69,8 +66,6 @@ def predict(
         typer.Option(
             help="Leave out answers whose score is lower: no label, no answer, no entity.",
             show_default="as in training",
-            min=0,
-            max=1,
         ),
     ] = None,
     probabilities: Annotated[
@@ -115,27 +110,25 @@ def predict(
 
     Example: ownbert predict runs/clf new.csv -o predictions.jsonl
 
-    With --unknown 0.05 texts that seem to have none of the labels get none, and with --coverage 0.9
-    each row has every label that cannot be excluded. Both are learnt from rows that fit has held
-    out, from the dev rows of finetune, or from those of --calibrate.
-
     Example: ownbert predict runs/clf "I want my money back" --top 3
 
     Example: ownbert predict runs/clf new.csv --unknown 0.05 --coverage 0.9 -o predictions.jsonl
     """
     from ownbert.inference.compute import Compute
     from ownbert.inference.output.shards import as_shard
+    from ownbert.inference.pipeline import output_options
     from ownbert.inference.predict import RowPredictions, count_rows, refuse_missing
     from ownbert.inference.predict import predict as run
     from ownbert.tables.columns import ColumnNames
     from ownbert.tables.memory import Lines
-    from ownbert.tasks.rows import OutputOptions
     from ownbert.tasks.task import DEFAULT
     from ownbert.train.device import keep_memory
 
     names = [*(texts or ()), *([str(data)] if data is not None else [])]
     bulk = ray_options(runner, names, output, workers=workers, threads=threads, part_rows=part_rows)
     say = saying(quiet=quiet)
+    top_k = DEFAULT if top is None else top
+    options = output_options(top_k, threshold, probabilities, unknown, coverage)
     if bulk is not None:
         from ownbert.bulk.ray_runner import predict_with_ray
 
@@ -143,7 +136,7 @@ def predict(
             raise InputError("--shard and --runner ray are two ways to do the same; take one")
         refuse_with_ray(engine, encoding)
         if calibrate is not None:
-            raise InputError("--calibrate is for --runner local; calibrate once before")
+            raise InputError("--calibrate is not for --runner ray; calibrate once before")
         with counting("rows answered", quiet=quiet) as progress:
             count = predict_with_ray(
                 folder,
@@ -183,7 +176,7 @@ def predict(
             found,
             columns=ColumnNames(text_column, second_column, id=id_column),
             compute=Compute(device, precision, engine, network),
-            options=OutputOptions(top, threshold, probabilities, unknown, coverage),
+            options=options,
             calibrate=calibrate,
             say=say,
         )
@@ -207,7 +200,7 @@ def predict(
             text_column=text_column,
             second_column=second_column,
             id_column=id_column,
-            top_k=DEFAULT if top is None else top,
+            top_k=top_k,
             threshold=threshold,
             probabilities=probabilities,
             unknown=unknown,

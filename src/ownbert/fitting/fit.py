@@ -113,7 +113,7 @@ _MANY, _NGRAMS = 3000, 1 << 18
 _SHORTEST_PRETRAINING = 10.0
 # Texts of each kind that are compared, and the share of unknown words that is said.
 _COMPARED, _OTHER_TEXTS = 5_000, 0.5
-_HELD_OUT_ROWS = "what is known of held-out rows"
+_HELD_OUT_ROWS = "held_out.npz"
 _OWN_NETWORK = "the network that Transformers loads"
 # Seconds with which no further step is begun.
 _SHORTEST = 5.0

@@ -12,7 +12,7 @@ from ownbert.checkpoint.model_files import model_checksums, weights_checksums, w
 from ownbert.errors import InputError
 from ownbert.files import inside, read_yaml
 from ownbert.hub import model_folder
-from ownbert.inference.abstaining.held_out import WANTED, HeldOut
+from ownbert.inference.abstaining.held_out import HeldOut
 from ownbert.inference.abstaining.scope import Scope
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.embedding.embedding_outputs import of_length_one
@@ -84,7 +84,7 @@ def held_out_of(opened: Opened, calibrate: Any = None, say: Say | None = None) -
     except (OSError, InputError):  # of a cache that is read alone: it is learnt again
         return found
     if say is not None:
-        say(f"learnt from {found.source} what is not known; saved {folder / HELD_OUT}")
+        say(f"calibrated on {found.source}; saved {folder / HELD_OUT}")
     return found
 
 
@@ -160,7 +160,7 @@ def embedder_of(opened: Opened, held_out: HeldOut) -> Embedder | None:
     if not folder.is_dir() or weights_checksums(folder) != held_out.encoder_weights:
         raise InputError(
             f"{folder}, whose vectors tell texts of no label, is not there or has other weights; "
-            f"{WANTED}"
+            "calibrate again: --calibrate FILE"
         )
     return Embedder(folder, device=opened.compute.device)
 

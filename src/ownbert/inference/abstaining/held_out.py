@@ -20,7 +20,7 @@ from ownbert.run.file_names import HELD_OUT
 from ownbert.settings import between
 
 _FORMAT = 1
-WANTED = "calibrate it again: ownbert predict FOLDER TEXTS --unknown RATE --calibrate FILE"
+_WANTED = "calibrate again: --calibrate FILE"
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,12 @@ class HeldOut:
             InputError: there are too few rows for that share.
         """
         between(0, 1)("unknown", rate)
-        return self._place(self.scores, 1 - rate, f"refusing {rate:g} of the texts", "texts")
+        if (place := _place(len(self.scores), 1 - rate)) is None:
+            raise InputError(
+                f"{len(self.scores):,} held-out rows are too few to refuse {rate:g} of the texts; "
+                f"it needs {_needed(1 - rate):,} or more: --calibrate FILE"
+            )
+        return float(self.scores[place])
 
     def least_probability(self, coverage: float) -> float:
         """The probability from which on a label belongs to the set of a text, so that the sets of
@@ -75,19 +80,12 @@ class HeldOut:
             Bounded Error Levels", with the quantile of split conformal prediction.
         """
         between(0, 1)("coverage", coverage)
-        what = f"a coverage of {coverage:g}"
-        return 1 - self._place(self.missing, coverage, what, "rows")
-
-    @staticmethod
-    def _place(ascending: np.ndarray, share: float, what: str, unit: str) -> float:
-        place = math.ceil((len(ascending) + 1) * share - 1e-9)
-        if place > len(ascending):
-            needed = math.ceil(share / (1 - share) - 1e-9)
+        if (place := _place(len(self.missing), coverage)) is None:
             raise InputError(
-                f"{len(ascending):,} held-out {unit} are too few for {what}; it needs {needed:,} "
-                "or more: --calibrate FILE"
+                f"{len(self.missing):,} held-out rows are too few for a coverage of {coverage:g}; "
+                f"it needs {_needed(coverage):,} or more: --calibrate FILE"
             )
-        return float(ascending[max(place, 1) - 1])
+        return 1 - float(self.missing[place])
 
     def save(self, folder: Path) -> None:
         """Write it into the folder of the models."""
@@ -123,17 +121,23 @@ class HeldOut:
         path = folder / HELD_OUT
         if not path.exists():
             return None
-        with open_npz(path, WANTED) as stored:
+        with open_npz(path, _WANTED) as stored:
             try:
                 arrays = {name: np.asarray(stored[name]) for name in stored}
                 settings: Mapping[str, Any] = json.loads(arrays["settings"].tobytes())
                 known = settings["format"] == _FORMAT and settings["features"] == list(FEATURES)
                 if not known:
-                    raise InputError(f"{path} is not of this version of ownbert; {WANTED}")
+                    raise InputError(
+                        f"{path} is not of this version of ownbert; calibrate again: "
+                        "--calibrate FILE"
+                    )
                 # As JSON has them.
                 same = [list(labels), json.loads(json.dumps(models))]
                 if [settings["labels"], settings["models"]] != same:
-                    raise InputError(f"{path} is of other models than those that answer; {WANTED}")
+                    raise InputError(
+                        f"{path} is of other models than those that answer; calibrate again: "
+                        "--calibrate FILE"
+                    )
                 return cls(
                     tuple(labels),
                     str(settings["source"]),
@@ -146,6 +150,17 @@ class HeldOut:
                 )
             except (TypeError, LookupError, OverflowError) as error:
                 raise ValueError(str(error)) from None
+
+
+def _place(count: int, share: float) -> int | None:
+    """The index of the quantile of ``count`` ascending values that is not below that of a further
+    one with the probability ``share``; None where there are too few."""
+    place = math.ceil((count + 1) * share - 1e-9)
+    return None if place > count else max(place, 1) - 1
+
+
+def _needed(share: float) -> int:
+    return math.ceil(share / (1 - share) - 1e-9)
 
 
 def _ascending(values: np.ndarray) -> np.ndarray:

@@ -41,7 +41,7 @@ class Scope:
     @classmethod
     def fit(
         cls, vectors: np.ndarray, labels: np.ndarray, size: int, *, blind: bool
-    ) -> "tuple[Scope, np.ndarray]":
+    ) -> tuple["Scope", np.ndarray]:
         """Learn what tells texts of no label, from labelled ones alone.
 
         Each text is compared with the others, as a text with a known label. Then the label of each
