@@ -113,7 +113,7 @@ _MANY, _NGRAMS = 3000, 1 << 18
 _SHORTEST_PRETRAINING = 10.0
 # Texts of each kind that are compared, and the share of unknown words that is said.
 _COMPARED, _OTHER_TEXTS = 5_000, 0.5
-_HELD_OUT_ROWS = "held_out.npz"
+_VECTORS_OF_ROWS = "vectors of the labelled texts"
 _OWN_NETWORK = "the network that Transformers loads"
 # Seconds with which no further step is begun.
 _SHORTEST = 5.0
@@ -879,10 +879,13 @@ class Fit:
     def _report(self) -> None:
         """Write the report, and show its leaderboard."""
         rows, recipe = self.rows, self.recipe
+        compared = Comparison(rows, self.candidates, self.metric)
+        keep = partial(keep_held_out, compared, self.folder, recipe.device)
+        self.attempt(HELD_OUT, partial(keep, vectors=False))
         report = self.attempt(
             "the report",
             lambda: make_report(
-                Comparison(rows, self.candidates, self.metric),
+                compared,
                 self.labelled,
                 self.unlabelled,
                 self.test,
@@ -901,13 +904,8 @@ class Fit:
             ),
             seconds=self.budget.left_for_report,
         )
-        keep = partial(
-            keep_held_out,
-            Comparison(rows, self.candidates, self.metric),
-            self.folder,
-            recipe.device,
-        )
-        self.attempt(_HELD_OUT_ROWS, keep, seconds=self.budget.left_for_report)
+        seconds = self.budget.left_for_report
+        self.attempt(_VECTORS_OF_ROWS, partial(keep, vectors=True), seconds=seconds)
         self._forget_texts()
         if report is None:
             self.progress.say(f"saved {self.folder}")

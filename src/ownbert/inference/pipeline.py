@@ -318,6 +318,10 @@ class Predictor:
         _, source = self._source(data, {})
         return [] if source is None else list(self.task.stream(source))
 
+    def outputs(self, rows: Sequence[Row], options: OutputOptions) -> list[Any]:
+        """The answers to rows as rows of a file, without their texts."""
+        return list(self._answering(options, DEFAULT)(rows))
+
     def decide(self, rows: Sequence[Row]) -> list[Any]:
         """What the task decides for each row, of which ``task.answer`` makes an answer."""
         return [decided for decided, _ in self._decided(rows)]
