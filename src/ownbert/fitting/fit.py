@@ -26,6 +26,7 @@ from ownbert.fitting.added_rows import with_added
 from ownbert.fitting.attempts import Attempts
 from ownbert.fitting.budget import Budget
 from ownbert.fitting.candidates import (
+    PROBE_VECTORS,
     ComparedModel,
     Comparison,
     best_network,
@@ -113,7 +114,6 @@ _MANY, _NGRAMS = 3000, 1 << 18
 _SHORTEST_PRETRAINING = 10.0
 # Texts of each kind that are compared, and the share of unknown words that is said.
 _COMPARED, _OTHER_TEXTS = 5_000, 0.5
-_VECTORS_OF_ROWS = "vectors of the labelled texts"
 _OWN_NETWORK = "the network that Transformers loads"
 # Seconds with which no further step is begun.
 _SHORTEST = 5.0
@@ -718,10 +718,11 @@ class Fit:
 
     def _probe(self, base: Path, path: Path) -> Made:
         copy_network(base, path / ENCODER)
-        device = self.recipe.device
+        keep = make_folder(self.folder / WORK) / PROBE_VECTORS
+        own: dict[str, Any] = {"device": self.recipe.device, "keep": keep}
         return self._linear(
             path.name,
-            lambda first: fit_probe(path / ENCODER, self.rows, path, first=first, device=device),
+            lambda first: fit_probe(path / ENCODER, self.rows, path, first=first, **own),
         )
 
     def _start(self, base: Path, path: Path) -> Made | None:
@@ -881,7 +882,7 @@ class Fit:
         rows, recipe = self.rows, self.recipe
         compared = Comparison(rows, self.candidates, self.metric)
         keep = partial(keep_held_out, compared, self.folder, recipe.device)
-        self.attempt(HELD_OUT, partial(keep, vectors=False))
+        self.attempt(HELD_OUT, keep)
         report = self.attempt(
             "the report",
             lambda: make_report(
@@ -904,8 +905,6 @@ class Fit:
             ),
             seconds=self.budget.left_for_report,
         )
-        seconds = self.budget.left_for_report
-        self.attempt(_VECTORS_OF_ROWS, partial(keep, vectors=True), seconds=seconds)
         self._forget_texts()
         if report is None:
             self.progress.say(f"saved {self.folder}")

@@ -2,32 +2,36 @@
 
 from pathlib import Path
 
-from ownbert.fitting.candidates import Comparison
+import numpy as np
+
+from ownbert.fitting.candidates import PROBE_VECTORS, Comparison
 from ownbert.inference.abstaining.calibrate import learn
 from ownbert.inference.compute import Compute
 from ownbert.inference.open_folder import open_folder
 from ownbert.views.blending import from_scores
 
 
-def keep_held_out(compared: Comparison, folder: Path, device: str, *, vectors: bool) -> None:
+def keep_held_out(compared: Comparison, folder: Path, device: str) -> None:
     """Write held_out.npz into a finished folder, if its rows have one label each.
 
     Args:
         compared: the candidates with their scores.
-        folder: of the models.
-        device: that the vectors are computed on.
-        vectors: whether unknown texts are told by their vectors too, which takes time.
+        folder: of the models, with the vectors of the probe where there is one.
+        device: of the models.
     """
     rows = compared.rows
     if rows.task.name != "classify":
         return
-    held = set(rows.held_out.tolist())
+    held = rows.held_out
+    others = np.setdiff1d(np.arange(len(rows.rows)), held)
+    path = folder / "work" / PROBE_VECTORS
+    vectors = np.load(path, allow_pickle=False) if path.exists() else None
+    fits = vectors is not None and len(vectors) == len(rows.rows)
     learn(
         open_folder(folder, Compute(device)),
-        [rows.rows[i] for i in rows.held_out],
+        [rows.rows[i] for i in held],
         from_scores(rows.task.name, compared.used[2]),
-        [row for i, row in enumerate(rows.rows) if i not in held],
+        [rows.rows[i] for i in others],
         source=rows.source,
-        unseen=len(rows.folds[0][1]),
-        vectors=vectors,
+        vectors=vectors[np.concatenate([held, others])].astype(np.float32) if fits else False,
     ).save(folder)

@@ -96,7 +96,7 @@ def learn(
     *,
     source: str,
     unseen: int | None = None,
-    vectors: bool = True,
+    vectors: np.ndarray | bool = True,
 ) -> HeldOut:
     """Learn from held-out rows.
 
@@ -108,7 +108,8 @@ def learn(
         source: what the rows are, for the user.
         unseen: how many of the rows, from the first, the folder's own network has not learnt from;
             by default all.
-        vectors: whether texts are told by their vectors too, which takes longer.
+        vectors: (rows and more, D) of the network before it learnt the labels; False: of none, so
+            that texts are told by the highest probability.
     """
     task: Any = opened.task
     targets = np.asarray([task.target(row) for row in rows])
@@ -119,15 +120,18 @@ def learn(
         "models": models_of(opened),
         "missing": missing,
     }
-    network = _network(opened) if vectors else None
+    network = None if vectors is False else _network(opened)
     if network is None:
         return HeldOut(scores=np.sort(1 - probabilities.max(1)), **about)
     known = [*rows, *more] if network.blind else list(rows[:unseen])
     labels = np.asarray([task.target(row) for row in known])
     chosen = _some(labels)
-    texts = [known[i].texts for i in chosen]
-    embedder = Embedder(network.folder, device=opened.compute.device)
-    found = of_length_one(embed_rows(embedder, texts))
+    if isinstance(vectors, np.ndarray):
+        found = vectors[chosen]
+    else:
+        embedder = Embedder(network.folder, device=opened.compute.device)
+        found = embed_rows(embedder, [known[i].texts for i in chosen])
+    found = of_length_one(found)
     scope, scores = Scope.fit(found, labels[chosen], len(task.labels), blind=network.blind)
     return HeldOut(
         scores=np.sort(scores),
