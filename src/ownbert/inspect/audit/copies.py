@@ -36,9 +36,9 @@ def copies(folder: Path, texts: Iterable[str]) -> dict[str, int]:
 
 def _files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
-        if path.suffix in _ENDINGS and path.name not in _OTHERS and path.is_file():
-            if path.stat().st_size <= _MOST_BYTES:
-                yield path
+        shown = path.suffix in _ENDINGS and path.name not in _OTHERS and path.is_file()
+        if shown and path.stat().st_size <= _MOST_BYTES:
+            yield path
 
 
 def _shown(path: Path) -> str:
