@@ -75,10 +75,13 @@ def held_out_of(opened: Opened, calibrate: Any = None, say: Say | None = None) -
     named = calibrate if isinstance(calibrate, str | os.PathLike) else "memory"
     train, more = data.get("train"), []
     if isinstance(train, str) and Path(train).is_file():
-        more = [r for r in task.read(train) if r.target in task.labels]  # pyright: ignore
+        rest = task.read(train)
+        more = [r for r in rest if isinstance(r.target, str) and r.target in task.labels]
     probabilities = score_all(lambda block: np.stack(opened.raws(block)[0]), rows)
     source = f"{len(rows):,} rows of {named}"
     found = learn(opened, rows, probabilities, more, source=source)
+    if opened.compute.network and (folder / BLEND).exists():
+        return found  # the folder keeps what is known of its blend
     try:
         found.save(folder)
     except (OSError, InputError):  # of a cache that is read alone: it is learnt again
@@ -95,7 +98,6 @@ def learn(
     more: Sequence[Row] = (),
     *,
     source: str,
-    unseen: int | None = None,
     vectors: np.ndarray | bool = True,
 ) -> HeldOut:
     """Learn from held-out rows.
@@ -106,8 +108,6 @@ def learn(
         probabilities: (N, C) of these.
         more: other rows with the same labels, which they may have learnt from.
         source: what the rows are, for the user.
-        unseen: how many of the rows, from the first, the folder's own network has not learnt from;
-            by default all.
         vectors: (rows and more, D) of the network before it learnt the labels; False: of none, so
             that texts are told by the highest probability.
     """
@@ -123,9 +123,11 @@ def learn(
     network = None if vectors is False else _network(opened)
     if network is None:
         return HeldOut(scores=np.sort(1 - probabilities.max(1)), **about)
-    known = [*rows, *more] if network.blind else list(rows[:unseen])
+    known = [*rows, *more] if network.blind else rows
     labels = np.asarray([task.target(row) for row in known])
-    chosen = _some(labels)
+    once = {row.texts: i for i, row in reversed(list(enumerate(known)))}
+    chosen = np.sort(list(once.values()))
+    chosen = chosen[_some(labels[chosen])]
     if isinstance(vectors, np.ndarray):
         found = vectors[chosen]
     else:
