@@ -121,7 +121,7 @@ def learn(
         "missing": missing,
     }
     network = None if vectors is False else _network(opened)
-    if network is None:
+    if network is None or (isinstance(vectors, np.ndarray) and not network.blind):
         return HeldOut(scores=np.sort(1 - probabilities.max(1)), **about)
     known = [*rows, *more] if network.blind else rows
     labels = np.asarray([task.target(row) for row in known])
