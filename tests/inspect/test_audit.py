@@ -37,7 +37,12 @@ def remembered(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / f"{name}.txt").write_text("\n".join(lines(rng, count)), encoding="utf-8")
         ownbert.learn_vocabulary(folder / "train.txt", folder / "vocab", kind="blank", min_count=1)
         ownbert.prepare(folder / "train.txt", folder / "tokens", tokenizer=folder / "vocab")
-        options: dict[str, Any] = {"max_steps": 150, "max_length": 24, "batch_tokens": 1024, "canaries": 5}
+        options: dict[str, Any] = {
+            "max_steps": 150,
+            "max_length": 24,
+            "batch_tokens": 1024,
+            "canaries": 5,
+        }
         ownbert.pretrain(folder / "tokens", folder / "bert", quiet=True, **options)
 
     return made_once(tmp_path_factory, "remembered", make)
