@@ -114,6 +114,7 @@ _MANY, _NGRAMS = 3000, 1 << 18
 _SHORTEST_PRETRAINING = 10.0
 # Texts of each kind that are compared, and the share of unknown words that is said.
 _COMPARED, _OTHER_TEXTS = 5_000, 0.5
+_VECTORS = "vectors of the labelled texts"
 _OWN_NETWORK = "the network that Transformers loads"
 # Seconds with which no further step is begun.
 _SHORTEST = 5.0
@@ -905,6 +906,9 @@ class Fit:
             ),
             seconds=self.budget.left_for_report,
         )
+        if recipe.model is not None and not (self.folder / WORK / PROBE_VECTORS).exists():
+            seconds = self.budget.left_for_report
+            self.attempt(_VECTORS, partial(keep, embed=True), seconds=seconds)
         self._forget_texts()
         if report is None:
             self.progress.say(f"saved {self.folder}")

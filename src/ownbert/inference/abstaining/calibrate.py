@@ -62,7 +62,8 @@ def held_out_of(opened: Opened, calibrate: Any = None, say: Say | None = None) -
     found = None if calibrate is not None else HeldOut.load(folder, task.labels, models_of(opened))
     if found is not None:
         return found
-    data = _recipe(folder).get("data") or {}
+    data = _recipe(folder).get("data")
+    data = data if isinstance(data, dict) else {}
     if calibrate is None:
         dev = data.get("dev")
         if not isinstance(dev, str) or not Path(dev).is_file():
@@ -179,7 +180,8 @@ def _network(opened: Opened) -> _Network | None:
         return None
     if (folder / _FROZEN / CONFIG).is_file():
         return _Network(_FROZEN, inside(folder, _FROZEN, folder), blind=True)
-    base = None if (folder / BLEND).exists() else (_recipe(folder).get("model") or {}).get("folder")
+    base = _recipe(folder).get("model")  # of fit; finetune has settings there
+    base = base.get("folder") if isinstance(base, dict) else base
     if isinstance(base, str) and base:
         own = model_folder(base)
         if (own / CONFIG).is_file() and weights_form(own) is not None:
