@@ -189,8 +189,8 @@ def test_a_network_is_calibrated_on_its_dev_rows_or_on_others(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--coverage", "1"), "coverage is 1.0; it must be between 0 and 1"),
-        (("--unknown", "0"), "unknown is 0.0; it must be between 0 and 1"),
+        (("--coverage", "1"), "--coverage is 1.0; it must be between 0 and 1"),
+        (("--unknown", "0"), "--unknown is 0.0; it must be between 0 and 1"),
         (("--unknown", "0.0001"), "held-out rows are too few to refuse 0.0001 of the texts"),
         (("--calibrate", "none.csv"), "calibrate is for --unknown and --coverage"),
         (("--coverage", "0.9", "--calibrate", "none.csv"), "none.csv"),

@@ -397,12 +397,12 @@ def output_options(
     """The options of rows of predictions, checked."""
     top = None if top_k is DEFAULT else limits.VOCABULARY if top_k is None else top_k
     if top is not None:
-        between(1, limits.VOCABULARY, "[]")("top_k", top)
+        between(1, limits.VOCABULARY, "[]")("--top", top)
     if threshold is not None:
-        between(0, 1, "[]")("threshold", threshold)
+        between(0, 1, "[]")("--threshold", threshold)
     for name, share in (("unknown", unknown), ("coverage", coverage)):
         if share is not None:
-            between(0, 1)(name, share)
+            between(0, 1)(f"--{name}", share)
     return OutputOptions(top, threshold, probabilities, unknown, coverage)
 
 

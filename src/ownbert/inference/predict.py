@@ -226,7 +226,7 @@ class RowPredictions:
         task = self._predictor.task
         task.refuse_output_options(options)
         if calibrate is not None and not options.abstains:
-            raise InputError("calibrate is for --unknown and --coverage; give one of them")
+            raise InputError("--calibrate is for --unknown and --coverage; give one of them")
         self._doubts = None
         if options.abstains:
             self._doubts = Doubts(self._predictor, options, calibrate, say)
@@ -392,9 +392,9 @@ def evaluate(
     """
     options = output_options(DEFAULT, None, False, unknown, coverage)
     if out_of_scope is not None and unknown is None:
-        raise InputError("out_of_scope is for --unknown; give the share that may be refused")
+        raise InputError("--out-of-scope is for --unknown; give the share that may be refused")
     if calibrate is not None and not options.abstains:
-        raise InputError("calibrate is for --unknown and --coverage; give one of them")
+        raise InputError("--calibrate is for --unknown and --coverage; give one of them")
     columns = ColumnNames(text_column, second_column, label_column)
     if labels is not None:
         data = (data, labels)

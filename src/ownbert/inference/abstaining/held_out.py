@@ -61,7 +61,7 @@ class HeldOut:
         Raises:
             InputError: there are too few rows for that share.
         """
-        between(0, 1)("unknown", rate)
+        between(0, 1)("--unknown", rate)
         if (place := _place(len(self.scores), 1 - rate)) is None:
             raise InputError(
                 f"{len(self.scores):,} held-out rows are too few to refuse {rate:g} of the texts; "
@@ -79,7 +79,7 @@ class HeldOut:
         Source: Sadinle, Lei and Wasserman 2019, "Least Ambiguous Set-Valued Classifiers With
             Bounded Error Levels", with the quantile of split conformal prediction.
         """
-        between(0, 1)("coverage", coverage)
+        between(0, 1)("--coverage", coverage)
         if (place := _place(len(self.missing), coverage)) is None:
             raise InputError(
                 f"{len(self.missing):,} held-out rows are too few for a coverage of {coverage:g}; "
