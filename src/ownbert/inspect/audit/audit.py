@@ -313,4 +313,4 @@ def _rare(
     back = [[t for t, value in own if value <= -math.log(_GIVEN_BACK)] for own in sides]
     shares = [len(b) / max(1, len(own)) for b, own in zip(back, sides, strict=True)]
     examples = tuple(dict.fromkeys(back[0]))[:_SHOWN]
-    return RareTokens(*shares, len(sides[0]), len(sides[1]), examples)
+    return RareTokens(shares[0], shares[1], len(sides[0]), len(sides[1]), examples)
