@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ownbert.inference.predict import predict as predict
     from ownbert.inference.scoring.score import Scorer as Scorer
     from ownbert.inference.scoring.score import score as score
+    from ownbert.inspect.audit.audit import audit as audit
     from ownbert.inspect.explain.explain import Explainer as Explainer
     from ownbert.inspect.explain.explain import explain as explain
     from ownbert.inspect.explain.faithfulness import faithfulness as faithfulness
@@ -84,6 +85,7 @@ _MODULES = {
     "OwnBertClassifier": "finetuning.estimator",
     "OwnBertRegressor": "finetuning.estimator",
     "Explainer": "inspect.explain.explain",
+    "audit": "inspect.audit.audit",
     "build_index": "unlabelled.index",
     "describe": "inspect.overview.describe",
     "duplicates": "unlabelled.duplicates",
@@ -202,6 +204,7 @@ __all__ = [
     "Predictor",
     "Scorer",
     "Tokenizer",
+    "audit",
     "build_index",
     "describe",
     "duplicates",

@@ -91,7 +91,8 @@ def test_options_that_a_task_has_no_use_for(tmp_path: Path, classifier: Path):
 
     known = {name: task_class(name).output_options for name in TASKS}
     assert known["regress"] == known["embed"] == frozenset()
-    assert known["classify"] == known["image"] == {"top", "threshold", "probabilities"}
+    of_labels = {"top", "threshold", "probabilities", "unknown", "coverage"}
+    assert known["classify"] == known["image"] == of_labels
     with pytest.raises(InputError, match="top is of no use to regress; it has none"):
         task_class("regress")().refuse_output_options(OutputOptions(top=2))
 

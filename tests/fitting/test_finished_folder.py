@@ -22,6 +22,7 @@ FILES = {
     "special_tokens_map.json": NOTHING,
     # What predict uses.
     "blend.json": NOTHING,
+    "held_out.npz": NOTHING,  # vectors and probabilities
     "members/*/linear.json": NOTHING,
     "members/*/linear.safetensors": WORDS,
     "members/self-trained/*/linear.*": NOTHING,
@@ -77,6 +78,9 @@ def test_a_finished_folder_holds_no_texts_but_those_of_its_report(fitted: Path, 
         lines = (topics / f"{name}.csv").read_text().splitlines()[1:]
         texts += [line.partition(",")[2] for line in lines]
     check(fitted, texts)
+    # The vectors of the labelled texts are those of the probe.
+    with np.load(fitted / "held_out.npz") as kept:
+        assert ("vectors" in kept) == (fitted / "members" / "probe").is_dir()
 
 
 def test_so_does_one_of_rows_in_memory(topics: Path, tmp_path: Path):

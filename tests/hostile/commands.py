@@ -88,6 +88,11 @@ BASE: dict[Names, dict[str, Any]] = {
     ("faithfulness",): {"folder": f"{IN}clf", "file": f"{IN}train.csv", "--rows": "3"},
     ("heads",): {"folder": f"{IN}clf", "file": f"{IN}train.csv", "--prune": "0.5"},
     ("errors",): {"folder": f"{IN}clf", "file": f"{IN}train.csv"},
+    ("audit",): {
+        "folder": f"{IN}clf",
+        "--train": f"{IN}train.csv",
+        "--held-out": f"{IN}dev.csv",
+    },
     ("relevance",): {"folder": f"{IN}image", "images": f"{IN}seven.png"},
 }
 # What a command writes, where it is not a folder "out". None: it prints.
@@ -110,6 +115,7 @@ OUTPUT: dict[Names, tuple[str, str] | None] = {
     ("describe",): None,
     ("trace",): ("--html", "out.html"),
     ("errors",): None,
+    ("audit",): ("-o", "out.json"),
     ("explain",): ("--html", "out.html"),
     ("faithfulness",): ("-o", "out.png"),
     ("relevance",): ("-o", "out.png"),

@@ -53,6 +53,22 @@ def test_many_clients_get_the_answers_of_one(classifier: Path):
         assert server.process.wait(30) == 0
 
 
+def test_answers_may_be_refused_and_be_sets_of_labels(
+    classifier: Path, topics: Path, tmp_path: Path
+):
+    folder = Path(shutil.copytree(classifier, tmp_path / "model"))
+    ownbert.Predictor(folder).calibrate(topics / "test.csv")
+    with served(folder) as server:
+        body = {"inputs": ["red1 red2", "w1"], "unknown": 0.2, "coverage": 0.8}
+        _, found, _ = server.post("/v1/classify", body)
+        assert found["answers"] == ownbert.predict(
+            folder, body["inputs"], unknown=0.2, coverage=0.8
+        )
+        status, refused, _ = server.post("/v1/classify", body | {"coverage": 0.999})
+        assert status == 422
+        assert "too few for a coverage of 0.999" in json.dumps(refused)
+
+
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Path]]:
     """A server with limits, and the folder of its model m."""

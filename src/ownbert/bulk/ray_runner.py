@@ -57,6 +57,8 @@ def predict_with_ray(
     top_k: int | None = None,
     threshold: float | None = None,
     probabilities: bool = False,
+    unknown: float | None = None,
+    coverage: float | None = None,
     workers: int | None = None,
     threads: int = 1,
     part_rows: int = PART_ROWS,
@@ -68,7 +70,7 @@ def predict_with_ray(
 
     Args:
         folder, text_column, second_column, id_column, device, precision, network, threshold,
-            probabilities: as of ``ownbert.predict``.
+            probabilities, unknown, coverage: as of ``ownbert.predict``.
         inputs: files, folders or globs, one or several; or addresses of files and folders on a file
             system that pyarrow reads, as s3://bucket/folder.
         output: a folder, or an address of one.
@@ -92,7 +94,8 @@ def predict_with_ray(
         str(folder),
         ColumnNames(text_column, second_column, id=id_column),
         Compute(device, precision, network=network),
-        {"top": top_k, "threshold": threshold, "probabilities": probabilities},
+        {"top": top_k, "threshold": threshold, "probabilities": probabilities}
+        | {k: v for k, v in (("unknown", unknown), ("coverage", coverage)) if v is not None},
     )
     return _run(job, inputs, output, workers, threads, part_rows, resume, progress, say)
 

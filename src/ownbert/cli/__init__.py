@@ -42,6 +42,7 @@ PANELS = {
     ),
     "Inspect": (
         *("runs", "describe", "trace", "explain", "faithfulness", "relevance", "heads", "errors"),
+        "audit",
     ),
 }
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
@@ -73,6 +74,7 @@ _AS_FIRST: Mapping[str, tuple[str, ...]] = dict.fromkeys(
     (
         *("predict", "evaluate", "embed", "fill", "score", "export", "quantize", "push"),
         *("explain", "faithfulness", "errors", "heads", "describe", "topics", "label"),
+        "audit",
     ),
     ("--model", "--folder"),
 )

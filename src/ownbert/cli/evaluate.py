@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ownbert.cli.options import (
+    Calibrate,
+    Coverage,
     Data,
     Device,
     Encoding,
@@ -16,6 +18,7 @@ from ownbert.cli.options import (
     TaskLabelColumn,
     TaskSecondColumn,
     TaskTextColumn,
+    Unknown,
 )
 from ownbert.cli.progress import counting, saying
 from ownbert.errors import InputError
@@ -56,6 +59,23 @@ def evaluate(
     device: Device = "auto",
     precision: FolderPrecision = None,
     network: Network = False,
+    unknown: Unknown = None,
+    coverage: Coverage = None,
+    calibrate: Calibrate = None,
+    out_of_scope: Annotated[
+        Path | None,
+        typer.Option(
+            help="Texts with none of the labels, to measure how many of them --unknown refuses.",
+            show_default=False,
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="A page with the errors by the share of texts that is answered, and the metrics.",
+            show_default=False,
+        ),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Evaluate a fine-tuned model of any task on rows whose answers are known.
@@ -64,11 +84,17 @@ def evaluate(
     correlations. Answers in texts: exact match and F1. Choices: accuracy. Texts that belong
     together: how high the right one ranks.
 
+    With --unknown and --coverage: how many rows are refused and how good the others are, how many
+    sets of labels have the right one and how large they are.
+
     Example: ownbert evaluate runs/clf test.csv
+
+    Example: ownbert evaluate runs/clf test.csv --unknown 0.05 --html risk.html
     """
     from ownbert.finetuning.confusion import CONFUSION, draw_confusion
     from ownbert.folders import refuse_foreign
     from ownbert.inference.predict import evaluate as run
+    from ownbert.inspect.risk_page import write_risk_page
     from ownbert.train.device import keep_memory
 
     keep_memory()
@@ -91,11 +117,17 @@ def evaluate(
                 device=device,
                 precision=precision,
                 network=network,
+                unknown=unknown,
+                coverage=coverage,
+                calibrate=calibrate,
+                out_of_scope=out_of_scope,
                 progress=progress,
                 say=lambda text: say(text if _is_marked(text) else f"warning: {text}"),
             )
         if picture is not None:
             message = draw_confusion(picture, scores)
+        if html is not None:
+            write_risk_page(html, scores, title=folder.name)
     if message is not None and not quiet:
         echo(translated(message), err=True)
     if not quiet:

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ownbert import limits
 from ownbert.cli.input_texts import given_input
 from ownbert.cli.options import (
+    Calibrate,
+    Coverage,
     Data,
     Device,
     Engine,
@@ -24,6 +25,7 @@ from ownbert.cli.options import (
     TaskSecondColumn,
     TaskTextColumn,
     TextsOrFile,
+    Unknown,
 )
 from ownbert.cli.progress import counting, saying
 from ownbert.cli.recipe_options import settings_command
@@ -54,8 +56,6 @@ def predict(
             "--top",
             help="So many labels in each row, the most probable first.",
             show_default="the label, or the labels that hold",
-            min=1,
-            max=limits.VOCABULARY,
         ),
     ] = None,
     threshold: Annotated[
@@ -63,14 +63,15 @@ def predict(
         typer.Option(
             help="Leave out answers whose score is lower: no label, no answer, no entity.",
             show_default="as in training",
-            min=0,
-            max=1,
         ),
     ] = None,
     probabilities: Annotated[
         bool,
         typer.Option("--probabilities", help="The probabilities of all labels in each row."),
     ] = False,
+    unknown: Unknown = None,
+    coverage: Coverage = None,
+    calibrate: Calibrate = None,
     text_column: TaskTextColumn = None,
     second_column: TaskSecondColumn = None,
     id_column: Annotated[
@@ -105,23 +106,29 @@ def predict(
     Example: ownbert predict runs/clf new.csv -o predictions.jsonl
 
     Example: ownbert predict runs/clf "I want my money back" --top 3
+
+    Example: ownbert predict runs/clf new.csv --unknown 0.05 --coverage 0.9 -o predictions.jsonl
     """
     from ownbert.inference.compute import Compute
     from ownbert.inference.output.shards import as_shard
+    from ownbert.inference.pipeline import output_options
     from ownbert.inference.predict import RowPredictions, count_rows, refuse_missing
     from ownbert.inference.predict import predict as run
     from ownbert.tables.columns import ColumnNames
     from ownbert.tables.memory import Lines
-    from ownbert.tasks.rows import OutputOptions
     from ownbert.tasks.task import DEFAULT
     from ownbert.train.device import keep_memory
 
     names = [*(texts or ()), *([str(data)] if data is not None else [])]
     bulk = ray.options(names, output, shard=shard, engine=engine, encoding=encoding)
     say = saying(quiet=quiet)
+    top_k = DEFAULT if top is None else top
+    options = output_options(top_k, threshold, probabilities, unknown, coverage)
     if bulk is not None:
         from ownbert.bulk.ray_runner import predict_with_ray
 
+        if calibrate is not None:
+            raise InputError("--calibrate is not for --runner ray; calibrate once before")
         with counting("rows answered", quiet=quiet) as progress:
             count = predict_with_ray(
                 folder,
@@ -136,6 +143,8 @@ def predict(
                 top_k=top,
                 threshold=threshold,
                 probabilities=probabilities,
+                unknown=unknown,
+                coverage=coverage,
                 resume=resume,
                 progress=progress,
                 say=say,
@@ -159,7 +168,9 @@ def predict(
             found,
             columns=ColumnNames(text_column, second_column, id=id_column),
             compute=Compute(device, precision, engine, network),
-            options=OutputOptions(top, threshold, probabilities),
+            options=options,
+            calibrate=calibrate,
+            say=say,
         )
         for note in rows.notes():
             say(note)
@@ -181,9 +192,12 @@ def predict(
             text_column=text_column,
             second_column=second_column,
             id_column=id_column,
-            top_k=DEFAULT if top is None else top,
+            top_k=top_k,
             threshold=threshold,
             probabilities=probabilities,
+            unknown=unknown,
+            coverage=coverage,
+            calibrate=calibrate,
             resume=resume,
             shard=own,
             progress=progress,

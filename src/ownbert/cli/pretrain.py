@@ -16,7 +16,7 @@ from ownbert.train.training_settings import RUN
 SETTINGS = (
     *("size", "init_embeddings", "init_positions", "init_from", "init_counts", "dropout"),
     *("feature_size", "objectives", "masking", "mask_rate", "max_length", "batch_tokens"),
-    *("held_out", "learning_rate", "accumulate"),
+    *("held_out", "canaries", "learning_rate", "accumulate"),
     *("max_steps", "max_minutes", "precision", "device", "log_every", "eval_every", "save_every"),
     *("tensorboard", "seed"),
 )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ownbert.errors import InputError
+from ownbert.files import atomic_path
 from ownbert.fitting.labelled_rows import LabelledRows, targets_of
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.frozen_probe import FrozenProbe, embed_rows
@@ -49,6 +50,8 @@ _LEAST_WEIGHT = 1e-3
 _UNEQUAL = 2.0
 # Characters of all labelled texts, above which their n-grams would take too long.
 _MOST_CHARACTERS = 20_000_000
+# Vectors of all rows by the frozen network, among what is made on the way.
+PROBE_VECTORS = "probe-vectors.npy"
 # A factor of scores, and what (C) is added to them.
 _Calibration = tuple[float, np.ndarray]
 
@@ -158,11 +161,16 @@ def fit_probe(
     *,
     first: Path | None = None,
     device: str = "auto",
+    keep: Path | None = None,
 ) -> np.ndarray:
     """Fit a linear model on the vectors of a network, save it in ``folder`` (in which ``encoder``
-    is), and return its held-out scores. first: as of ``fit_view``."""
-    embedder, found, mean, scale = _probe(encoder, rows, math.inf, device)
+    is), and return its held-out scores. first: as of ``fit_view``.
+    keep: a file for the vectors of all rows."""
+    embedder, vectors, found, mean, scale = _probe(encoder, rows, math.inf, device)
     FrozenProbe(embedder, mean, scale, found.model).save(folder)
+    if keep is not None:
+        with atomic_path(keep) as path, path.open("wb") as file:
+            np.save(file, vectors.astype(np.float16))
     if first is not None:
         FrozenProbe(embedder, mean, scale, found.first).save(first, beside=True)
     return found.scores
@@ -177,17 +185,18 @@ def probe_scores(encoder: Path, rows: LabelledRows, *, seconds: float = math.inf
     Raises:
         OutOfTime: the time limit has passed.
     """
-    return _probe(encoder, rows, seconds)[1].scores
+    return _probe(encoder, rows, seconds)[2].scores
 
 
 def _probe(
     encoder: Path, rows: LabelledRows, seconds: float, device: str = "auto"
-) -> tuple[Embedder, FittedOnFolds, np.ndarray, np.ndarray]:
+) -> tuple[Embedder, np.ndarray, FittedOnFolds, np.ndarray, np.ndarray]:
     embedder, began = Embedder(encoder, device=device), time.monotonic()
-    features, mean, scale = standardised(embed_rows(embedder, rows.texts()), rows)
+    vectors = embed_rows(embedder, rows.texts())
+    features, mean, scale = standardised(vectors, rows)
     check_time()
     found = fit_on_folds(features, rows, seconds=seconds - (time.monotonic() - began))
-    return embedder, found, mean, scale
+    return embedder, vectors, found, mean, scale
 
 
 def standardised(

@@ -26,6 +26,7 @@ from ownbert.fitting.added_rows import with_added
 from ownbert.fitting.attempts import Attempts
 from ownbert.fitting.budget import Budget
 from ownbert.fitting.candidates import (
+    PROBE_VECTORS,
     ComparedModel,
     Comparison,
     best_network,
@@ -39,6 +40,7 @@ from ownbert.fitting.fit_card import write_fit_card
 from ownbert.fitting.fit_progress import Progress, found_in_files
 from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.fitting.fit_state import STATE, FitState, saved_scores
+from ownbert.fitting.held_out_rows import keep_held_out
 from ownbert.fitting.labelled_rows import find_task, read_labelled
 from ownbert.fitting.minutes_curve import Checkpoints, Points
 from ownbert.fitting.networks import (
@@ -67,7 +69,7 @@ from ownbert.inference.frozen_probe import ENCODER
 from ownbert.inference.opened import Networks, characters, describe_members
 from ownbert.inference.opened_blend import score_all
 from ownbert.inference.pipeline import Predictor
-from ownbert.run.file_names import BLEND, RECIPE
+from ownbert.run.file_names import BLEND, HELD_OUT, RECIPE
 from ownbert.settings import dump, resolve
 from ownbert.tables.columns import ColumnNames, with_label_columns
 from ownbert.tables.memory import table_of
@@ -93,7 +95,7 @@ _PRETRAINED, _MINUTES = "pretraining a network", "what minutes of pretraining br
 # What is made on the way.
 WORK = "work"
 # All that may be in the folder then.
-_WRITTEN = (*(RECIPE, STATE, BLEND, WORK, "members", WEIGHTS), *REPORTS, *BESIDE_WEIGHTS)
+_WRITTEN = (*(RECIPE, STATE, BLEND, HELD_OUT, WORK, "members", WEIGHTS), *REPORTS, *BESIDE_WEIGHTS)
 # What of the recipe a resumed run may have otherwise, and files, which are known by their content.
 _NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled", "add")
 # Share of what the linear models leave; the smaller one where many labelled rows teach more than
@@ -112,6 +114,7 @@ _MANY, _NGRAMS = 3000, 1 << 18
 _SHORTEST_PRETRAINING = 10.0
 # Texts of each kind that are compared, and the share of unknown words that is said.
 _COMPARED, _OTHER_TEXTS = 5_000, 0.5
+_VECTORS = "vectors of the labelled texts"
 _OWN_NETWORK = "the network that Transformers loads"
 # Seconds with which no further step is begun.
 _SHORTEST = 5.0
@@ -357,7 +360,7 @@ def _clear(folder: Path) -> None:
         return
     for name in (WORK, "members"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in (STATE, BLEND, RECIPE, CONFIG, "model.safetensors"):
+    for name in (STATE, BLEND, HELD_OUT, RECIPE, CONFIG, "model.safetensors"):
         (folder / name).unlink(missing_ok=True)
 
 
@@ -716,10 +719,11 @@ class Fit:
 
     def _probe(self, base: Path, path: Path) -> Made:
         copy_network(base, path / ENCODER)
-        device = self.recipe.device
+        keep = make_folder(self.folder / WORK) / PROBE_VECTORS
+        own: dict[str, Any] = {"device": self.recipe.device, "keep": keep}
         return self._linear(
             path.name,
-            lambda first: fit_probe(path / ENCODER, self.rows, path, first=first, device=device),
+            lambda first: fit_probe(path / ENCODER, self.rows, path, first=first, **own),
         )
 
     def _start(self, base: Path, path: Path) -> Made | None:
@@ -877,10 +881,13 @@ class Fit:
     def _report(self) -> None:
         """Write the report, and show its leaderboard."""
         rows, recipe = self.rows, self.recipe
+        compared = Comparison(rows, self.candidates, self.metric)
+        keep = partial(keep_held_out, compared, self.folder, recipe.device)
+        self.attempt(HELD_OUT, keep)
         report = self.attempt(
             "the report",
             lambda: make_report(
-                Comparison(rows, self.candidates, self.metric),
+                compared,
                 self.labelled,
                 self.unlabelled,
                 self.test,
@@ -899,6 +906,9 @@ class Fit:
             ),
             seconds=self.budget.left_for_report,
         )
+        if recipe.model is not None and not (self.folder / WORK / PROBE_VECTORS).exists():
+            seconds = self.budget.left_for_report
+            self.attempt(_VECTORS, partial(keep, embed=True), seconds=seconds)
         self._forget_texts()
         if report is None:
             self.progress.say(f"saved {self.folder}")

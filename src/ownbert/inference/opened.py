@@ -1,6 +1,7 @@
 """Folders in use: fine-tuned networks that answer rows, alone or several that are averaged."""
 
 import copy
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from ownbert.inference.engines import Choice, choose_engine
 from ownbert.inference.exported_network import network_of, outputs_of
 from ownbert.run.file_names import BLEND, ENSEMBLE, RECIPE
 from ownbert.tables.columns import ColumnNames
+from ownbert.tables.memory import MemoryTable
 from ownbert.tasks.forward.batched_forward import blocks, forward_rows
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_of
@@ -306,6 +308,24 @@ def decide_all(
         if progress is not None:
             progress(len(decided))
     return decided
+
+
+def read_labelled_rows(task: Task, data: Any, folder: str | Path) -> list[Row]:
+    """Rows with answers that a model knows.
+
+    Args:
+        task: that the folder was trained for.
+        data: a file, or rows in memory.
+        folder: of the model.
+
+    Raises:
+        InputError: a row cannot be read, or has a label that the model does not have.
+    """
+    source = task.source(data, labelled=True)
+    rows = task.read(source)
+    named = source if isinstance(source, str | os.PathLike | MemoryTable) else ""
+    task.check(rows, named, f"the model {folder}")
+    return rows
 
 
 def characters(row: Row) -> int:

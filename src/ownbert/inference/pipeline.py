@@ -13,12 +13,13 @@ from ownbert.checks import between
 from ownbert.errors import InputError
 from ownbert.files import read_json, refuse_same
 from ownbert.images.image_files import is_image
+from ownbert.inference.abstaining.doubts import Doubts, output_rows
 from ownbert.inference.argument_aliases import INSTEAD
 from ownbert.inference.compute import Compute
 from ownbert.inference.open_folder import open_folder
-from ownbert.inference.opened import Opened, characters
+from ownbert.inference.opened import Opened, characters, read_labelled_rows
 from ownbert.tables.columns import ColumnNames, usual_names
-from ownbert.tables.memory import MemoryTable, as_record, is_list, is_table, items
+from ownbert.tables.memory import as_record, is_list, is_table, items
 from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import OutputOptions, Row
@@ -85,12 +86,16 @@ class Predictor:
         self.rows_predictor, self.folder = folder, folder.folder
         self.labels = self.task.labels
         self._turn = threading.Lock()
+        self._doubts: dict[OutputOptions, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_turn"}
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("_turn", "_doubts")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _turn=threading.Lock())  # locks are not pickled
+        # Locks are not pickled, and what the folder keeps is read again.
+        self.__dict__.update(state, _turn=threading.Lock(), _doubts={})
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> "Predictor":
@@ -110,6 +115,8 @@ class Predictor:
         top_k: int | None = DEFAULT,
         threshold: float | None = None,
         probabilities: bool = False,
+        unknown: float | None = None,
+        coverage: float | None = None,
         **columns: Any,
     ) -> Any:
         """The answer to one row, or to each of several.
@@ -121,39 +128,56 @@ class Predictor:
             top_k: how many answers to a row, the most probable first; None: all.
             threshold: answers with a lower score are left out.
             probabilities: each answer has the probabilities of all labels.
+            unknown: the share of texts with a known label that may be refused (``calibrate``).
+            coverage: the share of rows whose set of labels has the right one, such as 0.9.
             columns: instead of ``data`` one row, as in ``question=..., context=...``.
 
         Returns:
             What ``transformers.pipeline`` gives: for one text a list with a dict of label and score
             (classify, regress) or of all that hold (multilabel); one dict or a list of dicts for
-            the other tasks; for several rows a list of these. With ``threshold`` or
-            ``probabilities`` each row has one dict, as in a file of ``predict``.
+            the other tasks; for several rows a list of these. With any other option than ``top_k``
+            each row has one dict, as in a file of ``predict``.
 
         Raises:
             InputError: the rows are not of the folder's task, or the task has no such options.
         """
-        answer = self._answering(top_k, threshold, probabilities)
+        options = output_options(top_k, threshold, probabilities, unknown, coverage)
+        answers = self._answering(options, top_k)
         single, source = self._source(data, columns)
         if source is None:
             return []
-        found = [answer(*each) for each in self._decided(self.task.stream(source))]
+        found = list(answers(self.task.stream(source)))
         if not single:
             return found
         # A pipeline of texts gives a list for one text, though not for one pair.
         odd = isinstance(data, str) and self.task.head == "classification"
         return found if odd and isinstance(found[0], dict) else found[0]
 
-    def predict(self, data: Any) -> Any:
+    def predict(
+        self, data: Any, *, unknown: float | None = None, coverage: float | None = None
+    ) -> Any:
         """The answers alone: a label, numbers, a choice, a text, or lists of labels or tags.
 
+        Args:
+            data: as of a call.
+            unknown, coverage: as of a call; a text that is refused has None as its answer.
+
         Returns:
-            An array with one for each row, a list of lists; for one row its answer.
+            An array with one for each row, a list of lists (with ``coverage`` the sets of labels);
+            for one row its answer.
         """
         single, source = self._source(data, {})
         if source is None:
             return []
-        decided = self._decided(self.task.stream(source))
-        found = [self.task.plain(*each) for each in decided]
+        options = OutputOptions(unknown=unknown, coverage=coverage)
+        if options.abstains:
+            answers = self._answering(options, DEFAULT)(self.task.stream(source))
+            key = "label" if coverage is None else "labels"
+            found = [None if each.get("unknown") else each[key] for each in answers]
+        else:
+            found = [self.task.plain(*each) for each in self._decided(self.task.stream(source))]
+        if coverage is not None:
+            return found[0] if single else found
         if single:
             return found[0]
         return found if isinstance(found[0], list) else np.asarray(found)
@@ -207,10 +231,27 @@ class Predictor:
         if isinstance(data, str):
             data = Path(data)
         _, source = self._source(data, {})
-        answer = self._answering(top_k, threshold, probabilities)
+        options = output_options(top_k, threshold, probabilities)
         if source is not None:
-            for each in self._decided(self.task.stream(source)):
-                yield answer(*each)
+            yield from self._answering(options, top_k)(self.task.stream(source))
+
+    def calibrate(self, data: Any, labels: Any = None) -> "Predictor":
+        """Learn from labelled rows, which the folder was not trained on, what it does not know.
+
+        What is learnt is saved in the folder (held_out.npz) and used from then on.
+
+        Args:
+            data, labels: as of ``evaluate``.
+
+        Raises:
+            InputError: a row cannot be read, or has a label that the model does not have.
+        """
+        from ownbert.inference.abstaining.calibrate import held_out_of
+
+        data = data if labels is None else (data, labels)
+        held_out_of(self.rows_predictor, Path(data) if isinstance(data, str) else data)
+        self._doubts.clear()
+        return self
 
     @property
     def classes_(self) -> np.ndarray:
@@ -277,6 +318,10 @@ class Predictor:
         _, source = self._source(data, {})
         return [] if source is None else list(self.task.stream(source))
 
+    def outputs(self, rows: Sequence[Row], options: OutputOptions) -> list[Any]:
+        """The answers to rows as rows of a file, without their texts."""
+        return list(self._answering(options, DEFAULT)(rows))
+
     def decide(self, rows: Sequence[Row]) -> list[Any]:
         """What the task decides for each row, of which ``task.answer`` makes an answer."""
         return [decided for decided, _ in self._decided(rows)]
@@ -286,14 +331,31 @@ class Predictor:
         return list(self.rows_predictor.warnings())
 
     def _answering(
-        self, top_k: int | None, threshold: float | None, probabilities: bool
-    ) -> Callable[[Any, Row], Any]:
-        """What makes an answer of what is decided for a row."""
-        options = output_options(top_k, threshold, probabilities)
-        if threshold is None and not probabilities:
-            return lambda decided, row: self.task.answer(decided, row, top_k)
+        self, options: OutputOptions, top_k: int | None
+    ) -> Callable[[Iterable[Row]], Iterator[Any]]:
+        """What makes answers of rows."""
+        if not options.given - {"top"}:
+            return lambda rows: (
+                self.task.answer(decided, row, top_k) for decided, row in self._decided(rows)
+            )
         self.task.refuse_output_options(options)
-        return lambda decided, row: self.task.output_row(decided, row, options)
+        doubts = self.doubts(options)
+
+        def answers(rows: Iterable[Row]) -> Iterator[Any]:
+            for block in blocks(rows, size=characters):
+                with self._turn:
+                    found = output_rows(self.rows_predictor, block, options, doubts)
+                yield from found
+
+        return answers
+
+    def doubts(self, options: OutputOptions) -> Any:
+        """The ``Doubts`` that options ask for; None where they ask for none."""
+        if not options.abstains:
+            return None
+        if options not in self._doubts:
+            self._doubts[options] = Doubts(self.rows_predictor, options)
+        return self._doubts[options]
 
     def _decided(self, rows: Iterable[Row]) -> Iterator[tuple[Any, Row]]:
         for block in blocks(rows, size=characters):
@@ -325,34 +387,23 @@ class Predictor:
         return single, self.task.source(data, labelled=False)
 
 
-def read_labelled_rows(task: Task, data: Any, folder: str | Path) -> list[Row]:
-    """Rows with answers that a model knows.
-
-    Args:
-        task: that the folder was trained for.
-        data: a file, or rows in memory.
-        folder: of the model.
-
-    Raises:
-        InputError: a row cannot be read, or has a label that the model does not have.
-    """
-    source = task.source(data, labelled=True)
-    rows = task.read(source)
-    named = source if isinstance(source, str | os.PathLike | MemoryTable) else ""
-    task.check(rows, named, f"the model {folder}")
-    return rows
-
-
 def output_options(
-    top_k: int | None, threshold: float | None, probabilities: bool
+    top_k: int | None,
+    threshold: float | None,
+    probabilities: bool,
+    unknown: float | None = None,
+    coverage: float | None = None,
 ) -> OutputOptions:
     """The options of rows of predictions, checked."""
     top = None if top_k is DEFAULT else limits.VOCABULARY if top_k is None else top_k
     if top is not None:
-        between(1, limits.VOCABULARY, "[]")("top_k", top)
+        between(1, limits.VOCABULARY, "[]")("--top", top)
     if threshold is not None:
-        between(0, 1, "[]")("threshold", threshold)
-    return OutputOptions(top, threshold, probabilities)
+        between(0, 1, "[]")("--threshold", threshold)
+    for name, share in (("unknown", unknown), ("coverage", coverage)):
+        if share is not None:
+            between(0, 1)(f"--{name}", share)
+    return OutputOptions(top, threshold, probabilities, unknown, coverage)
 
 
 def _is_one_row(data: Any, *, words: bool) -> bool:

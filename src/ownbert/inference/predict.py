@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,20 @@ from ownbert.files import (
 )
 from ownbert.folders import refuse_foreign
 from ownbert.hub import model_folder
+from ownbert.inference.abstaining.doubts import Doubts, output_rows
+from ownbert.inference.abstaining.measures import measure
 from ownbert.inference.compute import AS_FOLDER, TORCH, Compute
 from ownbert.inference.open_folder import open_folder
-from ownbert.inference.opened import Networks, Progress, characters, decide_all
+from ownbert.inference.opened import (
+    Networks,
+    Progress,
+    characters,
+    decide_all,
+    read_labelled_rows,
+)
 from ownbert.inference.output.prediction_writer import PredictionWriter
 from ownbert.inference.output.shards import DealtRows, Shard, as_shard, manifest_path
-from ownbert.inference.pipeline import Predictor, output_options, read_labelled_rows
+from ownbert.inference.pipeline import Predictor, output_options
 from ownbert.resumable_file import first_read, identity_of
 from ownbert.run.file_names import RECIPE
 from ownbert.tables.columns import ColumnNames, find_columns
@@ -41,6 +49,8 @@ from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, NoTaskHead, Task, untrained_similarity
 
 Say = Callable[[str], None]
+# Options that files of earlier versions have too.
+_FIRST = ("top", "threshold", "probabilities")
 
 
 @reads_encoding
@@ -62,6 +72,9 @@ def predict(
     top_k: int | None = DEFAULT,
     threshold: float | None = None,
     probabilities: bool = False,
+    unknown: float | None = None,
+    coverage: float | None = None,
+    calibrate: Any = None,
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> Any:
@@ -88,6 +101,11 @@ def predict(
         top_k: without ``output``, as for ``Predictor``; with it so many labels in each row.
         threshold: answers with a lower score are left out.
         probabilities: each answer has the probabilities of all labels.
+        unknown: the share of texts with a known label that may be refused.
+        coverage: the share of rows whose set of labels has the right one, such as 0.9.
+        calibrate: labelled rows that the folder was not trained on, for ``unknown`` and
+            ``coverage``; what they teach is saved in the folder. By default the rows that ``fit``
+            has held out, and for ``finetune`` its dev file.
         progress: called with the number of rows so far.
         say: called with notes and warnings.
 
@@ -109,7 +127,16 @@ def predict(
         if isinstance(data, Path):
             refuse_missing(data)
         predictor = Predictor(open_folder(folder, compute, columns=columns))
-        found = predictor(data, top_k=top_k, threshold=threshold, probabilities=probabilities)
+        if calibrate is not None:
+            predictor.calibrate(calibrate)
+        found = predictor(
+            data,
+            top_k=top_k,
+            threshold=threshold,
+            probabilities=probabilities,
+            unknown=unknown,
+            coverage=coverage,
+        )
         if say is not None:
             for line in (*predictor.rows_predictor.notes(), *predictor.warnings()):
                 say(line)
@@ -130,7 +157,9 @@ def predict(
         columns=columns,
         shard=own,
         compute=compute,
-        options=output_options(top_k, threshold, probabilities),
+        options=output_options(top_k, threshold, probabilities, unknown, coverage),
+        calibrate=calibrate,
+        say=say,
     )
     made_for = found.made_for(Path(input)) if in_file else None
     rows = first_read(found.blocks)
@@ -171,6 +200,7 @@ class RowPredictions:
         compute: what computes.
         options: what the rows of predictions hold.
         shard: only this share of the rows.
+        calibrate, say: as of ``Doubts``.
 
     Attributes:
         blocks: of the rows.
@@ -189,10 +219,17 @@ class RowPredictions:
         compute: Compute = AS_FOLDER,
         options: OutputOptions = PLAIN_OUTPUT,
         shard: Shard | None = None,
+        calibrate: Any = None,
+        say: Say | None = None,
     ) -> None:
         self._predictor = open_folder(folder, compute, columns=columns)
         task = self._predictor.task
         task.refuse_output_options(options)
+        if calibrate is not None and not options.abstains:
+            raise InputError("--calibrate is for --unknown and --coverage; give one of them")
+        self._doubts = None
+        if options.abstains:
+            self._doubts = Doubts(self._predictor, options, calibrate, say)
         self._options, self._columns = options, columns
         self.dealt = None if shard is None else DealtRows(shard)
         if isinstance(data, Iterator) and task.reads_arrays:
@@ -222,9 +259,9 @@ class RowPredictions:
     def predict(self, block: Sequence[Row]) -> list[dict[str, Any]]:
         """The predictions for some rows: what tells them apart, and the answers."""
         task = self._predictor.task
-        found = []
-        for decided, row in zip(self._predictor(block), block, strict=True):
-            identity, output = task.identity(row), task.output_row(decided, row, self._options)
+        outputs, found = output_rows(self._predictor, block, self._options, self._doubts), []
+        for output, row in zip(outputs, block, strict=True):
+            identity = task.identity(row)
             if both := identity.keys() & output.keys():
                 raise InputError(
                     f"the column {both.pop()!r} of ids has the name of a column of the answers; "
@@ -287,7 +324,8 @@ class RowPredictions:
             "model": weights,
             "columns": asdict(self._columns),
             "precision": predictor.precision,
-            "options": asdict(self._options),
+            "options": {k: v for k, v in asdict(self._options).items() if k in _FIRST or v},
+            **({} if self._doubts is None else {"held_out": self._doubts.identity}),
         }
 
 
@@ -318,6 +356,10 @@ def evaluate(
     device: str = "auto",
     precision: str | None = None,
     network: bool = False,
+    unknown: float | None = None,
+    coverage: float | None = None,
+    calibrate: Any = None,
+    out_of_scope: Any = None,
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> Scores:
@@ -337,6 +379,10 @@ def evaluate(
         encoding: of text files, any that Python knows; by default UTF-8.
         device: as for ``Compute``.
         precision: as for ``predict``.
+        unknown, coverage, calibrate: as for ``predict``; the metrics have how many rows are
+            refused, the accuracy of the others, the coverage of the label sets and their size.
+        out_of_scope: texts that have none of the labels, a file or rows in memory; with
+            ``unknown`` the metrics have how well they are told from the rows.
         progress: called with the number of rows so far.
         say: called with notes and warnings.
 
@@ -344,6 +390,11 @@ def evaluate(
         InputError: a row cannot be read, or has a label that the model does not have; names its
             line.
     """
+    options = output_options(DEFAULT, None, False, unknown, coverage)
+    if out_of_scope is not None and unknown is None:
+        raise InputError("--out-of-scope is for --unknown; give the share that may be refused")
+    if calibrate is not None and not options.abstains:
+        raise InputError("--calibrate is for --unknown and --coverage; give one of them")
     columns = ColumnNames(text_column, second_column, label_column)
     if labels is not None:
         data = (data, labels)
@@ -365,8 +416,15 @@ def evaluate(
         say(predictor.compute.note)
     if say is not None and has_learnt_from(predictor.folder, data):
         say(f"{data} is what {folder} was trained on: these metrics say nothing of new rows")
+    doubts = Doubts(predictor, options, calibrate, say) if options.abstains else None
+    outside = []
+    if out_of_scope is not None:
+        outside = list(task.stream(task.source(out_of_scope, labelled=False)))
     decided = decide_all(predictor, rows, progress)
     scores = task.score(rows, decided)
+    if doubts is not None:
+        values = {**scores.values, **measure(predictor, doubts, rows, decided, outside)}
+        scores = replace(scores, values=values)
     if say is not None:
         for line in (*predictor.warnings(), *scores.warnings):
             say(line)

@@ -61,6 +61,13 @@ class PretrainData:
     held_out: float = setting(
         0.02, "Share of the documents to evaluate on.", DATA, check=between(0, 1, "[)")
     )
+    canaries: int = setting(
+        0,
+        "Number of random sequences to plant in the training text (1, 2, 4, 8 and 16 times), for "
+        "ownbert audit.",
+        DATA,
+        check=between(0, 1000, "[]"),
+    )
 
     def __post_init__(self) -> None:
         validate(self, "data")

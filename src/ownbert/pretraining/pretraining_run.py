@@ -25,6 +25,7 @@ from ownbert.folders import writing
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
 from ownbert.objectives import Learner
+from ownbert.pretraining.canaries import plant, write_canaries
 from ownbert.pretraining.init_weights import (
     initialise,
     new_config,
@@ -135,6 +136,17 @@ class Pretraining(TrainingRun):
         if sentinels is not None:
             self.ordinary[sentinels] = False
         self.unigram = unigram_log_probabilities(self.store.counts, self.ordinary)
+        self.canaries: list[dict[str, Any]] = []
+        if recipe.data.canaries:
+            if self.store.tags:
+                raise InputError("data.canaries is for token stores without word features")
+            self.store, self.canaries = plant(
+                self.store,
+                self.ordinary,
+                recipe.data.canaries,
+                held_out=recipe.data.held_out,
+                seed=recipe.seed,
+            )
         self.phase_data = [
             make_phase_data(
                 self.store,
@@ -252,6 +264,8 @@ class Pretraining(TrainingRun):
         """Write the current model into its folder, and ELECTRA's generator into a subfolder."""
         self.tokenizer.max_length = self.config.longest
         output = folder.path
+        if world.first:
+            write_canaries(output, self.canaries)
         folders = {output: learner.model, output / "generator": learner.generator}
         for path, model in folders.items():
             if model is None:

@@ -24,7 +24,7 @@ from ownbert.inspect.explain.methods import METHODS
 from ownbert.inspect.internals.attention_maps import ChosenHeads, chosen_heads
 from ownbert.serve.api.attention_api import AttentionQuery, weights_by_sequence
 from ownbert.serve.api.refusals import Refusal, bad_field, too_large
-from ownbert.tasks.rows import Row
+from ownbert.tasks.rows import OutputOptions, Row
 from ownbert.tasks.task import NoTaskHead
 from ownbert.tasks.token_classification.entities import OUTSIDE
 from ownbert.tasks.token_classification.tag import TaggedSentence, tagged_words
@@ -457,6 +457,20 @@ class ServedModel:
         """What the task decides for each row."""
         assert self.predictor is not None
         return self.predictor.decide(rows)
+
+    def abstain(self, rows: list[Row], options: OutputOptions) -> Sequence[Any]:
+        """The answers to rows, which may be refused or be sets of labels."""
+        assert self.predictor is not None
+        return self.predictor.outputs(rows, options)
+
+    def require_doubts(self, options: OutputOptions) -> None:
+        """Raise a ``Refusal`` if the folder has no held-out rows for these options."""
+        assert self.predictor is not None
+        try:
+            self.predictor.doubts(options)
+        except InputError as error:
+            field = "unknown" if options.coverage is None else "coverage"
+            raise bad_field(str(error), field) from None
 
     def logits(self, rows: list[Row]) -> Sequence[np.ndarray]:
         """The logits (C) of each row; of an ensemble and of several windows their mean."""

@@ -22,6 +22,7 @@ from ownbert.serve.scheduler import QueuedRequest, Scheduler
 from ownbert.serve.served_model import MOST_CANDIDATES, Items, ServedModel
 from ownbert.serve.server_settings import ServeSettings
 from ownbert.serve.turns import Turns
+from ownbert.tasks.rows import OutputOptions
 from ownbert.time_limit import check_wanted, wanted_until
 from ownbert.train.device import return_memory
 
@@ -147,6 +148,15 @@ class Service:
         items = await self.prepared(request, data, model.rows, data, truncate)
         decided = await self.compute(request, model, "decide", model.decide, items)
         return list(zip(decided, items.items, strict=True))
+
+    async def abstain(
+        self, request: Request, model: ServedModel, data: Sequence[Any], options: OutputOptions
+    ) -> Sequence[Any]:
+        """The answers to inputs, which may be refused or be sets of labels."""
+        await self._in_thread(request, model.require_doubts, options)
+        items = await self.prepared(request, data, model.rows, data)
+        work = partial(model.abstain, options=options)
+        return await self.compute(request, model, ("abstain", options), work, items)
 
     async def logits(
         self, request: Request, model: ServedModel, data: Sequence[Any], truncate: bool = True

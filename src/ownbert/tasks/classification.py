@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from ownbert.errors import InputError, in_short
 from ownbert.tables.columns import COLUMNS
 from ownbert.tables.labels import refuse_ids, single_labels
 from ownbert.tables.tables import Source
-from ownbert.tasks.metrics import Scores, score_labels
+from ownbert.tasks.metrics import Scores, risk_curve, score_labels
 from ownbert.tasks.rows import (
     PLAIN_OUTPUT,
     OutputOptions,
@@ -48,7 +49,7 @@ class SingleLabelTask(Task):
     counts_labels = True
     takes_soft_targets = True
     gives_probabilities = True
-    output_options = frozenset({"top", "threshold", "probabilities"})
+    output_options = frozenset({"top", "threshold", "probabilities", "unknown", "coverage"})
     label_heading = "{} labels"
     # Of the labels in the loss, once they are learnt from training rows.
     weights: tuple[float, ...] | None = None
@@ -147,7 +148,10 @@ class SingleLabelTask(Task):
 
     def score(self, rows: Sequence[Row], decided: Sequence[np.ndarray]) -> Scores:
         truth = [self.label_indices[row.target] for row in rows]
-        return score_labels(truth, [int(p.argmax()) for p in decided], self.labels)
+        probabilities = np.stack(decided)
+        predicted = probabilities.argmax(1)
+        found = score_labels(truth, predicted, self.labels)
+        return replace(found, risk=risk_curve(probabilities, predicted == truth))
 
     def readable_target(self, row: Row) -> str:
         if is_soft(row.target):

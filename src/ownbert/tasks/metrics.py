@@ -32,12 +32,15 @@ class Scores:
         labels: the scores of each label, if predictions are labels.
         confusion: (C, C) counts by true label (row) and predicted label (column).
         warnings: what the values do not show by themselves.
+        risk: for tasks of one label, the share of rows that are answered, the surest first, and the
+            share of these that is wrong.
     """
 
     values: Mapping[str, float]
     labels: tuple[LabelScore, ...] = ()
     confusion: np.ndarray | None = None
     warnings: tuple[str, ...] = ()
+    risk: tuple[tuple[float, float], ...] = ()
 
     def __getattr__(self, name: str) -> float:
         try:
@@ -54,6 +57,8 @@ class Scores:
             }
         if self.confusion is not None:
             found["confusion"] = self.confusion.tolist()
+        if self.risk:
+            found["risk"] = [list(point) for point in self.risk]
         if self.warnings:
             found["warnings"] = list(self.warnings)
         return found
@@ -126,3 +131,24 @@ def _matthews(confusion: np.ndarray) -> float:
     variances = (total**2 - (true**2).sum()) * (total**2 - (predicted**2).sum())
     covariance = np.trace(confusion) * total - true @ predicted
     return float(covariance / np.sqrt(variances)) if variances > 0 else 0.0
+
+
+def risk_curve(
+    probabilities: np.ndarray, right: np.ndarray, points: int = 100
+) -> tuple[tuple[float, float], ...]:
+    """The share of wrong answers by the share of rows that are answered, the surest first.
+
+    Args:
+        probabilities: (N, C).
+        right: (N) whether the most probable label is the row's.
+        points: of the curve, at most.
+
+    Returns:
+        Pairs of the share answered and the share of these that is wrong.
+
+    Source: El-Yaniv and Wiener 2010, "On the Foundations of Noise-free Selective Classification".
+    """
+    order = np.argsort(-probabilities.max(1), kind="stable")
+    wrong = np.cumsum(~right[order]) / np.arange(1, len(order) + 1)
+    places = np.unique(np.linspace(1, len(order), min(points, len(order))).round().astype(int))
+    return tuple((float(n / len(order)), float(wrong[n - 1])) for n in places)

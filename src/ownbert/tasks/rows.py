@@ -43,16 +43,25 @@ class OutputOptions:
         top: as many labels as this, the most probable first; None: what the task decides.
         threshold: answers whose score is below it are left out; None: what the task decides.
         probabilities: whether every label has its probability beside the answer.
+        unknown: the share of texts with a known label that may be refused; None: none is.
+        coverage: the share of rows whose set of labels has the right one; None: there are no sets.
     """
 
     top: int | None = None
     threshold: float | None = None
     probabilities: bool = False
+    unknown: float | None = None
+    coverage: float | None = None
 
     @property
     def given(self) -> frozenset[str]:
         """The names of what was asked for."""
         return frozenset(k for k, v in vars(self).items() if v != getattr(PLAIN_OUTPUT, k))
+
+    @property
+    def abstains(self) -> bool:
+        """Whether held-out rows are needed."""
+        return self.unknown is not None or self.coverage is not None
 
 
 PLAIN_OUTPUT = OutputOptions()

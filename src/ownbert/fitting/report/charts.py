@@ -101,6 +101,21 @@ def reliability_chart(calibration: Calibration) -> str:
     return _svg(parts, "accuracy by confidence")
 
 
+def risk_chart(risk: Sequence[tuple[float, float]]) -> str:
+    """The share of wrong answers by the share of texts that are answered, the surest first."""
+    shares, errors = zip(*risk, strict=True)
+    axes = _Axes((0.0, 1.0), (0.0, max(0.01, *errors)))
+    parts = [axes.grid(2 if max(errors) > 0.05 else 3)]
+    for x in (0, 0.2, 0.4, 0.6, 0.8, 1):
+        parts.append(_label(axes.across(x), _HEIGHT - 24, f"{x:.0%}", "middle"))
+    parts.append(f'<polyline class="fit" points="{axes.line(shares, errors)}"/>')
+    last = f"all answered: {errors[-1]:.1%} wrong"
+    parts.append(_dot(axes.across(shares[-1]), axes.up(errors[-1]), "dot", title=last))
+    parts.append(_label((_LEFT + _WIDTH) / 2, _HEIGHT - 4, "share answered", "middle"))
+    parts.append(_label(4, 12, "share wrong"))
+    return _svg(parts, "share wrong by share answered")
+
+
 def _reliability_line(axes: _Axes, curve: ReliabilityCurve, kind: str) -> str:
     used = curve.count >= _FEW  # a line through bins of one or two rows would be noise
     points = axes.line(curve.confidence[used].tolist(), curve.accuracy[used].tolist())

@@ -147,7 +147,7 @@ class Scorer:
         Raises:
             InputError: there are too few for that share.
         """
-        chosen, count = _drawn(texts, MOST_ROWS)
+        chosen, count = drawn(texts, MOST_ROWS)
         if say is not None and count > len(chosen):
             say(f"note: {len(chosen):,} of the {count:,} normal rows are used")
         tokens: list[tuple[str, ...]] = []
@@ -399,7 +399,7 @@ def _mean(values: np.ndarray) -> float | None:
     return float(values.mean(dtype=np.float64)) if len(values) else None
 
 
-def _drawn(texts: Iterable[str], most: int) -> tuple[list[str], int]:
+def drawn(texts: Iterable[Any], most: int) -> tuple[list[Any], int]:
     """At most so many texts, drawn evenly, in their order; and how many there were."""
     rng = np.random.default_rng(0)
     kept: list[tuple[int, str]] = []

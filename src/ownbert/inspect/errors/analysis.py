@@ -15,9 +15,8 @@ from ownbert.errors import InputError
 from ownbert.inference.compute import Compute
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.open_folder import open_folder
-from ownbert.inference.opened import Opened, decide_all
+from ownbert.inference.opened import Opened, decide_all, read_labelled_rows
 from ownbert.inference.opened_blend import OpenedBlend
-from ownbert.inference.pipeline import read_labelled_rows
 from ownbert.inspect.errors.judgement import JUDGES, WrongAnswer
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.linear_words import CONTRIBUTIONS

@@ -14,8 +14,7 @@ from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.checkpoint import describe
 from ownbert.errors import InputError
 from ownbert.inference.compute import TORCH, Compute
-from ownbert.inference.opened import Networks
-from ownbert.inference.pipeline import read_labelled_rows
+from ownbert.inference.opened import Networks, read_labelled_rows
 from ownbert.inspect.observing import evaluating
 from ownbert.nn.model import Model
 from ownbert.objectives import Objective

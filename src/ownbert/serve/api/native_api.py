@@ -14,6 +14,7 @@ from ownbert.serve.api.bounded_lists import Several
 from ownbert.serve.api.huggingface_api import opened
 from ownbert.serve.api.refusals import bad_field
 from ownbert.serve.service import Service, texts_of, usage_of
+from ownbert.tasks.rows import OutputOptions
 
 _EXAMPLES: dict[str, Any] = {
     "classify": ["a text", {"text": "a text", "text_pair": "its pair"}],
@@ -39,6 +40,12 @@ class TaskRequest(BaseModel):
     inputs: Any = Field(description="One input or several in a list.")
     model: str | None = Field(None, description="The name of the model, if there are several.")
     top_k: int | None = Field(None, ge=1, description="So many answers to an input.")
+    unknown: float | None = Field(
+        None, gt=0, lt=1, description="classify: the share of texts that may be refused."
+    )
+    coverage: float | None = Field(
+        None, gt=0, lt=1, description="classify: the share of label sets that are right."
+    )
     targets: Several[str] | None = Field(None, description="fill: the only candidates.")
     normalize: bool | None = Field(None, description="embed: vectors of length one.")
     prompt_name: str | None = Field(None, description="embed: a prompt of the folder.")
@@ -158,13 +165,20 @@ def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
         served.require("fill" if task == "score" else task)
         if body.top_k is not None and task in ("tag", "score", "embed", "translate"):
             raise bad_field(f"top_k is of no use to {task}", "top_k")
+        options = OutputOptions(body.top_k, unknown=body.unknown, coverage=body.coverage)
+        if options.abstains and task not in ("classify", "image"):
+            field = "unknown" if body.coverage is None else "coverage"
+            raise bad_field(f"{field} is of no use to {task}", field)
         inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
         numbers = 0
-        if task in _PREDICTED or task == "image":
+        if options.abstains:
+            rows = [_image(each) for each in inputs] if task == "image" else inputs
+            answers: Any = list(await service.abstain(request, served, rows, options))
+        elif task in _PREDICTED or task == "image":
             rows = [_image(each) for each in inputs] if task == "image" else inputs
             top = {} if body.top_k is None else {"top_k": body.top_k}
             decided = await service.decide(request, served, rows)
-            answers: Any = [served.answer(*each, **top) for each in decided]
+            answers = [served.answer(*each, **top) for each in decided]
         elif task == "fill":
             top = body.top_k or 5
             filled = await service.fill(request, served, texts_of(inputs), body.targets, top)

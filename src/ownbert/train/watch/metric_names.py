@@ -23,8 +23,19 @@ UP_TO_ONE = {
     "recall_at_5": "recall at 5",
     "recall_at_10": "recall at 10",
     "mrr": "MRR",
+    "set_coverage": "coverage of the sets",
+    "refused": "refused",
+    "answered_accuracy": "accuracy of the answered",
+    "unknown_refused": "unknown texts refused",
+    "unknown_auroc": "AUROC of unknown texts",
+    "unknown_auroc_of_probability": "by the highest probability alone",
 }
-_OTHERS = {"mae": "mean absolute error", "loss": "loss", "log_loss": "log loss"}
+_OTHERS = {
+    "set_size": "labels in a set",
+    "mae": "mean absolute error",
+    "loss": "loss",
+    "log_loss": "log loss",
+}
 # Metrics whose lowest value is best.
 LOWER = ("loss", "log_loss", "mae")
 # Metrics in which every label counts the same, however rare it is.

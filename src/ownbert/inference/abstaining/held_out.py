@@ -1,0 +1,185 @@
+"""held_out.npz: what a folder keeps of rows that were held out, to know what it does not know.
+
+N held-out rows, M texts with known labels, C labels, D numbers of a vector.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.checks import between
+from ownbert.errors import InputError
+from ownbert.files import atomic_path
+from ownbert.images.npz import open_npz
+from ownbert.inference.abstaining.scope import FEATURES, Scope
+from ownbert.run.file_names import HELD_OUT
+
+_FORMAT = 1
+_WANTED = "calibrate again: --calibrate FILE"
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What is known of rows whose labels the models have not learnt.
+
+    Args:
+        labels: (C) of the task.
+        source: what the rows are, for the user.
+        models: the checksums of the models' files.
+        missing: (N), 1 less the probability of each row's label, ascending.
+        scores: (M) of texts with known labels, ascending: how likely each seems to have none.
+        scope: what makes scores of vectors; None: they are 1 less the highest probability.
+        encoder: the folder of the network that makes the vectors, relative to that of the models
+            where it is inside; None without ``scope``.
+        encoder_weights: the checksums of its weights.
+    """
+
+    labels: tuple[str, ...]
+    source: str
+    models: Sequence[Any]
+    missing: np.ndarray
+    scores: np.ndarray
+    scope: Scope | None = None
+    encoder: str | None = None
+    encoder_weights: Mapping[str, Any] | None = None
+
+    @property
+    def identity(self) -> list[float]:
+        """What tells it from others."""
+        ends = (len(each) for each in (self.missing, self.scores))
+        return [*ends, float(self.missing.sum()), float(self.scores.sum())]
+
+    def threshold(self, rate: float) -> float:
+        """The score above which a text is refused, so that at most a share of the texts with known
+        labels is.
+
+        Raises:
+            InputError: there are too few rows for that share.
+        """
+        between(0, 1)("--unknown", rate)
+        if (place := _place(len(self.scores), 1 - rate)) is None:
+            raise InputError(
+                f"{len(self.scores):,} held-out rows are too few to refuse {rate:g} of the texts; "
+                f"it needs {_needed(1 - rate):,} or more: --calibrate FILE"
+            )
+        return float(self.scores[place])
+
+    def least_probability(self, coverage: float) -> float:
+        """The probability from which on a label belongs to the set of a text, so that the sets of
+        that share of the texts have the right label.
+
+        Raises:
+            InputError: there are too few rows for that coverage.
+
+        Source: Sadinle, Lei and Wasserman 2019, "Least Ambiguous Set-Valued Classifiers With
+            Bounded Error Levels", with the quantile of split conformal prediction.
+        """
+        between(0, 1)("--coverage", coverage)
+        if (place := _place(len(self.missing), coverage)) is None:
+            raise InputError(
+                f"{len(self.missing):,} held-out rows are too few for a coverage of {coverage:g}; "
+                f"it needs {_needed(coverage):,} or more: --calibrate FILE"
+            )
+        return 1 - float(self.missing[place])
+
+    def save(self, folder: Path) -> None:
+        """Write it into the folder of the models."""
+        settings = {
+            "format": _FORMAT,
+            "features": FEATURES,
+            "labels": self.labels,
+            "source": self.source,
+            "models": self.models,
+            "encoder": self.encoder,
+            "encoder_weights": self.encoder_weights,
+        }
+        about = np.frombuffer(json.dumps(settings).encode(), dtype=np.uint8)
+        arrays = {"settings": about, "missing": self.missing, "scores": self.scores}
+        if self.scope is not None:
+            arrays["vectors"] = self.scope.vectors.astype(np.float16)
+            arrays |= {"vector_labels": self.scope.labels, "weights": self.scope.weights}
+        with atomic_path(folder / HELD_OUT) as path, path.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+
+    @classmethod
+    def load(cls, folder: Path, labels: Sequence[str], models: Sequence[Any]) -> "HeldOut | None":
+        """That of a folder; None where there is none.
+
+        Args:
+            folder: of the models.
+            labels: of their task.
+            models: the checksums of their files.
+
+        Raises:
+            InputError: it is damaged, or of other models.
+        """
+        path = folder / HELD_OUT
+        if not path.exists():
+            return None
+        with open_npz(path, _WANTED) as stored:
+            try:
+                arrays = {name: np.asarray(stored[name]) for name in stored}
+                settings: Mapping[str, Any] = json.loads(arrays["settings"].tobytes())
+                known = settings["format"] == _FORMAT and settings["features"] == list(FEATURES)
+                if not known:
+                    raise InputError(
+                        f"{path} is not of this version of ownbert; calibrate again: "
+                        "--calibrate FILE"
+                    )
+                # As JSON has them.
+                same = [list(labels), json.loads(json.dumps(models))]
+                if [settings["labels"], settings["models"]] != same:
+                    raise InputError(
+                        f"{path} is of other models than those that answer; calibrate again: "
+                        "--calibrate FILE"
+                    )
+                return cls(
+                    tuple(labels),
+                    str(settings["source"]),
+                    models,
+                    _ascending(arrays["missing"]),
+                    _ascending(arrays["scores"]),
+                    _scope(arrays, len(labels)),
+                    settings["encoder"],
+                    settings["encoder_weights"],
+                )
+            except (TypeError, LookupError, OverflowError) as error:
+                raise ValueError(str(error)) from None
+
+
+def _place(count: int, share: float) -> int | None:
+    """The index of the quantile of ``count`` ascending values that is not below that of a further
+    one with the probability ``share``; None where there are too few."""
+    place = math.ceil((count + 1) * share - 1e-9)
+    return None if place > count else max(place, 1) - 1
+
+
+def _needed(share: float) -> int:
+    return math.ceil(share / (1 - share) - 1e-9)
+
+
+def _ascending(values: np.ndarray) -> np.ndarray:
+    if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
+        raise ValueError("values")
+    return np.sort(values).astype(np.float64)
+
+
+def _scope(arrays: Mapping[str, np.ndarray], size: int) -> Scope | None:
+    if "vectors" not in arrays:
+        return None
+    vectors, labels = arrays["vectors"].astype(np.float32), arrays["vector_labels"].astype(int)
+    weights = arrays["weights"].astype(np.float64)
+    ordered = len(labels) and labels[0] >= 0 and labels[-1] < size and (np.diff(labels) >= 0).all()
+    fits = (
+        vectors.ndim == 2
+        and labels.shape == vectors.shape[:1]
+        and weights.shape == (len(FEATURES),)
+    )
+    if not (fits and ordered and np.isfinite(vectors).all() and np.isfinite(weights).all()):
+        raise ValueError("vectors")
+    return Scope(vectors, labels, size, weights)

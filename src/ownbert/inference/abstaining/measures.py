@@ -1,0 +1,60 @@
+"""How good refusals and label sets are. N rows, M texts of no label, C labels."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.stats import rankdata
+
+from ownbert.inference.abstaining.doubts import Doubts
+from ownbert.inference.opened import Opened
+from ownbert.inference.opened_blend import score_all
+from ownbert.tasks.rows import Row
+
+
+def auroc(known: np.ndarray, unknown: np.ndarray) -> float:
+    """The probability that an unknown text (M) has a higher score than a known one (N)."""
+    ranks = rankdata(np.concatenate([known, unknown]))[len(known) :]
+    count = len(unknown)
+    return float((ranks.sum() - count * (count + 1) / 2) / (len(known) * count))
+
+
+def measure(
+    opened: Opened,
+    doubts: Doubts,
+    rows: Sequence[Row],
+    raws: Sequence[np.ndarray],
+    outside: Sequence[Row] = (),
+) -> dict[str, float]:
+    """Metrics by name.
+
+    Args:
+        opened: the folder.
+        doubts: of it.
+        rows: with known labels.
+        raws: their probabilities.
+        outside: texts that have none of the labels.
+    """
+    task: Any = opened.task
+    probabilities = np.stack(raws)
+    targets = np.asarray([task.target(row) for row in rows])
+    right = probabilities.argmax(1) == targets
+    found: dict[str, float] = {}
+    if doubts.least is not None:
+        inside = probabilities >= doubts.least
+        found["set_coverage"] = float(inside[np.arange(len(rows)), targets].mean())
+        found["set_size"] = float(inside.sum(1).mean())
+    if doubts.threshold is not None:
+        scores = doubts.scores(probabilities, rows)
+        answered = scores <= doubts.threshold
+        found["refused"] = float(1 - answered.mean())
+        found["answered_accuracy"] = float(right[answered].mean()) if answered.any() else 0.0
+        if outside:
+            others = score_all(lambda block: np.stack(opened.raws(block)[0]), outside)
+            strange = doubts.scores(others, outside)
+            found["unknown_refused"] = float((strange > doubts.threshold).mean())
+            found["unknown_auroc"] = auroc(scores, strange)
+            found["unknown_auroc_of_probability"] = auroc(
+                1 - probabilities.max(1), 1 - others.max(1)
+            )
+    return found

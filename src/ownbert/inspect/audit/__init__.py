@@ -1,0 +1,1 @@
+"""What a model remembers of the texts that it was trained on."""

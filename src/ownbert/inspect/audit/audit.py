@@ -1,0 +1,315 @@
+"""What a model remembers of its training texts: membership, canaries, rare tokens, copies."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert import limits
+from ownbert.batches.masking import ordinary_tokens
+from ownbert.checks import between, list_of, record, whole
+from ownbert.encodings import reads_encoding
+from ownbert.errors import InputError
+from ownbert.files import read_json
+from ownbert.hub import model_folder
+from ownbert.inference.abstaining.measures import auroc
+from ownbert.inference.compute import Compute
+from ownbert.inference.embedding.vector_files import as_inputs, records_of
+from ownbert.inference.open_folder import open_folder
+from ownbert.inference.opened import Opened, read_labelled_rows
+from ownbert.inference.opened_blend import score_all
+from ownbert.inference.scoring.score import ScoredText, Scorer, drawn
+from ownbert.inference.scoring.surprisal import surprisals
+from ownbert.inspect.audit.copies import copies
+from ownbert.run.file_names import CANARIES
+from ownbert.tables.columns import ColumnNames
+from ownbert.tasks.forward.batched_forward import blocks
+from ownbert.tasks.task import NoTaskHead
+
+MOST_TEXTS = 2000  # that are scored of either side
+# Other sequences that a canary is compared with, so that its exposure has 10 bits at most.
+_OTHERS = 1023
+# Occurrences of a rare token in the training texts, at most.
+_RARE = 5
+# A token is given back if the model gives it at least this probability; examples that are shown.
+_GIVEN_BACK, _SHOWN = 0.5, 10
+_FEWEST = 20
+_CHECK = record(
+    {
+        "canaries": list_of(
+            record(
+                {"ids": list_of(whole(0, limits.VOCABULARY)), "times": whole(1, limits.COUNT)},
+                required=("ids", "times"),
+            ),
+            most=1000,
+        )
+    },
+    required=("canaries",),
+)
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Membership:
+    """How well training texts are told from held-out ones by the model's loss.
+
+    Args:
+        score: what is compared.
+        auc: the probability that a training text has the lower loss; 0.5: they are not told.
+        low, high: its interval of 95 in 100 samples.
+        found: the share of the training texts that is found where 1 in 100 held-out ones is taken
+            for one.
+        train, held_out: number of texts.
+    """
+
+    score: str
+    auc: float
+    low: float
+    high: float
+    found: float
+    train: int
+    held_out: int
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A planted sequence. exposure: in bits, of 10 at most; 1 is the mean of one not planted."""
+
+    tokens: str
+    times: int
+    exposure: float
+
+
+@dataclass(frozen=True)
+class RareTokens:
+    """Tokens that occur five times or fewer in the training texts.
+
+    Args:
+        given_back: the share of them that the model fills in where it is masked.
+        of_held_out: the same of such tokens in held-out texts.
+        count, held_out: number of both.
+        examples: tokens that are given back.
+    """
+
+    given_back: float
+    of_held_out: float
+    count: int
+    held_out: int
+    examples: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was found; ``rare`` is None for models without an MLM head."""
+
+    membership: Membership
+    canaries: tuple[Canary, ...]
+    rare: RareTokens | None
+    copies: dict[str, int]
+
+    def as_json(self) -> dict[str, Any]:
+        """As values that JSON can hold, with the advice."""
+        return {**asdict(self), "advice": self.advice()}
+
+    def advice(self) -> list[str]:
+        """What to do, in sentences."""
+        found = []
+        if self.membership.low > 0.55:
+            found.append(
+                "Training texts are told from others: train fewer epochs or steps, drop duplicates "
+                "(prepare --duplicates drop), and share neither weights nor losses."
+            )
+        if any(canary.exposure >= 5 for canary in self.canaries):
+            found.append(
+                "Planted sequences are remembered: what stands several times in the texts is too. "
+                "Drop duplicates, and remove names and numbers before training."
+            )
+        if self.rare is not None and self.rare.given_back > 2 * self.rare.of_held_out + 0.05:
+            found.append(
+                "Rare tokens are given back: a vocabulary with a larger --min-count has no token "
+                "for them."
+            )
+        if self.copies:
+            found.append(
+                "Files of the folder have parts of training texts: delete them before the folder "
+                "is shared (ownbert push leaves reports behind)."
+            )
+        return found or ["Nothing stands out. That is no proof: see docs/audit.md."]
+
+
+@reads_encoding
+def audit(
+    folder: str | Path,
+    train: Any,
+    held_out: Any,
+    *,
+    text_column: str | None = None,
+    most: int = MOST_TEXTS,
+    device: str = "auto",
+    encoding: str | None = None,
+    say: Say | None = None,
+) -> Audit:
+    """What a model remembers of its training texts.
+
+    Args:
+        folder: of a model with an MLM head, or one with one label per text, whose files have
+            labels then.
+        train: texts that it was trained on: files, folders or globs, or texts in memory.
+        held_out: texts like them that it was not trained on.
+        text_column: of tables.
+        most: texts that are drawn of either side.
+        device: auto, cpu or cuda.
+        encoding: of text files; by default UTF-8.
+        say: called with notes.
+
+    Raises:
+        InputError: the folder or a file cannot be used, or there are fewer than 20 texts.
+
+    Source: Carlini et al. 2019, "The Secret Sharer"; Yeom et al. 2018, "Privacy Risk in Machine
+        Learning", for the membership by the loss.
+    """
+    between(_FEWEST, limits.COUNT, "[]")("most", most)
+    folder = model_folder(folder)
+    columns = ColumnNames(text=text_column)
+    try:
+        opened = open_folder(folder, Compute(device), columns=columns)
+    except NoTaskHead:
+        return _of_texts(folder, train, held_out, columns, most, device, say)
+    if opened.task.name != "classify":
+        raise InputError(
+            f"{folder} was fine-tuned for {opened.task.name}; an audit is for pretrained models "
+            "and those with one label per text"
+        )
+    return _of_rows(opened, train, held_out, most)
+
+
+def _of_texts(
+    folder: Path,
+    train: Any,
+    held_out: Any,
+    columns: ColumnNames,
+    most: int,
+    device: str,
+    say: Say | None,
+) -> Audit:
+    scorer = Scorer(folder, device=device, refit=True)
+
+    def texts(given: Any) -> Iterator[str]:
+        return (text for _, text in records_of(as_inputs(given), columns))
+
+    counts: Counter[str] = Counter()
+    tokenizer = scorer.filler.tokenizer
+    for block in blocks(texts(train), size=len):
+        for ids, _ in tokenizer.with_offsets(block):
+            counts.update(tokenizer.tokens(ids.tolist()))
+    both = [drawn((t for t in texts(each) if t.strip()), most) for each in (train, held_out)]
+    known = set(both[0][0])
+    kept, (others, _) = both[0][0], both[1]
+    others = [text for text in others if text not in known]
+    _require(len(kept), len(others))
+    if say is not None and both[0][1] > len(kept):
+        say(f"note: {len(kept):,} of the {both[0][1]:,} training texts are scored")
+    members, rest = scorer(kept), scorer(others)
+    # Tokens that no training text has tell held-out texts by the vocabulary, not by memory.
+    means = ([_mean(one, counts) for one in side] for side in (members, rest))
+    losses = [np.asarray([mean for mean in side if mean is not None]) for side in means]
+    return Audit(
+        _membership("surprisal", *losses),
+        _canaries(folder, scorer),
+        _rare(members, rest, counts),
+        copies(folder, texts(train)),
+    )
+
+
+def _mean(scored: ScoredText, counts: Counter[str]) -> float | None:
+    """The mean surprisal of the tokens that training texts have."""
+    pairs = zip(scored.tokens, scored.surprisals, strict=True)
+    known = [value for token, value in pairs if counts[token]]
+    return sum(known) / len(known) if known else None
+
+
+def _of_rows(opened: Opened, train: Any, held_out: Any, most: int) -> Audit:
+    task: Any = opened.task
+    losses, every = [], []
+    for given in (train, held_out):
+        rows = read_labelled_rows(task, given, opened.folder)
+        if given is train:
+            every = rows
+        else:
+            known = {row.texts for row in every}
+            rows = [row for row in rows if row.texts not in known]
+        rows, _ = drawn(rows, most)
+        if len(rows) < _FEWEST:
+            _require(len(rows), len(rows))
+        found = score_all(lambda block: np.stack(opened.raws(block)[0]), rows)
+        right = found[np.arange(len(rows)), [task.target(row) for row in rows]]
+        losses.append(-np.log(np.maximum(right, 1e-12)))
+    texts = (text for row in every for text in row.texts)
+    return Audit(_membership("loss", *losses), (), None, copies(opened.folder, texts))
+
+
+def _require(train: int, held_out: int) -> None:
+    if min(train, held_out) < _FEWEST:
+        raise InputError(
+            f"an audit compares {_FEWEST} or more training texts with as many held-out ones that "
+            f"are not among them; there are {train:,} and {held_out:,}"
+        )
+
+
+def _membership(score: str, train: np.ndarray, held_out: np.ndarray) -> Membership:
+    _require(len(train), len(held_out))
+    auc = auroc(train, held_out)
+    # Hanley and McNeil 1982, "The Meaning and Use of the Area under a ROC Curve", equation 2.
+    q, r, m, n = auc / (2 - auc), 2 * auc**2 / (1 + auc), len(train), len(held_out)
+    variance = auc * (1 - auc) + (m - 1) * (q - auc**2) + (n - 1) * (r - auc**2)
+    spread = 1.96 * math.sqrt(max(variance, 0.0) / (m * n))
+    found = float((train < np.quantile(held_out, 0.01)).mean())
+    return Membership(score, auc, max(0.0, auc - spread), min(1.0, auc + spread), found, m, n)
+
+
+def _canaries(folder: Path, scorer: Scorer) -> tuple[Canary, ...]:
+    """The exposure of each: how much rarer than by chance a random sequence is more probable."""
+    planted = read_json(folder / CANARIES, missing={"canaries": []}, check=_CHECK)["canaries"]
+    if not planted:
+        return ()
+    filler = scorer.filler
+    size = filler.tokenizer.vocab_size
+    lengths = {len(each["ids"]) for each in planted}
+    if len(lengths) > 1 or 0 in lengths or max(max(each["ids"]) for each in planted) >= size:
+        raise InputError(f"{folder / CANARIES} is damaged, or of another vocabulary")
+    known = np.flatnonzero(ordinary_tokens(size, filler.tokenizer.special_ids))
+    others = np.random.default_rng(0).choice(known, (_OTHERS, lengths.pop()))
+    own = [np.asarray(each["ids"]) for each in planted]
+    means = np.asarray([v.mean() for v in surprisals(filler, [*own, *others], None)])
+    rest = np.sort(means[len(own) :])
+    ranks = 1 + np.searchsorted(rest, means[: len(own)], side="left")
+    return tuple(
+        Canary(
+            " ".join(filler.tokenizer.tokens(each["ids"])),
+            each["times"],
+            round(math.log2(_OTHERS + 1) - math.log2(rank), 2),
+        )
+        for each, rank in zip(planted, ranks.tolist(), strict=True)
+    )
+
+
+def _rare(
+    train: Sequence[ScoredText], held_out: Sequence[ScoredText], counts: Counter[str]
+) -> RareTokens:
+    sides = []
+    for side in (train, held_out):
+        found = [
+            (token, value)
+            for one in side
+            for token, value in zip(one.tokens, one.surprisals, strict=True)
+            if 0 < counts[token] <= _RARE
+        ]
+        sides.append(found)
+    back = [[t for t, value in own if value <= -math.log(_GIVEN_BACK)] for own in sides]
+    shares = [len(b) / max(1, len(own)) for b, own in zip(back, sides, strict=True)]
+    examples = tuple(dict.fromkeys(back[0]))[:_SHOWN]
+    return RareTokens(shares[0], shares[1], len(sides[0]), len(sides[1]), examples)

@@ -1,0 +1,56 @@
+"""The section of a model card on what the model remembers."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from ownbert.files import write_text
+from ownbert.inspect.audit.audit import Audit
+from ownbert.language import translated
+from ownbert.run.model_card import CARD, cell, is_ours, table
+
+_TITLE = "Memory of the training texts"
+
+
+def lines(audit: Audit) -> Iterator[tuple[str, str]]:
+    """What was found, as names and values; no text."""
+    own = audit.membership
+    yield (
+        translated(f"training texts told from held-out ones by their {own.score} (AUC)"),
+        f"{own.auc:.3f} ({own.low:.3f} - {own.high:.3f})",
+    )
+    yield (
+        translated("training texts found, at 1% of the held-out ones taken for such"),
+        f"{own.found:.1%}",
+    )
+    for canary in audit.canaries:
+        times = translated(f"exposure of a sequence planted {canary.times:,} times (of 10 bits)")
+        yield times, f"{canary.exposure:.1f}"
+    if audit.rare is not None:
+        yield (
+            translated("rare tokens given back: of training texts, of held-out ones"),
+            f"{audit.rare.given_back:.1%}, {audit.rare.of_held_out:.1%}",
+        )
+    for name, count in audit.copies.items():
+        yield translated(f"training texts with a part in {name}"), f"{count:,}"
+
+
+def add_to_card(folder: Path, audit: Audit) -> str | None:
+    """Put the section into the README.md of a folder, or replace the one that is there.
+
+    Returns:
+        A warning, if any.
+    """
+    path = folder / CARD
+    if not path.exists() or not is_ours(path):
+        return f"{folder} has no model card that ownbert wrote; it gets no section"
+    title, versions = f"## {translated(_TITLE)}", f"## {translated('Versions')}"
+    rows = [(cell(name), value) for name, value in lines(audit)]
+    advice = "\n".join(f"- {translated(sentence)}" for sentence in audit.advice())
+    section = f"{title}\n\n{table(('', ''), rows)}\n\n{advice}\n\n"
+    text = path.read_text(encoding="utf-8")
+    text = re.sub(rf"(?ms)^{re.escape(title)}\n.*?(?=^## |\Z)", "", text)
+    place = text.rfind(f"{versions}\n")
+    place = len(text) if place < 0 else place
+    write_text(path, text[:place] + section + text[place:])
+    return None

@@ -1,0 +1,53 @@
+"""Near copies of training texts in what a model folder says in words: cards and pages."""
+
+import html
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+# Words in a row, or Chinese characters, that make a copy.
+_RUN = 8
+_WORDS = re.compile(r"[\u3400-\u9fff]|[^\W_\u3400-\u9fff]+")
+_ENDINGS = (".md", ".html", ".txt", ".json", ".jsonl", ".csv")
+# Files that hold the vocabulary or numbers, and files above this size (bytes).
+_OTHERS = {"vocab.txt", "tokenizer.json", "merges.txt"}
+_MOST_BYTES = 50_000_000
+
+
+def copies(folder: Path, texts: Iterable[str]) -> dict[str, int]:
+    """How many texts each file of a folder has a part of: eight words in a row.
+
+    Args:
+        folder: of a model.
+        texts: of the training data.
+
+    Returns:
+        The number of texts by the name of the file, for files that have any.
+    """
+    pages = {path.name: set(_runs(_shown(path))) for path in _files(folder)}
+    found = dict.fromkeys(pages, 0)
+    if pages:
+        for text in texts:
+            own = set(_runs(text))
+            for name, runs in pages.items():
+                found[name] += not own.isdisjoint(runs)
+    return {name: count for name, count in found.items() if count}
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        shown = path.suffix in _ENDINGS and path.name not in _OTHERS and path.is_file()
+        if shown and path.stat().st_size <= _MOST_BYTES:
+            yield path
+
+
+def _shown(path: Path) -> str:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if path.suffix == ".html":
+        text = html.unescape(re.sub(r"<[^>]*>", " ", text))
+    return text.encode().decode("unicode_escape", "ignore") if "\\u" in text else text
+
+
+def _runs(text: str) -> Iterator[tuple[str, ...]]:
+    words = _WORDS.findall(text.lower())
+    return (tuple(words[i : i + _RUN]) for i in range(len(words) - _RUN + 1))

@@ -1,0 +1,53 @@
+"""How good a model is where it may refuse to answer, as a page."""
+
+import html
+from pathlib import Path
+
+import numpy as np
+
+from ownbert.errors import InputError
+from ownbert.files import write_text
+from ownbert.fitting.report.charts import risk_chart
+from ownbert.fitting.report.report_page import figures, framed, table
+from ownbert.fitting.report.sections import Section
+from ownbert.language import translated
+from ownbert.tasks.metrics import Scores
+from ownbert.train.watch.metric_names import shown_name
+
+_SHARES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+
+
+def write_risk_page(path: Path, scores: Scores, *, title: str) -> None:
+    """Write the metrics, and the share of wrong answers by the share of texts that is answered.
+
+    Args:
+        path: of the page.
+        scores: of a task with one label per text.
+        title: of the page.
+
+    Raises:
+        InputError: the task has no such curve.
+    """
+    if not scores.risk:
+        raise InputError("--html is for models of one label per text or image")
+    shares, errors = np.asarray(scores.risk).T
+    rows = tuple((f"{x:.0%}", f"{np.interp(x, shares, errors):.2%}") for x in _SHARES)
+    columns = (translated("share answered"), translated("share wrong"))
+    words = translated("Errors by the share of texts that is answered")
+    lead = translated(
+        "The texts with the highest probability are answered first. Refusing the others lowers the "
+        "share of wrong answers."
+    )
+    section = Section("risk", words, lead, columns, rows)
+    body = f'<div class="beside"><figure>{risk_chart(scores.risk)}</figure>{table(section)}</div>'
+    heading = f"<h2>{html.escape(words)}</h2><p>{html.escape(lead)}</p>"
+    main = f'<section id="risk">{heading}{body}</section>'
+    shown = [(f"{value:.3f}", translated(shown_name(n))) for n, value in scores.values.items()]
+    page = framed(
+        html.escape(translated("one label per text")),
+        html.escape(title),
+        figures(shown),
+        [("risk", words)],
+        main,
+    )
+    write_text(path, page)

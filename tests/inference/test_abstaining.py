@@ -1,0 +1,215 @@
+"""Texts that a model does not know are refused, and label sets have the coverage asked for."""
+
+import csv
+import json
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ownbert
+from ownbert.errors import InputError
+from ownbert.inference.abstaining.held_out import HeldOut
+from ownbert.inference.abstaining.measures import auroc
+from ownbert.inference.abstaining.scope import Scope
+from ownbert.inference.embedding.embedding_outputs import of_length_one
+from ownbert.run.file_names import HELD_OUT
+from ownbert.tasks.metrics import risk_curve
+from support.cli import refusal, run_cli
+from support.shared import made_once
+
+LABELS = 12
+
+
+def clusters(labels: list[int], rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors around a direction for each label."""
+    centres = np.random.default_rng(0).standard_normal((LABELS + 4, 16))
+    targets = np.repeat(labels, rows)
+    noise = np.random.default_rng(seed).standard_normal((len(targets), 16))
+    return of_length_one(centres[targets] + 0.6 * noise).astype(np.float32), targets
+
+
+def test_texts_of_no_label_are_told_from_labelled_ones_alone():
+    vectors, targets = clusters(list(range(LABELS)), 30, 1)
+    scope, scores = Scope.fit(vectors, targets, LABELS, blind=True)
+    known, _ = clusters(list(range(LABELS)), 30, 2)
+    strange, _ = clusters(list(range(LABELS, LABELS + 4)), 60, 3)
+    assert auroc(scope.scores(known), scope.scores(strange)) > 0.9
+    # The rows themselves are compared with the others: their scores are those of new rows.
+    threshold = np.quantile(scores, 0.9)
+    assert 0.03 < (scope.scores(known) > threshold).mean() < 0.2
+
+
+def test_with_labels_that_the_network_knows_the_distance_is_the_score():
+    vectors, targets = clusters([3, 1], 20, 1)
+    order = np.random.default_rng(0).permutation(len(targets))
+    scope, scores = Scope.fit(vectors[order], targets[order], LABELS, blind=False)
+    assert (scores > 0).all()
+    own = np.sort(vectors[order][0] @ vectors[targets == targets[order][0]].T)[-4:-1]
+    assert scores[0] == pytest.approx(1 - own.mean(), abs=1e-5)
+    assert scope.scores(-vectors[:5]).min() > scores.max()
+
+
+def held_out(rows: int) -> HeldOut:
+    values = np.linspace(0, 1, rows)
+    return HeldOut(("a", "b"), "rows", [], values, values)
+
+
+def test_quantiles_are_those_of_a_further_row():
+    assert held_out(99).least_probability(0.9) == pytest.approx(1 - 89 / 98)
+    assert held_out(99).threshold(0.1) == pytest.approx(89 / 98)
+    with pytest.raises(InputError, match=r"8 held-out rows are too few for a coverage of 0.9; it"):
+        held_out(8).least_probability(0.9)
+    with pytest.raises(InputError, match=r"too few to refuse 0.01 of the texts; it needs 99 or"):
+        held_out(98).threshold(0.01)
+    assert held_out(9).least_probability(0.9) == 0
+    for share in (0, 1, float("nan"), "x"):
+        with pytest.raises(InputError, match="coverage is"):
+            held_out(99).least_probability(share)  # pyright: ignore
+
+
+def test_errors_by_the_share_that_is_answered():
+    probabilities = np.asarray([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.45, 0.55]])
+    curve = risk_curve(probabilities, np.asarray([True, False, True, True]))
+    assert curve == ((0.25, 0.0), (0.5, 0.0), (0.75, pytest.approx(1 / 3)), (1.0, 0.25))
+
+
+def test_auroc_counts_ties_half():
+    assert auroc(np.asarray([0.0, 1.0]), np.asarray([1.0, 2.0])) == 0.875
+
+
+TOPICS = ("red", "green", "blue", "grey")
+
+
+def text_of(rng: random.Random, topic: str) -> str:
+    """Six words of a topic, some of which are of another one."""
+    other = rng.choice(TOPICS)
+    return " ".join(
+        f"{topic if rng.random() < 0.6 else other}{rng.randint(0, 9)}" for _ in range(6)
+    )
+
+
+def table(path: Path, rng: random.Random, rows: int) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        found = [(text_of(rng, topic), topic) for topic in TOPICS for _ in range(rows)]
+        csv.writer(file).writerows([("text", "label"), *found])
+    return path
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Training and test rows, and what fit makes: too little time for a network."""
+
+    def make(folder: Path) -> None:
+        rng = random.Random(0)
+        train = table(folder / "train.csv", rng, 60)
+        table(folder / "test.csv", rng, 150)
+        ownbert.fit(train, minutes=0.3, output=folder / "best", quiet=True)
+
+    return made_once(tmp_path_factory, "abstaining", make)
+
+
+def test_a_folder_of_fit_keeps_what_its_held_out_rows_teach(fitted: Path):
+    scores = ownbert.evaluate(fitted / "best", fitted / "test.csv", unknown=0.1, coverage=0.9)
+    assert 0.82 < scores.set_coverage <= 1
+    assert 0.8 < scores.set_size < 4
+    assert scores.refused < 0.25
+    assert scores.answered_accuracy >= scores.accuracy
+
+
+def test_answers_in_memory_and_in_files(fitted: Path, tmp_path: Path):
+    model = ownbert.Predictor(fitted / "best")
+    texts = ["red1 red2 red3 red4", "red1 green2 blue3", "ß"]
+    sets = model.predict(texts, coverage=0.9)
+    assert sets[0] == ["red"]
+    assert all(set(own) <= set(TOPICS) for own in sets)
+    rows = model(texts, coverage=0.9, unknown=0.05)
+    assert [row["labels"] for row in rows] == sets
+    for row in rows:
+        assert (row["label"] is None) == row["unknown"]
+    assert model.predict(texts[0], unknown=0.05) == "red"
+    assert model("red1 red2 red3 red4", coverage=0.9)[0]["labels"] == ["red"]
+    (tmp_path / "a.txt").write_text("\n".join(texts), encoding="utf-8")
+    line = ("predict", fitted / "best", tmp_path / "a.txt", "--coverage", 0.9, "--unknown", 0.05)
+    done = run_cli(*line, "-o", tmp_path / "out.jsonl")
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(each) for each in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [{**row, "text": None} for row in found] == [{"text": None, **row} for row in rows]
+    printed = run_cli(*line).stdout.splitlines()
+    assert [json.loads(each) for each in printed] == found
+    # A table has the set as a list.
+    assert run_cli(*line, "-o", tmp_path / "out.csv").returncode == 0
+    with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as file:
+        assert [json.loads(row["labels"]) for row in csv.DictReader(file)] == sets
+
+
+def test_a_page_shows_errors_by_the_share_answered(fitted: Path, tmp_path: Path):
+    (tmp_path / "other.txt").write_text("ß ß\nö ä ü\n", encoding="utf-8")
+    done = run_cli(
+        *("evaluate", fitted / "best", fitted / "test.csv", "--unknown", 0.05),
+        *("--out-of-scope", tmp_path / "other.txt", "--html", tmp_path / "risk.html"),
+        *("-o", tmp_path / "scores.json"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "AUROC of unknown texts" in done.stdout
+    page = (tmp_path / "risk.html").read_text(encoding="utf-8")
+    assert "<polyline" in page
+    assert "share answered" in page
+    values = json.loads((tmp_path / "scores.json").read_text())
+    assert values["risk"][-1] == [1.0, pytest.approx(1 - values["accuracy"])]
+    assert 0 <= values["unknown_auroc"] <= 1
+
+
+def test_a_network_is_calibrated_on_its_dev_rows_or_on_others(
+    classifier: Path, topics: Path, tmp_path: Path
+):
+    folder = Path(shutil.copytree(classifier, tmp_path / "model"))
+    (folder / HELD_OUT).unlink(missing_ok=True)
+    (folder / "recipe.yaml").unlink()
+    line = ("predict", folder, "red1 red2", "--coverage", 0.8)
+    assert "keeps no held-out rows; give labelled rows" in refusal(*line)
+    assert not (folder / HELD_OUT).exists()
+    done = run_cli(*line, "--unknown", 0.2, "--calibrate", topics / "test.csv")
+    assert done.returncode == 0, done.stderr
+    assert "calibrated on" in done.stderr
+    assert (folder / HELD_OUT).exists()
+    assert isinstance(json.loads(run_cli(*line).stdout)["labels"], list)
+    model = ownbert.Predictor(folder)
+    assert model.calibrate(topics / "test.csv").predict(["red1 red2"], coverage=0.8)
+    # Of other weights.
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + bytes(4))
+    assert "is of other models than those that answer" in refusal(*line)
+    (folder / HELD_OUT).write_bytes(b"PK")
+    assert "cannot be read" in refusal(*line)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--coverage", "1"), "--coverage is 1.0; it must be between 0 and 1"),
+        (("--unknown", "0"), "--unknown is 0.0; it must be between 0 and 1"),
+        (("--unknown", "0.0001"), "held-out rows are too few to refuse 0.0001 of the texts"),
+        (("--calibrate", "none.csv"), "calibrate is for --unknown and --coverage"),
+        (("--coverage", "0.9", "--calibrate", "none.csv"), "none.csv"),
+    ],
+)
+def test_what_cannot_be_is_one_line(fitted: Path, options: tuple[str, ...], says: str):
+    assert says in refusal("predict", fitted / "best", "red1", *options)
+
+
+def test_other_tasks_have_no_label_sets(topics: Path, pretrained: Path, tmp_path: Path):
+    with (tmp_path / "numbers.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("text", "score"), *((f"red{i}", i / 9) for i in range(10))])
+    ownbert.finetune(
+        "regress",
+        model=pretrained,
+        train=tmp_path / "numbers.csv",
+        output=tmp_path / "m",
+        max_steps=1,
+        quiet=True,
+    )
+    says = refusal("predict", tmp_path / "m", "red1", "--coverage", "0.9")
+    assert "--coverage is of no use to regress" in says
