@@ -800,11 +800,10 @@ class Fit:
         # What was stopped had other texts: these depend on the time that is left.
         shutil.rmtree(path, ignore_errors=True)
         compared = Comparison(rows, self.candidates, self.metric)
-        (base,) = (c.first[0] for c in self.candidates if c.name == "network")
         teach(
             compared,
             self.folder,
-            self._with_token_scores(compared, self.folder / base),
+            self._start_of_student(compared),
             path,
             self.labelled,
             self.unlabelled,
@@ -824,11 +823,15 @@ class Fit:
         network = Networks(folder, describe_members(folder), Compute(self.recipe.device))
         return self._timed(lambda: score_all(network.scores, rows), rows)
 
-    def _with_token_scores(self, compared: Comparison, network: Path) -> Path:
-        """The fine-tuned network with the linear models added to it, or as it is."""
-        if self.token_scores is None:
+    def _start_of_student(self, compared: Comparison) -> Path:
+        """The fine-tuned network; where a linear model is better, with the linear models added."""
+        (tuned,) = (c for c in self.candidates if c.name == "network")
+        network, recipe = self.folder / tuned.first[0], self.recipe
+        linear = [c for c in self.candidates if c.kind == "linear"]
+        worth = compared.worth_on_first_fold
+        if self.token_scores is None or worth(tuned) >= max(map(worth, linear)):
             return network
-        path, recipe = self.folder / WORK / "joined", self.recipe
+        path = self.folder / WORK / "joined"
         given: Any = {"device": recipe.device, "seed": recipe.seed}
         join(compared, self.token_scores, network, path, **given)
         return path
