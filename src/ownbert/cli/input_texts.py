@@ -76,7 +76,9 @@ def _text_or_file(argument: str) -> str | Path:
     try:
         return text_or_file(argument)
     except InputError:
-        raise InputError(f"no such file: {argument} (a text of this kind is read from -)") from None
+        raise InputError(
+            f"no such file: {argument} (if it is a text, write it to standard input and give - instead)"
+        ) from None
 
 
 def input_texts(

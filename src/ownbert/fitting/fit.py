@@ -48,6 +48,7 @@ from ownbert.fitting.networks import (
     calibrate_network,
     copy_network,
     finetune_on,
+    is_pretrained,
     pretrain_on,
     start_on,
 )
@@ -69,7 +70,7 @@ from ownbert.inference.frozen_probe import ENCODER
 from ownbert.inference.opened import Networks, characters, describe_members
 from ownbert.inference.opened_blend import score_all
 from ownbert.inference.pipeline import Predictor
-from ownbert.run.file_names import BLEND, HELD_OUT, RECIPE
+from ownbert.run.file_names import BLEND, HELD_OUT, HELD_OUT_NETWORK, RECIPE
 from ownbert.settings import dump, resolve
 from ownbert.tables.columns import ColumnNames, with_label_columns
 from ownbert.tables.memory import table_of
@@ -95,7 +96,10 @@ _PRETRAINED, _MINUTES = "pretraining a network", "what minutes of pretraining br
 # What is made on the way.
 WORK = "work"
 # All that may be in the folder then.
-_WRITTEN = (*(RECIPE, STATE, BLEND, HELD_OUT, WORK, "members", WEIGHTS), *REPORTS, *BESIDE_WEIGHTS)
+_WRITTEN = (
+    *(RECIPE, STATE, BLEND, HELD_OUT, HELD_OUT_NETWORK, WORK, "members", WEIGHTS),
+    *(*REPORTS, *BESIDE_WEIGHTS),
+)
 # What of the recipe a resumed run may have otherwise, and files, which are known by their content.
 _NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled", "add")
 # Share of what the linear models leave; the smaller one where many labelled rows teach more than
@@ -360,7 +364,7 @@ def _clear(folder: Path) -> None:
         return
     for name in (WORK, "members"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in (STATE, BLEND, HELD_OUT, RECIPE, CONFIG, "model.safetensors"):
+    for name in (STATE, BLEND, HELD_OUT, HELD_OUT_NETWORK, RECIPE, CONFIG, "model.safetensors"):
         (folder / name).unlink(missing_ok=True)
 
 
@@ -566,7 +570,7 @@ class Fit:
         many = len(self.rows.learnt) >= _MANY
         share = _PRETRAINING_FOR_MANY if many else _PRETRAINING
         seconds = share * self.budget.left
-        if seconds < _SHORTEST_PRETRAINING:
+        if seconds < _SHORTEST_PRETRAINING and not is_pretrained(self.folder / WORK):
             self.attempt.left_out[_PRETRAINED] = "there was no time for one"
             self.progress.say("no time for a network; more --minutes would train one")
             return None
@@ -800,11 +804,10 @@ class Fit:
         # What was stopped had other texts: these depend on the time that is left.
         shutil.rmtree(path, ignore_errors=True)
         compared = Comparison(rows, self.candidates, self.metric)
-        (base,) = (c.first[0] for c in self.candidates if c.name == "network")
         teach(
             compared,
             self.folder,
-            self._with_token_scores(compared, self.folder / base),
+            self._start_of_student(compared),
             path,
             self.labelled,
             self.unlabelled,
@@ -824,11 +827,15 @@ class Fit:
         network = Networks(folder, describe_members(folder), Compute(self.recipe.device))
         return self._timed(lambda: score_all(network.scores, rows), rows)
 
-    def _with_token_scores(self, compared: Comparison, network: Path) -> Path:
-        """The fine-tuned network with the linear models added to it, or as it is."""
-        if self.token_scores is None:
+    def _start_of_student(self, compared: Comparison) -> Path:
+        """The fine-tuned network; where a linear model is better, with the linear models added."""
+        (tuned,) = (c for c in self.candidates if c.name == "network")
+        network, recipe = self.folder / tuned.first[0], self.recipe
+        linear = [c for c in self.candidates if c.kind == "linear"]
+        worth = compared.worth_on_first_fold
+        if self.token_scores is None or worth(tuned) >= max(map(worth, linear)):
             return network
-        path, recipe = self.folder / WORK / "joined", self.recipe
+        path = self.folder / WORK / "joined"
         given: Any = {"device": recipe.device, "seed": recipe.seed}
         join(compared, self.token_scores, network, path, **given)
         return path

@@ -108,7 +108,7 @@ def pretrain_on(
         The folder of the network.
     """
     began, store, network = time.monotonic(), folder / "tokens", folder / "network"
-    if (network / CONFIG).exists() and newest_state(network) is None:
+    if is_pretrained(folder):
         return network
     make_folder(folder)
     with tempfile.TemporaryDirectory(prefix="ownbert-texts-") as scratch:
@@ -141,6 +141,12 @@ def pretrain_on(
     remove_states(network)
     shutil.rmtree(store, ignore_errors=True)  # it holds the texts, as ids
     return network
+
+
+def is_pretrained(folder: Path) -> bool:
+    """Whether ``pretrain_on`` has finished the network of a folder."""
+    network = folder / "network"
+    return (network / CONFIG).exists() and newest_state(network) is None
 
 
 def _most_words(seconds: float, device: str) -> int | None:

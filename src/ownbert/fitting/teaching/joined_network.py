@@ -34,8 +34,9 @@ from ownbert.views.blending import blend, fit_blend, from_scores, to_scores
 from ownbert.views.ngram_counts import Matrix
 from ownbert.views.view_features import Texts
 
-# Texts whose scores the network imitates, at most: the regression takes seconds, and their cube.
-_MOST_TEXTS = 4000
+# Texts whose scores the network imitates, at most, with a large and with a small vocabulary: the
+# regression takes seconds, with the cube of whichever is smaller, texts or tokens.
+_MOST_TEXTS, _MOST_OF_FEW_TOKENS = 4000, 20_000
 # The share of the time in which these are scored, and labelled ones among them, at most.
 _SCORING, _LABELLED = 0.5, 0.75
 
@@ -87,7 +88,9 @@ def imitate(
     run, model = _started(compared, base, device, seed)
     if not linear or not can_hold_scores(model):
         return None
-    texts = _texts(compared, labelled, unlabelled, seed)
+    few = run.config.vocab_size <= _MOST_TEXTS
+    most = _MOST_OF_FEW_TOKENS if few else _MOST_TEXTS
+    texts = _texts(compared, labelled, unlabelled, most, seed)
     scores = score_until(Members(folder, linear, Compute(device)), texts, _SCORING * seconds)
     if compared.rows.task.name == "classify":
         scores = scores - scores.mean(1, keepdims=True)
@@ -168,13 +171,15 @@ def _read(run: FinetuningRun, texts: Sequence[Row]) -> tuple[Sequence[Example], 
     return examples, mean_counts(examples, run.config.vocab_size, special)
 
 
-def _texts(compared: Comparison, labelled: Texts, unlabelled: Texts, seed: int) -> list[Row]:
+def _texts(
+    compared: Comparison, labelled: Texts, unlabelled: Texts, most: int, seed: int
+) -> list[Row]:
     """The labelled rows that the first fold learns from, or some, and other texts."""
     rows = compared.rows
     learnt = np.random.default_rng(seed).permutation(rows.folds[0][0])
-    found = [Row(0, rows.rows[i].texts) for i in learnt[: int(_LABELLED * _MOST_TEXTS)]]
+    found = [Row(0, rows.rows[i].texts) for i in learnt[: int(_LABELLED * most)]]
     if len(rows.rows[0].texts) > 1:
         return found
-    count = _MOST_TEXTS - len(found)
+    count = most - len(found)
     pieces, mixed = taught_texts(rows, labelled, unlabelled, count, given=False, seed=seed)
     return [*found, *(Row(0, (text,)) for text in (*pieces, *mixed)[:count])]

@@ -19,8 +19,8 @@ from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.inference.frozen_probe import ENCODER, embed_rows
 from ownbert.inference.opened import Opened, read_labelled_rows
 from ownbert.inference.opened_blend import score_all
-from ownbert.run.file_names import BLEND, HELD_OUT, RECIPE
-from ownbert.tasks.rows import OutputOptions, Row
+from ownbert.run.file_names import BLEND, HELD_OUT, HELD_OUT_NETWORK, RECIPE
+from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.views.linear_files import PROBE
 
 Say = Callable[[str], None]
@@ -44,7 +44,12 @@ class _Network(NamedTuple):
     blind: bool
 
 
-def held_out_of(opened: Opened, calibrate: Any = None, say: Say | None = None) -> HeldOut:
+def held_out_of(
+    opened: Opened,
+    calibrate: Any = None,
+    say: Say | None = None,
+    options: OutputOptions = PLAIN_OUTPUT,
+) -> HeldOut:
     """What is known of the held-out rows of a folder.
 
     Args:
@@ -53,13 +58,16 @@ def held_out_of(opened: Opened, calibrate: Any = None, say: Say | None = None) -
             what they teach is saved in the folder. By default what the folder keeps, or for one of
             ``finetune`` the dev file that its recipe names.
         say: called with what was learnt from.
+        options: what the rows must suffice for.
 
     Raises:
-        InputError: there are no such rows, or they cannot be used.
+        InputError: there are no such rows, too few, or they cannot be used.
     """
     task, folder = opened.task, opened.folder
+    alone = opened.compute.network and (folder / BLEND).exists()
+    path = folder / (HELD_OUT_NETWORK if alone else HELD_OUT)
     task.refuse_output_options(OutputOptions(coverage=0.9))
-    found = None if calibrate is not None else HeldOut.load(folder, task.labels, models_of(opened))
+    found = None if calibrate is not None else HeldOut.load(path, task.labels, models_of(opened))
     if found is not None:
         return found
     data = _recipe(folder).get("data")
@@ -68,8 +76,8 @@ def held_out_of(opened: Opened, calibrate: Any = None, say: Say | None = None) -
         dev = data.get("dev")
         if not isinstance(dev, str) or not Path(dev).is_file():
             raise InputError(
-                f"{folder} keeps no held-out rows; give labelled rows that it was not trained on: "
-                "--calibrate FILE"
+                f"{folder} keeps no held-out rows{' of its network alone' if alone else ''}; give "
+                "labelled rows that it was not trained on: --calibrate FILE"
             )
         calibrate = dev
     rows = read_labelled_rows(task, calibrate, folder)
@@ -78,18 +86,32 @@ def held_out_of(opened: Opened, calibrate: Any = None, say: Say | None = None) -
     if isinstance(train, str) and Path(train).is_file():
         rest = task.read(train)
         more = [r for r in rest if isinstance(r.target, str) and r.target in task.labels]
+        _refuse_learnt(rows, more, named, train)
     probabilities = score_all(lambda block: np.stack(opened.raws(block)[0]), rows)
     source = f"{len(rows):,} rows of {named}"
     found = learn(opened, rows, probabilities, more, source=source)
-    if opened.compute.network and (folder / BLEND).exists():
-        return found  # the folder keeps what is known of its blend
+    if options.coverage is not None:
+        found.least_probability(options.coverage)
+    if options.unknown is not None:
+        found.threshold(options.unknown)
     try:
-        found.save(folder)
+        found.save(path)
     except (OSError, InputError):  # of a cache that is read alone: it is learnt again
         return found
     if say is not None:
-        say(f"calibrated on {found.source}; saved {folder / HELD_OUT}")
+        say(f"calibrated on {found.source}; saved {path}")
     return found
+
+
+def _refuse_learnt(rows: Sequence[Row], train: Sequence[Row], named: Any, path: str) -> None:
+    """Raise ``InputError`` if most of the rows are those that the models have learnt from."""
+    known = {row.texts for row in train}
+    count = sum(row.texts in known for row in rows)
+    if 2 * count > len(rows):
+        raise InputError(
+            f"{count:,} of the {len(rows):,} rows of {named} are in {path}, which the model was "
+            "trained on; calibrate with other rows"
+        )
 
 
 def learn(

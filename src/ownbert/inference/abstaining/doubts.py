@@ -34,7 +34,7 @@ class Doubts:
     ) -> None:
         opened.task.refuse_output_options(options)
         self.labels = opened.task.labels
-        held_out = held_out_of(opened, calibrate, say)
+        held_out = held_out_of(opened, calibrate, say, options)
         self.identity = held_out.identity
         self._scope, self._embedder, self.threshold, self.least = held_out.scope, None, None, None
         if options.coverage is not None:

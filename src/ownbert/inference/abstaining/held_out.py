@@ -17,7 +17,6 @@ from ownbert.errors import InputError
 from ownbert.files import atomic_path
 from ownbert.images.npz import open_npz
 from ownbert.inference.abstaining.scope import FEATURES, Scope
-from ownbert.run.file_names import HELD_OUT
 
 _FORMAT = 1
 _WANTED = "calibrate again: --calibrate FILE"
@@ -87,8 +86,8 @@ class HeldOut:
             )
         return 1 - float(self.missing[place])
 
-    def save(self, folder: Path) -> None:
-        """Write it into the folder of the models."""
+    def save(self, path: Path) -> None:
+        """Write it to a file, which is in the folder of the models."""
         settings = {
             "format": _FORMAT,
             "features": FEATURES,
@@ -103,22 +102,21 @@ class HeldOut:
         if self.scope is not None:
             arrays["vectors"] = self.scope.vectors.astype(np.float16)
             arrays |= {"vector_labels": self.scope.labels, "weights": self.scope.weights}
-        with atomic_path(folder / HELD_OUT) as path, path.open("wb") as file:
+        with atomic_path(path) as written, written.open("wb") as file:
             np.savez_compressed(file, **arrays)
 
     @classmethod
-    def load(cls, folder: Path, labels: Sequence[str], models: Sequence[Any]) -> "HeldOut | None":
-        """That of a folder; None where there is none.
+    def load(cls, path: Path, labels: Sequence[str], models: Sequence[Any]) -> "HeldOut | None":
+        """That of a file; None where there is none.
 
         Args:
-            folder: of the models.
-            labels: of their task.
+            path: the file.
+            labels: of the task.
             models: the checksums of their files.
 
         Raises:
             InputError: it is damaged, or of other models.
         """
-        path = folder / HELD_OUT
         if not path.exists():
             return None
         with open_npz(path, _WANTED) as stored:

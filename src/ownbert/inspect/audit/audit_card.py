@@ -23,13 +23,22 @@ def lines(audit: Audit) -> Iterator[tuple[str, str]]:
         translated("training texts found, at 1% of the held-out ones taken for such"),
         f"{own.found:.1%}",
     )
-    for canary in audit.canaries:
-        times = translated(f"exposure of a sequence planted {canary.times:,} times (of 10 bits)")
-        yield times, f"{canary.exposure:.1f}"
+    for times in sorted({canary.times for canary in audit.canaries}):
+        own = [canary.exposure for canary in audit.canaries if canary.times == times]
+        of = f"the {len(own)} sequences planted {times:,} x (of 10 bits)"
+        yield translated(f"mean exposure of {of}"), f"{sum(own) / len(own):.1f}"
     if audit.rare is not None:
+        shares = (
+            (audit.rare.given_back, audit.rare.count),
+            (
+                audit.rare.of_held_out,
+                audit.rare.held_out,
+            ),
+        )
+        none = translated("none there")
         yield (
             translated("rare tokens given back: of training texts, of held-out ones"),
-            f"{audit.rare.given_back:.1%}, {audit.rare.of_held_out:.1%}",
+            ", ".join(f"{share:.1%}" if count else none for share, count in shares),
         )
     for name, count in audit.copies.items():
         yield translated(f"training texts with a part in {name}"), f"{count:,}"
