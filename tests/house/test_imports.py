@@ -59,7 +59,7 @@ ALLOWED = {
     "train": {"config", "batches", "nn", "objectives"},
     "run": {"config", "text", "batches", "nn", "objectives", "checkpoint", "train"},
     "tasks": {"config", "text", "nn", "objectives", "checkpoint", "train"}
-    | {"tables", "images", "batches"},
+    | {"tables", "images", "batches", "corpus", "views"},
     "views": {"batches", "corpus"},
     "inference": {"config", "text", "nn", "checkpoint", "train", "run", "tasks", "views"}
     | {"tables", "images", "batches", "corpus"},

@@ -577,7 +577,6 @@ _OF_PAIRS = (
     replace(
         _SECOND,
         help="Column of the second texts, which belong to the first or are compared with them.",
-        required=True,
     ),
     ColumnSpec(
         "label",

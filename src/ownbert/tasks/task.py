@@ -233,6 +233,18 @@ class Task(ABC):
             InputError: a row cannot be read; with file and line.
         """
 
+    def hold_out(
+        self, rows: Sequence[Row], source: Source, seed: int
+    ) -> tuple[Sequence[Row], Sequence[Row] | None]:
+        """Training rows and dev rows, where no dev rows are given; by default there are none.
+
+        Args:
+            rows: that were read from ``source``.
+            source: of the training rows.
+            seed: of the draw.
+        """
+        return rows, None
+
     @abstractmethod
     def stream(self, path: Source) -> Iterator[Row]:
         """Rows to predict, without targets."""
