@@ -301,7 +301,8 @@ class FinetuningRun(TrainingRun):
             device=self.device.type,
             precision=recipe.run.precision,
         )
-        first = self.starts_linear
+        # What training begins with is a candidate, where it knows something.
+        first = self.starts_linear or self.task.made is not None
         evaluate = partial(self._evaluate, learner)
         return [Phase(loader, learner.objectives, evaluate, evaluate_first=first)]
 

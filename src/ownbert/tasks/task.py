@@ -131,6 +131,8 @@ class Task(ABC):
     min_batch_size = 1
     # Whether ``read`` takes arrays as well as files.
     reads_arrays: ClassVar[bool] = False
+    # What the training rows were made from, where they were made (``sentence_embedding``).
+    made: Any = None
     # Of random draws for single rows in training.
     seed = 0
     # The tags of each column of word features, once they are learnt from training rows.

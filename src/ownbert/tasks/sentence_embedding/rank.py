@@ -261,20 +261,27 @@ class EmbeddingTask(Task):
         return decided.cosine
 
     def score(self, rows: Sequence[Row], decided: Sequence[PairSimilarity]) -> Scores:
-        if rows[0].target is None:
-            if self.made_from:  # a text that is paired with itself is always found
-                kept = [i for i, row in enumerate(rows) if row.texts[0] != row.texts[1]]
-                rows, decided = ([own[i] for i in kept] for own in (rows, decided))
-                if not rows:
-                    raise InputError(
-                        "the texts are too short to be cut into pieces, so nothing can be measured "
-                        "with them; give pairs of texts"
-                    )
-            texts = [(row.texts[0], row.texts[1]) for row in rows]
-            return Scores(retrieval_metrics(ranks(texts, np.stack([d.vectors for d in decided]))))
-        truth = np.asarray([[row.target] for row in rows])
-        scores = score_regression(truth, np.asarray([[d.cosine] for d in decided]), ("score",))
-        return Scores({name: scores.values[name] for name in SIMILARITY_METRICS})
+        vectors = np.stack([each.vectors for each in decided])
+        return self.score_vectors(rows, vectors[:, 0], vectors[:, 1])
+
+    def score_vectors(self, rows: Sequence[Row], first: Any, second: Any) -> Scores:
+        """The metrics of any vectors of the texts of rows: (rows, D) of unit length, dense or
+        sparse."""
+        if rows[0].target is not None:
+            truth = np.asarray([[row.target] for row in rows])
+            cosines = np.asarray((first * second).sum(1)).reshape(-1, 1)
+            scores = score_regression(truth, cosines, ("score",))
+            return Scores({name: scores.values[name] for name in SIMILARITY_METRICS})
+        if self.made_from:  # a text that is paired with itself is always found
+            kept = [i for i, row in enumerate(rows) if row.texts[0] != row.texts[1]]
+            if not kept:
+                raise InputError(
+                    "the texts are too short to be cut into pieces, so nothing can be measured "
+                    "with them; give pairs of texts"
+                )
+            rows, first, second = [rows[i] for i in kept], first[kept], second[kept]
+        texts = [(row.texts[0], row.texts[1]) for row in rows]
+        return Scores(retrieval_metrics(ranks(texts, first, second)))
 
     # On disk.
 
