@@ -2,20 +2,25 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
+from ownbert.batches.example import Example
 from ownbert.corpus.documents import read_documents
 from ownbert.errors import InputError, option_with
 from ownbert.tables.column_proposals import are_numbers
 from ownbert.tables.columns import COUNTERS, LABEL_NAMES, ColumnNames
 from ownbert.tables.tables import Source, columns, kind_of, shown_columns
 from ownbert.tasks.rows import Row, read_table
+from ownbert.tasks.text_input import EncodedRows
 from ownbert.views.tokens import spans_of, text_kind
 
 # Tokens from which a text is cut into pieces, and of a piece, on average at most.
 _LONG, _PIECE = 16, 96
+# By how much of a piece its end is moved, at most.
+_MOVED = 0.4
 # Documents that are held out: this share, at most; with fewer than the least, none.
 _SHARE, _MOST, _LEAST = 0.1, 500, 10
 # The kinds of pairs, and how many texts gave them.
@@ -47,6 +52,46 @@ class MadePairs:
             )
         if self.copies:
             yield f"left out {self.copies:,} copies of other texts"
+
+
+@dataclass(frozen=True)
+class RecutPieces(EncodedRows):
+    """Rows of two pieces of a text, which each epoch cuts at another place.
+
+    Args:
+        before, after: special tokens before and after the tokens of a text.
+        room: the most tokens of a text.
+    """
+
+    before: int = 1
+    after: int = 1
+    room: int = 1
+
+    def example(self, epoch: int, index: int) -> Example:
+        example = super().example(epoch, index)
+        assert example.parts is not None
+        assert isinstance(example.label, np.ndarray)
+        size, before = example.parts[0], self.before
+        ids, types = ([own[:size], own[size:]] for own in (example.token_ids, example.type_ids))
+        inner = np.concatenate([own[before : len(own) - self.after] for own in ids])
+        quarter = len(inner) // 4
+        if example.label[0] == example.label[1] or quarter == 0:
+            return example
+        rng = np.random.default_rng((self.seed, epoch, index))
+        cut = int(rng.integers(quarter, len(inner) - quarter + 1))
+        pieces = [inner[:cut][: self.room], inner[cut:][: self.room]]
+        ends = slice(size - self.after, size)
+
+        def framed(own: np.ndarray, middles: Sequence[np.ndarray]) -> np.ndarray:
+            rows = [(own[:before], middle, own[ends]) for middle in middles]
+            return np.concatenate([part for row in rows for part in row])
+
+        return replace(
+            example,
+            token_ids=framed(ids[0], pieces),
+            type_ids=framed(types[0], [np.full_like(own, types[0][before]) for own in pieces]),
+            parts=tuple(before + len(own) + self.after for own in pieces),
+        )
 
 
 def make_pairs(path: Source, found: Mapping[str, Sequence[str]]) -> tuple[list[Row], MadePairs]:
@@ -161,11 +206,16 @@ def _in_twos(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _pieces(text: str, kind: str) -> list[str]:
-    """A text in an even number of pieces of about equal length, or whole if it is short."""
+    """A text in an even number of pieces, or whole if it is short.
+
+    The lengths are drawn: equal ones would tell which pieces belong together.
+    """
     # Other scripts are cut at blanks alone.
     starts = [start for start, _ in spans_of(text, kind if kind == "chinese" else "ids")]
     if len(starts) < _LONG:
         return [text]
     count = 2 * max(1, round(len(starts) / (2 * _PIECE)))
-    cuts = [0, *(starts[i * len(starts) // count] for i in range(1, count)), len(text)]
-    return [text[a:b].strip() for a, b in zip(cuts, cuts[1:], strict=False)]
+    moved = np.random.default_rng(len(text)).uniform(-_MOVED, _MOVED, count - 1)
+    places = ((np.arange(1, count) + moved) * len(starts) / count).astype(int).tolist()
+    cuts = [0, *(starts[place] for place in places), len(text)]
+    return [text[a:b].strip() for a, b in pairwise(cuts)]

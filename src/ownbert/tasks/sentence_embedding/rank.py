@@ -15,15 +15,17 @@ from ownbert.errors import InputError, in_short
 from ownbert.files import make_folder, write_json
 from ownbert.tables.columns import COLUMNS, LABEL_NAMES, find_columns
 from ownbert.tables.tables import Source, kind_of
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.forward.network import RowNetwork
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.regression import score_regression
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, read_table
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS
 from ownbert.tasks.sentence_embedding.made_pairs import (
+    LINES,
     TWICE,
     MadePairs,
+    RecutPieces,
     hold_out,
     make_pairs,
     refuse_ambiguous,
@@ -123,8 +125,8 @@ class EmbeddingTask(Task):
         ]
 
     def _columns_of(self, path: Source) -> dict[str, tuple[str, ...]]:
-        """The columns of rows to learn from by their roles; of single texts that of the texts alone,
-        and of plain text none."""
+        """The columns of rows to learn from by their roles; of single texts that of the texts, and
+        of plain text none."""
         if kind_of(path) == "txt":
             return {}
         found = find_columns(path, self.column_specs, self.columns)
@@ -214,7 +216,15 @@ class EmbeddingTask(Task):
             texts = [builder.example([own]) for own in ids]
             examples.append(join([text for text, _ in texts], **self._label(row, numbers)))
             truncated += any(was_truncated for _, was_truncated in texts)
-        return EncodedRows(examples, truncated, [None] * len(examples))
+        notes = [None] * len(examples)
+        if not training or self.made is None or LINES in self.made.texts:
+            return EncodedRows(examples, truncated, notes)
+        framed = builder.format.one([-1])
+        before = framed.index(-1)
+        after, room = len(framed) - before - 1, builder.room
+        return RecutPieces(
+            examples, truncated, notes, seed=self.seed, before=before, after=after, room=room
+        )
 
     def _label(self, row: Row, numbers: dict[str, int]) -> dict[str, Any]:
         """The label of the objective: the score in [0, 1], or the numbers of the texts; none unless
