@@ -81,8 +81,8 @@ class WordBaseline(LinearBaseline):
         if network >= self.value:
             return [score]
         warning = (
-            f"the vectors are worse ({network:.3f}): try more texts, or a model that was "
-            "pretrained for longer; ownbert search ranks by words as well"
+            f"the vectors ({network:.3f}) find less often than TF-IDF what belongs together: "
+            "ownbert search ranks by both"
         )
         return [f"warning: {warning}", score]
 

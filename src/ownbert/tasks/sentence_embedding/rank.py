@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from ownbert.tasks.row_objectives import RowObjective
 
 SIMILARITY_METRICS = ("spearman", "pearson")
-# Rows of a batch of made pairs: each is told apart from all others.
-_BATCH = 64
+# Rows of a batch of made pairs, each of which is told apart from all others; and epochs, of which
+# more teach to tell apart what is alike (docs/finetuning.md).
+_BATCH, _TEXTS, _EPOCHS = 64, 12_000, (2, 12)
 # Keys of the poolings in all versions of sentence-transformers.
 _FLAGS = {
     "first": "pooling_mode_cls_token",
@@ -200,8 +201,13 @@ class EmbeddingTask(Task):
                 "model.dropout is 0, and the training texts are too short to be cut into pieces: "
                 "without dropout both vectors of a text are equal"
             )
-        batch = recipe.data.batch_size or _BATCH
-        return replace(recipe, data=replace(recipe.data, batch_size=batch))
+        least, most = _EPOCHS
+        epochs = min(most, max(least, math.ceil(_TEXTS / sum(self.made.texts.values()))))
+        return replace(
+            recipe,
+            data=replace(recipe.data, batch_size=recipe.data.batch_size or _BATCH),
+            run=replace(recipe.run, epochs=recipe.run.epochs or epochs),
+        )
 
     def encode(
         self, rows: Sequence[Row], builder: TextInputBuilder, *, training: bool
@@ -231,9 +237,9 @@ class EmbeddingTask(Task):
         the task is training."""
         if not self.learnt:
             return {}
-        if self.scale is None and row.target is not None:
-            return {}  # dev rows, whose scores are compared with cosines
         if self.scale is None:
+            if row.target is not None:  # dev rows, whose scores are compared with cosines
+                return {}
             return {"label": np.asarray([numbers.setdefault(t, len(numbers)) for t in row.texts])}
         low, high = self.scale
         return {"label": np.float32((row.target - low) / (high - low))}
