@@ -228,8 +228,12 @@ def test_it_is_measured_on_texts_and_on_scored_pairs(
     assert_close(evaluate(output, tmp_path / "scores.csv").spearman, measured[-1]["spearman"])
 
 
-def test_short_texts_alone(pretrained: Path, tmp_path: Path):
+def test_short_texts_alone(learnt: Path, pretrained: Path, tmp_path: Path):
     texts = [f"red{i} blue{i}" for i in range(12)]
+    with pytest.raises(InputError, match="data: its texts are too short to be cut into pieces"):
+        evaluate(learnt, texts)
+    with pytest.raises(InputError, match="dev: its texts are too short to be cut into pieces"):
+        preview_finetuning("embed", model=pretrained, train=texts, dev=texts[:5])
     shown = preview_finetuning("embed", model=pretrained, train=texts)
     assert "12 training and no dev pairs" in shown
     with pytest.raises(InputError, match=r"model.dropout is 0, and the training texts are too"):

@@ -18,7 +18,7 @@ from ownbert.tasks.text_input import EncodedRows
 from ownbert.views.tokens import spans_of, text_kind
 
 # Tokens from which a text is cut into pieces, and of a piece, on average at most.
-_LONG, _PIECE = 16, 96
+_LONG, _PIECE = 16, 64
 # By how much of a piece its end is moved, at most.
 _MOVED = 0.4
 # Documents that are held out: this share, at most; with fewer than the least, none.

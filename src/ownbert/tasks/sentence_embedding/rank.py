@@ -178,6 +178,12 @@ class EmbeddingTask(Task):
             raise InputError(f"{source}: all rows have the score {scores[0]:g}; two are needed")
 
     def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
+        made = self.made_from.get(str(source))
+        if made is not None and made is not self.made and {*made.texts} == {TWICE}:
+            raise InputError(
+                f"{source}: its texts are too short to be cut into pieces, so nothing can be "
+                "measured with them; give pairs of texts"
+            )
         if self.made is not None and rows[0].target is not None:
             self.metrics = SIMILARITY_METRICS
         elif self.learnt and (rows[0].target is None) != (self.scale is None):
@@ -290,11 +296,7 @@ class EmbeddingTask(Task):
             return Scores({name: scores.values[name] for name in SIMILARITY_METRICS})
         if self.made_from:  # a text that is paired with itself is always found
             kept = [i for i, row in enumerate(rows) if row.texts[0] != row.texts[1]]
-            if not kept:
-                raise InputError(
-                    "the texts are too short to be cut into pieces, so nothing can be measured "
-                    "with them; give pairs of texts"
-                )
+            kept = kept or [*range(len(rows))]
             rows, first, second = [rows[i] for i in kept], first[kept], second[kept]
         texts = [(row.texts[0], row.texts[1]) for row in rows]
         return Scores(retrieval_metrics(ranks(texts, first, second)))
