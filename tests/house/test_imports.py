@@ -58,9 +58,9 @@ ALLOWED = {
     "hf": {"config", "batches", "families", "nn", "text", "checkpoint"},
     "train": {"config", "batches", "nn", "objectives"},
     "run": {"config", "text", "batches", "nn", "objectives", "checkpoint", "train"},
-    "tasks": {"config", "text", "nn", "objectives", "checkpoint", "train"}
-    | {"tables", "images", "batches"},
     "views": {"batches", "corpus"},
+    "tasks": {"config", "text", "nn", "objectives", "checkpoint", "train"}
+    | {"tables", "images", "batches", "corpus", "views"},
     "inference": {"config", "text", "nn", "checkpoint", "train", "run", "tasks", "views"}
     | {"tables", "images", "batches", "corpus"},
     "pretraining": {"config", "text", "nn", "objectives", "checkpoint", "train", "run"}

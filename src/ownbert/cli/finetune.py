@@ -64,13 +64,14 @@ _SENTENCE = (
 )
 # Two names of one task.
 _EMBED = (
-    ("pooling", "temperature"),
+    ("pooling", "temperature", "baseline"),
     """Vectors of texts for search and comparison, learnt from pairs of texts (also: rank).
 
     csv, tsv, jsonl or parquet with two columns of texts that belong together (query and document,
     anchor and positive, ...), and maybe one of texts that do not (negative, hard_negative or neg);
-    or with two texts and a score. Vectors are then made by ownbert embed, and by
-    sentence-transformers.
+    or with two texts and a score. From single texts (txt, a folder, or a table with one column of
+    texts) pairs are made: two pieces of a text, two lines in a row, or a short text with itself.
+    Vectors are then made by ownbert embed, and by sentence-transformers.
 
     Example: ownbert finetune embed --model runs/bert --train pairs.csv --dev dev.csv
     -o runs/vectors""",

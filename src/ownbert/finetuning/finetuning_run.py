@@ -301,7 +301,8 @@ class FinetuningRun(TrainingRun):
             device=self.device.type,
             precision=recipe.run.precision,
         )
-        first = self.starts_linear
+        # What training begins with is a candidate, where it knows something.
+        first = self.starts_linear or self.task.made is not None
         evaluate = partial(self._evaluate, learner)
         return [Phase(loader, learner.objectives, evaluate, evaluate_first=first)]
 
@@ -374,6 +375,8 @@ class FinetuningRun(TrainingRun):
         name = self.monitor.metric
         found = [row[name] for row in read_log(output) if row.get("evaluation") and name in row]
         over = job.run.max_steps is not None and job.state.step >= job.run.max_steps
+        if self.task.made is not None:  # more epochs tell apart what is alike
+            return ""
         if best is None or best["step"] < job.state.step or len(found) < 2:
             return ""
         if not over or self.given.run.max_steps is not None:

@@ -187,7 +187,9 @@ class LabelledSplits:
             raise InputError("--train is needed: labelled rows to learn")
         self.tables = (train, dev)
         rows = draw_rows(self.task.read(train), self.recipe)
-        return rows, None if dev is None else self.task.read(dev)
+        if dev is None:
+            return self.task.hold_out(rows, train, self.recipe.seed)
+        return rows, self.task.read(dev)
 
     @property
     def rows(self) -> Rows:

@@ -13,6 +13,7 @@ import numpy as np
 from ownbert.errors import InputError
 from ownbert.tasks.finetune_recipe import TEXT_TASKS
 from ownbert.tasks.rows import Row
+from ownbert.tasks.sentence_embedding.rank import EmbeddingTask
 from ownbert.tasks.soft_targets import is_soft
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
@@ -72,13 +73,33 @@ class LinearBaseline:
         return f"{line}." if self.rows is None else f"{line} ({self.rows:,} training rows)."
 
 
+class WordBaseline(LinearBaseline):
+    """The score of cosines of TF-IDF of 1 to 2 words, where vectors of texts are learnt."""
+
+    def lines(self, network: float) -> list[str]:
+        score = f"TF-IDF alone: {shown_name(self.metric)} {self.value:.3f} on the same rows"
+        if network >= self.value:
+            return [score]
+        warning = (
+            f"the vectors ({network:.3f}) find less often than TF-IDF what belongs together: "
+            "ownbert search ranks by both"
+        )
+        return [f"warning: {warning}", score]
+
+    @property
+    def sentence(self) -> str:
+        return f"TF-IDF alone has {shown_name(self.metric)} {self.value:.4f} on the same rows."
+
+
 def seconds_for_baseline(max_minutes: float | None) -> float:
     """The seconds that ``score_baseline`` may take in a run with this limit, if any."""
     return min(_SECONDS, _SHARE * 60 * (math.inf if max_minutes is None else max_minutes))
 
 
 def can_be_compared(task: Task, train: Sequence[Row], dev: Sequence[Row] | None) -> bool:
-    """Whether a linear model of texts answers what the task asks, and there are dev rows."""
+    """Whether a model of words answers what the task asks, and there are dev rows."""
+    if task.made is not None and dev:
+        return True
     if task.name not in TEXT_TASKS or not dev:
         return False
     return not (task.takes_soft_targets and any(is_soft(row.target) for row in train))
@@ -111,6 +132,8 @@ def score_baseline(
 
 
 def _score(task: Task, train: Sequence[Row], dev: Sequence[Row], metric: str) -> LinearBaseline:
+    if isinstance(task, EmbeddingTask):
+        return _score_words(task, train, dev, metric)
     chosen = _affordable(train, len(task.labels))
     kind = text_kind(text for row in train for text in row.texts)
     texts = Texts([row.texts for row in chosen], kind)
@@ -125,6 +148,19 @@ def _score(task: Task, train: Sequence[Row], dev: Sequence[Row], metric: str) ->
     decided = [task.decide(raw, row, None) for raw, row in zip(raws, dev, strict=True)]
     value = task.score(dev, decided).values[metric]
     return LinearBaseline(metric, value, len(chosen) if len(chosen) < len(train) else None)
+
+
+def _score_words(
+    task: EmbeddingTask, train: Sequence[Row], dev: Sequence[Row], metric: str
+) -> WordBaseline:
+    kind = text_kind(text for row in train for text in row.texts)
+    first, second = (Texts([(row.texts[side],) for row in dev], kind) for side in (0, 1))
+    # It learns how frequent words are from the texts that are searched too, as it would in use.
+    others = [(text,) for row in _affordable(train, 1) for text in {*row.texts}]
+    view = NgramView.fit(Texts([*first.rows, *second.rows], kind), Texts(others, kind))
+    check_time()
+    value = task.score_vectors(dev, view.features(first), view.features(second)).values[metric]
+    return WordBaseline(metric, value, None)
 
 
 def _affordable(rows: Sequence[Row], labels: int) -> Sequence[Row]:

@@ -162,8 +162,6 @@ class ColumnSpec:
         names = ", ".join(filter(str.isascii, self.names))
         if self.role == "second" and self.pairs:
             pairs = ", ".join(f"{one} and {two}" for one, two in self.pairs if one.isascii())
-            if self.required:
-                return f"the second of a pair: {pairs}"
             return f"none, but where no column of texts is named and the file has a pair: {pairs}"
         text = f"the first of {names}"
         if self.pairs:
@@ -577,7 +575,6 @@ _OF_PAIRS = (
     replace(
         _SECOND,
         help="Column of the second texts, which belong to the first or are compared with them.",
-        required=True,
     ),
     ColumnSpec(
         "label",

@@ -461,6 +461,11 @@ class FinetuneRun(Run):
         True,
         "Compare with a linear model on TF-IDF at the end, where there are dev rows.",
         RUN,
+        commands={
+            "embed": {
+                "help": "Compare with TF-IDF at the end, where pairs are made from single texts."
+            }
+        },
         option="--baseline/--no-baseline",
         resumable=True,
     )

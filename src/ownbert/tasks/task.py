@@ -131,6 +131,8 @@ class Task(ABC):
     min_batch_size = 1
     # Whether ``read`` takes arrays as well as files.
     reads_arrays: ClassVar[bool] = False
+    # What the training rows were made from, where they were made (``sentence_embedding``).
+    made: Any = None
     # Of random draws for single rows in training.
     seed = 0
     # The tags of each column of word features, once they are learnt from training rows.
@@ -232,6 +234,18 @@ class Task(ABC):
         Raises:
             InputError: a row cannot be read; with file and line.
         """
+
+    def hold_out(
+        self, rows: Sequence[Row], source: Source, seed: int
+    ) -> tuple[Sequence[Row], Sequence[Row] | None]:
+        """Training rows and dev rows, where no dev rows are given; by default there are none.
+
+        Args:
+            rows: that were read from ``source``.
+            source: of the training rows.
+            seed: of the draw.
+        """
+        return rows, None
 
     @abstractmethod
     def stream(self, path: Source) -> Iterator[Row]:

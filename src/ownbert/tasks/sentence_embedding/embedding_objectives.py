@@ -62,7 +62,8 @@ class ContrastiveObjective(RowObjective):
     head: str = "embedding"
 
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
-        assert batch.labels is not None
+        if batch.labels is None:  # rows with scores, which it does not learn from
+            return Loss(logits.new_zeros(()), logits.new_zeros(()), 0)
         vectors, texts = vectors_of_rows(logits, batch), batch.labels
         query, positive = texts[:, :2].unbind(1)  # (rows) each
         shared = (query[:, None] == query) | (positive[:, None] == positive)

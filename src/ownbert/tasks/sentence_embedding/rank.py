@@ -13,13 +13,23 @@ from ownbert.checkpoint import Description
 from ownbert.config import HeadSpec
 from ownbert.errors import InputError, in_short
 from ownbert.files import make_folder, write_json
-from ownbert.tables.columns import COLUMNS, find_columns
+from ownbert.tables.columns import COLUMNS, LABEL_NAMES, find_columns
 from ownbert.tables.tables import Source, kind_of
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.forward.network import RowNetwork
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.regression import score_regression
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, read_table
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS
+from ownbert.tasks.sentence_embedding.made_pairs import (
+    LINES,
+    TWICE,
+    MadePairs,
+    RecutPieces,
+    hold_out,
+    make_pairs,
+    refuse_ambiguous,
+)
 from ownbert.tasks.sentence_embedding.retrieval import (
     RETRIEVAL_METRICS,
     ranks,
@@ -33,6 +43,9 @@ if TYPE_CHECKING:
     from ownbert.tasks.row_objectives import RowObjective
 
 SIMILARITY_METRICS = ("spearman", "pearson")
+# Rows of a batch of made pairs, each of which is told apart from all others; and epochs, of which
+# more teach to tell apart what is alike (docs/finetuning.md).
+_BATCH, _TEXTS, _EPOCHS = 64, 12_000, (2, 12)
 # Keys of the poolings in all versions of sentence-transformers.
 _FLAGS = {
     "first": "pooling_mode_cls_token",
@@ -54,6 +67,7 @@ class EmbeddingTask(Task):
     The columns decide the objective. With a score, the cosine is trained to equal the score, scaled
     to [0, 1] by the lowest and highest of the training rows. Without, the second text is trained to
     be closer to the first than those of other rows, and than a third one in a column ``negative``.
+    Pairs are made from files of single texts (``made_pairs``).
 
     The folder holds a plain encoder and the files of sentence-transformers; the pooling has no
     weights.
@@ -87,11 +101,18 @@ class EmbeddingTask(Task):
         # The lowest and highest training score, or None without scores.
         self.scale: tuple[float, float] | None = None
         self.learnt = False
+        # What pairs were made from, by the source of the texts; of the training rows, if they were.
+        self.made_from: dict[str, MadePairs] = {}
+        self.made: MadePairs | None = None
+        self.held_out = 0
 
     # Reading.
 
     def read(self, path: Source) -> list[Row]:
-        columns = find_columns(path, self.column_specs, self.columns)
+        columns = self._columns_of(path)
+        if "second" not in columns:
+            rows, self.made_from[str(path)] = make_pairs(path, columns)
+            return rows
         score, negative = (columns.get(role, ()) for role in ("label", "negative"))
         if score and negative:
             raise InputError(
@@ -104,6 +125,30 @@ class EmbeddingTask(Task):
             for row in read_table(path, texts, score)
         ]
 
+    def _columns_of(self, path: Source) -> dict[str, tuple[str, ...]]:
+        """The columns of rows to learn from by their roles; of single texts that of the texts, and
+        of plain text none."""
+        if kind_of(path) == "txt":
+            return {}
+        found = find_columns(path, self.column_specs, self.columns)
+        if "second" in found:
+            return found
+        label = found.get("label", ("",))[0]
+        scored = label and (self.columns.label is not None or label.lower() not in LABEL_NAMES)
+        if scored or "negative" in found:
+            find_columns(path, self.column_specs, self.columns, pair=True)  # says what is missing
+        refuse_ambiguous(path, found, self.columns)
+        return {"text": found["text"]}
+
+    def hold_out(
+        self, rows: Sequence[Row], source: Source, seed: int
+    ) -> tuple[Sequence[Row], Sequence[Row] | None]:
+        if str(source) not in self.made_from:
+            return rows, None
+        train, dev = hold_out(rows, seed)
+        self.held_out = len(dev or ())
+        return train, dev
+
     def stream(self, path: Source) -> Iterator[Row]:
         if kind_of(path) == "txt":
             raise InputError(
@@ -111,7 +156,7 @@ class EmbeddingTask(Task):
                 "texts take ownbert embed"
             )
         try:
-            columns = find_columns(path, self.column_specs, self.columns, labelled=False)
+            columns = find_columns(path, self.column_specs, self.columns, labelled=False, pair=True)
         except InputError as error:
             raise InputError(f"{error}; for vectors of single texts take ownbert embed") from None
         texts = (*columns["text"], *columns["second"])
@@ -120,6 +165,7 @@ class EmbeddingTask(Task):
 
     def learn(self, rows: Sequence[Row], source: Source) -> None:
         self.learnt = True
+        self.made = self.made_from.get(str(source))
         self.metrics = RETRIEVAL_METRICS if rows[0].target is None else SIMILARITY_METRICS
         if rows[0].target is None:
             if len({row.texts[:2] for row in rows}) < 2:
@@ -132,7 +178,15 @@ class EmbeddingTask(Task):
             raise InputError(f"{source}: all rows have the score {scores[0]:g}; two are needed")
 
     def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
-        if self.learnt and (rows[0].target is None) != (self.scale is None):
+        made = self.made_from.get(str(source))
+        if made is not None and made is not self.made and {*made.texts} == {TWICE}:
+            raise InputError(
+                f"{source}: its texts are too short to be cut into pieces, so nothing can be "
+                "measured with them; give pairs of texts"
+            )
+        if self.made is not None and rows[0].target is not None:
+            self.metrics = SIMILARITY_METRICS
+        elif self.learnt and (rows[0].target is None) != (self.scale is None):
             has, others = ("no score", "has") if self.scale else ("a score", "has none")
             raise InputError(f"{source}: its rows have {has}, and {known} {others}")
 
@@ -143,6 +197,23 @@ class EmbeddingTask(Task):
 
     def has_pooler(self, description: Description) -> bool | None:
         return next(iter(description.family.architectures.values())).pooler
+
+    def complete_recipe(self, recipe: FinetuneRecipe, builder: Any) -> FinetuneRecipe:
+        recipe = super().complete_recipe(recipe, builder)
+        if self.made is None:
+            return recipe
+        if not recipe.model.dropout and {*self.made.texts} == {TWICE}:
+            raise InputError(
+                "model.dropout is 0, and the training texts are too short to be cut into pieces: "
+                "without dropout both vectors of a text are equal"
+            )
+        least, most = _EPOCHS
+        epochs = min(most, max(least, math.ceil(_TEXTS / sum(self.made.texts.values()))))
+        return replace(
+            recipe,
+            data=replace(recipe.data, batch_size=recipe.data.batch_size or _BATCH),
+            run=replace(recipe.run, epochs=recipe.run.epochs or epochs),
+        )
 
     def encode(
         self, rows: Sequence[Row], builder: TextInputBuilder, *, training: bool
@@ -157,7 +228,15 @@ class EmbeddingTask(Task):
             texts = [builder.example([own]) for own in ids]
             examples.append(join([text for text, _ in texts], **self._label(row, numbers)))
             truncated += any(was_truncated for _, was_truncated in texts)
-        return EncodedRows(examples, truncated, [None] * len(examples))
+        notes = [None] * len(examples)
+        if not training or self.made is None or LINES in self.made.texts:
+            return EncodedRows(examples, truncated, notes)
+        framed = builder.format.one([-1])
+        before = framed.index(-1)
+        after, room = len(framed) - before - 1, builder.room
+        return RecutPieces(
+            examples, truncated, notes, seed=self.seed, before=before, after=after, room=room
+        )
 
     def _label(self, row: Row, numbers: dict[str, int]) -> dict[str, Any]:
         """The label of the objective: the score in [0, 1], or the numbers of the texts; none unless
@@ -165,6 +244,8 @@ class EmbeddingTask(Task):
         if not self.learnt:
             return {}
         if self.scale is None:
+            if row.target is not None:  # dev rows, whose scores are compared with cosines
+                return {}
             return {"label": np.asarray([numbers.setdefault(t, len(numbers)) for t in row.texts])}
         low, high = self.scale
         return {"label": np.float32((row.target - low) / (high - low))}
@@ -202,12 +283,23 @@ class EmbeddingTask(Task):
         return decided.cosine
 
     def score(self, rows: Sequence[Row], decided: Sequence[PairSimilarity]) -> Scores:
-        if rows[0].target is None:
-            texts = [(row.texts[0], row.texts[1]) for row in rows]
-            return Scores(retrieval_metrics(ranks(texts, np.stack([d.vectors for d in decided]))))
-        truth = np.asarray([[row.target] for row in rows])
-        scores = score_regression(truth, np.asarray([[d.cosine] for d in decided]), ("score",))
-        return Scores({name: scores.values[name] for name in SIMILARITY_METRICS})
+        vectors = np.stack([each.vectors for each in decided])
+        return self.score_vectors(rows, vectors[:, 0], vectors[:, 1])
+
+    def score_vectors(self, rows: Sequence[Row], first: Any, second: Any) -> Scores:
+        """The metrics of any vectors of the texts of rows: (rows, D) of unit length, dense or
+        sparse."""
+        if rows[0].target is not None:
+            truth = np.asarray([[row.target] for row in rows])
+            cosines = np.asarray((first * second).sum(1)).reshape(-1, 1)
+            scores = score_regression(truth, cosines, ("score",))
+            return Scores({name: scores.values[name] for name in SIMILARITY_METRICS})
+        if self.made_from:  # a text that is paired with itself is always found
+            kept = [i for i, row in enumerate(rows) if row.texts[0] != row.texts[1]]
+            kept = kept or [*range(len(rows))]
+            rows, first, second = [rows[i] for i in kept], first[kept], second[kept]
+        texts = [(row.texts[0], row.texts[1]) for row in rows]
+        return Scores(retrieval_metrics(ranks(texts, first, second)))
 
     # On disk.
 
@@ -248,6 +340,10 @@ class EmbeddingTask(Task):
         write_json(folder / "config_sentence_transformers.json", prompts)
         # Last, because it names the others.
         write_json(folder / "modules.json", modules)
+
+    def notes(self) -> list[str]:
+        held = f"held out pairs of {self.held_out:,} texts to measure with"
+        return [*(self.made.lines() if self.made else ()), *([held] if self.held_out else ())]
 
     def readable_target(self, row: Row) -> str:
         if row.target is not None:

@@ -1,6 +1,7 @@
 """Metrics of retrieval by sentence vectors."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -9,7 +10,7 @@ RETRIEVAL_METRICS = ("mrr", "recall_at_1", "recall_at_5", "recall_at_10")
 _CHUNK = 1 << 24
 
 
-def ranks(texts: Sequence[tuple[str, str]], vectors: np.ndarray) -> np.ndarray:
+def ranks(texts: Sequence[tuple[str, str]], queries: Any, positives: Any) -> np.ndarray:
     """The rank of each row's positive among all different positives, by the cosine with the query.
 
     The query itself and its positives in other rows are not counted. Ties count against the
@@ -17,7 +18,7 @@ def ranks(texts: Sequence[tuple[str, str]], vectors: np.ndarray) -> np.ndarray:
 
     Args:
         texts: query and positive of each row.
-        vectors: (rows, 2, D) of unit length.
+        queries, positives: their vectors (rows, D) of unit length, dense or sparse.
 
     Returns:
         (rows), from 1.
@@ -26,14 +27,16 @@ def ranks(texts: Sequence[tuple[str, str]], vectors: np.ndarray) -> np.ndarray:
     rows = [places.setdefault(positive, len(places)) for _, positive in texts]
     own = np.asarray(rows)
     _, first_rows = np.unique(own, return_index=True)
-    candidates = vectors[first_rows, 1]  # (different positives, D)
+    candidates = positives[first_rows]  # (different positives, D)
     skipped: dict[str, set[int]] = {}
     for (query, _), place in zip(texts, rows, strict=True):
         skipped.setdefault(query, {places[query]} if query in places else set()).add(place)
     found = np.empty(len(texts), dtype=np.int64)
-    step = max(1, _CHUNK // len(candidates))
+    step = max(1, _CHUNK // len(first_rows))
     for start in range(0, len(texts), step):
-        cosines = vectors[start : start + step, 0] @ candidates.T  # (step, candidates)
+        cosines = queries[start : start + step] @ candidates.T  # (step, candidates)
+        if not isinstance(cosines, np.ndarray):
+            cosines = cosines.toarray()
         right = cosines[np.arange(len(cosines)), own[start : start + step]]
         before = cosines >= right[:, None]
         for row, (query, _) in enumerate(texts[start : start + step]):

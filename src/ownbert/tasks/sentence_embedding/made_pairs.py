@@ -1,0 +1,221 @@
+"""Pairs of texts that belong together, made from texts without labels."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from ownbert.batches.example import Example
+from ownbert.corpus.documents import read_documents
+from ownbert.errors import InputError, option_with
+from ownbert.tables.column_proposals import are_numbers
+from ownbert.tables.columns import COUNTERS, LABEL_NAMES, ColumnNames
+from ownbert.tables.tables import Source, columns, kind_of, shown_columns
+from ownbert.tasks.rows import Row, read_table
+from ownbert.tasks.text_input import EncodedRows
+from ownbert.views.tokens import spans_of, text_kind
+
+# Tokens from which a text is cut into pieces, and of a piece, on average at most.
+_LONG, _PIECE = 16, 64
+# By how much of a piece its end is moved, at most.
+_MOVED = 0.4
+# Documents that are held out: this share, at most; with fewer than the least, none.
+_SHARE, _MOST, _LEAST = 0.1, 500, 10
+# The kinds of pairs, and how many texts gave them.
+LINES, PIECES, TWICE = KINDS = ("lines", "pieces", "twice")
+
+
+@dataclass(frozen=True)
+class MadePairs:
+    """What pairs were made from.
+
+    Args:
+        texts: by kind, the number of texts.
+        copies: the number of texts that were left out because an equal one came before.
+    """
+
+    texts: Mapping[str, int]
+    copies: int
+
+    def lines(self) -> Iterator[str]:
+        """For the user: a line per kind."""
+        if count := self.texts.get(LINES):
+            yield f"made pairs of two lines in a row from {count:,} texts"
+        if count := self.texts.get(PIECES):
+            yield f"made pairs of two pieces of a text from {count:,} texts"
+        if count := self.texts.get(TWICE):
+            yield (
+                f"made pairs of a text with itself from {count:,} short texts: dropout makes the "
+                "two vectors differ"
+            )
+        if self.copies:
+            yield f"left out {self.copies:,} copies of other texts"
+
+
+@dataclass(frozen=True)
+class RecutPieces(EncodedRows):
+    """Rows of two pieces of a text, which each epoch cuts at another place.
+
+    Args:
+        before, after: special tokens before and after the tokens of a text.
+        room: the most tokens of a text.
+    """
+
+    before: int = 1
+    after: int = 1
+    room: int = 1
+
+    def example(self, epoch: int, index: int) -> Example:
+        example = super().example(epoch, index)
+        assert example.parts is not None
+        assert isinstance(example.label, np.ndarray)
+        size, before = example.parts[0], self.before
+        ids, types = ([own[:size], own[size:]] for own in (example.token_ids, example.type_ids))
+        inner = np.concatenate([own[before : len(own) - self.after] for own in ids])
+        quarter = len(inner) // 4
+        if example.label[0] == example.label[1] or quarter == 0:
+            return example
+        rng = np.random.default_rng((self.seed, epoch, index))
+        cut = int(rng.integers(quarter, len(inner) - quarter + 1))
+        pieces = [inner[:cut][: self.room], inner[cut:][: self.room]]
+        ends = slice(size - self.after, size)
+
+        def framed(own: np.ndarray, middles: Sequence[np.ndarray]) -> np.ndarray:
+            rows = [(own[:before], middle, own[ends]) for middle in middles]
+            return np.concatenate([part for row in rows for part in row])
+
+        return replace(
+            example,
+            token_ids=framed(ids[0], pieces),
+            type_ids=framed(types[0], [np.full_like(own, types[0][before]) for own in pieces]),
+            parts=tuple(before + len(own) + self.after for own in pieces),
+        )
+
+
+def make_pairs(path: Source, found: Mapping[str, Sequence[str]]) -> tuple[list[Row], MadePairs]:
+    """Rows of two texts from single ones.
+
+    A text of several lines gives pairs of lines in a row; a longer line gives pieces, each with the
+    next; a short one is paired with itself, and dropout makes its two vectors differ (Gao et al.
+    2021, "SimCSE", section 3). Lines and pieces are used once.
+
+    Args:
+        path: of the texts: a table, or plain text as ``corpus.documents.read_documents`` reads it.
+        found: the column of texts of a table, by its role.
+
+    Returns:
+        Rows with the number of their text as ``line`` (for tables that of the row).
+
+    Raises:
+        InputError: there is no text.
+    """
+    documents = [(number, lines) for number, lines in _documents(path, found) if lines]
+    kind = text_kind(line for _, lines in documents for line in lines)
+    rows: list[Row] = []
+    counts: Counter[str] = Counter()
+    seen: set[tuple[str, ...]] = set()
+    for number, lines in documents:
+        if lines in seen:
+            continue
+        seen.add(lines)
+        name, pairs = _pairs_of(lines, kind)
+        counts[name] += 1
+        rows += [Row(number, pair) for pair in pairs]
+    if not rows:
+        raise InputError(f"{path} has no text to make pairs from")
+    return rows, MadePairs(counts, len(documents) - len(seen))
+
+
+def hold_out(rows: Sequence[Row], seed: int) -> tuple[Sequence[Row], Sequence[Row] | None]:
+    """Training rows, and a pair of each of some other texts, to measure with; None if there are too
+    few texts that give two different ones.
+
+    Args:
+        rows: from ``make_pairs``.
+        seed: of the draw.
+    """
+    first = {row.line: row for row in reversed(rows) if row.texts[0] != row.texts[1]}
+    count = min(_MOST, int(len(first) * _SHARE))
+    if count < _LEAST:
+        return rows, None
+    order = np.random.default_rng(seed).random(len(first)).argsort(kind="stable")[:count]
+    numbers = sorted(first)
+    held = {numbers[i] for i in order.tolist()}
+    return [row for row in rows if row.line not in held], [first[n] for n in sorted(held)]
+
+
+def refuse_ambiguous(path: Source, found: Mapping[str, Sequence[str]], given: ColumnNames) -> None:
+    """Check that a table without a second column of texts has single texts.
+
+    Args:
+        path: the table.
+        found: its columns by their roles.
+        given: what the user named; who names a column of texts has decided.
+
+    Raises:
+        InputError: other columns may be what belongs to the texts.
+    """
+    names = columns(path)
+    text = found["text"][0]
+    known = {*COUNTERS, *LABEL_NAMES, text.lower(), "uuid"}
+    others = [name for name in names if name.lower() not in known and not are_numbers(path, name)]
+    if given.text is None and others:
+        named = option_with("--text-column", [text])
+        second = option_with("--second-column", [others[0]])
+        raise InputError(
+            f"{path}: it is unclear whether a row is one text or a pair; to make pairs from the "
+            f"texts alone add {named}, for pairs of two columns {named} {second}; the columns are: "
+            f"{shown_columns(names)}"
+        )
+
+
+def _documents(
+    path: Source, found: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """The number and the lines of each text."""
+    if kind_of(path) == "txt":
+        texts: Iterable[tuple[int, list[str]]] = (
+            (number, document.pieces)
+            for number, document in enumerate(read_documents(str(path)), start=1)
+        )
+    else:
+        rows = read_table(path, found["text"])
+        texts = ((row.line, row.texts[0].splitlines()) for row in rows)
+    for number, lines in texts:
+        yield number, tuple(line.strip() for line in lines if line.strip())
+
+
+def _pairs_of(lines: tuple[str, ...], kind: str) -> tuple[str, list[tuple[str, str]]]:
+    """The kind of pairs that a text gives, and the pairs."""
+    if len(lines) > 1:
+        return LINES, _in_twos(lines)
+    pieces = [piece for line in lines for piece in _pieces(line, kind)]
+    if len(pieces) > 1:
+        return PIECES, _in_twos(pieces)
+    return TWICE, [(piece, piece) for piece in pieces]
+
+
+def _in_twos(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Each with the next, each once; the last of an odd number is added to the one before."""
+    pairs = list(zip(texts[::2], texts[1::2], strict=False))
+    if len(texts) % 2:
+        pairs[-1] = (pairs[-1][0], f"{pairs[-1][1]} {texts[-1]}")
+    return pairs
+
+
+def _pieces(text: str, kind: str) -> list[str]:
+    """A text in an even number of pieces, or whole if it is short.
+
+    The lengths are drawn: equal ones would tell which pieces belong together.
+    """
+    # Other scripts are cut at blanks alone.
+    starts = [start for start, _ in spans_of(text, kind if kind == "chinese" else "ids")]
+    if len(starts) < _LONG:
+        return [text]
+    count = 2 * max(1, round(len(starts) / (2 * _PIECE)))
+    moved = np.random.default_rng(len(text)).uniform(-_MOVED, _MOVED, count - 1)
+    places = ((np.arange(1, count) + moved) * len(starts) / count).astype(int).tolist()
+    cuts = [0, *(starts[place] for place in places), len(text)]
+    return [text[a:b].strip() for a, b in pairwise(cuts)]
