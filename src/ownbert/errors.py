@@ -9,10 +9,10 @@ from typing import Any
 
 _LONGEST = 60
 # Options in messages, and values that follow some of them there. In Python they are arguments.
-_VALUES = r"'[^']*'|\d[\d.]*|float32|bfloat16|auto|cpu|cuda|onnx|openvino|torch|mlm|utf-16"
-_VALUES += r"|classify|multilabel|regress"
+_VALUES = r"'[^']*'|\d[\d.]*|float32|bfloat16|auto|cpu|cuda(?::\d+)?|onnx|openvino|torch|mlm"
+_VALUES += r"|classify|multilabel|regress|utf-16|cp\d+|gb18030|big5|euc_\w+|shift_jis|latin-1"
 _OPTION = re.compile(
-    rf"(?<![\w-])--([a-z][a-z0-9-]*[a-z0-9])(?: ({_VALUES})(?![\w-]))?|(?<!\S)-o\b"
+    rf"(?<![\w-])--([a-z][a-z0-9-]*[a-z0-9])(?: ({_VALUES})(?![\w-]))?|(?<!\S)-o(?: FILE)?\b"
 )
 _SWITCHES = {"resume", "overwrite", "network", "dry_run"}
 # Lines for a shell, whose options stay.

@@ -76,9 +76,8 @@ def _text_or_file(argument: str) -> str | Path:
     try:
         return text_or_file(argument)
     except InputError:
-        raise InputError(
-            f"no such file: {argument} (if it is a text, write it to standard input and give - instead)"
-        ) from None
+        why = "if it is a text, write it to standard input and give - instead"
+        raise InputError(f"no such file: {argument} ({why})") from None
 
 
 def input_texts(

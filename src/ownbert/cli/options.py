@@ -256,22 +256,27 @@ Unknown = Annotated[
     typer.Option(
         help="Give no label to texts that seem to have none; this share of the texts that have one "
         "may be refused, such as 0.05.",
+        metavar="SHARE",
+        min=0,
+        max=1,
         show_default=False,
     ),
 ]
 Coverage = Annotated[
     float | None,
     typer.Option(
-        help="Also give all labels that cannot be excluded: this share of the sets has the right "
+        help="Give all labels that cannot be excluded; this share of the sets has the right "
         "label, such as 0.9.",
+        metavar="SHARE",
+        min=0,
+        max=1,
         show_default=False,
     ),
 ]
 Calibrate = Annotated[
     Path | None,
     typer.Option(
-        help="Labelled rows that were not trained on, for --unknown and --coverage; saved in the "
-        "folder.",
+        help="Labelled rows not trained on, for --unknown and --coverage; saved in the folder.",
         show_default="rows held out by fit, dev rows of finetune",
     ),
 ]

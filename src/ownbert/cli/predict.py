@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ownbert import limits
 from ownbert.cli.input_texts import given_input
 from ownbert.cli.options import (
     Calibrate,
@@ -55,13 +56,19 @@ def predict(
         typer.Option(
             "--top",
             help="So many labels in each row, the most probable first.",
+            metavar="N",
+            min=1,
+            max=limits.VOCABULARY,
             show_default="the label, or the labels that hold",
         ),
     ] = None,
     threshold: Annotated[
         float | None,
         typer.Option(
-            help="Leave out answers whose score is lower: no label, no answer, no entity.",
+            help="Leave out answers with a lower score.",
+            metavar="SCORE",
+            min=0,
+            max=1,
             show_default="as in training",
         ),
     ] = None,

@@ -1,13 +1,10 @@
 """Answers that may be refused or be sets of labels. N rows, C labels."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ownbert.inference.abstaining.calibrate import Say, embedder_of, held_out_of
-from ownbert.inference.embedding.embedding_outputs import of_length_one
-from ownbert.inference.frozen_probe import embed_rows
 from ownbert.inference.opened import Opened
 from ownbert.tasks.rows import OutputOptions, Row
 
@@ -30,8 +27,14 @@ class Doubts:
     """
 
     def __init__(
-        self, opened: Opened, options: OutputOptions, calibrate: Any = None, say: Say | None = None
+        self,
+        opened: Opened,
+        options: OutputOptions,
+        calibrate: Any = None,
+        say: Callable[[str], None] | None = None,
     ) -> None:
+        from ownbert.inference.abstaining.calibrate import embedder_of, held_out_of
+
         opened.task.refuse_output_options(options)
         self.labels = opened.task.labels
         held_out = held_out_of(opened, calibrate, say, options)
@@ -47,6 +50,9 @@ class Doubts:
         """(N) the higher, the less likely a row has one of the labels. probabilities: (N, C)."""
         if self._scope is None or self._embedder is None:
             return 1 - probabilities.max(1)
+        from ownbert.inference.embedding.embedding_outputs import of_length_one
+        from ownbert.inference.frozen_probe import embed_rows
+
         texts = [row.texts for row in rows]
         return self._scope.scores(of_length_one(embed_rows(self._embedder, texts)))
 

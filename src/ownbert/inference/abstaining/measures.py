@@ -8,7 +8,6 @@ from scipy.stats import rankdata
 
 from ownbert.inference.abstaining.doubts import Doubts
 from ownbert.inference.opened import Opened
-from ownbert.inference.opened_blend import score_all
 from ownbert.tasks.rows import Row
 
 
@@ -35,6 +34,8 @@ def measure(
         raws: their probabilities.
         outside: texts that have none of the labels.
     """
+    from ownbert.inference.opened_blend import score_all
+
     task: Any = opened.task
     probabilities = np.stack(raws)
     targets = np.asarray([task.target(row) for row in rows])
