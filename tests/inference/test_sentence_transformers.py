@@ -253,5 +253,7 @@ def test_devices(unit: Path):
     with pytest.raises(InputError, match="device 'tpu' is not known"):
         embedder.to("tpu")
     if not torch.cuda.is_available():
-        with pytest.raises(InputError, match="device='cuda:1': PyTorch can use 0 GPUs of this machine"):
+        with pytest.raises(
+            InputError, match="device='cuda:1': PyTorch can use 0 GPUs of this machine"
+        ):
             embedder.encode("a", device="cuda:1")

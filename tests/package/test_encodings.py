@@ -86,11 +86,11 @@ def test_every_reader_reads_them(tmp_path: Path):
     ("data", "advice"),
     [
         (GERMAN.encode("cp1252"), "line 1: not UTF-8 (byte 0xf6); save the file as UTF-8, or name "
-         "its encoding, as in --encoding cp1252"),
-        ("Привет".encode("cp1251"), "--encoding cp1252"),
-        (CHINESE.encode("gbk"), "--encoding gb18030"),
+         "its encoding, as in encoding='cp1252'"),
+        ("Привет".encode("cp1251"), "encoding='cp1252'"),
+        (CHINESE.encode("gbk"), "encoding='gb18030'"),
         (b"a\nID 7," + CHINESE.encode("gb18030"), "line 2: not UTF-8"),
-        (GERMAN.encode("utf-16"), "is UTF-16: give --encoding utf-16, or save it as UTF-8"),
+        (GERMAN.encode("utf-16"), "is UTF-16: give encoding='utf-16', or save it as UTF-8"),
     ],
 )  # fmt: skip
 def test_a_refusal_names_the_likely_encoding(tmp_path: Path, data: bytes, advice: str):
@@ -110,7 +110,7 @@ def test_bytes_of_another_encoding_are_refused(tmp_path: Path, encoding: str):
     path.write_bytes(b"abc\nd\xff\xfe\xfdf\n1")
     with reading_as(encoding), pytest.raises(InputError) as caught:
         list(open_text(path))
-    assert re.search(r"a\.txt, line \d.*: not .*; (name|save) .*--encoding", str(caught.value))
+    assert re.search(r"a\.txt, line \d.*: not .*; (name|save) .*encoding", str(caught.value))
 
 
 @pytest.mark.parametrize("name", ["klingon", "base64", "rot13", "", "undefined", "utf-8\0"])

@@ -110,7 +110,7 @@ def test_mistakes(folder: Path, tmp_path: Path):
         ({"folder": tmp_path / "none", "texts": ["10"]}, "no such folder"),
         ({"texts": ["10"], "data": source}, "both given"),
         ({"data": source, "output": source}, "is read by this command"),
-        ({"data": source, "resume": True}, "--resume continues a file"),
+        ({"data": source, "resume": True}, "resume=True continues a file"),
         ({"texts": ["10"], "output": tmp_path / "o", "resume": True}, "only a file can be resumed"),
         ({"data": source, "output": tmp_path}, "it is a folder"),
     ):

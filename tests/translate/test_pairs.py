@@ -53,12 +53,12 @@ def test_wrong_files(tmp_path: Path):
     blank = written(tmp_path, "blank", "", " ")
     for files, said in (
         (PairFiles(source=two, target=three), "has 2 lines and .*3 3; line n"),
-        (PairFiles(source=two), "--target is needed"),
-        (PairFiles(target=two), "--source is needed"),
-        (PairFiles(source=two, target=two, pairs=table), "--pairs and --source are both given"),
-        (PairFiles(pairs=table), "columns de, en, fr; say which with --source-column"),
+        (PairFiles(source=two), "target is needed"),
+        (PairFiles(target=two), "source is needed"),
+        (PairFiles(source=two, target=two, pairs=table), "pairs and source are both given"),
+        (PairFiles(pairs=table), "columns de, en, fr; say which with source_column"),
         (PairFiles(source=two, target=blank), "no pair has text on both sides"),
-        (PairFiles(source=two, target=table), "is a table; give it as --pairs"),
+        (PairFiles(source=two, target=table), "is a table; give it as pairs"),
         (PairFiles(source=two, target="nothing.txt"), "no such file"),
     ):
         with pytest.raises(InputError, match=said):

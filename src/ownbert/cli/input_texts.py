@@ -76,8 +76,9 @@ def _text_or_file(argument: str) -> str | Path:
     try:
         return text_or_file(argument)
     except InputError:
-        why = "if it is a text, write it to standard input and give - instead"
-        raise InputError(f"no such file: {argument} ({why})") from None
+        raise InputError(
+            f"no such file: {argument} (a text is given on standard input: -)"
+        ) from None
 
 
 def input_texts(

@@ -227,7 +227,7 @@ FinetunedFolder = Annotated[
 ]
 Network = Annotated[
     bool,
-    typer.Option("--network", help="Of a folder of ownbert fit: the network alone, no blend."),
+    typer.Option("--network", help="For fit folders: use only the network."),
 ]
 # What the columns mean depends on the task; see ownbert finetune TASK --help.
 _DEFAULT_COLUMN = "as in training, else by its name"

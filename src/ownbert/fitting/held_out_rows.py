@@ -8,6 +8,7 @@ from ownbert.fitting.candidates import PROBE_VECTORS, Comparison
 from ownbert.inference.abstaining.calibrate import learn
 from ownbert.inference.compute import Compute
 from ownbert.inference.open_folder import open_folder
+from ownbert.run.file_names import HELD_OUT
 from ownbert.views.blending import from_scores
 
 
@@ -38,4 +39,4 @@ def keep_held_out(compared: Comparison, folder: Path, device: str, *, embed: boo
         [rows.rows[i] for i in others],
         source=rows.source,
         vectors=vectors,
-    ).save(folder)
+    ).save(folder / HELD_OUT)

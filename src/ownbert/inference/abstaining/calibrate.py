@@ -75,9 +75,14 @@ def held_out_of(
     if calibrate is None:
         dev = data.get("dev")
         if not isinstance(dev, str) or not Path(dev).is_file():
+            if alone:
+                raise InputError(
+                    f"{folder} keeps no held-out rows of its network alone; give labelled rows that "
+                    "it was not trained on: --calibrate FILE"
+                )
             raise InputError(
-                f"{folder} keeps no held-out rows{' of its network alone' if alone else ''}; give "
-                "labelled rows that it was not trained on: --calibrate FILE"
+                f"{folder} keeps no held-out rows; give labelled rows that it was not trained on: "
+                "--calibrate FILE"
             )
         calibrate = dev
     rows = read_labelled_rows(task, calibrate, folder)
