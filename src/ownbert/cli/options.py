@@ -254,8 +254,8 @@ TaskLabelColumn = Annotated[
 Unknown = Annotated[
     float | None,
     typer.Option(
-        help="Give no label to texts that seem to have none; this share of the texts that have one "
-        "may be refused, such as 0.05.",
+        help="Give no label to texts that seem to have none; this share of those with one may be "
+        "refused, such as 0.05.",
         metavar="SHARE",
         min=0,
         max=1,

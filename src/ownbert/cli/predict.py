@@ -74,7 +74,7 @@ def predict(
     ] = None,
     probabilities: Annotated[
         bool,
-        typer.Option("--probabilities", help="The probabilities of all labels in each row."),
+        typer.Option("--probabilities", help="All labels' probabilities."),
     ] = False,
     unknown: Unknown = None,
     coverage: Coverage = None,

@@ -77,8 +77,8 @@ def held_out_of(
         if not isinstance(dev, str) or not Path(dev).is_file():
             if alone:
                 raise InputError(
-                    f"{folder} keeps no held-out rows of its network alone; give labelled rows that "
-                    "it was not trained on: --calibrate FILE"
+                    f"{folder} keeps no held-out rows of its network alone; give labelled rows "
+                    "that it was not trained on: --calibrate FILE"
                 )
             raise InputError(
                 f"{folder} keeps no held-out rows; give labelled rows that it was not trained on: "
