@@ -108,6 +108,9 @@ _PRETRAINING, _PRETRAINING_FOR_MANY = 0.45, 0.3
 # Shares of the minutes; what is left then is for the network that the blend teaches.
 _FINETUNING, _NGRAM_SHARE, _FINETUNING_GIVEN, _PROBING = 0.2, 0.15, 0.45, 0.1
 _JOINING = 0.1
+# By how much of the metric a linear model is better than the fine-tuned network, so that the
+# distilled network gains by starting with the linear models (docs/lab/distilled-network.md).
+_FAR_BETTER = 0.05
 # A network of a further fold is trained if there is time for it divided by this, at least.
 _SHORTENED = 1.5
 # Linear models are self-trained where there are so many times as many texts without labels.
@@ -828,12 +831,12 @@ class Fit:
         return self._timed(lambda: score_all(network.scores, rows), rows)
 
     def _start_of_student(self, compared: Comparison) -> Path:
-        """The fine-tuned network; where a linear model is better, with the linear models added."""
+        """The fine-tuned network; with the linear models added where one of these is far better."""
         (tuned,) = (c for c in self.candidates if c.name == "network")
         network, recipe = self.folder / tuned.first[0], self.recipe
         linear = [c for c in self.candidates if c.kind == "linear"]
         worth = compared.worth_on_first_fold
-        if self.token_scores is None or worth(tuned) >= max(map(worth, linear)):
+        if self.token_scores is None or worth(tuned) >= max(map(worth, linear)) - _FAR_BETTER:
             return network
         path = self.folder / WORK / "joined"
         given: Any = {"device": recipe.device, "seed": recipe.seed}
