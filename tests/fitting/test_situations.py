@@ -136,7 +136,7 @@ def test_a_run_goes_to_its_last_step(
     if "log_loss" not in options and "mae" not in options:
         best = max(scores[title] for title in linear)
         # Theirs is the score on the first fold's held-out rows, which are seven.
-        assert scores["network with built-in linear models"] > best - 0.25
+        assert scores["network, linear models built in"] > best - 0.25
         assert scores[report["network"]] > best - 0.25
     assert all(row["score"] is not None for row in report["leaderboard"])
     assert all(row["texts_per_second"] for row in report["leaderboard"])

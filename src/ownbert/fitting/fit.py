@@ -87,7 +87,7 @@ from ownbert.views.view_features import VIEWS, Texts
 _SELF_TRAINED = "linear models, self-trained"
 _PROBE = "linear on the frozen network"
 _START = "network, only its head trained"
-_JOINED = "network with built-in linear models"
+_JOINED = "network, linear models built in"
 _NETWORK, _NGRAM_NETWORK = "network, fine-tuned", "network with n-grams, fine-tuned"
 _STUDENT = "distilled network"
 # Of other steps, in lines that say what was left out.
