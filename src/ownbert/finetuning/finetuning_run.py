@@ -207,14 +207,14 @@ class FinetuningRun(TrainingRun):
         if self.splits.train_data.sizes.sum() > MOST_TOKENS:
             return False
         fits = self.task.name in TEXT_TASKS and self.given.task.ngrams is None
-        if not fits or given.head_init == "random" or self._keeps_head:
+        if not fits or given.head_init == "random" or self.keeps_head:
             return False
         if given.head_init is None and (given.new or len(rows) >= FEW):
             return False
         return not self._taught and all(row.weight == 1 for row in rows)
 
     @property
-    def _keeps_head(self) -> bool:
+    def keeps_head(self) -> bool:
         """Whether training goes on from a head of the folder, which is for these labels."""
         kinds = {spec.kind for spec in self.description.specs}
         known = self.task.head in kinds and knows_labels(self.description, self.task)
@@ -270,7 +270,7 @@ class FinetuningRun(TrainingRun):
         model = make_model(self.description, self.task, recipe, adapted=self.adapted)
         if fresh and not recipe.model.new and not knows_labels(self.description, self.task):
             say(f"{recipe.model.folder} has a head for other labels; it starts anew")
-        if self._keeps_head:
+        if self.keeps_head:
             self.task.begin(model)
         model = model.to(self.device)
         for stack in filter(None, (model.encoder, model.decoder)):

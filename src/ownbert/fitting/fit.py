@@ -53,7 +53,7 @@ from ownbert.fitting.networks import (
     start_on,
 )
 from ownbert.fitting.report.report import write_report
-from ownbert.fitting.teaching.joined_network import TokenScores, imitate, join
+from ownbert.fitting.teaching.joined_network import TokenScores, imitate, join, start_of
 from ownbert.fitting.teaching.self_training import self_train
 from ownbert.fitting.teaching.student import teach
 from ownbert.folders import refuse_both, refuse_foreign, writing
@@ -739,7 +739,7 @@ class Fit:
         It becomes the folder's network where fine-tuning on few rows loses what it had.
         """
         rows, recipe = self.rows, self.recipe
-        learn, held = ([rows.rows[i] for i in some] for some in rows.folds[0])
+        learn, held = rows.first_fold
         if not start_on(rows, learn, base, path, device=recipe.device, seed=recipe.seed):
             return None
         return Made(self._relative([path]), partial=self._scores_of(path, held))
@@ -749,13 +749,15 @@ class Fit:
         part in the blend."""
         recipe, compared = self.recipe, Comparison(self.rows, self.candidates, self.metric)
         given: Any = {"device": recipe.device, "seed": recipe.seed}
+        start = start_of(compared, base, **given)
+        if start is None:
+            return None
         texts = self.labelled, self.unlabelled
-        self.token_scores = imitate(compared, self.folder, base, *texts, seconds=seconds, **given)
+        self.token_scores = imitate(compared, self.folder, start, *texts, seconds=seconds, **given)
         if self.token_scores is None:
             return None
-        held = [self.rows.rows[i] for i in self.rows.folds[0][1]]
-        make = partial(join, compared, self.token_scores, base, path, **given)
-        return Made(self._relative([path]), partial=self._timed(make, held))
+        make = partial(join, compared, self.token_scores, start, path)
+        return Made(self._relative([path]), partial=self._timed(make, self.rows.first_fold[1]))
 
     def _finetune(self, base: Path, seconds: float, path: Path, **settings: Any) -> Made:
         """One network for each fold, and the same with other seeds while there is time.
@@ -801,7 +803,7 @@ class Fit:
     def _student(self, path: Path) -> Made:
         """A network that learns what the blend says of many texts."""
         rows, recipe = self.rows, self.recipe
-        held = [rows.rows[i] for i in rows.folds[0][1]]
+        held = rows.first_fold[1]
         # Its own scores, and what the report needs of them.
         self.budget.reported += self.per_character * 2 * sum(map(characters, [*held, *self.test]))
         # What was stopped had other texts: these depend on the time that is left.
@@ -838,9 +840,11 @@ class Fit:
         worth = compared.worth_on_first_fold
         if self.token_scores is None or worth(tuned) >= max(map(worth, linear)) - _FAR_BETTER:
             return network
+        start = start_of(compared, network, device=recipe.device, seed=recipe.seed)
+        if start is None:
+            return network
         path = self.folder / WORK / "joined"
-        given: Any = {"device": recipe.device, "seed": recipe.seed}
-        join(compared, self.token_scores, network, path, **given)
+        join(compared, self.token_scores, start, path)
         return path
 
     def _timed(self, scores_of: Callable[[], np.ndarray], rows: Sequence[Row]) -> np.ndarray:

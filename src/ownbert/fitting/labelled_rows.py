@@ -59,6 +59,12 @@ class LabelledRows:
         """The indices of the rows that a single final model learns from."""
         return np.arange(len(self.rows)) if self.refit else self.folds[0][0]
 
+    @property
+    def first_fold(self) -> tuple[list[Row], list[Row]]:
+        """The rows that the models of the first fold learn from, and those held out from these."""
+        learn, held = self.folds[0]
+        return [self.rows[i] for i in learn], [self.rows[i] for i in held]
+
     def texts(self, indices: np.ndarray | None = None) -> list[tuple[str, ...]]:
         """The texts of these rows, or of all."""
         chosen = range(len(self.rows)) if indices is None else indices

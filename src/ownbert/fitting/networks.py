@@ -254,7 +254,7 @@ def taught_rows(
     taught = [
         Row(0, text, tuple(map(float, own))) for text, own in zip(texts, outputs, strict=True)
     ]
-    return [*(rows.rows[i] for i in rows.folds[0][0]), *taught]
+    return [*rows.first_fold[0], *taught]
 
 
 def tokens_per_second(folder: Path) -> float:

@@ -118,6 +118,11 @@ def score_all(scorer: Callable[[Sequence[Row]], np.ndarray], rows: Sequence[Row]
     return np.concatenate(found)
 
 
+def all_raws(opened: Opened, rows: Sequence[Row]) -> np.ndarray:
+    """(N, C) raw scores of any number of rows, such as the probabilities of labels."""
+    return score_all(lambda block: np.stack(opened.raws(block)[0]), rows)
+
+
 class OpenedBlend(Opened):
     """A folder of ``ownbert fit``: several models whose scores are added with weights.
 

@@ -7,7 +7,7 @@ few labels do not tell it. N rows, C labels or numbers.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from ownbert.batches.example import Example
 from ownbert.checkpoint import save
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.start.linear_start import inputs_of_head
-from ownbert.finetuning.start.task_weights import knows_labels, make_model
+from ownbert.finetuning.start.task_weights import make_model
 from ownbert.finetuning.start.token_scores import (
     can_hold_scores,
     fit_token_scores,
@@ -54,10 +54,38 @@ class TokenScores:
     bias: np.ndarray
 
 
+class Start(NamedTuple):
+    """A network that scores can be added to.
+
+    Args:
+        run: its fine-tuning, which reads texts as it does.
+        model: with a head, which says nothing if it is new.
+    """
+
+    run: FinetuningRun
+    model: Any
+
+
+def start_of(compared: Comparison, base: Path, *, device: str, seed: int) -> Start | None:
+    """The network of a folder, with or without a head for the task; None if it is none that can
+    hold scores."""
+    rows = compared.rows
+    run = finetuning_run(rows, rows.first_fold[0], base, device=device, seed=seed)
+    model: Any = make_model(run.description, run.task, run.recipe)
+    if not can_hold_scores(model):
+        return None
+    if not run.keeps_head:
+        last = model.heads["classification"].dense
+        with torch.no_grad():
+            last.weight.zero_()
+            last.bias.zero_()
+    return Start(run, model)
+
+
 def imitate(
     compared: Comparison,
     folder: Path,
-    base: Path,
+    start: Start,
     labelled: Texts,
     unlabelled: Texts,
     *,
@@ -70,24 +98,24 @@ def imitate(
     Args:
         compared: the candidates.
         folder: of the candidates.
-        base: a network with the tokens.
+        start: of a network with the tokens.
         labelled, unlabelled: the texts of the rows, and others.
         seconds: for all of it, about.
         device, seed: as of the network.
 
     Returns:
-        None if the blend has no linear model, or the network cannot hold one.
+        None if the blend has no linear model.
 
     Raises:
         OutOfTime: the time limit has passed.
     """
     chosen = [(c, w) for c, w in compared.members if c.kind == "linear" and c.first]
+    if not chosen:
+        return None
     # Weights of numbers add up to 1, those of scores say how certain their sum is.
     total = sum(w for _, w in chosen) if compared.rows.task.name == "regress" else 1.0
     linear = [BlendMember(c.name, c.kind, c.first, w / total) for c, w in chosen]
-    run, model = _started(compared, base, device, seed)
-    if not linear or not can_hold_scores(model):
-        return None
+    run = start.run
     few = run.config.vocab_size <= _MOST_TEXTS
     most = _MOST_OF_FEW_TOKENS if few else _MOST_TEXTS
     texts = _texts(compared, labelled, unlabelled, most, seed)
@@ -98,15 +126,7 @@ def imitate(
     return TokenScores(*fit_token_scores(counts, scores))
 
 
-def join(
-    compared: Comparison,
-    scores: TokenScores,
-    base: Path,
-    path: Path,
-    *,
-    device: str,
-    seed: int,
-) -> np.ndarray:
+def join(compared: Comparison, scores: TokenScores, start: Start, path: Path) -> np.ndarray:
     """Save a copy of a network that adds scores of its tokens to its own.
 
     The weights of the two are chosen on the held-out rows of the first fold.
@@ -114,9 +134,8 @@ def join(
     Args:
         compared: the candidates.
         scores: of ``imitate``.
-        base: the network, which has a head for the task or none.
+        start: of the network.
         path: of the new network.
-        device, seed: of the network.
 
     Returns:
         (n, C) scores of the held-out rows of the first fold.
@@ -124,10 +143,9 @@ def join(
     Raises:
         OutOfTime: the time limit has passed.
     """
-    rows, task = compared.rows, compared.rows.task
-    run, model = _started(compared, base, device, seed)
+    (run, model), task = start, compared.rows.task
     wide, hidden = with_token_scores(model, scores.table), model.config.hidden_size
-    examples, counts = _read(run, [rows.rows[i] for i in rows.folds[0][1]])
+    examples, counts = _read(run, compared.rows.first_fold[1])
     last = cast(Any, wide.heads["classification"]).dense
     vectors, matrix = inputs_of_head(wide, task.head, examples), last.weight.detach().numpy()
     own = vectors[:, :hidden] @ matrix[:, :hidden].T + last.bias.detach().numpy()
@@ -147,21 +165,6 @@ def join(
     save(wide, path, tokenizer=run.builder.tokenizer, values=run.task.values())
     run.task.write(path, wide)
     return to_scores(task.name, from_scores(task.name, blend(parts, weights)))
-
-
-def _started(compared: Comparison, base: Path, device: str, seed: int) -> tuple[FinetuningRun, Any]:
-    """The fine-tuning of a network, and its model; a head that is new says nothing."""
-    rows = compared.rows
-    learn = [rows.rows[i] for i in rows.folds[0][0]]
-    run = finetuning_run(rows, learn, base, device=device, seed=seed)
-    model: Any = make_model(run.description, run.task, run.recipe)
-    has_head = run.task.head in {spec.kind for spec in run.description.specs}
-    if not (has_head and knows_labels(run.description, run.task)):
-        last = model.heads["classification"].dense
-        with torch.no_grad():
-            last.weight.zero_()
-            last.bias.zero_()
-    return run, model
 
 
 def _read(run: FinetuningRun, texts: Sequence[Row]) -> tuple[Sequence[Example], Matrix]:

@@ -18,7 +18,7 @@ from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.inference.frozen_probe import ENCODER, embed_rows
 from ownbert.inference.opened import Opened, read_labelled_rows
-from ownbert.inference.opened_blend import score_all
+from ownbert.inference.opened_blend import all_raws
 from ownbert.run.file_names import BLEND, HELD_OUT, HELD_OUT_NETWORK, RECIPE
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.views.linear_files import PROBE
@@ -92,7 +92,7 @@ def held_out_of(
         rest = task.read(train)
         more = [r for r in rest if isinstance(r.target, str) and r.target in task.labels]
         _refuse_learnt(rows, more, named, train)
-    probabilities = score_all(lambda block: np.stack(opened.raws(block)[0]), rows)
+    probabilities = all_raws(opened, rows)
     source = f"{len(rows):,} rows of {named}"
     found = learn(opened, rows, probabilities, more, source=source)
     if options.coverage is not None:

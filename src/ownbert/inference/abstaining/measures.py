@@ -34,7 +34,7 @@ def measure(
         raws: their probabilities.
         outside: texts that have none of the labels.
     """
-    from ownbert.inference.opened_blend import score_all
+    from ownbert.inference.opened_blend import all_raws
 
     task: Any = opened.task
     probabilities = np.stack(raws)
@@ -51,7 +51,7 @@ def measure(
         found["refused"] = float(1 - answered.mean())
         found["answered_accuracy"] = float(right[answered].mean()) if answered.any() else 0.0
         if outside:
-            others = score_all(lambda block: np.stack(opened.raws(block)[0]), outside)
+            others = all_raws(opened, outside)
             strange = doubts.scores(others, outside)
             found["unknown_refused"] = float((strange > doubts.threshold).mean())
             found["unknown_auroc"] = auroc(scores, strange)

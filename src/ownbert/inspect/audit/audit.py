@@ -21,7 +21,7 @@ from ownbert.inference.compute import Compute
 from ownbert.inference.embedding.vector_files import as_inputs, records_of
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, read_labelled_rows
-from ownbert.inference.opened_blend import score_all
+from ownbert.inference.opened_blend import all_raws
 from ownbert.inference.scoring.score import ScoredText, Scorer, drawn
 from ownbert.inference.scoring.surprisal import surprisals
 from ownbert.inspect.audit.copies import copies
@@ -245,7 +245,7 @@ def _of_rows(opened: Opened, train: Any, held_out: Any, most: int) -> Audit:
         rows, _ = drawn(rows, most)
         if len(rows) < _FEWEST:
             _require(len(rows), len(rows))
-        found = score_all(lambda block: np.stack(opened.raws(block)[0]), rows)
+        found = all_raws(opened, rows)
         right = found[np.arange(len(rows)), [task.target(row) for row in rows]]
         losses.append(-np.log(np.maximum(right, 1e-12)))
     texts = (text for row in every for text in row.texts)
