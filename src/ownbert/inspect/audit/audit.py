@@ -234,17 +234,11 @@ def _mean(scored: ScoredText, counts: Counter[str]) -> float | None:
 
 def _of_rows(opened: Opened, train: Any, held_out: Any, most: int) -> Audit:
     task: Any = opened.task
-    losses, every = [], []
-    for given in (train, held_out):
-        rows = read_labelled_rows(task, given, opened.folder)
-        if given is train:
-            every = rows
-        else:
-            known = {row.texts for row in every}
-            rows = [row for row in rows if row.texts not in known]
-        rows, _ = drawn(rows, most)
-        if len(rows) < _FEWEST:
-            _require(len(rows), len(rows))
+    every, others = (read_labelled_rows(task, each, opened.folder) for each in (train, held_out))
+    known, losses = {row.texts for row in every}, []
+    sides = [drawn(every, most)[0], drawn([r for r in others if r.texts not in known], most)[0]]
+    _require(*map(len, sides))
+    for rows in sides:
         found = all_raws(opened, rows)
         right = found[np.arange(len(rows)), [task.target(row) for row in rows]]
         losses.append(-np.log(np.maximum(right, 1e-12)))
