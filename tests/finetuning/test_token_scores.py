@@ -1,5 +1,6 @@
 """A BERT that contains a linear model of its tokens."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,11 @@ from ownbert.batches.example import Example
 from ownbert.checkpoint import save
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.finetuning.start import token_scores
+from ownbert.finetuning.start.token_pairs import can_hold_pairs, pair_numbers
 from ownbert.finetuning.start.token_scores import (
+    TokenScores,
     can_hold_scores,
     fit_token_scores,
-    mean_counts,
     with_token_scores,
 )
 from ownbert.nn.model import Model
@@ -32,10 +34,14 @@ CONFIG = EncoderConfig(
 )
 
 
-def classifier(labels: int = len(LABELS), **changes: str) -> Model:
+# Pairs need heads in which a code fits.
+WIDE_HEADS = replace(CONFIG, hidden_size=64)
+
+
+def classifier(labels: int = len(LABELS), config: EncoderConfig = CONFIG, **changes: str) -> Model:
     torch.manual_seed(0)
     names = [f"label {i}" for i in range(labels)]
-    model = Model(CONFIG, ["classification"], labels=names, **changes)
+    model = Model(config, ["classification"], labels=names, **changes)
     with torch.no_grad():  # as after some training: LayerNorm's weights differ by channel
         for name, own in model.named_parameters():
             own += 0.05 * torch.randn_like(own) if "norm" in name else 0.1 * torch.randn_like(own)
@@ -59,18 +65,36 @@ def table(labels: int = len(LABELS)) -> np.ndarray:
     return found
 
 
+def scores_of(table: np.ndarray, pairs: np.ndarray | None = None) -> TokenScores:
+    none = np.zeros(0, np.int64)
+    bias = np.zeros(table.shape[1], np.float32)
+    return TokenScores(table, bias, none if pairs is None else pairs, range(SPECIAL))
+
+
+def with_pairs(examples: list[Example], count: int = 40) -> TokenScores:
+    """Scores of all tokens and of the commonest pairs of neighbours."""
+    numbers, times = np.unique(
+        pair_numbers(examples, WORDS, range(SPECIAL))[:, 0], return_counts=True
+    )
+    pairs = np.sort(numbers[np.argsort(-times, kind="stable")[:count]])
+    own = np.random.default_rng(2).normal(scale=4, size=(count, len(LABELS)))
+    return scores_of(np.concatenate([table(), own.astype(np.float32)]), pairs)
+
+
 def agreement(one: Tensor, other: Tensor) -> float:
     """The correlation of logits, from which the mean over the labels is subtracted."""
     rows = torch.stack([(x - x.mean(1, keepdim=True)).flatten() for x in (one, other)])
     return float(torch.corrcoef(rows)[0, 1])
 
 
-def halves(model: Model, examples: list[Example]) -> tuple[Tensor, Tensor]:
+def halves(
+    model: Model, examples: list[Example], hidden: int = CONFIG.hidden_size
+) -> tuple[Tensor, Tensor]:
     """The logits of a wider model by its old channels, and by the new ones."""
     last = model.heads["classification"].dense
     weight = last.weight.detach().clone()
     found = []
-    for own in (slice(0, CONFIG.hidden_size), slice(CONFIG.hidden_size, None)):
+    for own in (slice(0, hidden), slice(hidden, None)):
         with torch.no_grad():
             last.weight.zero_()
             last.weight[:, own] = weight[:, own]
@@ -80,45 +104,81 @@ def halves(model: Model, examples: list[Example]) -> tuple[Tensor, Tensor]:
 
 def test_the_logits_are_those_of_the_network_and_of_the_linear_model():
     model, examples = classifier(), texts(64)
-    wide = with_token_scores(model, table())
-    own, added = halves(wide, examples)
-    assert (
-        agreement(own, logits(model, examples) - model.heads["classification"].dense.bias.detach())
-        > 0.99
+    scores = scores_of(table())
+    own, added = halves(with_token_scores(model, scores), examples)
+    bias = model.heads["classification"].dense.bias.detach()
+    assert agreement(own, logits(model, examples) - bias) > 0.99
+    assert agreement(added, torch.from_numpy(scores.added(examples))) > 0.98
+
+
+def test_a_pair_counts_only_where_its_tokens_follow_each_other():
+    model, examples = classifier(config=WIDE_HEADS), texts(64)
+    scores = with_pairs(examples)
+    own, added = halves(with_token_scores(model, scores), examples, WIDE_HEADS.hidden_size)
+    bias = model.heads["classification"].dense.bias.detach()
+    assert agreement(own, logits(model, examples) - bias) > 0.97
+    assert agreement(added, torch.from_numpy(scores.added(examples))) > 0.97
+    # Of the tokens alone it is not:
+    tokens = replace(
+        scores, table=np.where(np.arange(len(scores.table))[:, None] < WORDS, scores.table, 0)
     )
-    counts = mean_counts(examples, WORDS, range(SPECIAL))
-    assert agreement(added, torch.from_numpy(counts @ table())) > 0.98
+    assert agreement(added, torch.from_numpy(tokens.added(examples))) < 0.9
+    first, second = divmod(int(scores.pairs[0]), WORDS)
+    there, turned = ([2, 9, one, other, 11, 3] for one, other in ((first, second), (second, first)))
+    rows = [Example(np.asarray(ids), np.zeros(6, np.int64)) for ids in (there, turned)]
+    wanted = scores.counts(rows)[:, WORDS:].toarray()
+    assert wanted[0, 0] == pytest.approx(1 / 6)
+    assert wanted[1, 0] == 0 or first == second
 
 
 def test_many_labels_share_channels(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(token_scores, "MOST_CHANNELS", 10)
     # Of 20 labels ten are the same as the others.
-    scores, examples = np.tile(table(10), 2), texts(64)
+    scores, examples = scores_of(np.tile(table(10), 2)), texts(64)
     wide = with_token_scores(classifier(20), scores)
     assert wide.config.hidden_size == CONFIG.hidden_size + 16  # ten channels, in heads of 16
-    expected = mean_counts(examples, WORDS, range(SPECIAL)) @ scores
-    assert agreement(halves(wide, examples)[1], torch.from_numpy(expected)) > 0.95
+    expected = torch.from_numpy(scores.added(examples))
+    assert agreement(halves(wide, examples)[1], expected) > 0.95
 
 
 def test_transformers_loads_it(tmp_path: Path):
     transformers = pytest.importorskip("transformers")
-    wide, (example, *_) = with_token_scores(classifier(), table()), texts(1)
+    examples = texts(64)
+    wide = with_token_scores(classifier(config=WIDE_HEADS), with_pairs(examples))
     save(wide, tmp_path)
     theirs = transformers.BertForSequenceClassification.from_pretrained(tmp_path).eval()
     with torch.inference_mode():
-        found = theirs(torch.from_numpy(example.token_ids)[None]).logits
-    torch.testing.assert_close(found, logits(wide, [example]), rtol=1e-4, atol=1e-4)
+        found = theirs(torch.from_numpy(examples[0].token_ids)[None]).logits
+    torch.testing.assert_close(found, logits(wide, examples[:1]), rtol=1e-4, atol=1e-4)
 
 
 def test_the_scores_of_tokens_are_found_again():
     examples = texts(400)
-    counts = mean_counts(examples, WORDS, range(SPECIAL))
-    wanted = counts @ table() + np.asarray([1.0, 2.0, 3.0])
-    found, bias = fit_token_scores(counts, wanted)
-    assert found.shape == (WORDS, 3)
-    assert not found[:SPECIAL].any()
-    correlation = np.corrcoef((counts @ found + bias).ravel(), wanted.ravel())[0, 1]
+    wanted = scores_of(table()).added(examples) + np.asarray([1.0, 2.0, 3.0])
+    found = fit_token_scores(examples, wanted, WORDS, range(SPECIAL), most_pairs=20)
+    assert found.table.shape == (WORDS, 3)  # pairs would bring nothing
+    assert not found.table[:SPECIAL].any()
+    correlation = np.corrcoef((found.added(examples) + found.bias).ravel(), wanted.ravel())[0, 1]
     assert correlation > 0.98
+
+
+def test_pairs_that_matter_are_found_again():
+    examples = texts(2000)
+    scores = with_pairs(examples)
+    found = fit_token_scores(examples, scores.added(examples), WORDS, range(SPECIAL), most_pairs=40)
+    assert len(np.intersect1d(found.pairs, scores.pairs)) >= 20
+    alone = fit_token_scores(examples, scores.added(examples), WORDS, range(SPECIAL))
+    errors = [
+        np.square(own.added(examples) - scores.added(examples)).mean() for own in (found, alone)
+    ]
+    assert errors[0] < 0.5 * errors[1]
+
+
+def test_only_some_networks_can_hold_pairs():
+    assert can_hold_pairs(classifier(config=WIDE_HEADS))
+    assert not can_hold_pairs(classifier())  # heads of 16
+    for changes in ({"num_hidden_layers": 1}, {"hidden_act": "tanh"}):
+        assert not can_hold_pairs(classifier(config=replace(WIDE_HEADS, **changes)))
 
 
 def test_only_a_plain_bert_with_a_pooler_can_hold_scores():

@@ -800,19 +800,21 @@ class Fit:
         first = folders[:: len(rows.folds)]
         return Made(self._relative(folders), np.mean(scores, axis=0), self._relative(first))
 
-    def _student(self, path: Path) -> Made:
+    def _student(self, path: Path) -> Made | None:
         """A network that learns what the blend says of many texts."""
         rows, recipe = self.rows, self.recipe
-        held = rows.first_fold[1]
+        held, compared = rows.first_fold[1], Comparison(rows, self.candidates, self.metric)
+        base = self._start_of_student(compared)
+        if base is None:
+            return None
         # Its own scores, and what the report needs of them.
         self.budget.reported += self.per_character * 2 * sum(map(characters, [*held, *self.test]))
         # What was stopped had other texts: these depend on the time that is left.
         shutil.rmtree(path, ignore_errors=True)
-        compared = Comparison(rows, self.candidates, self.metric)
         teach(
             compared,
             self.folder,
-            self._start_of_student(compared),
+            base,
             path,
             self.labelled,
             self.unlabelled,
@@ -832,14 +834,21 @@ class Fit:
         network = Networks(folder, describe_members(folder), Compute(self.recipe.device))
         return self._timed(lambda: score_all(network.scores, rows), rows)
 
-    def _start_of_student(self, compared: Comparison) -> Path:
-        """The fine-tuned network; with the linear models added where one of these is far better."""
+    def _start_of_student(self, compared: Comparison) -> Path | None:
+        """The fine-tuned network; with the linear models added where one of these is far better.
+
+        None if there are only mixed texts then: on these the network becomes worse than the one
+        with built-in linear models that there is (docs/lab/distilled-network.md).
+        """
         (tuned,) = (c for c in self.candidates if c.name == "network")
         network, recipe = self.folder / tuned.first[0], self.recipe
         linear = [c for c in self.candidates if c.kind == "linear"]
         worth = compared.worth_on_first_fold
         if self.token_scores is None or worth(tuned) >= max(map(worth, linear)) - _FAR_BETTER:
             return network
+        if not len(self.unlabelled):
+            self.attempt.left_out[_STUDENT] = "there are no texts without labels for it"
+            return None
         start = start_of(compared, network, device=recipe.device, seed=recipe.seed)
         if start is None:
             return network

@@ -1,20 +1,21 @@
 """A BERT that contains a linear model of its tokens.
 
-A linear model of a bag of tokens is the mean of one vector per token, the scores that the token
-adds for each label. BERT computes such a mean where a head of the last block attends to all tokens
-alike. So the network gets more channels: the word embeddings hold the scores there, one more head
-carries their mean to the first token, and pooler and classifier pass it on. The logits are then the
-sum of what the network had and of the linear model; everything can be trained on from there, and
-the folder remains an ordinary BERT.
+A linear model of a bag of tokens computes the mean of one vector per token: its scores for each
+label. A head of BERT computes such a mean if it attends to all tokens equally. So the network gets
+new channels, in which the word embeddings hold the scores; a new head of the last block computes
+their mean for the first token, and pooler and classifier pass it on. The logits are then the sum
+of the logits of the network and of the linear model. All weights can be trained further, and the
+folder remains an ordinary BERT. Pairs of adjacent tokens can have scores too (``token_pairs``).
 
-LayerNorm is shared by all channels. Scores are small beside the others, and the first token has
-none until the last block, so it works on the others almost as before.
+LayerNorm normalises all channels together. The scores are small compared with the other channels,
+and the first token has none before the last block, so the other channels are hardly affected.
 
-V tokens of the vocabulary, C labels, N rows, D hidden size before, R channels that hold scores.
+V tokens of the vocabulary, P pairs of tokens, C labels, N rows, D hidden size before, R channels
+that hold scores.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.batches.example import Example
+from ownbert.finetuning.start import token_pairs
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import materialize, shapes_alone
 from ownbert.views.ngram_counts import Matrix, sparse
@@ -36,6 +38,9 @@ _POOLED = 2.0
 _CARRIED = 8.0
 # The inverse weight of the penalty, for rows of length 1.
 _STRENGTH = 10.0
+# One text in eight is held out to measure whether pairs help: their squared error must be at most
+# this share of the error without pairs.
+_TRIED, _NEARER = 8, 0.9
 
 
 def can_hold_scores(model: Model) -> bool:
@@ -47,9 +52,75 @@ def can_hold_scores(model: Model) -> bool:
     return plain and pooled and usual == ("absolute", None, False)
 
 
+@dataclass(frozen=True)
+class TokenScores:
+    """A linear model of tokens and of pairs of adjacent tokens.
+
+    Args:
+        table: (V + P, C), the scores of each token and of each pair.
+        bias: (C).
+        pairs: (P), sorted numbers of pairs (``token_pairs.pair_numbers``).
+        special: ids of the special tokens, which have no scores.
+    """
+
+    table: np.ndarray
+    bias: np.ndarray
+    pairs: np.ndarray
+    special: Sequence[int]
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.table) - len(self.pairs)
+
+    def added(self, examples: Sequence[Example]) -> np.ndarray:
+        """(N, C): the mean scores of each text, without the bias."""
+        return self.counts(examples) @ self.table
+
+    def counts(self, examples: Sequence[Example]) -> Matrix:
+        """(N, V + P): counts of tokens and pairs, divided by the number of tokens of the text."""
+        return _counts(examples, self.vocab_size, self.special, self.pairs)
+
+
+def fit_token_scores(
+    examples: Sequence[Example],
+    scores: np.ndarray,
+    vocab_size: int,
+    special: Sequence[int],
+    most_pairs: int = 0,
+) -> TokenScores:
+    """Fit a linear model of tokens to given scores.
+
+    Pairs are included only if they reduce the error on held-out texts.
+
+    Args:
+        examples: N texts.
+        scores: (N, C), the scores of linear models of any kind.
+        vocab_size: V.
+        special: ids of the special tokens.
+        most_pairs: the largest P.
+    """
+    counts = mean_counts(examples, vocab_size, special)
+    none = np.zeros(0, np.int64)
+    if most_pairs and len(examples) >= 2 * _TRIED:
+        held = np.arange(len(examples)) % _TRIED == 0
+        learnt = [example for example, out in zip(examples, held, strict=True) if not out]
+        table, bias = _ridge(counts[~held], scores[~held])
+        missing = (scores - counts @ table - bias)[~held]
+        pairs = token_pairs.informative_pairs(learnt, vocab_size, special, missing, most_pairs)
+        both = _counts(examples, vocab_size, special, pairs)
+        wider, offset = _ridge(both[~held], scores[~held])
+        errors = [
+            float(np.square(scores[held] - own @ fitted - mean).sum())
+            for own, fitted, mean in ((counts[held], table, bias), (both[held], wider, offset))
+        ]
+        if errors[1] < _NEARER * errors[0]:
+            return TokenScores(*_ridge(both, scores), pairs, special)
+    return TokenScores(*_ridge(counts, scores), none, special)
+
+
 def mean_counts(examples: Sequence[Example], vocab_size: int, special: Sequence[int]) -> Matrix:
-    """(N, V): how often a token is in each example, over the number of its tokens; the columns of
-    special tokens are 0."""
+    """(N, V): counts of tokens, divided by the number of tokens of the text. Columns of special
+    tokens are 0."""
     sizes = [len(example.token_ids) for example in examples]
     ids = np.concatenate([example.token_ids for example in examples])
     row = np.repeat(np.arange(len(sizes)), sizes)
@@ -58,18 +129,18 @@ def mean_counts(examples: Sequence[Example], vocab_size: int, special: Sequence[
     return sparse.csr_matrix((share, (row, ids)), shape=(len(sizes), vocab_size))
 
 
-def fit_token_scores(counts: Matrix, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The linear model of a bag of tokens that is nearest to scores.
+def _counts(
+    examples: Sequence[Example], vocab_size: int, special: Sequence[int], pairs: np.ndarray
+) -> Matrix:
+    counts = mean_counts(examples, vocab_size, special)
+    if not len(pairs):
+        return counts
+    both = [counts, token_pairs.pair_counts(examples, vocab_size, special, pairs)]
+    return sparse.hstack(both, format="csr")
 
-    Ridge regression, whose penalty is weaker for rare tokens.
 
-    Args:
-        counts: (N, V), of ``mean_counts``.
-        scores: (N, C), of linear models of any kind, which are to be imitated.
-
-    Returns:
-        The scores of each token (V, C), and the bias (C), both float32.
-    """
+def _ridge(counts: Matrix, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ridge regression with a weaker penalty for rare features: table (F, C) and bias (C)."""
     from sklearn.linear_model import Ridge
 
     texts_with = np.bincount(counts.indices[counts.data > 0], minlength=counts.shape[1])
@@ -85,37 +156,47 @@ def fit_token_scores(counts: Matrix, scores: np.ndarray) -> tuple[np.ndarray, np
     return found.astype(np.float32), mean.astype(np.float32)
 
 
-def with_token_scores(model: Model, table: np.ndarray) -> Model:
-    """A wider copy of a model, whose logits are those of the model plus about a multiple of the
-    mean score of the tokens.
+def with_token_scores(model: Model, scores: TokenScores) -> Model:
+    """A wider copy of a model. It adds a multiple of the mean scores, approximately, to the logits.
 
     Args:
-        model: one that ``can_hold_scores``.
-        table: (V, C), the scores of each token.
+        model: one for which ``can_hold_scores`` is true, and with pairs ``can_hold_pairs`` too.
+        scores: of tokens of its vocabulary.
 
     Returns:
-        The model in evaluation mode. The last columns of its classifier, from D on, are for the
-        scores.
+        The model in evaluation mode. The columns of its classifier from D on belong to the scores.
     """
-    channels, readout = _channels(torch.from_numpy(table))
-    config, hidden = model.config, model.config.hidden_size
-    size = config.head_size
-    more = -(-(channels.shape[1] + 1) // size)  # heads; one channel holds no scores
-    heads = config.num_attention_heads + more
-    wider = replace(config, hidden_size=heads * size, num_attention_heads=heads)
+    channels, readout = _channels(torch.from_numpy(scores.table))
+    config, hidden, rank = model.config, model.config.hidden_size, channels.shape[1]
+    size, pairs = config.head_size, scores.pairs
+    filled = rank + (token_pairs.CHANNELS if len(pairs) else 0)
+    heads = config.num_attention_heads + -(-(filled + 1) // size)  # one channel holds nothing
+    wider = replace(
+        config,
+        hidden_size=heads * size,
+        num_attention_heads=heads,
+        intermediate_size=config.intermediate_size + len(pairs),
+    )
     with shapes_alone():
         wide = Model(
             wider, [*model.specs.values()], labels=model.labels, model_type=model.model_type
         )
     materialize(wide)
+    energy = hidden + (token_pairs.channels_energy() if len(pairs) else 0.0)
     with torch.no_grad():
-        _copy(model, wide, (hidden / wider.hidden_size) ** 0.5)
-        _add_scores(wide, hidden, channels, readout)
+        _copy(model, wide, (energy / wider.hidden_size) ** 0.5)
+        deviation = _deviation(wide, hidden)
+        tokens, after = channels.split([scores.vocab_size, len(pairs)])
+        _add_scores(wide, hidden, tokens * deviation, readout, hidden + filled)
+        if len(pairs):
+            own = slice(hidden, hidden + rank)
+            token_pairs.add_pairs(wide, deviation, hidden + rank, own, pairs, after)
     return wide.eval()
 
 
 def _channels(table: Tensor) -> tuple[Tensor, Tensor]:
-    """What tokens (V, R) have in the channels, and what (R, C) these are worth for labels."""
+    """The values of tokens and pairs in the channels (V + P, R), and the weights (R, C) that turn
+    these into scores."""
     largest = min(MOST_CHANNELS, *table.shape)
     if table.shape[1] <= largest:
         channels, readout = table, torch.eye(table.shape[1])
@@ -146,24 +227,29 @@ def _copy(model: Model, wide: Model, scale: float) -> None:
         own -= own.mean(1, keepdim=True)
 
 
-def _add_scores(wide: Model, hidden: int, channels: Tensor, readout: Tensor) -> None:
-    """Set the weights of the channels from ``hidden`` on."""
+def _deviation(wide: Model, hidden: int) -> Tensor:
+    """(V, 1): the standard deviation that LayerNorm divides the embedding of each token by,
+    approximately."""
     embeddings: Any = wide.encoder.embeddings
-    word, rank = embeddings.word.weight, channels.shape[1]
     usual = (
         embeddings.position.weight[:, :hidden].mean(0) + embeddings.token_type.weight[0, :hidden]
     )
-    # LayerNorm will divide by about this.
-    deviation = (word[:, :hidden] + usual).std(1, correction=0, keepdim=True)
-    word[:, hidden : hidden + rank] = channels * deviation
+    return (embeddings.word.weight[:, :hidden] + usual).std(1, correction=0, keepdim=True)
+
+
+def _add_scores(wide: Model, hidden: int, tokens: Tensor, readout: Tensor, zero: int) -> None:
+    """Set the weights of the channels from ``hidden`` on. Channel ``zero`` stays empty."""
+    rank = tokens.shape[1]
+    embeddings: Any = wide.encoder.embeddings
+    embeddings.word.weight[:, hidden : hidden + rank] = tokens
     block: Any = wide.encoder.blocks[-1]
     same = torch.eye(wide.config.hidden_size - hidden)
-    # Without queries and keys the new heads attend to all tokens alike.
+    # With queries and keys of zero, the new heads attend to all tokens equally.
     block.attention.qkv.weight.chunk(3)[2][hidden:, hidden:] = _CARRIED * same
     block.attention.output.weight[hidden:, hidden:] = same / _CARRIED
     pooler: Any = wide.pooler
     pooler.dense.weight[hidden:, hidden:] = _POOLED * same
     head: Any = wide.heads["classification"]
     head.dense.weight[:, hidden : hidden + rank] = readout.T / _POOLED
-    # What LayerNorm subtracts from every channel is seen in one without scores.
-    head.dense.weight[:, hidden + rank] = -readout.sum(0) / _POOLED
+    # The empty channel shows the mean that LayerNorm subtracts from every channel.
+    head.dense.weight[:, zero] = -readout.sum(0) / _POOLED

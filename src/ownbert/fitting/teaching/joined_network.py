@@ -5,7 +5,6 @@ few labels do not tell it. N rows, C labels or numbers.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -17,10 +16,11 @@ from ownbert.checkpoint import save
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.start.linear_start import inputs_of_head
 from ownbert.finetuning.start.task_weights import make_model
+from ownbert.finetuning.start.token_pairs import can_hold_pairs
 from ownbert.finetuning.start.token_scores import (
+    TokenScores,
     can_hold_scores,
     fit_token_scores,
-    mean_counts,
     with_token_scores,
 )
 from ownbert.fitting.candidates import Comparison
@@ -31,7 +31,6 @@ from ownbert.inference.compute import Compute
 from ownbert.inference.opened_blend import Members, score_until
 from ownbert.tasks.rows import Row
 from ownbert.views.blending import blend, fit_blend, from_scores, to_scores
-from ownbert.views.ngram_counts import Matrix
 from ownbert.views.view_features import Texts
 
 # Texts whose scores the network imitates, at most, with a large and with a small vocabulary: the
@@ -39,19 +38,8 @@ from ownbert.views.view_features import Texts
 _MOST_TEXTS, _MOST_OF_FEW_TOKENS = 4000, 20_000
 # The share of the time in which these are scored, and labelled ones among them, at most.
 _SCORING, _LABELLED = 0.5, 0.75
-
-
-@dataclass(frozen=True)
-class TokenScores:
-    """What the linear models of a blend say, as a linear model of the network's tokens.
-
-    Args:
-        table: (V, C), the scores of each token.
-        bias: (C).
-    """
-
-    table: np.ndarray
-    bias: np.ndarray
+# The largest number of pairs of tokens with scores. Each needs a unit in the feed-forward network.
+_MOST_PAIRS = 1024
 
 
 class Start(NamedTuple):
@@ -122,8 +110,10 @@ def imitate(
     scores = score_until(Members(folder, linear, Compute(device)), texts, _SCORING * seconds)
     if compared.rows.task.name == "classify":
         scores = scores - scores.mean(1, keepdims=True)
-    _, counts = _read(run, texts[: len(scores)])
-    return TokenScores(*fit_token_scores(counts, scores))
+    most_pairs = _MOST_PAIRS if can_hold_pairs(start.model) else 0
+    special, size = run.builder.tokenizer.special_ids, run.config.vocab_size
+    examples = _read(run, texts[: len(scores)])
+    return fit_token_scores(examples, scores, size, special, most_pairs)
 
 
 def join(compared: Comparison, scores: TokenScores, start: Start, path: Path) -> np.ndarray:
@@ -144,34 +134,32 @@ def join(compared: Comparison, scores: TokenScores, start: Start, path: Path) ->
         OutOfTime: the time limit has passed.
     """
     (run, model), task = start, compared.rows.task
-    wide, hidden = with_token_scores(model, scores.table), model.config.hidden_size
-    examples, counts = _read(run, compared.rows.first_fold[1])
+    wide, hidden = with_token_scores(model, scores), model.config.hidden_size
+    examples = _read(run, compared.rows.first_fold[1])
     last = cast(Any, wide.heads["classification"]).dense
     vectors, matrix = inputs_of_head(wide, task.head, examples), last.weight.detach().numpy()
     own = vectors[:, :hidden] @ matrix[:, :hidden].T + last.bias.detach().numpy()
-    added, wanted = vectors[:, hidden:] @ matrix[:, hidden:].T, counts @ scores.table
+    added, wanted = vectors[:, hidden:] @ matrix[:, hidden:].T, scores.added(examples)
     if task.name == "classify":  # what is added to all labels alike changes nothing
         added, wanted = (x - x.mean(1, keepdims=True) for x in (added, wanted))
     # LayerNorm and pooler have scaled the scores.
     factor = float((wanted * wanted).sum() / max(1e-9, (added * wanted).sum()))
     parts = [own, factor * added + scores.bias]
     used = parts if matrix[:, :hidden].any() else parts[1:]
-    weights, _ = fit_blend(used, compared.targets[: len(examples)])
+    weights, offsets = fit_blend(used, compared.targets[: len(examples)])
     weights = np.concatenate([np.zeros(2 - len(weights)), weights])
     with torch.no_grad():
         last.weight[:, :hidden] *= float(weights[0])
         last.weight[:, hidden:] *= float(weights[1] * factor)
-        last.bias.copy_(weights[0] * last.bias + torch.from_numpy(weights[1] * scores.bias))
+        last.bias.mul_(float(weights[0])).add_(torch.from_numpy(weights[1] * scores.bias + offsets))
     save(wide, path, tokenizer=run.builder.tokenizer, values=run.task.values())
     run.task.write(path, wide)
-    return to_scores(task.name, from_scores(task.name, blend(parts, weights)))
+    return to_scores(task.name, from_scores(task.name, blend(parts, weights) + offsets))
 
 
-def _read(run: FinetuningRun, texts: Sequence[Row]) -> tuple[Sequence[Example], Matrix]:
-    """Texts as the network reads them, and how often they have each token."""
-    examples = run.task.encode(texts, run.builder, training=False).examples
-    special = run.builder.tokenizer.special_ids
-    return examples, mean_counts(examples, run.config.vocab_size, special)
+def _read(run: FinetuningRun, texts: Sequence[Row]) -> Sequence[Example]:
+    """Texts as the network reads them."""
+    return run.task.encode(texts, run.builder, training=False).examples
 
 
 def _texts(
