@@ -1,1 +1,1 @@
-"""``ownbert fit``: the best model that labelled and unlabelled text give in so many minutes."""
+"""``ownbert fit``: find the best model for labelled and unlabelled text within a time budget."""

@@ -1,4 +1,4 @@
-"""Training rows, and those that have been labelled since, as one table."""
+"""Merges training rows with rows that were labelled later."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,17 +18,17 @@ from ownbert.tables.texts_or_files import are_names
 def with_added(
     train: Source, added: Any, named: ColumnNames, task: str | None
 ) -> tuple[MemoryTable, list[str]]:
-    """Training rows with added ones, whose label counts where the text is the same.
+    """Merge added rows into the training rows; an added row replaces a row with the same text.
 
     Args:
         train: the training rows.
-        added: files of rows, also exports of Label Studio, or rows in memory; those without a label
-            are left out.
-        named: the columns that the user named, which added rows need not have.
-        task: that the user named.
+        added: files of rows (Label Studio exports too) or rows in memory; rows without a label are
+            skipped.
+        named: columns named by the user; added rows need not have them.
+        task: name of the task if the user gave one.
 
     Returns:
-        The rows, with the names of the columns of ``train``, and notes for the user.
+            The merged rows, with the column names of ``train``, and notes for the user.
 
     Raises:
         InputError: a file cannot be read or none of its rows has a label.
@@ -76,7 +76,7 @@ def _labelled(
     pair: bool,
     notes: list[str],
 ) -> list[tuple[Any, ...]]:
-    """The texts and the label of each row that has one."""
+    """The texts and the label of each labelled row."""
     present = columns(source)
     own = {role: name if name in present else None for role, name in vars(named).items()}
     found = find_columns(source, COLUMNS[task or "classify"], replace(named, **own), pair=pair)
@@ -84,7 +84,7 @@ def _labelled(
     if names[-1].casefold() not in (
         label.casefold(),
         *LABEL_NAMES,
-    ):  # a guess may be a label of something else
+    ):  # an automatically found label column may mean something else
         raise InputError(f"{source} has no column {label!r} or 'label'; rename that of its labels")
     rows = [values for _, values in read_values(source, names)]
     labelled = [values for values in rows if not is_missing(values[-1])]
@@ -98,5 +98,5 @@ def _labelled(
 
 
 def _key(values: Sequence[Any]) -> tuple[str, ...]:
-    """The texts of a row, alike where they differ by white space only."""
+    """The texts of a row with normalised white space, so that equal texts have equal keys."""
     return tuple(" ".join(str(value).split()) for value in values[:-1])

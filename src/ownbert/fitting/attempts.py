@@ -1,4 +1,4 @@
-"""Steps whose failure must not end a run."""
+"""Runs steps whose failure must not end the whole run."""
 
 import sys
 import traceback
@@ -9,19 +9,19 @@ from ownbert.tasks.rows import shortened
 from ownbert.time_limit import OutOfTime, time_limit
 
 T = TypeVar("T")
-# Characters of a reason.
+# Maximum characters of the reason shown for a failure.
 _LONGEST = 300
 
 
 class Attempts:
-    """Runs steps; one that fails, or that does not end in time, is named in a line and left out.
+    """Runs steps; a step that fails or times out is reported in one line and skipped.
 
     Args:
-        say: called with the line.
-        debug: whether the traceback of a failure is shown.
+        say: function that prints the line.
+        debug: whether to show the traceback of a failure.
 
     Attributes:
-        left_out: why a step was left out, by its name.
+        left_out: reasons for skipped steps, keyed by the step's name.
     """
 
     def __init__(self, say: Callable[[str], Any], *, debug: bool = False) -> None:
@@ -31,13 +31,13 @@ class Attempts:
     def __call__(
         self, what: str, make: Callable[[], T], *, seconds: float = float("inf")
     ) -> T | None:
-        """What ``make`` returns; None if it fails or takes more seconds."""
+        """Return the result of ``make``, or None if it fails or exceeds the time limit."""
         try:
             with time_limit(seconds):
                 return make()
         except OutOfTime:
             reason = "it takes too long"
-        except Exception as error:  # of any kind: whatever it is, the rest of the run is worth more
+        except Exception as error:  # whatever the error, the other candidates stay usable
             reason = shortened(" ".join(str(error).split()) or type(error).__name__, _LONGEST)
             if self._debug:
                 traceback.print_exc(file=sys.stderr)

@@ -1,26 +1,26 @@
-"""The time of ``fit``, by the wall clock."""
+"""The time budget of ``fit``, in wall-clock seconds."""
 
 import time
 
-# Seconds that the report needs, and their share of short runs.
+# Seconds reserved for the report, and the maximum share of short runs.
 _REPORT, _REPORT_SHARE = 15.0, 0.15
-# Shares of all time for linear models: all of them, and one.
+# Shares of the total time: all linear models together, and a single one.
 _LINEAR, _LINEAR_EACH = 0.3, 0.1
-# The rest of a report is left out when so much more than all time has passed.
+# Optional parts of the report are skipped once the run exceeds its time by this share.
 _GRACE = 0.04
 
 
 class Budget:
-    """How much time there is, and for what.
+    """Divides the available time between steps.
 
-    Linear models have a share at most, so that there is always time for a network.
+    Linear models get a limited share, so that there is always time for a network.
 
     Args:
-        minutes: of all runs in the folder together.
-        started: ``time.monotonic()`` at the start of this one.
+        minutes: time limit of all runs in the folder together.
+        started: ``time.monotonic()`` at the start of this run.
 
     Attributes:
-        used: seconds of earlier runs.
+        used: seconds spent by earlier runs.
         reported: seconds that the report needs for the networks so far.
     """
 
@@ -30,12 +30,12 @@ class Budget:
 
     @property
     def spent(self) -> float:
-        """Seconds of all runs."""
+        """Seconds spent by all runs."""
         return self.used + time.monotonic() - self.started
 
     @property
     def left(self) -> float:
-        """Seconds until the report has to be written."""
+        """Seconds until the report has to be started."""
         rest = min(_REPORT, _REPORT_SHARE * self.total)
         return self.total - rest - self.reported - self.spent
 
@@ -46,9 +46,9 @@ class Budget:
 
     @property
     def linear(self) -> float:
-        """Seconds that the next linear model may take; all of them together have a share."""
+        """Maximum seconds for the next linear model, within the share of all linear models."""
         return max(0.0, min(_LINEAR_EACH * self.total, _LINEAR * self.total - self.spent))
 
     def share(self, of_all: float) -> float:
-        """Seconds for a step that may take a share of all time, but not more than is left."""
+        """Seconds for a step with a share of the total time, capped by the remaining time."""
         return max(0.0, min(of_all * self.total, self.left))

@@ -1,4 +1,4 @@
-"""The models that ``fit`` compares. N held-out rows, C labels or numbers."""
+"""The models that ``fit`` compares. N: held-out rows, C: labels or regression values."""
 
 import math
 import time
@@ -40,36 +40,36 @@ from ownbert.views.linear_models import (
 from ownbert.views.linear_view import LinearView
 from ownbert.views.view_features import VIEWS, Texts
 
-# Weights of naive Bayes are for few labels; with many they took minutes and were no better.
+# Naive Bayes weights help with few labels; with many they took minutes and were no better.
 _MOST_NB_LABELS = 4
 LOG_LOSS = "log_loss"
-# The temperature that offsets are divided by, at least.
+# Lower bound of the temperature that offsets are divided by.
 _LEAST_WEIGHT = 1e-3
-# Models with a squared hinge loss are for rows of which some label has so many times as many as
-# another: where labels are equally frequent, logistic regressions were as good.
+# Squared hinge loss is tried only where one label is this many times as frequent as another: with
+# balanced labels, logistic regressions were as good.
 _UNEQUAL = 2.0
-# Characters of all labelled texts, above which their n-grams would take too long.
+# N-grams take too long above this number of characters in all labelled texts.
 _MOST_CHARACTERS = 20_000_000
-# Vectors of all rows by the frozen network, among what is made on the way.
+# Work file: the frozen network's vectors of all rows.
 PROBE_VECTORS = "probe-vectors.npy"
-# A factor of scores, and what (C) is added to them.
+# A factor for the logits, and offsets (C) added to them.
 _Calibration = tuple[float, np.ndarray]
 
 
 @dataclass
 class ComparedModel:
-    """A model, and its scores of the held-out rows.
+    """A model and its logits for the held-out rows.
 
     Args:
-        name: of its files.
-        title: for the user.
+        name: identifier, used in file names.
+        title: name shown to the user.
         kind: network, linear or frozen.
-        folders: relative to the output folder.
-        seconds: that it took.
-        first: folders of the models that have learnt from the first fold's rows alone.
-        scores: (N, C) of the held-out rows; None if they are known of the first fold's alone.
-        partial: (n, C) of these, if ``scores`` is None.
-        share: its part of the blend, if ``scores`` is None.
+        folders: model folders, relative to the output folder.
+        seconds: training time.
+        first: folders of the models trained on the first fold only.
+        scores: (N, C) logits; None if only the first fold was scored.
+        partial: (n, C) logits of the first fold's held-out rows if ``scores`` is None.
+        share: weight in the blend if ``scores`` is None.
     """
 
     name: str
@@ -83,15 +83,15 @@ class ComparedModel:
     share: float = 0.0
 
     def about(self) -> dict[str, Any]:
-        """Everything but the scores, for JSON."""
+        """All fields except the logits, for JSON."""
         return {k: v for k, v in asdict(self).items() if k not in ("scores", "partial")}
 
 
 def view_names(rows: LabelledRows, kind: str) -> list[str]:
-    """The views that suit these rows. kind: of the text."""
+    """The views that suit the rows, for a kind of text (see ``ownbert.views.tokens.KINDS``)."""
     names = list(VIEWS)
-    # Three words in a row gain a point of micro-F1 where rows have several labels, and lose up to
-    # one of macro-F1 where they have one (docs/lab/fit.md).
+    # Word trigrams gain a point of micro-F1 with several labels per row, and lose up to one point
+    # of macro-F1 with a single label (docs/lab/fit.md).
     names.remove("tfidf" if rows.targets.task == "multilabel" else "trigrams")
     characters = sum(len(text) for row in rows.rows for text in row.texts)
     if kind == "ids" or characters > _MOST_CHARACTERS:
@@ -102,12 +102,12 @@ def view_names(rows: LabelledRows, kind: str) -> list[str]:
 
 
 class FittedOnFolds(NamedTuple):
-    """Linear models of one kind.
+    """Linear models of one kind, trained on all rows and on the folds.
 
     Args:
-        model: of all rows that are learnt from.
-        first: of those that the first fold learns from.
-        scores: (N, C) of the held-out rows, by models that have not learnt from them.
+        model: final model, trained on all training rows.
+        first: model trained on the first fold.
+        scores: (N, C) out-of-fold logits of the held-out rows.
     """
 
     model: LinearModel
@@ -126,14 +126,14 @@ def fit_view(
     first: Path | None = None,
     seconds: float = math.inf,
 ) -> np.ndarray:
-    """Fit a linear model on a view, save it in ``folder``, and return its held-out scores.
+    """Fit a linear model on a view, save it in ``folder``, and return its held-out logits (N, C).
 
     Args:
-        labelled: the texts of all rows.
-        learnt: those of the rows that the final model learns from.
+        labelled: texts of all rows.
+        learnt: texts of the rows that the final model is trained on.
         unlabelled: other texts, without labels.
-        first: where a model that has learnt from the first fold's rows alone is saved, two levels
-            below the parent of ``folder``.
+        first: folder for the model trained on the first fold only, two levels below the parent of
+            ``folder``.
         seconds: see ``fit_on_folds``.
 
     Raises:
@@ -163,9 +163,14 @@ def fit_probe(
     device: str = "auto",
     keep: Path | None = None,
 ) -> np.ndarray:
-    """Fit a linear model on the vectors of a network, save it in ``folder`` (in which ``encoder``
-    is), and return its held-out scores. first: as of ``fit_view``.
-    keep: a file for the vectors of all rows."""
+    """Fit a linear model on a network's vectors, save it, and return its held-out logits (N, C).
+
+    Args:
+        encoder: folder of the network, inside ``folder``.
+        folder: folder to write.
+        first: see ``fit_view``.
+        keep: file to write the vectors of all rows to.
+    """
     embedder, vectors, found, mean, scale = _probe(encoder, rows, math.inf, device)
     FrozenProbe(embedder, mean, scale, found.model).save(folder)
     if keep is not None:
@@ -177,7 +182,7 @@ def fit_probe(
 
 
 def probe_scores(encoder: Path, rows: LabelledRows, *, seconds: float = math.inf) -> np.ndarray:
-    """The held-out scores of a linear model on the vectors of a network.
+    """The held-out logits (N, C) of a linear model on the vectors of a network.
 
     Args:
         seconds: see ``fit_on_folds``.
@@ -202,8 +207,7 @@ def _probe(
 def standardised(
     vectors: np.ndarray, rows: LabelledRows
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Vectors (N, F) of all rows, less a mean and over a scale (F) of those that are learnt from;
-    and both."""
+    """Standardise vectors (N, F) by the training rows; return them with mean and scale (F)."""
     mean, scale = centre_and_scale(vectors[rows.learnt])
     features = ((vectors - mean) / scale).astype(np.float32)
     return features, mean, scale.astype(np.float32)
@@ -216,14 +220,15 @@ def fit_on_folds(
     naive_bayes: bool = False,
     seconds: float = math.inf,
 ) -> FittedOnFolds:
-    """Linear models of features (all rows, F).
+    """Fit linear models on features (all rows, F).
 
-    The loss that is minimised and the strength of the penalty are those with the least log loss on
-    the held-out rows, at the best temperature, of those that there is time for.
+    Loss function and penalty strength are selected by log loss on the held-out rows, at the best
+    temperature, among the settings that fit in the time.
 
     Args:
-        seconds: within which several settings are tried, and after which a dense regression
-            stops; the first one is fitted however long it takes, unless there is a time limit.
+        naive_bayes: whether to weight the features by naive Bayes log-count ratios.
+        seconds: time for trying several settings, after which a dense regression stops; the first
+            setting is always fitted completely, unless there is a time limit.
 
     Raises:
         OutOfTime: the time limit has passed.
@@ -237,7 +242,7 @@ def fit_on_folds(
         choices[1:1] = [{"strength": strength, "hinge": True} for strength in strengths]
     best: tuple[float, dict[str, Any], _Calibration, FittedOnFolds] | None = None
     for number, chosen in enumerate(choices):
-        # For these settings and the final model.
+        # Time for these settings plus the final model.
         if number and (time.monotonic() - began) * (number + 2) / number > seconds:
             break
         models = [
@@ -247,7 +252,7 @@ def fit_on_folds(
         scores = _held_out_scores(models, features, rows)
         found, calibration = _best_loss(scores, held)
         if best is None or found < best[0]:
-            if chosen.get("hinge"):  # margins have no scale of their own
+            if chosen.get("hinge"):  # margins are uncalibrated
                 models = [model.scaled(*calibration) for model in models]
                 scores = _held_out_scores(models, features, rows)
             best = found, chosen, calibration, FittedOnFolds(models[0], models[0], scores)
@@ -260,7 +265,7 @@ def fit_on_folds(
 
 
 def _hinge_helps(rows: LabelledRows) -> bool:
-    """Whether rows have any number of labels, or one of labels that are not equally frequent."""
+    """Whether the task is multi-label, or single-label with imbalanced labels."""
     if rows.targets.task == "multilabel":
         return True
     counts = _counts(rows)
@@ -270,14 +275,13 @@ def _hinge_helps(rows: LabelledRows) -> bool:
 def _held_out_scores(
     models: Sequence[LinearModel], features: Any, rows: LabelledRows
 ) -> np.ndarray:
-    """(N, C) of the held-out rows, by the model of each fold."""
+    """Logits (N, C) of the held-out rows, each from the model of its fold."""
     pairs = zip(models, rows.folds, strict=True)
     return np.concatenate([model.scores(features[own]) for model, (_, own) in pairs])
 
 
 def _counts(rows: LabelledRows) -> np.ndarray | None:
-    """(C) how often each label is among the rows that are learnt from; None for other tasks, and
-    where all are alike."""
+    """Label counts (C) of the training rows; None for other tasks and for balanced labels."""
     if rows.targets.task != "classify":
         return None
     counts = np.bincount(rows.targets.values[rows.learnt], minlength=rows.targets.size)
@@ -285,7 +289,7 @@ def _counts(rows: LabelledRows) -> np.ndarray | None:
 
 
 def _best_loss(scores: np.ndarray, targets: Targets) -> tuple[float, _Calibration]:
-    """The least loss of scores times a factor plus offsets, and these."""
+    """The minimum loss over a factor and offsets for the logits, and this calibration."""
     weights, offsets = fit_blend([scores], targets)
     return loss(targets, scores * weights[0] + offsets), (float(weights[0]), offsets)
 
@@ -295,15 +299,15 @@ class Comparison:
 
     Args:
         rows: the labelled rows.
-        candidates: at least one of them with scores.
-        metric: what they are compared by; by default the first of the task.
+        candidates: compared models; at least one has ``scores``.
+        metric: selection metric; by default the task's main metric.
 
     Attributes:
-        weights: of the candidates with scores, in their blend.
-        offsets: (C) that are added to the scores of the blend; zeros where the metric is one that
-            frequent labels count more in.
-        blended: (N, C) scores of the blend of the candidates with scores; each row with weights and
-            offsets that were chosen on others, so that a metric of them is an honest estimate.
+        weights: blend weights of the candidates with ``scores``.
+        offsets: (C) offsets added to the blend's logits; zeros if the metric favours frequent
+            labels.
+        blended: (N, C) logits of the blend; the weights and offsets for each row are fitted on
+            other rows, so that metrics of the blend are unbiased.
     """
 
     def __init__(
@@ -320,18 +324,17 @@ class Comparison:
         self.targets = rows.targets[rows.held_out]
         self.counts = _counts(rows) if self.metric in BALANCED else None
         self._adjusted: dict[str, np.ndarray] = {}
-        # Of scores, by the array's id: they are kept, so that no other array can get it.
+        # Thresholds by the array's id; arrays are kept alive, so that ids stay unique.
         self._thresholds: dict[int, tuple[np.ndarray, float]] = {}
         self.weights, self.offsets = fit_blend(scores, self.targets, self.counts)
         self.blended = cross_fitted(scores, self.targets, self.counts)
 
     @property
     def members(self) -> list[tuple[ComparedModel, float]]:
-        """The candidates that are in the blend, and their weights.
+        """The candidates in the blend and their weights.
 
-        One that was measured on the first fold alone learnt the probabilities of the others' blend,
-        so its scores are as far apart as those of that blend, and the two are averaged by its
-        share.
+        A candidate that was scored on the first fold only was trained on the blend's probabilities,
+        so its logits have the blend's scale, and the two are averaged by its share.
         """
         others = [c for c in self.candidates if c.scores is None]
         rest = 1.0 - sum(c.share for c in others)
@@ -340,10 +343,10 @@ class Comparison:
 
     @cached_property
     def alone(self) -> ComparedModel | None:
-        """The candidate that is used alone because the blend is no better; None: the blend is.
+        """The candidate that is used instead of the blend, or None if the blend is better.
 
-        The best of several owes something to luck, so one of them has to be better than the blend
-        by more than chance. The network that the blend has taught is one alone, and need not.
+        The best of several candidates is partly lucky, so a candidate has to beat the blend by more
+        than chance. The distilled network is a single candidate and need not.
         """
         best = max(self.measured, key=self.worth)
         if len(self.members) == 1:
@@ -356,13 +359,13 @@ class Comparison:
 
     @property
     def chance(self) -> float:
-        """One standard error of a share of the held-out rows, at most."""
+        """Upper bound of the standard error of a proportion of the held-out rows."""
         return 0.5 / math.sqrt(len(self.rows.held_out))
 
     @property
     def used(self) -> tuple[list[tuple[ComparedModel, float]], np.ndarray, np.ndarray]:
-        """What answers new rows: models with their weights, the offsets (C), and the scores (N, C)
-        of the held-out rows."""
+        """The selected model: members with their weights, the offsets (C), and the held-out logits
+        (N, C)."""
         best = self.alone
         if best is None:
             return self.members, self.offsets, self.blended
@@ -370,10 +373,11 @@ class Comparison:
         return [(best, weight)], offsets, self.adjusted(best)
 
     def share_of(self, scores: np.ndarray) -> float:
-        """The part of the blend that a model should have whose teachers were the others.
+        """The blend weight for a model that was distilled from the other candidates.
 
-        scores: (n, C) of the first fold's held-out rows, whose labels neither it nor its teachers
-        have seen.
+        Args:
+            scores: (n, C) logits of the first fold's held-out rows, whose labels neither the model
+                nor its teachers have seen.
         """
         own = [c.scores[: len(scores)] for c in self.candidates if c.scores is not None]
         both = [blend(own, self.weights), scores]
@@ -381,8 +385,8 @@ class Comparison:
         return float(weights[1] / weights.sum())
 
     def adjusted(self, model: ComparedModel) -> np.ndarray:
-        """The scores (N, C) of a candidate, or those (n, C) of the first fold, as a blend of it
-        alone has them: each row with a weight and offsets that were chosen on others."""
+        """The calibrated logits of a single candidate, (N, C) or (n, C) for the first fold; each
+        row's factor and offsets are fitted on other rows."""
         scores = _known(model)
         if model.name not in self._adjusted:
             targets = self.targets[: len(scores)]
@@ -390,19 +394,18 @@ class Comparison:
         return self._adjusted[model.name]
 
     def by_itself(self, model: ComparedModel) -> tuple[float, np.ndarray]:
-        """What the scores of a candidate used alone are multiplied by, and what (C) is added."""
+        """The factor and the offsets (C) for the logits of a candidate that is used alone."""
         scores = _known(model)
         weights, offsets = fit_blend([scores], self.targets[: len(scores)], self.counts)
         return max(float(weights[0]), _LEAST_WEIGHT), offsets
 
     def worth(self, model: ComparedModel | None) -> float:
-        """How good a candidate is, or the blend (None): the metric, negative where less is
-        better."""
+        """The metric of a candidate, or of the blend (None), negated where lower is better."""
         value = self.value(self.blended if model is None else self.adjusted(model))
         return -value if self.lower else value
 
     def worth_on_first_fold(self, model: ComparedModel) -> float:
-        """As ``worth``, on the held-out rows of the first fold alone, which all have scores of."""
+        """Like ``worth``, on the first fold's held-out rows, for which all models have logits."""
         first = len(self.rows.folds[0][1])
         value = self.value(self.adjusted(model)[:first])
         return -value if self.lower else value
@@ -413,8 +416,11 @@ class Comparison:
         return loss(targets, self.adjusted(model)[: len(targets)])
 
     def metrics(self, scores: np.ndarray, chosen: np.ndarray | None = None) -> Scores:
-        """The metrics of scores (N, C), or of those (n, C) of the first fold. chosen: indices of
-        held-out rows, by default all."""
+        """The metrics of logits (N, C), or (n, C) for the first fold.
+
+        Args:
+            chosen: indices of held-out rows; by default all.
+        """
         held = self.rows.held_out[: len(scores)]
         self.tune(scores)
         if chosen is not None:
@@ -422,11 +428,11 @@ class Comparison:
         return self._decided(scores, [self.rows.rows[i] for i in held], self.rows.targets[held])
 
     def value(self, scores: np.ndarray, chosen: np.ndarray | None = None) -> float:
-        """The metric of scores, as of ``metrics``."""
+        """The selection metric of logits; see ``metrics`` for the arguments."""
         return self.metrics(scores, chosen).values[self.metric]
 
     def tune(self, scores: np.ndarray) -> None:
-        """Give the task the threshold with the best metric for scores as of ``metrics``."""
+        """Set the task's threshold to the one with the best metric for the logits."""
         task = self.rows.task
         if not isinstance(task, MultiLabelTask):
             return
@@ -437,8 +443,11 @@ class Comparison:
         task.threshold = self._thresholds[id(scores)][1]
 
     def value_of(self, rows: Sequence[Row], scores: np.ndarray, like: np.ndarray) -> float:
-        """The metric of the scores (rows, C) of other rows, of the model whose scores of the
-        held-out rows are ``like``."""
+        """The metric of other rows' logits (rows, C).
+
+        Args:
+            like: the same model's logits of the held-out rows.
+        """
         self.tune(like)
         targets = targets_of(self.rows.task, rows)
         return self._decided(scores, rows, targets).values[self.metric]
@@ -455,26 +464,26 @@ class Comparison:
 
 
 def _known(model: ComparedModel) -> np.ndarray:
-    """The scores (N, C), or those (n, C) of the first fold."""
+    """The known logits: (N, C), or (n, C) for the first fold."""
     scores = model.partial if model.scores is None else model.scores
     assert scores is not None
     return scores
 
 
 def check_metric(metric: str, task: Task) -> None:
-    """Raise ``InputError`` unless models of a task can be compared by a metric."""
+    """Raise ``InputError`` unless the metric is available for the task."""
     known = (*task.metrics, *(() if task.name == "regress" else ("weighted_f1", LOG_LOSS)))
     if metric not in known:
         raise InputError(f"metric is {metric!r}; {task.name} has {', '.join(known)}")
 
 
 def best_network(compared: Comparison) -> ComparedModel | None:
-    """The network that Transformers can load with the best score; None if there is none.
+    """The network with the best score that Transformers can load; None if there is none.
 
-    The taught one has learnt from more texts, and few held-out rows tell little. So another one has
-    to be better than it by the log loss too.
+    The distilled network was trained on more texts, and a few held-out rows are weak evidence, so
+    another network has to be better by log loss as well.
     """
-    # Transformers knows no n-grams.
+    # Transformers does not support n-gram embeddings.
     networks = [c for c in compared.candidates if c.kind == "network" and c.name != "ngrams"]
     worth = compared.worth
     if any(c.scores is None for c in networks):

@@ -1,4 +1,4 @@
-"""What ``fit`` found, as the data of its report. N held-out rows, C labels."""
+"""Collects the data of the ``fit`` report. N: held-out rows, C: labels."""
 
 import time
 from collections import Counter
@@ -32,14 +32,14 @@ from ownbert.views.linear_models import fit_linear
 from ownbert.views.view_features import VIEWS, Texts
 
 BLEND_TITLE = "blend of all"
-_SAMPLES, _FEWEST_SAMPLES = 200, 5  # of the bootstrap
-# Texts that are timed at most, and so many first: if these take long, they are enough.
+_SAMPLES, _FEWEST_SAMPLES = 200, 5  # bootstrap samples
+# Maximum number of timed texts; the first few suffice if they take long (seconds).
 TIMED, _TIMED_FIRST, _LONG = 64, 8, 0.5
-_DRAWS = (3, 3, 3, 1)  # of each share
+_DRAWS = (3, 3, 3, 1)  # per training-set size
 _SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
-# Learning curves are of this view, which is fitted in seconds.
+# Learning curves use this view, which is fitted in seconds.
 _CURVE_VIEW, _CURVE_STRENGTH = "tfidf", 10.0
-# Parts of the report, in lines that say what was left out.
+# Names of report parts in messages about skipped parts.
 _TITLES = {
     "margin": "the margin over the best linear model",
     "learning_curve": "what more labels would bring",
@@ -52,7 +52,7 @@ _TITLES = {
     "typical": "the most typical texts",
     "advice": "what to do next",
 }
-# Models that have learnt from others, by name: kinds of their own in the leaderboard.
+# Models trained on predictions of other models have kinds of their own in the leaderboard.
 _KINDS = {"student": "distilled", "self-trained": "self-trained"}
 
 
@@ -70,26 +70,26 @@ def make_report(
     learnt_from_test: int,
     attempt: Attempts,
 ) -> Report:
-    """The report on everything that was compared.
-
-    What fails, or what there is no time for, is left out.
+    """Build the report on all compared models; parts that fail or run out of time are left out.
 
     Args:
-        compared: the candidates with their scores.
-        labelled, unlabelled: the texts.
-        test: rows that are not used for selection; may be empty.
-        folder: of the candidates.
-        device: that networks are timed on.
-        points: minutes of pretraining, and scores of a linear model on the network then.
-        settings, data: facts to be shown.
-        learnt_from_test: how many test rows have texts that are learnt from.
+        compared: the candidates with their logits.
+        labelled: texts of the labelled rows.
+        unlabelled: texts without labels.
+        test: rows not used for selection; may be empty.
+        folder: folder of the candidates.
+        device: device that networks are timed on.
+        points: (minutes of pretraining, score of a linear probe at that time).
+        settings: settings to show, by name.
+        data: facts on the data to show, by name.
+        learnt_from_test: number of test rows whose texts are also in the training data.
         attempt: runs each part.
     """
     rows, task = compared.rows, compared.rows.task
     held, targets = rows.held_out, rows.targets[rows.held_out]
     members, _, scores = compared.used
     board: list[LeaderboardRow] = []
-    tested: dict[str, np.ndarray] = {}  # of each candidate the scores of the test rows
+    tested: dict[str, np.ndarray] = {}  # test logits by candidate
     for model in compared.candidates:
         alone = [BlendMember(model.name, model.kind, model.folders, 1.0)]
         opening = partial(Members, folder, alone, Compute(device))
@@ -144,7 +144,7 @@ def make_report(
 def _of_rows(
     compared: Comparison, scores: np.ndarray, targets: np.ndarray
 ) -> dict[str, Callable[[], Any]]:
-    """What is said of single rows, by task."""
+    """Report parts on individual rows, by task."""
     task = compared.rows.task
     outputs = from_scores(task.name, scores)
     if task.name == "regress":
@@ -170,7 +170,7 @@ def _blend_row(
     tested: Mapping[str, np.ndarray],
     attempt: Attempts,
 ) -> LeaderboardRow:
-    """The blend in the leaderboard; what it is in use follows from its members."""
+    """The blend's leaderboard row; its cost is the sum of its members'."""
     members, test_score = compared.members, None
     if test and all(model.name in tested for model, _ in members):
         scores = add_up([tested[c.name] for c, _ in members], np.asarray([w for _, w in members]))
@@ -226,7 +226,7 @@ def _size(folder: Path, candidate: ComparedModel) -> int:
 
 
 def _speed(scorer: Callable[[Sequence[Row]], np.ndarray], rows: LabelledRows) -> float:
-    """Texts per second in use."""
+    """Throughput in texts per second."""
     sample = [rows.rows[i] for i in rows.held_out[:TIMED]]
     for some in (sample[:_TIMED_FIRST], sample):
         began = time.perf_counter()
@@ -238,7 +238,7 @@ def _speed(scorer: Callable[[Sequence[Row]], np.ndarray], rows: LabelledRows) ->
 
 
 def _spread(compared: Comparison, model: ComparedModel | None) -> float:
-    """The standard deviation of the metric of a candidate, or of the blend (None), by a bootstrap
+    """The standard deviation of the metric of a candidate, or of the blend (None), from a bootstrap
     over rows."""
     scores = compared.blended if model is None else compared.adjusted(model)
     rng, rows = np.random.default_rng(0), len(scores)
@@ -251,7 +251,7 @@ def _spread(compared: Comparison, model: ComparedModel | None) -> float:
 
 
 def _margin(compared: Comparison) -> Any:
-    """By how much the model in use is better than the best linear model."""
+    """By how much the selected model is better than the best linear model."""
     linear = [c for c in compared.measured if c.name in VIEWS]
     if not linear:
         return None
@@ -272,7 +272,7 @@ def _margin(compared: Comparison) -> Any:
 def _curve(compared: Comparison, labelled: Texts) -> LearningCurve | None:
     """The score of a linear model by the number of training rows."""
     if compared.lower:
-        return None  # a power law that rises does not fit
+        return None  # a rising power law does not fit
     rows = compared.rows
     learn, held = rows.folds[0]
     view = VIEWS[_CURVE_VIEW].fit(labelled, Texts([], labelled.kind))

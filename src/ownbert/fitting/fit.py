@@ -1,4 +1,4 @@
-"""``fit``: from labelled and unlabelled text to the best model of so many minutes."""
+"""``fit``: find the best model for labelled and unlabelled text within a time budget."""
 
 import contextlib
 import json
@@ -83,52 +83,53 @@ from ownbert.train.distributed import under_torchrun
 from ownbert.views.tokens import text_kind
 from ownbert.views.view_features import VIEWS, Texts
 
-# Titles of candidates; those of the linear models are their views' own.
+# Titles of candidates; linear models use the titles of their views.
 _SELF_TRAINED = "linear models, self-trained"
 _PROBE = "linear on the frozen network"
 _START = "network, only its head trained"
 _JOINED = "network, linear models built in"
 _NETWORK, _NGRAM_NETWORK = "network, fine-tuned", "network with n-grams, fine-tuned"
 _STUDENT = "distilled network"
-# Of other steps, in lines that say what was left out.
+# Names of other steps in messages about skipped steps.
 _PRETRAINED, _MINUTES = "pretraining a network", "what minutes of pretraining bring"
 
-# What is made on the way.
+# Folder for intermediate files.
 WORK = "work"
-# All that may be in the folder then.
+# Everything that a run may write into the output folder.
 _WRITTEN = (
     *(RECIPE, STATE, BLEND, HELD_OUT, HELD_OUT_NETWORK, WORK, "members", WEIGHTS),
     *(*REPORTS, *BESIDE_WEIGHTS),
 )
-# What of the recipe a resumed run may have otherwise, and files, which are known by their content.
+# Settings that may change when a run is resumed, and files, which are compared by content.
 _NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled", "add")
-# Share of what the linear models leave; the smaller one where many labelled rows teach more than
-# texts. Where a network is given none is pretrained.
+# Share of the time left by the linear models; the smaller one applies with many labelled rows,
+# which teach more than unlabelled text. No network is pretrained if the user gives one.
 _PRETRAINING, _PRETRAINING_FOR_MANY = 0.45, 0.3
-# Shares of the minutes; what is left then is for the network that the blend teaches.
+# Shares of the total time; the distilled network gets what is left.
 _FINETUNING, _NGRAM_SHARE, _FINETUNING_GIVEN, _PROBING = 0.2, 0.15, 0.45, 0.1
 _JOINING = 0.1
-# By how much of the metric a linear model is better than the fine-tuned network, so that the
-# distilled network gains by starting with the linear models (docs/lab/distilled-network.md).
+# Minimum lead of a linear model over the fine-tuned network, in the metric, from which building the
+# linear models into the distilled network helps (docs/lab/distilled-network.md).
 _FAR_BETTER = 0.05
-# A network of a further fold is trained if there is time for it divided by this, at least.
+# Another fold is trained if the remaining time is at least the expected time divided by this.
 _SHORTENED = 1.5
-# Linear models are self-trained where there are so many times as many texts without labels.
+# Linear models are self-trained if unlabelled texts outnumber labelled ones by this factor.
 _SELF_TRAINING_FROM = 2
-# From so many labelled rows on they teach more than texts; rows of the table of n-grams.
+# Number of labelled rows from which labels teach more than unlabelled text; size of the n-gram
+# table.
 _MANY, _NGRAMS = 3000, 1 << 18
-# Pretraining for fewer seconds makes no network worth having.
+# Seconds; shorter pretraining does not produce a useful network.
 _SHORTEST_PRETRAINING = 10.0
-# Texts of each kind that are compared, and the share of unknown words that is said.
+# Texts compared per kind, and the share of unknown words from which a warning is shown.
 _COMPARED, _OTHER_TEXTS = 5_000, 0.5
 _VECTORS = "vectors of the labelled texts"
 _OWN_NETWORK = "the network that Transformers loads"
-# Seconds with which no further step is begun.
+# No further step is started with less time than this, in seconds.
 _SHORTEST = 5.0
-# Unlabelled texts and characters that views learn from and a network is taught on, at most; and
-# characters for each minute, so that the views take a small part of the time.
+# Maximum numbers of unlabelled texts and characters for the views and the distilled network;
+# characters per minute, so that fitting the views takes a small share of the time.
 _MOST_TEXTS, _MOST_CHARACTERS, _CHARACTERS_PER_MINUTE = 100_000, 20_000_000, 2_000_000
-# A word in a script without blanks has fewer characters, by about this factor.
+# Words are shorter by about this factor in scripts without spaces.
 _UNSPACED_FACTOR = 4
 
 
@@ -147,30 +148,32 @@ def fit(
     debug: bool = False,
     **options: Any,
 ) -> Predictor:
-    """Find the best model that labelled and unlabelled text give in so many minutes.
+    """Find the best model for labelled and unlabelled text within a time budget.
 
-    Linear models, networks and their blend are compared on held-out rows; a network that has learnt
-    from the blend is the ordinary Hugging Face folder. What is finished when time is up, or when it
-    is interrupted, is used.
+    Linear models, networks and their blend are compared on held-out rows; the network distilled
+    from the blend is saved as an ordinary Hugging Face folder. If time runs out or the run is
+    interrupted, the finished models are used.
 
     Args:
         train: labelled rows: a file, a DataFrame, (texts, labels), or a list of {text, label}.
-        labels: of the rows, if ``train`` is texts alone.
-        output: the folder to write; by default a temporary one.
-        dev: rows to compare models on, in the same form; by default some of ``train``.
-        test: rows that nothing is chosen on, in the same form: the report has the scores on them.
-        unlabelled: a file, several, or a list of texts.
-        add: rows that were labelled later, such as those of ``to_label``: files, or rows in
-            memory. Rows without a label are left out; of two labels of a text the added counts.
-        resume: continue what was stopped; overwrite: replace what is in ``output``.
+        labels: labels of the rows if ``train`` contains only texts.
+        output: folder to write; by default a temporary one.
+        dev: rows for model selection, in the same form; by default a part of ``train``.
+        test: rows not used for selection, in the same form; the report shows their scores.
+        unlabelled: one file, several files, or a list of texts.
+        add: rows labelled later, for example those of ``to_label``: files or rows in memory. Rows
+            without a label are skipped; an added label replaces the label of the same text.
+        resume: continue a run that was stopped.
+        overwrite: replace the contents of ``output``.
+        quiet: print nothing.
         debug: show the traceback of a step that fails; the run continues without it.
         options: settings of ``FitRecipe`` by name, such as ``minutes`` and ``model``.
 
     Returns:
-        What answers new rows: ``predictor("text")``.
+        The predictor: ``predictor("text")``.
 
     Raises:
-        InputError: files, labels or settings cannot be used; nothing has been written then.
+            InputError: files, labels or settings cannot be used; nothing has been written.
     """
     options["dev"] = dev
     train, labels = rows_by_other_names(train, labels, options)
@@ -210,9 +213,10 @@ def fit_folder(
     started: float | None = None,
     **options: Any,
 ) -> Path:
-    """As ``fit``, for those who do not use the models at once: the folder, without loading them.
+    """Like ``fit``, but return the output folder without loading the models.
 
-    started: when the minutes began, by ``time.monotonic``; by default now.
+    Args:
+        started: start of the time budget by ``time.monotonic``; by default now.
     """
     started = time.monotonic() if started is None else started
     refuse_both(resume=resume, overwrite=overwrite)
@@ -221,7 +225,7 @@ def fit_folder(
     folder = Path(tempfile.mkdtemp(prefix="ownbert-fit-") if output is None else output)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; -o must name a folder")
-    resolve(FitRecipe, options=with_label_columns(options))  # a mistake in it comes first
+    resolve(FitRecipe, options=with_label_columns(options))  # report wrong settings first
     taken = any((folder / name).exists() for name in (STATE, BLEND, CONFIG))
     if taken and not (resume or overwrite):
         raise InputError(
@@ -245,7 +249,7 @@ def fit_folder(
         except KeyboardInterrupt:
             raise KeyboardInterrupt(run.stopped()) from None
         finally:
-            if empty and not run.candidates:  # a full disk: there is nothing to continue
+            if empty and not run.candidates:  # the disk was full: nothing to resume
                 for name in ("members", WORK):
                     shutil.rmtree(folder / name, ignore_errors=True)
                 (folder / RECIPE).unlink(missing_ok=True)
@@ -262,7 +266,7 @@ def preview_fit(
     add: Any = None,
     **options: Any,
 ) -> str:
-    """What ``fit`` would do, as text; the arguments are the same. Nothing is written."""
+    """Describe what ``fit`` would do with the same arguments, without writing anything."""
     given = (train, Path("own-bert"), dev, test, unlabelled, add, options)
     with _checked(*given, quiet=True) as run:
         return "\n".join(run.preview())
@@ -282,7 +286,7 @@ def _checked(
     debug: bool = False,
     started: float | None = None,
 ) -> "Iterator[Fit]":
-    """A run whose files and settings have been checked; rows in memory are in files meanwhile."""
+    """Yield a run with checked files and settings; rows in memory are kept in temporary files."""
     unlabelled = () if unlabelled is None else unlabelled
     with (
         tempfile.TemporaryDirectory(prefix="ownbert-rows-") as scratch,
@@ -296,7 +300,7 @@ def _checked(
         options = with_label_columns(options)
         named = {name: str(own.rows) for name, own in rows.items() if own.is_file}
         options |= {name: named.get(name) for name in ("dev", "test")}
-        # The recipe, which is written, names no temporary files.
+        # The saved recipe must not name temporary files.
         options["unlabelled"] = tuple(texts) if are_names(unlabelled) else ()
         options["add"] = _names(add)
         recipe = resolve(FitRecipe, options=options)
@@ -311,11 +315,11 @@ def _checked(
 
 
 class _LabelledSource(NamedTuple):
-    """Labelled rows as they were given.
+    """Labelled rows as given by the user.
 
     Args:
-        rows: what a task reads: a file, or a table in memory, whose name messages have.
-        file: with the same rows; by its content a resumed run knows them again.
+        rows: input for the task: a file, or a table in memory with a name for messages.
+        file: file with the same rows; its content identifies them when a run is resumed.
     """
 
     rows: Source
@@ -327,7 +331,7 @@ class _LabelledSource(NamedTuple):
 
     @classmethod
     def of(cls, data: Any, name: str, scratch: Path) -> "_LabelledSource":
-        """Rows that ``fit`` was given, by the name of their argument."""
+        """Wrap rows passed to ``fit`` as the argument ``name``."""
         if isinstance(data, str | os.PathLike):
             path = Path(data)
             return cls(path, path)
@@ -337,21 +341,21 @@ class _LabelledSource(NamedTuple):
 
 
 def _names(given: Any) -> tuple[str, ...]:
-    """The names of files, for the recipe; none of rows in memory."""
+    """File names for the recipe; empty for rows in memory."""
     if given is None or not are_names(given):
         return ()
     return (str(given),) if isinstance(given, str | os.PathLike) else tuple(map(str, given))
 
 
 def _column_in(names: Sequence[str], column: str | None) -> str | None:
-    """The column that the user named for the labelled rows, where tables of unlabelled texts have
-    it too; else theirs is found by its usual name."""
+    """The column named for the labelled rows if tables of unlabelled texts have it too; otherwise
+    None, which means the usual names."""
     tables = [name for name in names if kind_of(name) != "txt"]
     return column if tables and all(column in columns(name) for name in tables) else None
 
 
 def _check_model(folder: str, task: Task) -> None:
-    """Refuse a model before anything is fitted, not minutes later."""
+    """Reject an unsuitable model before anything is fitted."""
     description = describe(folder)
     task.check_modality(description, folder)
     load_tokenizer(description)
@@ -362,7 +366,7 @@ def _check_model(folder: str, task: Task) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what an earlier run made, and nothing else."""
+    """Remove only what an earlier run has written."""
     if not any((folder / name).exists() for name in (STATE, BLEND)):
         return
     for name in (WORK, "members"):
@@ -372,13 +376,13 @@ def _clear(folder: Path) -> None:
 
 
 def _given(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """An identity without the settings that are not given: earlier versions had fewer."""
+    """An identity without settings that are None: earlier versions had fewer settings."""
     settings = identity.get("settings") or {}
     return {**identity, "settings": {k: v for k, v in settings.items() if v is not None}}
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What tells two identities apart, as an earlier run had it."""
+    """The first difference between two identities, with the earlier run's value."""
     old, new = before["settings"], now["settings"]
     for name in sorted({*old, *new}):
         if old.get(name) != new.get(name):
@@ -388,11 +392,7 @@ def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 class Made(NamedTuple):
-    """What a step of ``fit`` makes.
-
-    Args:
-        folders, first, scores, partial, share: as of ``ComparedModel``.
-    """
+    """The result of a step of ``fit``; for the fields, see ``ComparedModel``."""
 
     folders: Sequence[str]
     scores: np.ndarray | None = None
@@ -402,16 +402,17 @@ class Made(NamedTuple):
 
 
 class Fit:
-    """One run of ``fit``. The constructor reads and checks; ``run`` writes.
+    """A run of ``fit``. The constructor reads and checks its input; ``run`` writes.
 
     Args:
-        recipe: its settings.
-        given: the labelled rows: train and, if there are any, dev and test.
+        recipe: settings of the run.
+        given: labelled rows by name: train and, optionally, dev and test.
         texts: files of unlabelled texts.
-        folder: to write to.
-        notes: on how the rows were read, for the user.
-        debug: whether the traceback of a step that fails is shown.
-        started: when its time began, by ``time.monotonic``; by default now.
+        folder: folder to write.
+        notes: notes for the user on how the rows were read.
+        quiet: print nothing.
+        debug: whether to show the traceback of a step that fails.
+        started: start of the time budget by ``time.monotonic``; by default now.
     """
 
     def __init__(
@@ -452,12 +453,12 @@ class Fit:
         self.candidates: list[ComparedModel] = []
         files = [*(own.file for own in given.values()), *names]
         settings = {k: v for k, v in asdict(recipe).items() if k not in _NOT_SETTINGS}
-        # Rows in memory are written anew for every run, so when is of no account.
+        # Rows in memory are written again for every run, so modification times do not matter.
         known = [{k: f[k] for k in ("name", "sha256")} for f in fingerprint(files)]
         self.identity = {"files": known, "settings": settings}
         self.token_scores: TokenScores | None = None
-        self.points: Points = ()  # minutes of pretraining and scores
-        self.per_character = 0.0  # seconds that the last network took
+        self.points: Points = ()  # (minutes of pretraining, score)
+        self.per_character = 0.0  # seconds per character of the last network
         self.progress = Progress(self.rows, recipe, quiet=quiet)
         self.attempt = Attempts(self.progress.say, debug=debug)
 
@@ -470,18 +471,18 @@ class Fit:
 
     @property
     def learnt_from_test(self) -> int:
-        """How many test rows have texts that are learnt from."""
+        """Number of test rows whose texts are also in the training data."""
         known = set(self.rows.texts(self.rows.learnt))
         return sum(row.texts in known for row in self.test)
 
     def _some_unlabelled(self) -> list[tuple[str, ...]]:
-        """Distinct unlabelled texts, as many as are used, none of them a labelled one."""
+        """Distinct unlabelled texts up to the maximum number, without labelled texts."""
         if len(self.rows.rows[0].texts) > 1:
-            return []  # pairs would be needed
+            return []  # unlabelled text has no pairs
         most = min(_MOST_CHARACTERS, int(_CHARACTERS_PER_MINUTE * max(1.0, self.recipe.minutes)))
         if self.kind == "chinese":
             most //= _UNSPACED_FACTOR
-        # Nothing may be learnt from test rows, nor from dev rows beyond choosing.
+        # Test rows must not be trained on at all, and dev rows may only be used for selection.
         known = [*self.rows.rows, *self.test]
         seen = {text for row in known for text in row.texts}
         found: list[tuple[str, ...]] = []
@@ -497,7 +498,7 @@ class Fit:
         return found
 
     def _other_texts(self) -> str | None:
-        """A warning if the texts without labels have hardly a word of those with labels."""
+        """A warning if most words of the labelled texts do not occur in the unlabelled texts."""
         if not len(self.unlabelled):
             return None
         some = Texts(self.unlabelled.rows[:_COMPARED], self.kind)
@@ -511,10 +512,10 @@ class Fit:
             "labels: are these of the same kind?"
         )
 
-    # Steps.
+    # Steps of the run.
 
     def preview(self) -> Iterator[str]:
-        """What was found in the files, and what would be fitted."""
+        """Describe the files and the models that would be fitted."""
         yield from self._found_in_files()
         if shares := label_shares(self.rows.task, self.rows.rows):
             yield f"labels: {shares}"
@@ -543,7 +544,7 @@ class Fit:
             )
 
     def run(self, *, resume: bool) -> None:
-        """Fit and compare models until time is up."""
+        """Fit and compare models until the time is up."""
         make_folder(self.folder)
         if resume:
             self._resume()
@@ -600,9 +601,9 @@ class Fit:
         return network
 
     def _networks(self, base: Path) -> None:
-        """The candidates that need a network to start from."""
+        """Fit the candidates that start from a network."""
         ngrams = self._ngrams_help()
-        # All that is left, where a network cannot be taught.
+        # All of the remaining time if no network can be distilled.
         share = _FINETUNING if self._can_teach() else (2 * _FINETUNING if ngrams else 1.0)
         if self.recipe.model is not None:
             share = max(share, _FINETUNING_GIVEN)
@@ -623,19 +624,19 @@ class Fit:
 
     @property
     def _few(self) -> bool:
-        """Whether fine-tuning can lose what the network had."""
+        """Whether there are so few rows that fine-tuning can lose pretrained features."""
         return len(self.rows.learnt) < FEW
 
     def _can_teach(self) -> bool:
-        """Whether there are texts, or can be made some, for a network to be taught on: pairs that
-        belong together cannot, and a network that was given sees none but whole ones."""
+        """Whether there are, or can be generated, texts for distillation: impossible for sentence
+        pairs; a network given by the user only uses unlabelled texts, not generated ones."""
         single = len(self.rows.rows[0].texts) == 1
         return single and (len(self.unlabelled) > 0 or self.recipe.model is None)
 
     def _ngrams_help(self) -> bool:
-        """Whether a network with embeddings of n-grams beside its vector is worth its time: there
-        are many rows, and no network can be taught, which gains more by that time
-        (docs/lab/distilled-network.md). N-grams got no weight in a blend with a sentence model."""
+        """Whether a network with n-gram embeddings is worth its time: there are many rows, and no
+        network can be distilled, which is a better use of the time (docs/lab/distilled-network.md).
+        N-grams got zero weight in a blend with a sentence model."""
         model = self.recipe.model
         sentence_model = model is not None and (model_folder(model) / "modules.json").exists()
         many = len(self.rows.learnt) >= _MANY
@@ -649,11 +650,15 @@ class Fit:
         make: Callable[[Path], Made | None],
         seconds: float | None = None,
     ) -> None:
-        """Make a candidate, unless an earlier run has, and use it from now on.
+        """Fit a candidate, or load it from an earlier run, and add it to the comparison.
 
-        make: returns None if there is nothing to make.
-        seconds: after which it is given up; by default when the run has to end. The first candidate
-        is never given up, for without any there would be nothing to use.
+        Args:
+            name: identifier of the candidate.
+            title: name shown to the user.
+            kind: see ``ComparedModel``.
+            make: fits the candidate in a folder; returns None if there is nothing to fit.
+            seconds: time limit; by default the end of the run. The first candidate has none,
+                because a run without candidates is useless.
         """
         if any(c.name == name for c in self.candidates):
             return
@@ -675,12 +680,12 @@ class Fit:
         self._save()
 
     def _first(self, name: str) -> Path:
-        """The folder of a linear candidate's models of the first fold."""
+        """The folder of a linear candidate's first-fold models."""
         own = "first-fold-self-trained" if name == "self-trained" else f"first-fold/{name}"
         return self.folder / "members" / own
 
     def _linear(self, name: str, fit: Callable[[Path | None], np.ndarray]) -> Made:
-        """A linear candidate, with the models of the first fold where they are others."""
+        """A linear candidate, with separate first-fold models if there is more than one fold."""
         first = self._first(name) if self.rows.refit else None
         scores = fit(first)
         return Made(
@@ -698,12 +703,12 @@ class Fit:
         )
 
     def _self_training_helps(self) -> bool:
-        """Whether there are far more texts without labels than with."""
+        """Whether there are many more unlabelled than labelled texts."""
         several = len(self.unlabelled) >= _SELF_TRAINING_FROM * len(self.rows.learnt)
         return several and self.rows.task.name == "classify"
 
     def _self_trained(self, path: Path) -> Made:
-        # A resumed run may have networks already.
+        # A resumed run may already have networks.
         linear = [c for c in self.candidates if c.kind == "linear" and c.name != "self-trained"]
         compared = Comparison(self.rows, linear, self.metric)
         first = self._first("self-trained") if self.rows.refit else None
@@ -734,9 +739,9 @@ class Fit:
         )
 
     def _start(self, base: Path, path: Path) -> Made | None:
-        """The network that fine-tuning starts from, of the first fold, without a part in the blend.
+        """The network that fine-tuning starts from, for the first fold, with zero blend weight.
 
-        It becomes the folder's network where fine-tuning on few rows loses what it had.
+        It becomes the folder's network where fine-tuning on few rows loses pretrained features.
         """
         rows, recipe = self.rows, self.recipe
         learn, held = rows.first_fold
@@ -745,8 +750,8 @@ class Fit:
         return Made(self._relative([path]), partial=self._scores_of(path, held))
 
     def _joined(self, base: Path, seconds: float, path: Path) -> Made | None:
-        """The pretrained network with the linear models added to it, of the first fold, without a
-        part in the blend."""
+        """The pretrained network with the linear models built in, for the first fold, with zero
+        blend weight."""
         recipe, compared = self.recipe, Comparison(self.rows, self.candidates, self.metric)
         given: Any = {"device": recipe.device, "seed": recipe.seed}
         start = start_of(compared, base, **given)
@@ -760,10 +765,10 @@ class Fit:
         return Made(self._relative([path]), partial=self._timed(make, self.rows.first_fold[1]))
 
     def _finetune(self, base: Path, seconds: float, path: Path, **settings: Any) -> Made:
-        """One network for each fold, and the same with other seeds while there is time.
+        """Fine-tune one network per fold, and repeat with other seeds while there is time.
 
-        Where it does not suffice for all folds there is the network of the first one, which has
-        all epochs: five networks of too few are worth less than one.
+        If there is not enough time for all folds, only the first fold's network is trained, with
+        all epochs: one fully trained network is better than five that stopped early.
         """
         rows, recipe, began = self.rows, self.recipe, time.monotonic()
         folders: list[Path] = []
@@ -791,7 +796,7 @@ class Fit:
                 of_seed.append(folder)
                 own.append(self._scores_of(folder, [rows.rows[i] for i in held]))
             if len(own) < len(rows.folds):
-                if not seed:  # only the first fold has a network: the others would not be known
+                if not seed:  # only the first fold's rows have logits
                     first = self._relative(of_seed[:1])
                     return Made(first, first=first, partial=own[0])
                 break
@@ -801,15 +806,15 @@ class Fit:
         return Made(self._relative(folders), np.mean(scores, axis=0), self._relative(first))
 
     def _student(self, path: Path) -> Made | None:
-        """A network that learns what the blend says of many texts."""
+        """Distil the blend into a network, using its predictions for many texts."""
         rows, recipe = self.rows, self.recipe
         held, compared = rows.first_fold[1], Comparison(rows, self.candidates, self.metric)
         base = self._start_of_student(compared)
         if base is None:
             return None
-        # Its own scores, and what the report needs of them.
+        # Time for its own predictions and for the report.
         self.budget.reported += self.per_character * 2 * sum(map(characters, [*held, *self.test]))
-        # What was stopped had other texts: these depend on the time that is left.
+        # An interrupted distillation cannot continue: its texts depended on the time left then.
         shutil.rmtree(path, ignore_errors=True)
         teach(
             compared,
@@ -830,15 +835,15 @@ class Fit:
         return Made(folders, partial=scores, share=compared.share_of(scores))
 
     def _scores_of(self, folder: Path, rows: Sequence[Row]) -> np.ndarray:
-        """A network's scores of held-out rows."""
+        """A network's logits of held-out rows."""
         network = Networks(folder, describe_members(folder), Compute(self.recipe.device))
         return self._timed(lambda: score_all(network.scores, rows), rows)
 
     def _start_of_student(self, compared: Comparison) -> Path | None:
-        """The fine-tuned network; with the linear models added where one of these is far better.
+        """The fine-tuned network, with the linear models built in if one of them is far better.
 
-        None if there are only mixed texts then: on these the network becomes worse than the one
-        with built-in linear models that there is (docs/lab/distilled-network.md).
+        None if there is no unlabelled text in that case: distilled on mixed texts alone, the network
+        is worse than the candidate with built-in linear models (docs/lab/distilled-network.md).
         """
         (tuned,) = (c for c in self.candidates if c.name == "network")
         network, recipe = self.folder / tuned.first[0], self.recipe
@@ -857,19 +862,19 @@ class Fit:
         return path
 
     def _timed(self, scores_of: Callable[[], np.ndarray], rows: Sequence[Row]) -> np.ndarray:
-        """A network's scores of rows; the time tells how long the report will need."""
+        """A network's logits of rows; the elapsed time predicts how long the report will take."""
         began = time.monotonic()
         scores = scores_of()
         self.per_character = (time.monotonic() - began) / max(1, sum(map(characters, rows)))
-        # The report times a network alone, and as a part of the blend.
+        # The report times a network twice: alone and as a member of the blend.
         timed = 2 * sum(map(characters, rows[:TIMED])) + sum(map(characters, self.test))
         self.budget.reported += self.per_character * timed
         return scores
 
-    # What is written.
+    # Writing the results.
 
     def _save(self) -> None:
-        """Write the models so far, those that answer, and what a resumed run needs."""
+        """Write the models so far, the blend, and the state for resuming."""
         if not any(c.scores is not None for c in self.candidates):
             return
         compared = Comparison(self.rows, self.candidates, self.metric)
@@ -884,7 +889,7 @@ class Fit:
             assert of_rows is not None
             with atomic_path(work / f"{candidate.name}.npy") as path, open(path, "wb") as file:
                 np.save(file, of_rows)
-        with uninterrupted():  # together, so that the folder is always one of a piece
+        with uninterrupted():  # keeps the folder consistent
             self.attempt(_OWN_NETWORK, partial(self._save_network, compared))
             Blend(members, *about).write(self.folder)
             FitState(
@@ -893,8 +898,8 @@ class Fit:
         self.progress.show(compared)
 
     def _save_network(self, compared: Comparison) -> None:
-        """The best network by its score becomes the folder's own; the taught one where it is not
-        worse than by chance: it has learnt from more texts than the rows can show."""
+        """Copy the best network to the top of the folder; the distilled network wins ties within
+        chance, because it was trained on more texts."""
         best = best_network(compared)
         if best is not None:
             copy_network(self.folder / best.folders[0], self.folder)
@@ -902,7 +907,7 @@ class Fit:
             calibrate_network(self.folder, self.rows.task, *compared.by_itself(best))
 
     def _report(self) -> None:
-        """Write the report, and show its leaderboard."""
+        """Write the report and show its leaderboard."""
         rows, recipe = self.rows, self.recipe
         compared = Comparison(rows, self.candidates, self.metric)
         keep = partial(keep_held_out, compared, self.folder, recipe.device)
@@ -942,8 +947,8 @@ class Fit:
         self.progress.finish(report, self.folder)
 
     def _forget_texts(self) -> None:
-        """Remove what a further run does not need: models of the first fold, once they have taught,
-        and texts as ids, where the pretraining has failed."""
+        """Remove files that a further run does not need: first-fold models after distillation, and
+        tokenised texts after a failed pretraining."""
         if any(c.name == "student" for c in self.candidates) or not self._can_teach():
             for name in ("first-fold", "first-fold-self-trained"):
                 shutil.rmtree(self.folder / "members" / name, ignore_errors=True)
@@ -951,7 +956,7 @@ class Fit:
             shutil.rmtree(self.folder / WORK / name, ignore_errors=True)
 
     def stopped(self) -> str:
-        """What to tell the user who has stopped it."""
+        """The message for a user who has stopped the run."""
         if not self.candidates:
             return f"stopped before there was a model; continue with --resume -o {self.folder}"
         return (
@@ -976,10 +981,10 @@ class Fit:
             found = saved_scores(self.folder / WORK / f"{about['name']}.npy", (whole, part))
             folders = [inside(self.folder, own, STATE) for own in about["folders"]]
             if found is None or not all(own.is_dir() for own in folders):
-                continue  # somebody has deleted or damaged it: it is made again
-            if about["kind"] == "network":  # earlier versions did not write it
+                continue  # deleted or damaged: fit it again
+            if about["kind"] == "network":  # earlier versions did not record it
                 about.setdefault("first", about["folders"][:: len(rows.folds)])
             about |= {key: tuple(about.get(key, ())) for key in ("folders", "first")}
             about["scores" if found.shape == whole else "partial"] = found
             self.candidates.append(ComparedModel(**about))
-        self._save()  # so that the blend names no model that is made again
+        self._save()  # the blend must not refer to models that are fitted again

@@ -1,4 +1,4 @@
-"""The model card of ``fit``: what was compared, and how to use the folder."""
+"""The model card of ``fit``: compared models and how to use the folder."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from ownbert.tasks.task import KEY, task_class
 
 
 def write_fit_card(folder: Path, report: Report) -> str | None:
-    """Write README.md with the leaderboard, unless the user has written one there.
+    """Write README.md with the leaderboard, unless the user has written one.
 
     Returns:
         A warning, if any.
@@ -29,18 +29,18 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
         "leaderboard": table(board.columns, board.rows, most=MAX_ROWS),
         "other_metrics": table(("metric", "value"), others) if others else "",
         "facts": table(("", ""), facts),
-        # Linear models alone need no more than seconds.
+        # Linear models alone take only seconds.
         "network": network,
         "threshold": describe(folder).values.get(KEY, {}).get("threshold") if network else None,
     }
-    # Without a network Transformers has nothing to load.
+    # Without a network there is nothing for Transformers to load.
     library = task.library if network else "ownbert"
     front = {"library_name": library, "pipeline_tag": task.pipeline_tag}
     return save_card(folder, front, __file__, values)
 
 
 def _texts(fact: tuple[str, object]) -> tuple[str, str]:
-    """A setting for people; of a file only its name, for the card may be published."""
+    """A setting as shown in the card; files by name only, because the card may be published."""
     name, value = fact
     values = value if isinstance(value, list | tuple) else [value]
     return name, ", ".join(Path(v).name if isinstance(v, str) else str(v) for v in values)

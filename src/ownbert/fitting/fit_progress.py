@@ -1,4 +1,4 @@
-"""What the user sees while ``fit`` runs: candidates, their scores, the time that is left."""
+"""Progress of ``fit`` for the user: candidates, their scores, the remaining time."""
 
 import contextlib
 import time
@@ -20,20 +20,24 @@ from ownbert.train.watch.metric_names import shown_name
 
 
 class Progress:
-    """A live table on a terminal, a line per step elsewhere; nothing if ``quiet``."""
+    """A live table on a terminal, one line per step otherwise, nothing if ``quiet``."""
 
     def __init__(self, rows: LabelledRows, recipe: FitRecipe, *, quiet: bool) -> None:
         self.rows, self.recipe, self.quiet = rows, recipe, quiet
         self.console = console(soft_wrap=True)
         self.live: Live | None = None
-        self.lines = 0  # that were said
+        self.lines = 0  # number of printed lines
         self.doing = ""
         self.left: Callable[[], float] = lambda: 0.0
         self.table: Table | None = None
 
     @contextlib.contextmanager
     def showing(self, left: Callable[[], float]) -> Iterator[None]:
-        """Show the table while inside. left: seconds until time is up."""
+        """Show the table inside the context.
+
+        Args:
+            left: returns the seconds until the time is up.
+        """
         self.left = left
         if self.quiet or not self.console.is_terminal:
             yield
@@ -42,7 +46,7 @@ class Progress:
             get_renderable=self._render, console=self.console, refresh_per_second=2
         ) as self.live:
             yield
-            self.doing = ""  # the last picture has the table alone
+            self.doing = ""  # show only the table at the end
         self.live = None
 
     def _render(self) -> Table | Text:
@@ -60,18 +64,18 @@ class Progress:
         return grid
 
     def say(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
         self.lines += 1
         if not self.quiet:
             self.console.print(Text(translated(text)))
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[None]:
-        """Show what is being done."""
+        """Show the title of the current step."""
         self.doing = title
         began, lines = time.monotonic(), self.lines
         yield
-        if self.live is None and self.lines == lines:  # else it has said why it was left out
+        if self.live is None and self.lines == lines:  # otherwise a message was printed
             self.say(f"{title}: {time.monotonic() - began:.0f} s")
 
     def show(self, compared: Comparison) -> None:
@@ -88,7 +92,7 @@ class Progress:
         self.table = table
 
     def finish(self, report: Report, folder: Path) -> None:
-        """Show the report's answer and its leaderboard."""
+        """Show the report's headline and leaderboard."""
         if self.quiet:
             return
         if self.table is not None and not self.console.is_terminal:
@@ -101,13 +105,13 @@ class Progress:
 
 
 def found_in_files(rows: LabelledRows, kind: str, unlabelled: int, minutes: float) -> str:
-    """What there is to learn from, in a line.
+    """Describe the training data in one line.
 
     Args:
-        rows: with labels.
-        kind: of text.
-        unlabelled: how many texts have no labels.
-        minutes: that fitting may take.
+        rows: the labelled rows.
+        kind: kind of text.
+        unlabelled: number of unlabelled texts.
+        minutes: time limit of the run.
     """
     labels = f", {len(rows.task.labels)} labels" if rows.task.name != "regress" else ""
     words = {"ids": "ids", "words": "words", "chinese": "a script without blanks"}[kind]

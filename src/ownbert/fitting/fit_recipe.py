@@ -10,7 +10,7 @@ from ownbert.settings import setting, validate
 from ownbert.tasks.finetune_recipe import TEXT_TASKS
 from ownbert.train.training_settings import DATA, MODEL, RUN
 
-# A week; what is longer is a mistake of units.
+# One week; larger values are mistakes of units.
 _MOST_MINUTES = 7 * 24 * 60
 
 

@@ -1,4 +1,4 @@
-"""fit.json: what is finished of a run of ``fit``, for the one that continues it."""
+"""fit.json: the state of a ``fit`` run, for resuming it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +19,7 @@ _FORMAT = 1
 _SECONDS = checks.number(0, 1e9)
 _POINT = checks.list_of(checks.number(-1e9, 1e9), least=2, most=2)
 _REQUIRED = {
-    # A name becomes that of a file.
+    # Names become file names.
     "name": checks.one_of(
         *(*VIEWS, "self-trained", "probe", "start", "joined", "network", "ngrams", "student")
     ),
@@ -47,13 +47,13 @@ _KEYS = checks.record(
 
 @dataclass(frozen=True)
 class FitState:
-    """What is finished of a run.
+    """The state of a run.
 
     Args:
-        identity: files and settings, which must be the same when it is continued.
-        seconds: that it has taken.
-        points: of the curve of minutes.
-        candidates: as ``ComparedModel.about`` has them.
+        identity: files and settings that must be the same on resumption.
+        seconds: time spent so far.
+        points: points of the curve over minutes of pretraining.
+        candidates: candidates as returned by ``ComparedModel.about``.
     """
 
     identity: Mapping[str, Any]
@@ -62,15 +62,15 @@ class FitState:
     candidates: Sequence[dict[str, Any]]
 
     def write(self, folder: Path) -> None:
-        """Write it into the folder of the run."""
+        """Write the state into the folder of the run."""
         write_json(folder / STATE, {"format": _FORMAT, **asdict(self)})
 
     @classmethod
     def read(cls, folder: Path) -> "FitState | None":
-        """What an earlier run has written; None if there was none.
+        """The state written by an earlier run; None if there is none.
 
         Raises:
-            InputError: it is damaged.
+            InputError: the file is damaged.
         """
         path = folder / STATE
         if not path.exists():
@@ -84,9 +84,9 @@ class FitState:
 
 
 def saved_scores(path: Path, shapes: Sequence[tuple[int, int]]) -> np.ndarray | None:
-    """The scores in a file; None if it is missing or damaged, or they are of none of the shapes."""
+    """The logits in a file; None if it is missing, damaged, or has none of the shapes."""
     try:
-        # Mapped, so that a header cannot ask for more memory than the file has bytes.
+        # Memory-mapped, so that a header cannot request more memory than the file has bytes.
         scores = np.array(np.lib.format.open_memmap(path, mode="r"))
     except (OSError, ValueError):
         return None

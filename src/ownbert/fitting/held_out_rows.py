@@ -1,4 +1,4 @@
-"""What a folder of ``fit`` keeps of its held-out rows, for answers that may be refused."""
+"""Saves held-out predictions in a ``fit`` folder, for predictions with a reject option."""
 
 from pathlib import Path
 
@@ -13,13 +13,13 @@ from ownbert.views.blending import from_scores
 
 
 def keep_held_out(compared: Comparison, folder: Path, device: str, *, embed: bool = False) -> None:
-    """Write held_out.npz into a finished folder, if its rows have one label each.
+    """Write held_out.npz into a finished folder if the task is single-label.
 
     Args:
-        compared: the candidates with their scores.
-        folder: of the models, with the vectors of the probe where there is one.
-        device: of the models.
-        embed: compute the vectors where there are none, which takes time.
+        compared: the candidates with their logits.
+        folder: folder of the models, with the probe's vectors if there are any.
+        device: device of the models.
+        embed: compute missing vectors, which takes time.
     """
     rows = compared.rows
     if rows.task.name != "classify":

@@ -1,4 +1,4 @@
-"""The labelled rows of ``fit``: their task, and which of them select between models."""
+"""The labelled rows of ``fit``: their task, and their split into folds."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -22,24 +22,24 @@ from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_class
 from ownbert.views.linear_models import Targets
 
-# Rows from which a part is held out once; with fewer, every row is held out from one of the folds.
+# Number of rows from which a single hold-out is used; with fewer, cross-validation.
 _HOLD_OUT_FROM = 1500
 _FOLDS = 5
-_LOOKED_AT = 5_000  # rows, to see the task
+_LOOKED_AT = 5_000  # rows used to detect the task
 
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """Rows, and how models are selected on them.
+    """Labelled rows and their folds for model selection.
 
     Args:
-        task: has learnt the labels.
-        rows: all of them.
-        targets: of all rows.
-        folds: pairs of indices of rows, those to learn from and those held out from these. The
-            held-out ones of all folds are what models are compared on.
-        refit: whether the final models may learn from all rows: there is no dev file.
-        source: what the held-out rows are, for the user.
+        task: task with known labels.
+        rows: all rows.
+        targets: targets of all rows.
+        folds: pairs of (training indices, held-out indices). Models are compared on the held-out
+            rows of all folds.
+        refit: whether final models may be trained on all rows, that is, there is no dev file.
+        source: description of the held-out rows for the user.
     """
 
     task: Task
@@ -56,17 +56,17 @@ class LabelledRows:
 
     @property
     def learnt(self) -> np.ndarray:
-        """The indices of the rows that a single final model learns from."""
+        """Indices of the rows that a single final model is trained on."""
         return np.arange(len(self.rows)) if self.refit else self.folds[0][0]
 
     @property
     def first_fold(self) -> tuple[list[Row], list[Row]]:
-        """The rows that the models of the first fold learn from, and those held out from these."""
+        """The training rows and the held-out rows of the first fold."""
         learn, held = self.folds[0]
         return [self.rows[i] for i in learn], [self.rows[i] for i in held]
 
     def texts(self, indices: np.ndarray | None = None) -> list[tuple[str, ...]]:
-        """The texts of these rows, or of all."""
+        """The texts of all rows, or of those at the indices."""
         chosen = range(len(self.rows)) if indices is None else indices
         return [self.rows[i].texts for i in chosen]
 
@@ -77,16 +77,16 @@ def find_task(
     name: str | None = None,
     label_options: Mapping[str, str | None] = MappingProxyType({}),
 ) -> Task:
-    """The task that a file is for, by its labels.
+    """Detect the task of a file from its labels.
 
     Args:
-        path: of labelled rows.
-        columns: that the user named.
-        name: of the task, if the user gave it.
-        label_options: the settings ``separator`` and ``label_names``, where the user gave them.
+        path: file of labelled rows.
+        columns: columns named by the user.
+        name: name of the task if the user gave one.
+        label_options: the settings ``separator`` and ``label_names`` if the user gave them.
 
     Raises:
-        InputError: the rows are of a task that ``fit`` is not for; the message names its command.
+        InputError: ``fit`` does not support the task; the message names the right command.
     """
     if name is not None:
         found = task_class(name)
@@ -97,13 +97,13 @@ def find_task(
             )
         return found(_settings(found.name, label_options), columns)
     if kind_of(path) == "txt":
-        # A folder and a workbook are refused with their own reason.
+        # Folders and workbooks are rejected with more specific messages.
         next(open_text(Path(str(path))), None)
         raise InputError(
             f"{path} is plain text; fit needs a table of texts and labels (csv, tsv, jsonl, "
             "parquet); for words with tags: ownbert finetune tag"
         )
-    # Several columns have numbers, or 0 and 1 for each label; a name may have a comma too.
+    # Several label columns contain numbers, or 0 and 1; but a single name may contain a comma too.
     if "," in (columns.label or ""):
         names = find_columns(path, COLUMNS["regress"], columns)["label"]
         if len(names) > 1:
@@ -112,7 +112,7 @@ def find_task(
             kind = "multilabel" if bits else "regress"
             return task_class(kind)(_settings(kind, label_options), columns)
     label = find_columns(path, COLUMNS["classify"], columns)["label"]
-    # All of them: a file that is sorted by label shows some of its labels at the end alone.
+    # Read all labels: in a file sorted by label, some occur only at the end.
     cells = [v[0] for _, v in read_values(path, label)]
     found, note = task_of_cells(cells)
     task = task_class(found)(_settings(found, label_options), columns)
@@ -121,7 +121,7 @@ def find_task(
 
 
 def _settings(name: str, label_options: Mapping[str, str | None]) -> TaskSettings:
-    """The settings of a task, with those of how its labels are read."""
+    """The settings of a task, including those for reading labels."""
     uses = task_class(name).uses
     given: dict[str, Any] = {k: v for k, v in label_options.items() if v is not None and k in uses}
     return TaskSettings(name=name, **given)
@@ -135,16 +135,17 @@ def read_labelled(
     seed: int,
     per_label: int | None = None,
 ) -> LabelledRows:
-    """Labelled rows with the folds that models are compared on.
+    """Read labelled rows and split them into folds.
 
-    With a dev file these are its rows. Otherwise a part of the training rows is held out, or, if
-    they are few, each row once; rows that share a text stay on one side.
+    With a dev file, its rows are held out. Otherwise a part of the training rows is held out, or,
+    if there are few rows, they are cross-validated; rows that share a text stay together.
 
     Args:
-        task: learns the labels.
-        train, dev: files.
-        seed: of what is drawn.
-        per_label: how many rows of each label are drawn from ``train``; by default all.
+        task: task; the labels are added to it.
+        train: file of training rows.
+        dev: file of held-out rows.
+        seed: seed of the random splits.
+        per_label: number of rows per label to sample from ``train``; by default all.
 
     Raises:
         InputError: rows or labels cannot be used.
@@ -164,7 +165,7 @@ def read_labelled(
         if len(more) < 2:
             raise InputError(f"{dev} has one row; models are compared on two or more")
         texts = {text for row in more for text in task.fold_keys(row)}
-        # What is in both files is learnt from neither.
+        # Rows that occur in both files are not trained on.
         own = [i for i, row in enumerate(rows) if not texts & set(task.fold_keys(row))]
         if len({str(rows[i].target) for i in own}) < 2:
             raise InputError(f"nearly all rows of {train} are in {dev} too; give other dev rows")

@@ -1,4 +1,4 @@
-"""What minutes of pretraining bring: a linear model on the network as it was at several moments."""
+"""The benefit of more pretraining: linear probes of the network at several checkpoints."""
 
 import contextlib
 import shutil
@@ -15,23 +15,23 @@ from ownbert.fitting.labelled_rows import LabelledRows
 from ownbert.fitting.networks import copy_network
 from ownbert.time_limit import OutOfTime, check_time, time_limit
 
-# Moments that are looked at, and the first of them as a share of the run: before, the network knows
-# little more than word frequencies. A pretraining of fewer minutes has none.
+# Number of checkpoints, and the first one as a share of the run: an earlier network knows little
+# more than word frequencies. Pretraining for fewer minutes has no curve.
 _MOMENTS, _FIRST, _FEWEST_MINUTES = 6, 0.25, 1.0
-# Characters of the rows that are used: a few seconds of the run.
+# Maximum characters of the probed rows, a few seconds of the run.
 _MOST_CHARACTERS = 300_000
-# Of the pretraining's time, for measuring the copies.
+# Share of the pretraining's time for probing the checkpoints.
 _SHARE = 0.06
 
 Points = tuple[tuple[float, float], ...]
 
 
 class Checkpoints:
-    """Copies of a network that is being pretrained: a callback for each time that it is saved.
+    """Copies a network during pretraining; a callback for each time it is saved.
 
     Args:
-        folder: for the copies, one folder each, named after its seconds.
-        minutes: how long the pretraining is going to take.
+        folder: folder for the copies, each in a subfolder named after its seconds.
+        minutes: expected duration of the pretraining.
     """
 
     def __init__(self, folder: Path, minutes: float) -> None:
@@ -51,12 +51,15 @@ class Checkpoints:
 
     @property
     def taken(self) -> bool:
-        """Whether there are copies."""
+        """Whether there are any copies."""
         return any(self.folder.glob("*"))
 
     def measure(self, rows: LabelledRows, metric: str | None = None) -> Points:
-        """Of each copy the minutes and the score of a linear model on its vectors; the copies are
-        removed. It takes a small share of the pretraining's time, and has fewer points for that."""
+        """Score a linear probe of each copy, then remove the copies.
+
+        Returns:
+            (minutes, score) of as many copies as fit in a small share of the pretraining's time.
+        """
         some, points = _some_of(rows), []
         limit = _SHARE * 60 * self.minutes
         with contextlib.suppress(OutOfTime), time_limit(limit):
@@ -72,7 +75,7 @@ class Checkpoints:
 
 
 def _some_of(rows: LabelledRows) -> LabelledRows:
-    """As many of the rows as may be used, in their folds."""
+    """A subset of the rows within the maximum size, in the same folds."""
     order = np.random.default_rng(0).permutation(len(rows.rows))
     sizes = np.cumsum([sum(map(len, rows.rows[i].texts)) for i in order])
     chosen = np.sort(order[: max(2, int(np.searchsorted(sizes, _MOST_CHARACTERS)))])

@@ -1,4 +1,4 @@
-"""``probe``: how good are a network's vectors, with nothing but a linear model on them?"""
+"""``probe``: measures the quality of a network's vectors with a linear model."""
 
 import shutil
 from pathlib import Path
@@ -42,23 +42,25 @@ def probe(
     seed: int = 0,
     overwrite: bool = False,
 ) -> tuple[Scores, str]:
-    """Fit a linear model on the vectors that a network, left as it is, gives texts.
+    """Fit a linear model on the text vectors of a frozen network.
 
-    The vectors are those of ``Embedder``: pooled as the folder says, else the mean over the tokens.
+    The vectors are those of ``Embedder``: pooled as the folder's configuration says, by default the
+    mean over the tokens.
 
     Args:
-        model: the folder of the network.
+        model: folder of the network.
         train: labelled rows: csv, tsv, jsonl or parquet.
-        output: the folder to write, for ``predict`` and ``evaluate``.
-        dev: rows to evaluate on and to choose the penalty by; by default folds of ``train``, or a
-            part of it.
-        task: classify, multilabel or regress; by default seen from the labels.
-        text_column, second_column, label_column: by default found by their usual names.
-        seed: of the folds.
-        overwrite: replace what is in ``output``.
+        output: folder to write, for ``predict`` and ``evaluate``.
+        dev: rows for evaluation and for choosing the penalty; by default held out from ``train``.
+        task: classify, multilabel or regress; by default detected from the labels.
+        text_column: column of the text; by default found by its usual names, as are the next two.
+        second_column: column of the second text of a pair.
+        label_column: column of the label.
+        seed: seed of the folds.
+        overwrite: replace the contents of ``output``.
 
     Returns:
-        The metrics on the held-out rows, and what these are.
+            The metrics on the held-out rows, and a description of these rows.
 
     Raises:
         InputError: files or labels cannot be used.
@@ -99,17 +101,17 @@ def probe_layers(
     task: str | None = None,
     seed: int = 0,
 ) -> tuple[list[Scores], str]:
-    """As ``probe``, for the vectors of each layer: which of them hold what the labels ask for.
+    """Like ``probe``, for each layer: compare how much the layers encode about the labels.
 
-    Each layer has a linear model of its own, with its own penalty; nothing is written.
+    A separate linear model with its own penalty is fitted on each layer; nothing is written.
 
     Args:
-        model, train, dev, task, seed: as of ``probe``.
+        model: see ``probe``, as for ``train``, ``dev``, ``task`` and ``seed``.
         columns: by default found by their usual names.
 
     Returns:
-        The metrics on the held-out rows for each layer, the embeddings first, and what these rows
-        are.
+        The metrics on the held-out rows for each layer, the embeddings first, and a description
+        of these rows.
 
     Raises:
         InputError: files or labels cannot be used.
@@ -137,7 +139,7 @@ def _read(
     columns: ColumnNames,
     seed: int,
 ) -> tuple[Any, LabelledRows]:
-    """The task, and its rows."""
+    """The task and its rows."""
     found = find_task(train, columns, task)
     found.check_modality(describe(model), model)
     return found, read_labelled(found, train, dev, seed=seed)

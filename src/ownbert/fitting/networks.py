@@ -1,4 +1,4 @@
-"""The networks of ``fit``: pretrained on its texts, fine-tuned, and taught by the blend."""
+"""The networks of ``fit``: pretrained, fine-tuned, and distilled from the blend."""
 
 import os
 import shutil
@@ -35,15 +35,15 @@ from ownbert.train.state_files import newest_state, remove_states
 from ownbert.train.watch.callbacks import Callbacks
 from ownbert.train.watch.log import read_log
 
-# The vocabulary of a pretraining on a CPU, by its minutes.
+# Vocabulary size for pretraining on a CPU, by its duration.
 _FEWEST_WORDS, _WORDS_PER_MINUTE = 20_000, 2_500
-# Characters of unlabelled text that are read for each second of pretraining, at most, on a CPU and
-# on a GPU. A core learns from 75,000. The vocabulary of a million takes a second on an idle core,
-# and several on a busy one.
+# Maximum characters of unlabelled text per second of pretraining, on a CPU and on a GPU. A core
+# trains on 75,000. Learning the vocabulary of a million takes one second on an idle core, and
+# several on a busy one.
 _CHARACTERS_PER_SECOND, _CHARACTERS_ON_GPU = 250_000, 1_000_000
-# Characters of a byte of a compressed file, about.
+# Approximate characters per byte of a compressed file.
 _UNPACKED = 4
-# Seconds of a training, at least.
+# Minimum seconds of a training.
 _SHORTEST = 2.0
 
 
@@ -52,22 +52,22 @@ class Corpus:
     """The texts that a network is pretrained on.
 
     Args:
-        files: of the unlabelled text.
-        text_column: of tables.
+        files: files of unlabelled text.
+        text_column: column of the text in tables.
     """
 
     files: Sequence[str]
     text_column: str | None
 
     def texts(self) -> Iterator[str]:
-        """Each document of the unlabelled text in one piece."""
+        """Yield each document of the unlabelled text as one string."""
         if not self.files:
             return
         for document in read_documents(list(self.files), text_column=self.text_column):
             yield " ".join(document.pieces)
 
     def files_up_to(self, characters: int, path: Path) -> list[str | Path]:
-        """The files; if they are larger, one with their first texts, which is written to
+        """The files; if they are larger than the limit, a file with the first texts, written to
         ``path``."""
         sizes = (
             os.path.getsize(name) * (_UNPACKED if name.endswith((".gz", ".parquet")) else 1)
@@ -95,14 +95,19 @@ def pretrain_on(
     seed: int,
     on_save: Callable[[Path, Mapping[str, Any]], object] | None = None,
 ) -> Path:
-    """A network that is pretrained on the unlabelled texts and those of the rows.
+    """Pretrain a network on the unlabelled texts and the texts of the rows.
 
     Args:
-        folder: of everything that is made for it; what is finished there is used again. Once the
-            network is finished no text is left in it.
-        kind: of the text, one of ``ownbert.views.tokens.KINDS``.
-        seconds: for all of it.
-        on_save: called each time that the network is saved.
+        corpus: the unlabelled texts.
+        rows: the labelled rows.
+        folder: folder for all files; finished files are reused. Texts are removed once the network
+            is finished.
+        kind: kind of text, one of ``ownbert.views.tokens.KINDS``.
+        size: size of the network.
+        seconds: total time.
+        device: device to train on.
+        seed: seed of the random generators.
+        on_save: called each time the network is saved.
 
     Returns:
         The folder of the network.
@@ -125,7 +130,7 @@ def pretrain_on(
             learn_vocabulary(paths, network, kind=form, vocab_size=words, **given)
         prepare(paths, store, tokenizer=network, **given)
     left = max(_SHORTEST, seconds - (time.monotonic() - began))
-    with time_limit(left / 2):  # of what precedes the training
+    with time_limit(left / 2):  # for the steps before the training
         pretrain(
             store,
             network,
@@ -139,22 +144,22 @@ def pretrain_on(
             callbacks=Callbacks(on_save=on_save),
         )
     remove_states(network)
-    shutil.rmtree(store, ignore_errors=True)  # it holds the texts, as ids
+    shutil.rmtree(store, ignore_errors=True)  # it contains the tokenised texts
     return network
 
 
 def is_pretrained(folder: Path) -> bool:
-    """Whether ``pretrain_on`` has finished the network of a folder."""
+    """Whether ``pretrain_on`` has finished the network in a folder."""
     network = folder / "network"
     return (network / CONFIG).exists() and newest_state(network) is None
 
 
 def _most_words(seconds: float, device: str) -> int | None:
-    """Words of a vocabulary that pretraining for so long can learn; None: any number.
+    """Maximum vocabulary size for pretraining of a given duration; None means no limit.
 
-    The words that a short pretraining on a CPU hardly sees cost time and memory and gain little.
-    But with 6,000 instead of 20,000 the names that tell 150 articles apart fall into pieces, and
-    the network that the blend teaches lost 8 to 13 points (docs/lab/pretraining.md).
+    Rare words cost time and memory in a short pretraining on a CPU and gain little. But with 6,000
+    instead of 20,000 words the names that distinguish 150 articles are split into pieces, and the
+    distilled network lost 8 to 13 points (docs/lab/pretraining.md).
     """
     if pick_device(device).type != "cpu":
         return None
@@ -174,14 +179,13 @@ def finetune_on(
 ) -> Path:
     """Fine-tune ``base`` on rows, which may have soft targets, and save it in ``folder``.
 
-    All epochs are run, fewer where the seconds do not suffice; no row that models are compared on
-    is looked at.
+    All epochs are run, or fewer if the time does not suffice; held-out rows are not used.
     """
     began, finetuned = time.monotonic(), FinetuneFolder(folder, resume=True)
     if finetuned.finished:
         return folder
     run = finetuning_run(rows, learnt, base, device=device, seed=seed, settings=settings)
-    # By now the rows have been encoded, which takes time too.
+    # Encoding the rows has taken time too.
     left = max(_SHORTEST, seconds - (time.monotonic() - began))
     run.recipe = replace(run.recipe, run=replace(run.recipe.run, max_minutes=left / 60))
     run.train(finetuned, quiet=True)
@@ -197,8 +201,8 @@ def start_on(
     device: str,
     seed: int,
 ) -> bool:
-    """Save ``base`` with a head that is fitted to the rows, and nothing else that has learnt from
-    them, in ``folder``; False if ``finetune_on`` does not start so."""
+    """Save ``base`` in ``folder`` with a head fitted to the rows and an otherwise frozen network;
+    return False if ``finetune_on`` would not start from such a head."""
     run = finetuning_run(rows, learnt, base, device=device, seed=seed)
     if run.starts_linear:
         run.save_start(folder)
@@ -214,12 +218,12 @@ def finetuning_run(
     seed: int,
     settings: dict[str, Any] | None = None,
 ) -> FinetuningRun:
-    """The fine-tuning of ``base`` on rows, which may have soft targets."""
+    """The fine-tuning run of ``base`` on rows, which may have soft targets."""
     task = rows.task
     options: dict[str, Any] = {"model": base, "seed": seed, "device": device, **(settings or {})}
     recipe = resolve(FinetuneRecipe, options=recipe_options(task.name, options))
     own = {name: getattr(recipe.task, name) for name in ("pooling", "ngrams", "mask_rate")}
-    if task.name == "classify":  # the blend has offsets for rare labels
+    if task.name == "classify":  # the blend already corrects for rare labels
         own["class_weights"] = "equal"
     recipe = replace(
         recipe,
@@ -231,7 +235,7 @@ def finetuning_run(
 
 
 def _with_all_labels(rows: LabelledRows, learnt: Sequence[Row]) -> Sequence[Row]:
-    """The rows, one of them with a distribution, so that labels none of them has are known."""
+    """The rows, one of them with a distribution as its target, so that all labels are known."""
     task = rows.task
     if task.name != "classify" or {row.target for row in learnt if isinstance(row.target, str)} == (
         set(task.labels)
@@ -245,11 +249,12 @@ def _with_all_labels(rows: LabelledRows, learnt: Sequence[Row]) -> Sequence[Row]
 def taught_rows(
     rows: LabelledRows, texts: Sequence[tuple[str, ...]], outputs: np.ndarray
 ) -> list[Row]:
-    """The labelled rows that the first fold learns from, and what a teacher says of texts.
+    """The training rows of the first fold, and texts with the teacher's outputs as targets.
 
     Args:
-        texts: N texts without labels.
-        outputs: (N, C) probabilities or numbers.
+        rows: the labelled rows.
+        texts: N unlabelled texts.
+        outputs: (N, C) probabilities or regression values.
     """
     taught = [
         Row(0, text, tuple(map(float, own))) for text, own in zip(texts, outputs, strict=True)
@@ -258,13 +263,13 @@ def taught_rows(
 
 
 def tokens_per_second(folder: Path) -> float:
-    """How fast a network was fine-tuned, by its log."""
+    """Fine-tuning throughput of a network, from its log."""
     found = [row["tokens_per_second"] for row in read_log(folder) if row.get("tokens_per_second")]
     return float(np.median(found)) if found else 1000.0
 
 
 def tokens_per_text(folder: Path) -> float:
-    """Tokens of a training row, on average, by the log of a fine-tuning."""
+    """Mean tokens per training row, from the log of a fine-tuning."""
     rows = [row for row in read_log(folder) if row.get("tokens") and row.get("step")]
     if not rows:
         return 100.0
@@ -278,9 +283,9 @@ def copy_network(source: Path, target: Path) -> None:
 
 
 def calibrate_network(folder: Path, task: Task, factor: float, offsets: np.ndarray) -> None:
-    """Multiply the outputs of the folder's network by a factor, add offsets (C) to them, and write
-    the threshold of the task, so that the network alone has the probabilities and answers that the
-    blend of it alone has."""
+    """Scale the network's outputs by a factor, add offsets (C), and write the task's threshold, so
+    that the network alone has the same probabilities and predictions as a blend with it as the only
+    member."""
     if task.name == "regress":
         return
     description = describe(folder)

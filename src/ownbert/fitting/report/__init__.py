@@ -1,1 +1,1 @@
-"""The report of a comparison: what the numbers are worth and what to do next."""
+"""The report of a comparison: how reliable the numbers are, and what to do next."""

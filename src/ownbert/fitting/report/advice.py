@@ -1,4 +1,4 @@
-"""What the numbers say, in plain language: the headline and what to do next."""
+"""Conclusions from the numbers, in plain language: the headline and the next steps."""
 
 from ownbert.fitting.report.contents import (
     LINEAR,
@@ -10,18 +10,18 @@ from ownbert.fitting.report.contents import (
 from ownbert.fitting.report.drift import APART
 from ownbert.fitting.report.learning_curve import LearningCurve
 
-# Below these a sentence is not worth a reader's time, or a number not a conclusion.
-WORTH_A_GAIN = 0.005  # of the score
+# Thresholds below which a difference is not mentioned, or a number supports no conclusion.
+WORTH_A_GAIN = 0.005  # in the score
 FEW_ROWS = 20  # training rows of a class
 WEAK_F1 = 0.5
-MANY_ERRORS = 0.005  # of the held-out rows
-HARD_TASK = 0.1  # of the held-out rows contradicted: the model is at its limit, not the labels
-LONG_TEXTS = 0.02  # of all texts
-MANY_UNKNOWN = 0.05  # of the labelled texts' tokens
-_NAMED = 3  # classes in one sentence
+MANY_ERRORS = 0.005  # share of the held-out rows
+HARD_TASK = 0.1  # share of held-out rows contradicted: the model is at its limit, not the labels
+LONG_TEXTS = 0.02  # share of all texts
+MANY_UNKNOWN = 0.05  # share of the labelled texts' tokens
+_NAMED = 3  # classes per sentence
 _ORDER = {"do": 0, "note": 1, "fine": 2}
-FAR_BELOW = 0.02  # of the score, a network below the best linear model
-# Metrics of the model in use that are shown beside the one that models were compared by.
+FAR_BELOW = 0.02  # score of a network below the best linear model
+# Metrics of the selected model that are shown beside the selection metric.
 _SHOWN_METRICS = (
     *("accuracy", "macro_f1", "micro_f1", "weighted_f1", "subset_accuracy", "log_loss"),
     *("spearman", "pearson", "mae", "r2"),
@@ -29,15 +29,15 @@ _SHOWN_METRICS = (
 
 
 def headline(report: Report) -> tuple[str, str, str]:
-    """The answer: the model in use and its score, and what is wrong with the folder's network;
-    against the baseline; how far to trust it."""
+    """Three sentences: the selected model with its score and any problem of the folder's network;
+    the comparison with the baseline; how reliable the score is."""
     best, metric = report.winner, metric_name(report.metric)
     first = f"{best.name}: {metric} {best.score:.3f}{_network_problem(report)}"
     return first, _against_baseline(report), _trust(report)
 
 
 def _network_problem(report: Report) -> str:
-    """What is said at once: that the folder has no network, or one that is not worth opening."""
+    """A warning if the folder has no network or a network that is not worth using."""
     network, baseline = report.own_network, report.baseline
     if network is None:
         reasons = [reason for what, reason in report.left_out.items() if "network" in what]
@@ -52,20 +52,19 @@ def _network_problem(report: Report) -> str:
 
 
 def is_far_below(report: Report, network: LeaderboardRow, baseline: LeaderboardRow) -> bool:
-    """Whether a network is worse than the best linear model by more than chance explains."""
+    """Whether a network is worse than the best linear model by more than chance."""
     return report.gain(baseline, network) > max(FAR_BELOW, 2 * (network.spread or 0.0))
 
 
 def other_metrics(report: Report) -> list[tuple[str, str]]:
-    """Names and values of the metrics of the model in use, beside the one that models were compared
-    by."""
+    """Names and values of the selected model's metrics other than the selection metric."""
     values = {} if report.scores is None else report.scores.values
     shown = (name for name in _SHOWN_METRICS if name in values and name != report.metric)
     return [(metric_name(name), f"{values[name]:.3f}") for name in shown]
 
 
 def metric_name(metric: str) -> str:
-    """A metric as it is written in a sentence."""
+    """The name of a metric within a sentence."""
     names = {
         "macro_f1": "macro F1",
         "micro_f1": "micro F1",
@@ -77,13 +76,13 @@ def metric_name(metric: str) -> str:
 
 
 def share_contradicted(report: Report) -> float:
-    """The share of the held-out rows that are likely label errors, 0 if their number is unknown."""
+    """The share of held-out rows that are likely label errors; 0 if unknown."""
     rows = report.held_out or len(report.texts)
     return len(report.label_errors) / rows if rows else 0.0
 
 
 def give_advice(report: Report) -> tuple[Advice, ...]:
-    """Everything that the numbers of a report give reason for, what to do first."""
+    """All advice that the numbers support, the most important first."""
     advice = [
         *_no_network(report),
         *_linear_is_enough(report),

@@ -1,4 +1,4 @@
-"""Whether probabilities mean what they say, and the temperature that makes them."""
+"""Calibration: reliability of probabilities, and temperature scaling."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,20 +7,21 @@ import numpy as np
 
 from ownbert.errors import InputError
 
-# Temperatures beyond these only come from a handful of rows.
+# Temperatures beyond these bounds only come from a handful of rows.
 _LOWEST, _HIGHEST = 0.1, 10.0
-# Log probabilities are no lower: a probability of exactly 0 would be an infinite loss.
+# Lower bound of log-probabilities: a probability of exactly 0 would have an infinite loss.
 _FLOOR = -100.0
-_DRAWS = 200  # of rows, for the error that chance alone brings
+_DRAWS = 200  # bootstrap samples for the error of calibrated probabilities
 
 
 @dataclass(frozen=True)
 class ReliabilityCurve:
-    """Confidence and accuracy of the predictions in bins of equal width.
+    """Confidence and accuracy of predictions in bins of equal width.
 
     Args:
-        confidence, accuracy: (bins) means, nan in empty bins.
-        count: (bins) predictions.
+        confidence: (bins) mean confidence, NaN in empty bins.
+        accuracy: (bins) mean accuracy, NaN in empty bins.
+        count: (bins) number of predictions.
     """
 
     confidence: np.ndarray
@@ -37,16 +38,16 @@ class ReliabilityCurve:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How far probabilities can be taken at their word.
+    """Calibration error before and after temperature scaling.
 
     Args:
-        temperature: what divides the log probabilities.
+        temperature: divisor of the log-probabilities.
         error: expected calibration error.
-        error_after: the error with the temperature, each half of the rows with that of the other
-            half.
-        by_chance: the error that 95 in 100 samples of this size stay below if the probabilities are
-            perfect.
-        before, after: the curves without the temperature and with it.
+        error_after: expected calibration error after scaling, by 2-fold cross-fitting.
+        by_chance: 95th percentile of the error of perfectly calibrated probabilities, for the
+            same number of rows.
+        before: reliability curve without the temperature.
+        after: reliability curve with the temperature.
     """
 
     temperature: float
@@ -58,20 +59,20 @@ class Calibration:
 
     @property
     def helps(self) -> bool:
-        """Whether the error is smaller with the temperature."""
+        """Whether the temperature reduces the error."""
         return self.error_after < self.error
 
 
 def fit_temperature(log_probabilities: np.ndarray, targets: np.ndarray) -> float:
-    """The temperature that makes held-out log probabilities most likely.
+    """Find the temperature that maximises the likelihood of held-out rows.
 
     Args:
-        log_probabilities: (N, C) of rows that were not trained on; logits do as well.
+        log_probabilities: (N, C) log-probabilities or logits of rows that were not trained on.
         targets: (N) indices of the true classes.
 
     Returns:
-        What to divide the log probabilities by (then normalise again), between 0.1 and 10. Above 1:
-        the model is too confident.
+        The divisor of the log-probabilities (normalise again afterwards), between 0.1 and 10; above
+        1, the model is overconfident.
 
     Raises:
         InputError: there are no rows, or shapes or indices do not fit.
@@ -95,13 +96,13 @@ def fit_temperature(log_probabilities: np.ndarray, targets: np.ndarray) -> float
 def reliability_curve(
     probabilities: np.ndarray, targets: np.ndarray, bins: int = 10
 ) -> ReliabilityCurve:
-    """Confidence against accuracy.
+    """Compute accuracy as a function of confidence.
 
     Args:
-        probabilities: (N, C). With one label per row only the largest of a row counts.
-        targets: (N) indices of the true classes; or (N, C) of 0 and 1 for several labels per row,
-            where each probability is one prediction.
-        bins: of equal width, from 0 to 1.
+        probabilities: (N, C). In single-label tasks only the largest of each row counts.
+        targets: (N) indices of the true classes; or (N, C) of 0 and 1 for multi-label tasks, in
+            which each probability is one prediction.
+        bins: number of bins of equal width from 0 to 1.
     """
     if bins < 1:
         raise InputError(f"a reliability curve needs at least 1 bin, not {bins}")
@@ -114,19 +115,19 @@ def reliability_curve(
 
 
 def calibrate(log_probabilities: np.ndarray, targets: np.ndarray, bins: int = 10) -> Calibration:
-    """Temperature and calibration error before and after, of held-out rows.
+    """Fit the temperature on held-out rows, and compute the calibration error before and after.
 
     Args:
         log_probabilities: (N, C), N at least 2.
         targets: (N) indices of the true classes.
-        bins: of the reliability curves.
+        bins: number of bins of the reliability curves.
     """
     scores, targets = _checked(log_probabilities, targets)
     if len(targets) < 2:
         raise InputError("calibration needs at least 2 held-out rows")
     scores = np.maximum(scores, _FLOOR)
     probabilities = np.exp(_normalised(scores))
-    # The temperature of one half is judged by the other, or it would be judged by its own rows.
+    # Cross-fitting: each half is evaluated with the temperature of the other half.
     after, halves = np.empty_like(scores), np.arange(len(targets)) % 2
     for half in (0, 1):
         own, other = halves == half, halves != half

@@ -1,4 +1,4 @@
-"""The charts of the page, as SVG."""
+"""The charts of the HTML report, as SVG."""
 
 import html
 import math
@@ -11,12 +11,12 @@ from ownbert.fitting.report.learning_curve import LearningCurve
 from ownbert.language import translated
 
 _WIDTH, _HEIGHT = 400, 250
-_FEW = 5  # rows of a bin
+_FEW = 5  # rows per bin
 _LEFT, _RIGHT, _TOP, _BOTTOM = 42, 20, 22, 42
 
 
 class _Axes:
-    """Places of a chart by value."""
+    """Maps values to coordinates of a chart."""
 
     def __init__(self, x: tuple[float, float], y: tuple[float, float], *, log: bool = False):
         self.log, self.y = log, y
@@ -70,7 +70,7 @@ def curve_chart(curve: LearningCurve, metric: str) -> str:
     for one in curve.further:
         parts.append(_dot(axes.across(one.at), axes.up(one.score), "hollow"))
     last = -math.inf
-    for x in sorted(set(ends)):  # those that have room
+    for x in sorted(set(ends)):  # skip labels that would overlap
         if axes.across(x) - last > 44:
             last = axes.across(x)
             parts.append(_label(last, _HEIGHT - 24, _short(x), "middle"))
@@ -80,7 +80,7 @@ def curve_chart(curve: LearningCurve, metric: str) -> str:
 
 
 def reliability_chart(calibration: Calibration) -> str:
-    """Accuracy by confidence, before and after the temperature; the diagonal is perfect."""
+    """Accuracy by confidence, before and after temperature scaling; the diagonal is perfect."""
     axes = _Axes((0.0, 1.0), (0.0, 1.0))
     parts = [axes.grid(1)]
     for x in (0, 0.2, 0.4, 0.6, 0.8, 1):
@@ -102,7 +102,7 @@ def reliability_chart(calibration: Calibration) -> str:
 
 
 def risk_chart(risk: Sequence[tuple[float, float]]) -> str:
-    """The share of wrong answers by the share of texts that are answered, the surest first."""
+    """Error rate by coverage: the share of texts that are answered, the most confident first."""
     shares, errors = zip(*risk, strict=True)
     axes = _Axes((0.0, 1.0), (0.0, max(0.01, *errors)))
     parts = [axes.grid(2 if max(errors) > 0.05 else 3)]
@@ -117,13 +117,13 @@ def risk_chart(risk: Sequence[tuple[float, float]]) -> str:
 
 
 def _reliability_line(axes: _Axes, curve: ReliabilityCurve, kind: str) -> str:
-    used = curve.count >= _FEW  # a line through bins of one or two rows would be noise
+    used = curve.count >= _FEW  # bins of one or two rows are noise
     points = axes.line(curve.confidence[used].tolist(), curve.accuracy[used].tolist())
     return f'<polyline class="{kind}" points="{points}"/>'
 
 
 def score_bar(row: LeaderboardRow, low: float, high: float) -> str:
-    """A score as a dot with two standard deviations to both sides, between ``low`` and ``high``."""
+    """A score as a dot with two standard deviations on both sides, between ``low`` and ``high``."""
 
     def across(score: float) -> float:
         return 6 + 128 * (score - low) / ((high - low) or 1)
@@ -141,7 +141,7 @@ def score_bar(row: LeaderboardRow, low: float, high: float) -> str:
 
 
 def length_chart(drift: Drift) -> str:
-    """Lengths of labelled and unlabelled texts: 5 to 95%, the middle half and the median."""
+    """Lengths of labelled and unlabelled texts: percentiles 5 to 95, quartiles and median."""
     values = [max(1.0, v) for v in (*drift.lengths, *drift.unlabelled_lengths)]
     low, most = math.log(min(values)), math.log(max(values))
     parts = []

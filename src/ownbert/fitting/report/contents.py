@@ -1,4 +1,4 @@
-"""What a report holds: plain data, from which page and text are made."""
+"""The data of a report, which the HTML page and the text are generated from."""
 
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +14,8 @@ from ownbert.fitting.report.learning_curve import LearningCurve
 from ownbert.fitting.report.typical import RatedRow
 from ownbert.tasks.metrics import Scores
 
-LINEAR, BLEND = "linear", "blend"  # the kinds of the baseline and of the best of all
-# Characters that would move, hide or reorder what stands around a text.
+LINEAR, BLEND = "linear", "blend"  # kinds of leaderboard rows
+# Unicode categories that move, hide or reorder surrounding text.
 _UNSAFE = {"Cc", "Cs", "Zl", "Zp"}
 _DIRECTIONS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C}
 
@@ -25,15 +25,15 @@ class LeaderboardRow:
     """A model that was compared.
 
     Args:
-        name: of the model.
+        name: name of the model.
         kind: linear, self-trained, network, blend or distilled.
-        score: mean on held-out rows, or nan if none is left to measure it on.
-        spread: standard deviation of that mean, for example from a bootstrap over rows.
-        test_score: on rows that chose nothing.
-        seconds: of training.
+        score: mean on held-out rows; NaN if there are none.
+        spread: standard deviation of the mean, for example from a bootstrap over rows.
+        test_score: score on rows not used for selection.
+        seconds: training time.
         size: bytes on disk.
-        texts_per_second: in use.
-        weight: its share in the blend.
+        texts_per_second: inference throughput.
+        weight: weight in the blend.
     """
 
     name: str
@@ -48,7 +48,7 @@ class LeaderboardRow:
 
     @property
     def measured(self) -> bool:
-        """Whether there are rows that the model was not trained on, so that it has a score."""
+        """Whether the model has a score on held-out rows."""
         return not np.isnan(self.score)
 
 
@@ -57,8 +57,9 @@ class Margin:
     """By how much one model is better than another on the same rows.
 
     Args:
-        mean: of the difference.
-        low, high: the interval of 90 in 100 samples of rows.
+        mean: mean difference.
+        low: lower end of the 90% interval over samples of rows.
+        high: upper end of the interval.
     """
 
     mean: float
@@ -68,12 +69,12 @@ class Margin:
 
 @dataclass(frozen=True)
 class Advice:
-    """One thing to know or do.
+    """A finding or recommendation.
 
     Args:
         kind: do (something to gain), note (good to know) or fine (nothing to do).
-        sentence: for the user.
-        figure: the number that it rests on.
+        sentence: text for the user.
+        figure: number that supports it.
     """
 
     kind: str
@@ -83,36 +84,39 @@ class Advice:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that the page and the text show; a section without data is left out.
+    """The data of the HTML page and the text; sections without data are left out.
 
     Args:
         task: classify, multilabel or regress.
         metric: name of the score.
-        leaderboard: in any order, at least one row.
+        leaderboard: rows in any order, at least one.
         lower: whether lower scores are better.
-        best: name of the row that answers new rows; by default the best score.
-        network: name of the row of the network that Transformers loads from the folder; "" if there
-            is none.
-        left_out: what was not fitted or measured, and why.
-        margin: of the best over the best linear model.
-        held_out: number of rows that scores are of.
-        scores: of the best model on held-out rows, with scores per label and confusion matrix.
-        labels: (C) names that indices refer to.
+        best: name of the selected model's row; by default the row with the best score.
+        network: name of the row of the network that Transformers loads from the folder; "" if
+            there is none.
+        left_out: reasons for what was not fitted or measured, by name.
+        margin: lead of the selected model over the best linear model.
+        held_out: number of held-out rows.
+        scores: metrics of the selected model on held-out rows, with scores per label and confusion
+            matrix.
+        labels: (C) label names.
         train_counts: (C) training rows per label.
-        learning_curve: the score by rows.
-        minutes_curve: the score by minutes.
-        calibration: of the best model.
-        label_errors: likely ones.
-        hardest, typical: rows.
-        texts: of the held-out rows, which ``row`` of label errors, hardest and typical rows refers
-            to.
-        places: of these rows for a reader ("train.csv, line 7"); by default their numbers.
-        drift: how texts with and without labels differ.
-        long_share: share of texts that have more than max_tokens tokens, which the model cuts.
-        max_tokens: of a text.
+        learning_curve: score by number of rows.
+        minutes_curve: score by minutes of pretraining.
+        calibration: calibration of the selected model.
+        label_errors: likely label errors.
+        hardest: held-out rows with the largest errors.
+        typical: held-out rows with the most confident predictions.
+        texts: texts of the held-out rows, indexed by ``row`` of label errors, hardest and typical
+            rows.
+        places: locations of these rows for readers ("train.csv, line 7"); by default row numbers.
+        drift: differences between labelled and unlabelled texts.
+        long_share: share of texts with more than ``max_tokens`` tokens, which are truncated.
+        max_tokens: maximum tokens per text.
         test_rows: number of test rows.
-        learnt_from_test: how many of them have texts that were learnt from.
-        data, settings: facts by name, shown as they are.
+        learnt_from_test: number of test rows whose texts are also in the training data.
+        data: facts on the data by name, shown as they are.
+        settings: settings by name, shown as they are.
         advice: what to do next.
     """
 
@@ -151,17 +155,17 @@ class Report:
 
     @property
     def ranked(self) -> list[LeaderboardRow]:
-        """The leaderboard, the best score first; models without a score last."""
+        """The leaderboard, best score first; models without a score last."""
         return sorted(self.leaderboard, key=lambda row: -self.worth(row))
 
     def worth(self, row: LeaderboardRow) -> float:
-        """The score of a row, negative where lower ones are better."""
+        """The score of a row, negated where lower is better."""
         if not row.measured:
             return -np.inf
         return -row.score if self.lower else row.score
 
     def gain(self, row: LeaderboardRow, other: LeaderboardRow) -> float:
-        """By how much a row is better than another one."""
+        """By how much a row is better than another row."""
         return self.worth(row) - self.worth(other)
 
     @property
@@ -171,7 +175,7 @@ class Report:
 
     @property
     def winner(self) -> LeaderboardRow:
-        """The row of the model that was chosen."""
+        """The row of the selected model."""
         ranked = self.ranked
         return next((row for row in ranked if row.name == self.best), ranked[0])
 
@@ -185,11 +189,11 @@ class Report:
         return str(self.texts[row]) if row < len(self.texts) else ""
 
     def place_of(self, row: int) -> str:
-        """Where a reader finds a held-out row."""
+        """Where to find a held-out row."""
         return str(self.places[row]) if row < len(self.places) else f"row {row + 1}"
 
     def answer(self, value: float) -> str:
-        """A label's name, or the value of a regression."""
+        """The name of a label, or the value of a regression."""
         if self.task == "regress":
             return f"{value:.3g}"
         return self.labels[int(value)] if int(value) < len(self.labels) else str(int(value))
@@ -203,13 +207,15 @@ def bootstrap_margin(
     draws: int = 1000,
     seed: int = 0,
 ) -> Margin:
-    """The margin of one model over another by a paired bootstrap over rows.
+    """The margin of one model over another, by a paired bootstrap over rows.
 
     Args:
-        score: of (targets, predictions), higher is better.
-        targets, best, baseline: (N, ...) of the same held-out rows.
-        draws: samples of N rows, with replacement.
-        seed: of the samples.
+        score: function of (targets, predictions); higher is better.
+        targets: (N, ...) targets of the held-out rows.
+        best: (N, ...) predictions of one model for the same rows.
+        baseline: (N, ...) predictions of the other model.
+        draws: number of samples of N rows, with replacement.
+        seed: seed of the random generator.
 
     Source: Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3.
     """
@@ -225,7 +231,7 @@ def bootstrap_margin(
 
 
 def cleaned(text: str, most: int) -> str:
-    """A text on one line: at most ``most`` characters, none of which control a terminal or page."""
+    """A text on one line: at most ``most`` characters, without control characters."""
     start = text[: 4 * most]
     safe = (
         " " if ord(c) in _DIRECTIONS or unicodedata.category(c) in _UNSAFE else c for c in start
@@ -237,5 +243,5 @@ def cleaned(text: str, most: int) -> str:
 
 
 def shown_spread(spread: float | None) -> float | None:
-    """A spread with three digits; None where it is not known, or nothing of it would be shown."""
+    """A standard deviation rounded to three digits; None if unknown or rounded to zero."""
     return None if spread is None or spread < 0.0005 else spread

@@ -1,4 +1,4 @@
-"""How labelled and unlabelled texts differ: lengths, words, and whether they can be told apart."""
+"""Differences between labelled and unlabelled texts: lengths, words, separability."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ import numpy as np
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _FOLDS = 5
-_MOST_TEXTS = 20_000  # on each side; more change no figure
-_FEWEST_TEXTS = 20  # on each side for a figure of separability
-_PRIOR = 1000.0  # tokens that the prior counts as
+_MOST_TEXTS = 20_000  # per side; more do not change the figures
+_FEWEST_TEXTS = 20  # per side, for measuring separability
+_PRIOR = 1000.0  # pseudo-count of the prior, in tokens
 _SMOOTHING = 0.5
-# Separability below which texts are of one kind, and from which they are of different kinds.
+# Separability below which texts are of the same kind, and above which they are of different kinds.
 SAME, APART = 0.65, 0.9
 
 
@@ -19,8 +19,10 @@ SAME, APART = 0.65, 0.9
 class DriftToken:
     """A token that is more frequent on one side.
 
-    score: standard deviations of the log odds ratio, above 0 if the labelled texts have more.
-    labelled, unlabelled: shares of all tokens.
+    Args:
+        score: z-score of the log odds ratio, positive if more frequent in labelled texts.
+        labelled: share of all tokens of the labelled texts.
+        unlabelled: share of all tokens of the unlabelled texts.
     """
 
     token: str
@@ -31,16 +33,17 @@ class DriftToken:
 
 @dataclass(frozen=True)
 class Drift:
-    """Labelled against unlabelled texts.
+    """Differences between labelled and unlabelled texts.
 
     Args:
-        lengths, unlabelled_lengths: tokens of a text at ``QUANTILES``.
-        unknown: share of the labelled texts' tokens that no unlabelled text has.
-        unlabelled_unknown: the other way round.
-        tokens: those that differ most, from the labelled texts' own to the unlabelled texts' own.
-        separability: AUC of a naive Bayes score, .5 if the texts cannot be told apart; None with
-            too few.
-        summary: in words.
+        lengths: tokens per labelled text at ``QUANTILES``.
+        unlabelled_lengths: the same of unlabelled texts.
+        unknown: share of the labelled texts' tokens that occur in no unlabelled text.
+        unlabelled_unknown: share of the unlabelled texts' tokens that occur in no labelled text.
+        tokens: the most different tokens, ordered by score, labelled side first.
+        separability: AUC of a naive Bayes score, 0.5 if the texts are indistinguishable; None
+            with too few texts.
+        summary: description in words.
     """
 
     lengths: tuple[float, ...]
@@ -62,9 +65,10 @@ def compare_texts(
     """Compare the tokens of labelled and unlabelled texts.
 
     Args:
-        labelled, unlabelled: the tokens of each text. Of very many texts a sample is compared.
-        most_tokens: how many of the tokens that differ most are returned, half for each side.
-        seed: of the sample and of the folds.
+        labelled: tokens of each labelled text; large sets are sampled.
+        unlabelled: tokens of each unlabelled text, likewise.
+        most_tokens: number of most different tokens to return, half for each side.
+        seed: seed of the sample and the folds.
 
     Source: Monroe, Colaresi and Quinn 2008, "Fightin' Words", section 3.5.1 (log odds with an
         informative Dirichlet prior, equations 15, 16, 19 to 22).
@@ -90,7 +94,7 @@ def compare_texts(
         for own in (lengths[owner == 0], lengths[owner == 1])
     ]
     scores = _log_odds(counts)
-    # A token of one text alone tells about that text, not about its side.
+    # A token that occurs in a single text says nothing about its side.
     size = max(1, len(ids))
     pairs = np.sort(document * size + tokens)
     in_texts = _count(pairs[np.diff(pairs, prepend=-1) > 0] % size, len(ids))
@@ -125,7 +129,7 @@ def _count(tokens: np.ndarray, size: int) -> np.ndarray:
 
 
 def _log_odds(counts: np.ndarray) -> np.ndarray:
-    """(V) standardised log odds ratios of (2, V) counts; the prior is the distribution of both."""
+    """(V) z-scores of log odds ratios of counts (2, V); the prior is the pooled distribution."""
     both = counts.sum(0)
     prior = _PRIOR * both / max(1.0, both.sum())
     own = counts + prior
@@ -142,14 +146,14 @@ def _separability(
     size: int,
     rng: np.random.Generator,
 ) -> float | None:
-    """AUC of the mean log likelihood ratios of texts, from the counts of the other folds."""
+    """AUC of texts' mean log-likelihood ratios, each from the counts of the other folds."""
     from scipy.stats import rankdata
 
     used = lengths > 0
     if min(used[owner == 0].sum(), used[owner == 1].sum()) < _FEWEST_TEXTS:
         return None
     fold = np.empty(len(owner), dtype=int)
-    for side in (0, 1):  # as many of each side in every fold
+    for side in (0, 1):  # stratified folds
         places = np.flatnonzero(owner == side)
         fold[rng.permutation(places)] = np.arange(len(places)) % _FOLDS
     scores = np.zeros(len(owner))
@@ -162,8 +166,8 @@ def _separability(
         inside = ~trained
         ratios = (rates[0] - rates[1])[tokens[inside]]
         scores += np.bincount(document[inside], ratios, len(owner))
-    # Means, not sums: lengths are compared on their own. Texts are compared within their fold only,
-    # because the scores of two models are not on one scale.
+    # Means, not sums: lengths are compared separately. Texts are compared within their fold only,
+    # because scores of different models have different scales.
     wins, pairs = 0.0, 0
     for held_out in range(_FOLDS):
         inside = used & (fold == held_out)

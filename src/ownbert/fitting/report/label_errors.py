@@ -6,19 +6,20 @@ import numpy as np
 
 from ownbert.errors import InputError
 
-# Below so many rows a class's mean is one row's noise; the mean of all rows is put in its stead.
+# Minimum rows for a class's own threshold; classes with fewer use the mean of all rows.
 _FEW = 5
 
 
 @dataclass(frozen=True)
 class LabelError:
-    """A row with a label that the held-out model contradicts.
+    """A row whose label contradicts the held-out prediction.
 
     Args:
-        row: its index.
-        given, suggested: indices of classes.
-        score: the normalised margin, the suggested label's probability less that of the given one,
-            0 to 1.
+        row: index of the row.
+        given: index of the given label.
+        suggested: index of the predicted label.
+        score: normalised margin, the probability of the suggested label minus that of the given
+            label, 0 to 1.
     """
 
     row: int
@@ -28,10 +29,10 @@ class LabelError:
 
 
 def find_label_errors(probabilities: np.ndarray, labels: np.ndarray) -> list[LabelError]:
-    """Rows off the diagonal of the confident joint, the largest margin first.
+    """Find rows off the diagonal of the confident joint, the largest margin first.
 
     Args:
-        probabilities: (N, C), each row's from a model that did not train on it.
+        probabilities: (N, C) out-of-sample probabilities.
         labels: (N) indices of the given classes.
 
     Raises:
@@ -49,12 +50,12 @@ def find_label_errors(probabilities: np.ndarray, labels: np.ndarray) -> list[Lab
 
 
 def _confident_classes(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """(N) the most probable of the classes whose thresholds a row reaches, -1 without any."""
+    """(N) the most probable class among those whose threshold a row exceeds, or -1."""
     size = probabilities.shape[1]
     own = probabilities[np.arange(len(labels)), labels]
     count = np.bincount(labels, minlength=size)
     thresholds = np.bincount(labels, own, size) / np.maximum(1, count)
-    # The mean of several rows, so that one hard row of a rare class does not let all others in.
+    # Pooled mean, so that one hard row of a rare class does not lower its threshold for all rows.
     few = count < _FEW
     thresholds[few] = np.maximum(thresholds[few], own.mean() if len(own) else 1.0)
     reached = np.where(probabilities >= thresholds, probabilities, -1.0)

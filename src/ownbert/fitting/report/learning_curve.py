@@ -1,4 +1,4 @@
-"""What more rows, or more minutes, would bring: a power law through the scores so far."""
+"""The expected gain from more rows or more minutes: a power law fitted to the scores."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,18 +10,23 @@ from ownbert.errors import InputError
 _DRAWS = 1000
 _EXPONENTS = np.linspace(0.05, 2.0, 40)
 _INTERVAL = (0.05, 0.95)
-# A gain is known if its interval is no wider than this, or than half of the rise so far, and if the
-# scores' own error is a third of that at most.
+# A gain is reported if its interval is no wider than this or half of the rise so far, and if the
+# standard error of the scores is at most a third of that.
 _WIDEST = 0.02
-_FEWEST = 4  # points: a curve of three parameters passes through any three
+_FEWEST = 4  # points: a curve with three parameters fits any three
 _SHOWN = 40  # points of the fitted curve
 
 
 @dataclass(frozen=True)
 class Extrapolation:
-    """The expected score at ``at`` rows (or minutes), with the interval of 90 in 100 fits.
+    """The expected score at ``at`` rows (or minutes), with a 90% interval.
 
-    gain, gain_low, gain_high: the same for what is gained over the last point.
+    Args:
+        at: number of rows or minutes.
+        score: expected score.
+        low: lower end of the interval.
+        high: upper end of the interval.
+        gain: expected gain over the last point; ``gain_low`` and ``gain_high`` are its interval.
     """
 
     at: float
@@ -35,16 +40,17 @@ class Extrapolation:
 
 @dataclass(frozen=True)
 class LearningCurve:
-    """Scores by rows (or minutes) and what follows from them.
+    """Scores by rows (or minutes), with a fitted power law.
 
     Args:
         unit: "rows" or "minutes".
-        at, scores: (P) places and mean scores.
-        limit, slope, exponent: of ``score = limit - slope at^-exponent``, None if there are too few
-            points.
-        fitted: (4, 40) places, scores, low and high ends of the interval.
-        further: at multiples of the last place.
-        reason: why the gain cannot be known; "" if it is known.
+        at: (P) numbers of rows or minutes.
+        scores: (P) mean scores.
+        limit: parameter of ``score = limit - slope at^-exponent``, None if there are too few
+            points, like ``slope`` and ``exponent``.
+        fitted: (4, 40) places, scores, lower and upper ends of the interval.
+        further: extrapolations to multiples of the last place.
+        reason: why the gain is unknown; "" if it is known.
     """
 
     unit: str
@@ -59,7 +65,7 @@ class LearningCurve:
 
     @property
     def known(self) -> bool:
-        """Whether the numbers allow an answer."""
+        """Whether the gain is known."""
         return not self.reason
 
 
@@ -73,17 +79,17 @@ def fit_learning_curve(
 ) -> LearningCurve:
     """Fit ``score = a - b n^-c`` and extrapolate it.
 
-    The uncertainty is a parametric bootstrap: scores are drawn anew around the fitted curve, with
-    the standard deviation of all draws around it; that deviation is itself drawn, because a few
-    scores know it badly.
+    The uncertainty comes from a parametric bootstrap: scores are resampled around the fitted curve
+    with the residual standard deviation, which is itself sampled because a few scores estimate it
+    poorly.
 
     Args:
-        points: of (rows, score, further draws of the score at as many rows); or (minutes, score) of
+        points: (rows, score, further draws of the score with as many rows); or (minutes, score) of
             the checkpoints of one training.
         unit: "rows" or "minutes".
-        multiples: of the last place, where to extrapolate to.
-        bounds: between which scores can lie.
-        seed: of the bootstrap.
+        multiples: multiples of the last place to extrapolate to.
+        bounds: lower and upper bound of scores.
+        seed: seed of the bootstrap.
 
     Raises:
         InputError: a point without a score, or a value that is not a finite number.
@@ -139,13 +145,13 @@ def fit_learning_curve(
 def _summarised(
     points: Iterable[Sequence[float]],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """Places, mean scores and numbers of draws; the sum of the draws' squared deviations."""
+    """Places, mean scores, numbers of draws, and the sum of squared deviations of the draws."""
     scores: dict[float, list[float]] = {}
     for point in points:
         place, *draws = (float(value) for value in point)
         if not draws or not np.isfinite([place, *draws]).all():
             raise InputError(f"a point of a learning curve needs a place and scores, not {point}")
-        if place > 0:  # a power law has no value at 0
+        if place > 0:  # a power law is undefined at 0
             scores.setdefault(place, []).extend(draws)
     at = np.asarray(sorted(scores))
     means = np.asarray([np.mean(scores[place]) for place in at])
@@ -157,10 +163,13 @@ def _summarised(
 def _fit(
     basis: np.ndarray, scores: np.ndarray, weights: np.ndarray, highest: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Limit, slope and exponent, each (draws), by weighted least squares.
+    """Fit limit, slope and exponent, each (draws), by weighted least squares.
 
-    For one exponent the curve is a straight line in ``n^-c``; the exponent is chosen from a grid.
-    basis: (P, exponents). scores: (draws, P).
+    For a fixed exponent the curve is a straight line in ``n^-c``; the exponent is chosen on a grid.
+
+    Args:
+        basis: (P, exponents).
+        scores: (draws, P).
     """
     x, y, w = basis.T[None], scores[:, None], weights
     x_mean, y_mean = (x * w).sum(-1, keepdims=True), (y * w).sum(-1, keepdims=True)

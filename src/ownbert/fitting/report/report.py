@@ -1,4 +1,4 @@
-"""A report as text, as JSON, and as the files of a folder."""
+"""Writes a report as text, as JSON, and as the files of a folder."""
 
 import dataclasses
 import math
@@ -18,20 +18,20 @@ from ownbert.language import translated
 from ownbert.tasks.metrics import Scores
 
 _WIDTH = 100
-_FEWEST = 12  # characters of a name
-_MOST_ROWS = 30  # of a table
+_FEWEST = 12  # minimum characters of a name
+_MOST_ROWS = 30  # rows per table
 SHOWN_TEXT = 500  # characters
 _SENTENCE = 400
-# Columns that are left out where a name would be cut, the first of these first.
+# Columns to drop when names would be truncated, in this order.
 _DROPPED = ("size", "texts/s", "training")
-_ROW_TEXTS = ("texts", "places")  # of all held-out rows; those that are shown have them
+_ROW_TEXTS = ("texts", "places")  # omitted: shown rows contain them
 
 
 def write_report(report: Report, folder: str | os.PathLike[str]) -> None:
     """Write report.html, report.txt and report.json into a folder, all of them or none.
 
     Raises:
-        InputError: the folder cannot be made or written into.
+            InputError: the folder cannot be created or written.
     """
     contents = as_page(report), as_text(report), as_json(report)
     target = make_folder(folder)
@@ -70,7 +70,7 @@ def as_text(report: Report) -> str:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """The report as values that JSON can hold; numbers that are none are null, texts are cut."""
+    """The report as JSON values; non-finite numbers become null, texts are truncated."""
     names = [field.name for field in dataclasses.fields(report)]
     values = {name: _plain(getattr(report, name)) for name in names if name not in _ROW_TEXTS}
     for key in ("label_errors", "hardest", "typical"):
@@ -102,7 +102,7 @@ def _print_section(console: Any, section: Section) -> None:
         section = _narrowed(section, console.width)
         shown = section.rows[:_MOST_ROWS]
         widths = [max(map(cell_len, own)) for own in zip(section.columns, *shown, strict=True)]
-        # The first names may lose their ends where there is no room, figures may not.
+        # The leading names may be truncated to fit the console, figures may not.
         excess = sum(widths) + 2 * len(widths) - console.width
         widths[0] = max(_FEWEST, widths[0] - max(0, excess))
         for place, (name, width) in enumerate(zip(section.columns, widths, strict=True)):
@@ -118,7 +118,7 @@ def _print_section(console: Any, section: Section) -> None:
 
 
 def _narrowed(section: Section, width: int) -> Section:
-    """The section without the last of its less important columns, where names would be cut."""
+    """The section without its least important columns if names would be truncated."""
     from rich.cells import cell_len
 
     for name in map(translated, _DROPPED):
@@ -150,5 +150,5 @@ def _plain(value: Any) -> Any:
 
 
 def _plain_text(value: Any) -> str:
-    """Characters that UTF-8 cannot hold, halves of surrogate pairs, become question marks."""
+    """Replace characters that UTF-8 cannot encode (lone surrogates) by question marks."""
     return str(value).encode("utf-8", "replace").decode("utf-8")

@@ -1,6 +1,6 @@
-"""A report as one page for a browser: self-contained, nothing is fetched.
+"""A report as a self-contained HTML page.
 
-Only the script of the page may run: the policy in its head names its hash.
+A content security policy with the script's hash blocks all other scripts.
 """
 
 import base64
@@ -19,8 +19,8 @@ from ownbert.fitting.report.contents import Report, cleaned
 from ownbert.fitting.report.sections import LARGEST_MATRIX, Section, sections
 from ownbert.language import translated, translated_page
 
-_FIRST_TEXTS = 8  # texts of a section that are shown unfolded
-_OPEN_ROWS = 12  # rows of a table, likewise
+_FIRST_TEXTS = 8  # texts of a section shown initially
+_OPEN_ROWS = 12  # rows of a table shown initially
 _SENTENCE = 400
 _TASKS = {"classify": "one label per text", "multilabel": "several labels per text"}
 _KINDS = {"do": "Do", "note": "Note", "fine": "Fine"}
@@ -47,7 +47,7 @@ def as_page(report: Report) -> str:
 
 
 def _part(name: str, *values: Any) -> str:
-    """A part of the page, by a macro of parts.html, which escapes its values."""
+    """Render a macro of parts.html, which escapes its values."""
     return str(getattr(_parts(), name)(*values))
 
 
@@ -61,12 +61,13 @@ def _parts() -> Any:
 
 
 def framed(kind: str, headline: str, lead: str, keys: Sequence[tuple[str, str]], main: str) -> str:
-    """A page with our style and a script that sorts its tables.
+    """A page with the report's style and a script that sorts tables.
 
     Args:
-        kind, headline: of the report, escaped.
-        lead: HTML that follows them.
-        keys: of the sections that are linked, with their titles.
+        kind: kind of the report, escaped.
+        headline: headline of the report, escaped.
+        lead: HTML below the headline.
+        keys: keys and titles of the linked sections.
         main: HTML of the sections.
     """
     script = _resource("page.js")
@@ -88,7 +89,7 @@ def _resource(name: str) -> str:
 
 
 def _figures(report: Report) -> str:
-    """The few numbers to remember."""
+    """The key figures."""
     best, baseline = report.winner, report.baseline
     found = [(f"{best.score:.3f}", metric_name(report.metric))]
     if baseline is not None and baseline is not best:
@@ -105,7 +106,7 @@ def _figures(report: Report) -> str:
 
 
 def figures(found: Sequence[tuple[str, str]]) -> str:
-    """Values in large letters, each with its name."""
+    """Large values with their names."""
     return _part("figures", found)
 
 
@@ -121,7 +122,12 @@ def _section(report: Report, section: Section) -> str:
 
 
 def table(section: Section, bars: list[str] | None = None) -> str:
-    """A table; a long one scrolls. bars: charts that follow the names of the rows."""
+    """A table; a long one scrolls.
+
+    Args:
+        section: section to show.
+        bars: charts placed after the row names.
+    """
     return _part("table", section, bars, section.key == "classes", _OPEN_ROWS)
 
 
@@ -135,12 +141,12 @@ def _score_bars(report: Report) -> list[str]:
 
 
 def text_list(section: Section) -> str:
-    """Rows with a text: the text, and above it what is known about it."""
+    """Rows with a text, each below a line of facts about it."""
     return _part("text_list", section, _FIRST_TEXTS)
 
 
 def _token_lists(report: Report) -> str:
-    """Tokens by the side that has more of them, with how many times as many."""
+    """Tokens by the side where they are more frequent, with the ratio."""
     lists: dict[str, list[tuple[str, str, str]]] = {
         "more in labelled texts": [],
         "more in unlabelled texts": [],
@@ -156,12 +162,12 @@ def _token_lists(report: Report) -> str:
 
 
 def _matrix(report: Report) -> str:
-    """The confusion matrix as a table of shaded cells; of many labels only the pairs are shown."""
+    """The confusion matrix as shaded cells; with many labels only the most confused pairs."""
     scores = report.scores
     if scores is None or scores.confusion is None or len(scores.labels) > LARGEST_MATRIX:
         return ""
     names = [cleaned(score.label, 24) for score in scores.labels]
-    # Square roots, so that small shares stay visible.
+    # Square roots keep small shares visible.
     heat = np.sqrt(scores.confusion / np.maximum(1, scores.confusion.sum(1, keepdims=True)))
     return _part("matrix", names, scores.confusion.tolist(), heat.tolist())
 

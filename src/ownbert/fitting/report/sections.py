@@ -1,4 +1,4 @@
-"""A report as sections of sentences and tables, which page and text have in common."""
+"""A report as sections of sentences and tables, shared by the HTML page and the text."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -12,12 +12,12 @@ from ownbert.fitting.report.learning_curve import LearningCurve
 from ownbert.fitting.report.typical import RatedRow
 from ownbert.language import translated
 
-LARGEST_MATRIX = 20  # classes; of more only the most confused pairs are shown
+LARGEST_MATRIX = 20  # classes; above, only the most confused pairs are shown
 _PAIRS = 10
 _POINTS = 6
 _TEXT, _NAME = 320, 40  # characters
-_MOST_ROWS = 50  # of texts
-TEXT = "text"  # the column that holds one
+_MOST_ROWS = 50  # rows with texts
+TEXT = "text"  # name of the text column
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Section:
     """A table under a title.
 
     Args:
-        key: of the section.
-        title: of the table.
-        lead: a sentence above it.
-        columns: names.
-        rows: cells as they are shown, safe and short.
-        names: how many of the first columns are words, not numbers.
+        key: identifier of the section.
+        title: title of the table.
+        lead: sentence above the table.
+        columns: column names.
+        rows: cells as shown, escaped and truncated.
+        names: number of leading columns that contain words rather than numbers.
     """
 
     key: str
@@ -42,7 +42,7 @@ class Section:
 
     @property
     def has_texts(self) -> bool:
-        """Whether the last column holds texts."""
+        """Whether the last column contains texts."""
         return self.columns[-1:] in ((TEXT,), (translated(TEXT),))
 
 
@@ -177,7 +177,7 @@ def _curve(key: str, title: str, report: Report, curve: LearningCurve | None) ->
         (place.format(x), f"{score:.3f}", "", "")
         for x, score in zip(curve.at, curve.scores, strict=True)
     ]
-    if len(rows) > _POINTS:  # of many checkpoints some
+    if len(rows) > _POINTS:  # show a subset of many checkpoints
         rows = [rows[i] for i in np.linspace(0, len(rows) - 1, _POINTS).astype(int)]
     for one in curve.further:
         gain = f"{one.gain:+.3f} ({one.gain_low:+.3f} to {one.gain_high:+.3f})"
@@ -296,7 +296,7 @@ def _drift_tokens(report: Report) -> Section | None:
 
 def _facts(key: str, title: str, facts: Mapping[str, object]) -> Section | None:
     shown = {name: cleaned(_plain(value), _TEXT) for name, value in facts.items()}
-    if key == "data":  # settings are named as in the recipe
+    if key == "data":  # settings keep their recipe names
         shown = {translated(name): translated(value) for name, value in shown.items()}
     rows = tuple((_name(name), value) for name, value in shown.items())
     return Section(key, title, "", ("", ""), rows, 2) if rows else None

@@ -1,4 +1,4 @@
-"""The rows that a model finds hardest, and those it is surest of."""
+"""The hardest and the most confidently predicted rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class RatedRow:
-    """A held-out row and what the model makes of it.
+    """A held-out row and its prediction.
 
     Args:
-        row: its index.
-        true, predicted: indices of classes, or values of a regression.
-        score: the probability of the true class, or the absolute error.
+        row: index of the row.
+        true: index of the true class, or the true value.
+        predicted: index of the predicted class, or the predicted value.
+        score: probability of the true class, or absolute error.
     """
 
     row: int
@@ -23,12 +24,12 @@ class RatedRow:
 
 
 def hardest_rows(probabilities: np.ndarray, targets: np.ndarray, count: int = 10) -> list[RatedRow]:
-    """Held-out rows with the lowest probabilities of their true classes, the lowest first.
+    """Held-out rows with the lowest probabilities of their true classes, lowest first.
 
     Args:
         probabilities: (N, C).
         targets: (N) indices of the true classes.
-        count: how many.
+            count: number of rows.
     """
     return _rated(probabilities, targets, lambda own: np.argsort(own, kind="stable")[:count])
 
@@ -41,7 +42,7 @@ def typical_rows(
     Args:
         probabilities: (N, C).
         targets: (N) indices of the true classes.
-        per_class: how many of each class.
+            per_class: number of rows per class.
     """
     targets = np.asarray(targets, dtype=int)
 
@@ -53,11 +54,12 @@ def typical_rows(
 
 
 def largest_errors(predictions: np.ndarray, targets: np.ndarray, count: int = 10) -> list[RatedRow]:
-    """Rows of a regression with the largest absolute errors, the largest first.
+    """Rows of a regression with the largest absolute errors, largest first.
 
     Args:
-        predictions, targets: (N) values.
-        count: how many.
+            predictions: (N) predicted values.
+            targets: (N) true values.
+            count: number of rows.
     """
     predictions, targets = np.asarray(predictions, float), np.asarray(targets, float)
     errors = np.abs(predictions - targets)
