@@ -1,1 +1,1 @@
-"""Using trained models: predictions, embeddings and filled masks."""
+"""Inference with trained models: predictions, embeddings and filled masks."""

@@ -1,4 +1,4 @@
-"""What users of other libraries look for on a ``Predictor``, and what is here instead."""
+"""Names from other libraries that users try on a ``Predictor``, with the name to use instead."""
 
 INSTEAD = {
     **dict.fromkeys(("explain", "explain_words"), "take ownbert.explain(folder, texts)"),

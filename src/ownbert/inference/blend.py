@@ -1,4 +1,4 @@
-"""blend.json: which models a folder of ``ownbert fit`` has, and the weight of each."""
+"""blend.json: the models of a ``fit`` folder and their weights."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -16,9 +16,9 @@ from ownbert.tasks.task import KEY, Task, restored_task
 
 _FORMAT = 1
 KINDS = ("network", "linear", "frozen")
-# Those that are fitted are 10 at most.
+# Fitted weights are at most 10.
 _MOST_WEIGHT = 1e3
-# Those that are fitted are logarithms of frequencies.
+# Fitted offsets are log frequencies.
 _MOST_OFFSET = 1e3
 _KEYS_OF_FILE = record(
     {
@@ -45,10 +45,10 @@ class BlendMember:
     """A model of a blend.
 
     Args:
-        name: of the model.
+        name: name of the model.
         kind: network, linear or frozen.
-        folders: relative to that of the blend; the scores of several are averaged.
-        weight: of its scores.
+        folders: model folders relative to the blend's folder; their logits are averaged.
+        weight: weight of the logits.
     """
 
     name: str
@@ -59,13 +59,13 @@ class BlendMember:
 
 @dataclass(frozen=True)
 class Blend:
-    """The models whose scores are added.
+    """Models whose weighted logits are added.
 
     Args:
-        members: at least one.
-        labels: those of the task.
-        values: what the task saves of itself, as in config.json.
-        offsets: one number per label, or per number of a regression, that is added to the scores.
+        members: at least one model.
+        labels: labels of the task.
+        values: the task's settings, as in config.json.
+        offsets: (C) offsets added to the logits, one per label or regression value.
     """
 
     members: tuple[BlendMember, ...]
@@ -74,7 +74,11 @@ class Blend:
     offsets: tuple[float, ...]
 
     def task(self, columns: ColumnNames | None = None) -> Task:
-        """The task that the rows are answered for. columns: named by the user."""
+        """The task of the blend.
+
+        Args:
+            columns: columns named by the user.
+        """
         saved = self.values[KEY]
         name = saved["name"]
         if name not in TEXT_TASKS:
@@ -87,7 +91,7 @@ class Blend:
         return task
 
     def write(self, folder: Path) -> None:
-        """Write it into a folder."""
+        """Write the blend into a folder."""
         members = [asdict(member) for member in self.members]
         about = {"format": _FORMAT, "labels": list(self.labels), "offsets": self.offsets}
         about |= self.values
@@ -95,7 +99,7 @@ class Blend:
 
     @classmethod
     def read(cls, folder: Path) -> "Blend":
-        """Read what ``write`` wrote.
+        """Read the blend written by ``write``.
 
         Raises:
             InputError: the file is damaged or of another version, or a model is missing.
@@ -116,7 +120,7 @@ class Blend:
             )
             labels = tuple(map(str, found["labels"]))
             values = {KEY: dict(found[KEY])}
-            # Folders of earlier versions have none.
+            # Folders of earlier versions have no offsets.
             offsets = tuple(map(float, found.get("offsets") or [0.0] * len(labels)))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path} is damaged: {error!r}") from None

@@ -1,4 +1,4 @@
-"""What computes a folder's answers: one value for the device, the precision and the engine."""
+"""Device, precision and engine of inference as one value."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -13,17 +13,17 @@ _NOTE = "bfloat16, as the model card allows; --precision float32 gives the last 
 
 @dataclass(frozen=True)
 class Compute:
-    """How a folder is used.
+    """How a folder's models are run.
 
     Args:
         device: auto, cpu or cuda.
-        precision: float32, bfloat16 or auto; None: as the folder says (``settled``). With float32
-            an answer does not depend on the other rows of the batch.
+        precision: float32, bfloat16 or auto; None: the folder decides (``settled``). In float32 a
+            prediction does not depend on the other rows of the batch.
         engine: torch, onnx, openvino or auto (``choose_engine``).
-        network: of a folder of ``fit``, only its network.
-        packed: whether torch's models are copies whose matrices are packed for speed, which have no
-            gradients.
-        note: for the user, where the folder has chosen the precision.
+        network: use only the network of a ``fit`` folder.
+        packed: whether torch runs copies of the models with packed matrices, which are faster but
+            have no gradients.
+        note: note for the user if the folder has decided the precision.
     """
 
     device: str = "auto"
@@ -36,24 +36,24 @@ class Compute:
     def settled(
         self, networks: Sequence[Description], what: Collection[str] = (ANSWERS, VECTORS)
     ) -> "Compute":
-        """The same with a precision, where none is named.
+        """The same with a precision, if there is none.
 
-        That is bfloat16 on a CPU that multiplies it natively, if each of the networks whose answers
-        are put together says that it agrees with float32; else float32.
+        The precision is bfloat16 on a CPU with native bfloat16 multiplication if all networks of
+        the blend or ensemble were found to agree with float32, and float32 otherwise.
 
         Args:
-            networks: that compute.
-            what: must agree.
+            networks: descriptions of the networks.
+            what: outputs that must agree.
 
         Raises:
-            InputError: the device is not known.
+            InputError: unknown device.
         """
         if self.precision is not None:
             return self
         if (
             self.engine in (None, TORCH)
             and networks
-            # First what costs nothing: exported files are used without torch.
+            # The cheapest check first: exported files are run without torch.
             and all(claims(each.values, what) for each in networks)
             and pick_device(self.device).type == "cpu"
             and pick_precision(AUTO, "cpu") == "bfloat16"

@@ -1,9 +1,9 @@
-"""Engines: what computes a model's outputs from a file that ``ownbert export`` wrote.
+"""Inference engines for files written by ``ownbert export``.
 
-An exported folder is used with the engine that it was written for. An ordinary model folder may
-have such files beside its weights, where sentence-transformers has them too (``onnx/model.onnx``,
-``openvino/openvino_model.xml``); a checksum tells whether they are of these weights. Nothing here
-needs torch.
+An exported folder is used with the engine that it was exported for. An ordinary model folder may
+contain exported files in the places of sentence-transformers (``onnx/model.onnx``,
+``openvino/openvino_model.xml``); a checksum verifies that they match the weights. This module does
+not need torch.
 """
 
 import importlib.util
@@ -24,7 +24,7 @@ from ownbert.files import inside, read_json
 from ownbert.inference.compute import AUTO, TORCH, Compute
 
 PARITY = "parity.json"
-# Runs an exported file: arrays by the names of its inputs to arrays by the names of its outputs.
+# Runs an exported file: maps input arrays by name to output arrays by name.
 Engine = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 _CHECKSUM = record({"bytes": whole(0, 1 << 62), "crc32": whole(0, 1 << 32)})
@@ -41,18 +41,19 @@ _PARITY = record(
 
 
 class MissingOutput(InputError):
-    """A file has not the outputs that are needed: it is of a model with another head."""
+    """A file lacks the required outputs: it was exported from a model with another head."""
 
 
 @dataclass(frozen=True)
 class EngineKind:
-    """A program that runs exported files.
+    """An engine for exported files.
 
     Args:
-        package: with it.
-        folder, file: where the file stands beside a model's weights.
-        data: what belongs to it; the second name is that of other programs.
-        open: the engine of a file.
+        package: Python package of the engine.
+        folder: folder of the file, relative to the model folder.
+        file: name of the file.
+        data: companion data files; the second name is the one used by other programs.
+        open: opens a file.
     """
 
     package: str
@@ -63,12 +64,12 @@ class EngineKind:
 
     @property
     def installed(self) -> bool:
-        """Whether the package is there."""
+        """Whether the package is installed."""
         return importlib.util.find_spec(self.package) is not None
 
 
 def open_onnx(path: Path) -> Engine:
-    """The engine of an ONNX file, by onnxruntime."""
+    """Open an ONNX file with onnxruntime."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -86,10 +87,10 @@ def open_onnx(path: Path) -> Engine:
 
 
 def open_openvino(path: Path) -> Engine:
-    """The engine of OpenVINO's files, in float32 on every processor."""
+    """Open an OpenVINO model in float32 on every processor."""
     import openvino
 
-    # On some processors it computes in bfloat16 unless it is told not to.
+    # On some processors OpenVINO defaults to bfloat16.
     options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
     if threads := _threads():
         options["INFERENCE_NUM_THREADS"] = threads
@@ -98,7 +99,7 @@ def open_openvino(path: Path) -> Engine:
     request, turn = compiled.create_infer_request(), threading.Lock()
 
     def engine(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        with turn:  # The next call writes over these outputs.
+        with turn:  # The next call overwrites these outputs.
             found = request.infer(dict(inputs), share_inputs=True, share_outputs=True)
             return {name: np.array(found[i]) for i, name in enumerate(names)}
 
@@ -106,12 +107,12 @@ def open_openvino(path: Path) -> Engine:
 
 
 def _threads() -> int | None:
-    """The number of threads that the environment names, as torch reads it."""
+    """The number of threads from the environment, read as torch does."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdecimal() and 1 <= int(given) <= 1024 else None
 
 
-# The fastest for a single query first.
+# Fastest for a single query first.
 KINDS = {
     "openvino": EngineKind(
         "openvino", "openvino", "openvino_model.xml", ("openvino_model.bin",), open_openvino
@@ -121,18 +122,18 @@ KINDS = {
     ),
 }
 ENGINES = (AUTO, TORCH, "onnx", "openvino")
-# Devices and precisions that leave the choice to an engine.
+# Devices and precisions that permit an exported file.
 _CPU, _FLOAT32 = ("auto", "cpu"), ("float32", "auto")
 
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """A file that ``ownbert export`` wrote.
+    """A file written by ``ownbert export``.
 
     Args:
-        engine: which runs it.
-        path: of the file.
-        folder: with parity.json, and crf.json where tags are decoded together.
+        engine: engine that runs the file.
+        path: path of the file.
+        folder: folder with parity.json and, for tags decoded jointly, crf.json.
     """
 
     engine: str
@@ -140,10 +141,10 @@ class ExportedFile:
     folder: Path
 
     def open(self) -> Engine:
-        """The engine, ready to run.
+        """Open the file.
 
         Raises:
-            InputError: its package is missing, or the file is damaged.
+                InputError: the engine's package is missing, or the file is damaged.
         """
         require_engine(self.engine)
         try:
@@ -156,19 +157,19 @@ class ExportedFile:
 
 
 def first_line(error: Exception) -> str:
-    """The reason that an engine gives, which may be of many lines."""
+    """The first line of an engine's error, which may be long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return in_short(lines[-1] if lines else type(error).__name__)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What computes a folder's outputs.
+    """The engines chosen for a folder.
 
     Args:
-        exported: the file; None for torch alone.
-        packed: whether torch computes too: all, or what is more than a few short texts.
-        note: what was chosen by ``auto``, and why.
+        exported: exported file; None to use torch only.
+        packed: whether torch is used: for everything, or for more than a few short texts.
+        note: the choice made by ``auto``, and the reason.
     """
 
     exported: ExportedFile | None = None
@@ -177,7 +178,7 @@ class Choice:
 
     @property
     def name(self) -> str:
-        """The engines' names."""
+        """The names of the engines."""
         if self.exported is None:
             return TORCH
         return f"{self.exported.engine} and {TORCH}" if self.packed else self.exported.engine
@@ -186,19 +187,19 @@ class Choice:
 def choose_engine(
     description: Description, compute: Compute, outputs: Sequence[str] = ()
 ) -> Choice:
-    """What computes the outputs of a model folder.
+    """Choose the engine for a model folder.
 
     Args:
-        description: of the folder of a model, or of one that ``ownbert export`` wrote.
-        compute: its engine is one of ``ENGINES``; by default torch, and of an exported folder its
-            own. With auto single queries are computed by the fastest engine that is installed and
-            has a file there, and all else by torch. Engines have the CPU and float32 only.
-        outputs: that the file must have.
+        description: a model folder or a folder written by ``ownbert export``.
+        compute: its engine is one of ``ENGINES``; by default torch, or the engine of an exported
+            folder. With auto, single queries use the fastest installed engine that has a file
+            there, and everything else uses torch. Exported files run on the CPU in float32 only.
+        outputs: outputs that the file must have.
 
     Raises:
-        MissingOutput: the file is of a model with another head.
-        InputError: the engine is not known or not installed, or there is no such file, or it is
-            damaged or of other weights.
+        MissingOutput: the file was exported from a model with another head.
+        InputError: the engine is unknown or not installed, or its file is missing, damaged or has
+            other weights.
     """
     folder, engine = description.folder, compute.engine
     assert folder is not None
@@ -224,7 +225,7 @@ def choose_engine(
 
 
 def require_engine(engine: str) -> None:
-    """Raises ``InputError`` where the package of an engine is missing."""
+    """Raise ``InputError`` if the package of an engine is missing."""
     if not KINDS[engine].installed:
         raise InputError(
             f"the engine {engine} needs {KINDS[engine].package}, which is missing: "
@@ -244,15 +245,15 @@ def _require_cpu(engine: str, compute: Compute) -> None:
 
 
 def exported_folder(folder: Path, outputs: Sequence[str] = ()) -> ExportedFile | None:
-    """The file of a folder that ``ownbert export`` wrote; None of an ordinary model folder.
+    """The exported file of a folder; None for an ordinary model folder.
 
     Args:
-        folder: of either kind.
-        outputs: that the file must have.
+        folder: a folder of either kind.
+        outputs: outputs that the file must have.
 
     Raises:
-        MissingOutput: it lacks one of them.
-        InputError: it is damaged, or for no engine.
+        MissingOutput: an output is missing.
+        InputError: the folder is damaged, or names no known engine.
     """
     if weights_form(folder) is not None or not (folder / PARITY).is_file():
         return None
@@ -273,8 +274,7 @@ def _read_parity(folder: Path) -> dict[str, Any]:
 def _file(
     folder: Path, engine: str, described: Mapping[str, Any], outputs: Sequence[str]
 ) -> ExportedFile:
-    """The file that parity.json describes, if it has these outputs and the size that it was written
-    with."""
+    """The file described by parity.json; its outputs and size are checked."""
     path = inside(folder, described["file"], folder / PARITY)
     if not path.is_file():
         raise InputError(f"no such file: {path}, which {folder / PARITY} names")
@@ -292,7 +292,7 @@ def _file(
 
 
 def missing_output(path: Path, name: str, known: Iterable[str]) -> MissingOutput:
-    """The error of a file that has not the output that is needed, but others."""
+    """The error for a file that lacks the required output."""
     return MissingOutput(
         f"{path} has no output {name}, only {', '.join(known)}; it is of a model with another head"
     )
@@ -301,7 +301,7 @@ def missing_output(path: Path, name: str, known: Iterable[str]) -> MissingOutput
 def _beside(
     folder: Path, description: Description, engine: str, outputs: Sequence[str]
 ) -> ExportedFile:
-    """The file for an engine beside the weights of a model folder."""
+    """The file for an engine in an ordinary model folder."""
     if description.config.image is not None:
         raise InputError(f"{folder} reads images, which only torch computes; leave --engine out")
     if description.decoder is not None:
@@ -335,7 +335,7 @@ def _beside(
 def _automatic(
     folder: Path, description: Description, compute: Compute, outputs: Sequence[str]
 ) -> Choice:
-    """The fastest engine for single queries, and torch for the rest."""
+    """The fastest engine for single queries, and torch for everything else."""
     if compute.device not in _CPU or compute.precision not in _FLOAT32:
         return Choice(note="engine: torch, for this device and precision")
     problems = []

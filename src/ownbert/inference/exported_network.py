@@ -1,4 +1,4 @@
-"""The network of an exported file: packed rows in and out, padded for the engine alone.
+"""Runs an exported file on packed rows; sequences are padded only for the engine.
 
 T tokens, B sequences, S longest sequence of a group, D hidden.
 """
@@ -21,36 +21,36 @@ from ownbert.tasks.forward.network import RowNetwork
 
 CRF = "crf.json"
 HIDDEN, LOGITS = "last_hidden_state", "logits"
-# Of a model for masked words and for pairs of sentences.
+# Output of models with heads for masked words and for sentence pairs.
 MASKS_OF_BOTH = "prediction_logits"
-# Outputs of a head, and whether they have a row for each token or one for each sequence.
+# Outputs of each head, and whether they have one row per token rather than per sequence.
 _OUTPUTS: Mapping[str, tuple[tuple[str, ...], bool]] = {
     "classification": ((LOGITS,), False),
     "choice": ((LOGITS,), False),
     "tokens": ((LOGITS,), True),
     "span": (("start_logits", "end_logits"), True),
 }
-# A group of sequences is padded to its longest one. Padding may be this share of its places, and a
-# few places anyway, which cost less than another call.
+# Sequences are grouped by length and padded to the longest of the group. Padding may be this share
+# of the group's positions, or a few positions, which cost less than another call.
 _PADDING, _FEW_PLACES = 0.1, 16
-# Places of a group: more do not fit into a processor's cache.
+# Maximum positions of a group, limited by the processor's cache.
 _MOST_PLACES = 4096
-# Tokens up to which an engine is faster on several texts than packed batches of torch; on one text
-# it always is (docs/deployment.md).
+# Maximum tokens for which an engine is faster on several texts than packed batches of torch; on a
+# single text it always is (docs/deployment.md).
 FEW_TOKENS = 48
-# What engines have computed in this process: the numbers of tokens and of places that are padding.
+# Totals of this process: tokens and padding positions run by engines.
 PLACES = Counter(tokens=0, padding=0)
 _CRF = record(dict.fromkeys(("transitions", "start_transitions", "end_transitions"), anything))
 
 
 class ExportedNetwork:
-    """An exported file as a ``RowNetwork``, and as the encoder of an ``Embedder``.
+    """An exported file as a ``RowNetwork`` and as the encoder of an ``Embedder``.
 
     Args:
-        exported: the file.
-        config: of the model.
-        pooling: of a head for embeddings, whose file has the vectors of tokens: mean, first or max.
-        masks: the output with the scores of all tokens of the vocabulary.
+        exported: the exported file.
+        config: configuration of the model.
+        pooling: mean, first or max; for embedding heads, whose files output token vectors.
+        masks: name of the output with logits of the whole vocabulary.
 
     Raises:
         InputError: the file is damaged, or the engine is missing.
@@ -67,7 +67,7 @@ class ExportedNetwork:
         self._run = exported.open()
 
     def __getstate__(self) -> dict[str, Any]:
-        # What an engine has opened cannot be pickled or copied: the file is opened again.
+        # Engine sessions cannot be pickled or copied; the file is opened again.
         return {name: value for name, value in self.__dict__.items() if name != "_run"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ class ExportedNetwork:
 
     @cached_property
     def crf(self) -> Any:
-        """As of a ``RowNetwork``."""
+        """See ``RowNetwork``."""
         path = self.exported.folder / CRF
         if not path.is_file():
             return None
@@ -93,7 +93,7 @@ class ExportedNetwork:
         return SimpleNamespace(**arrays)
 
     def logits(self, examples: Sequence[Example], head: str) -> np.ndarray:
-        """As of a ``RowNetwork``."""
+        """See ``RowNetwork``."""
         ids, types = _sequences(examples)
         if head == "embedding":
             return self._pooled(ids, types, self.pooling)
@@ -103,7 +103,7 @@ class ExportedNetwork:
     def likeliest(
         self, examples: Sequence[Example], known: np.ndarray, top: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As of ``PackedMasks``; the file gives the scores of all tokens, not of masks alone."""
+        """See ``PackedMasks``; the file computes logits for all tokens, not only for masks."""
         scores = self._masked_scores(examples)
         shares = np.exp(scores - scores.max(1, keepdims=True))
         shares = shares[:, known] / shares.sum(1, keepdims=True)
@@ -113,7 +113,7 @@ class ExportedNetwork:
         return np.take_along_axis(shares, best, 1), known[best]
 
     def surprisals(self, examples: Sequence[Example]) -> np.ndarray:
-        """As of ``PackedMasks``."""
+        """See ``PackedMasks``."""
         scores = self._masked_scores(examples)
         scores -= scores.max(1, keepdims=True)
         ids = np.concatenate([np.asarray(e.masked_ids) for e in examples])
@@ -128,11 +128,11 @@ class ExportedNetwork:
     def vectors(
         self, ids: Sequence[np.ndarray], pooling: str, precision: str | None = None
     ) -> np.ndarray:
-        """One vector per sequence of ids: (B, D), in float32 whatever the precision."""
+        """Vectors (B, D) of sequences of ids, always in float32."""
         return self._pooled(ids, None, pooling)
 
     def token_vectors(self, ids: Sequence[np.ndarray]) -> np.ndarray:
-        """The vectors of all tokens, end to end: (T, D)."""
+        """The concatenated token vectors of all sequences: (T, D)."""
         return self._packed(ids, None, (HIDDEN,), per_token=True)
 
     def _pooled(
@@ -159,11 +159,12 @@ class ExportedNetwork:
         choices: bool = False,
         rows: Sequence[Any] | None = None,
     ) -> np.ndarray:
-        """Outputs of sequences, end to end: (T, ...) or (B, ...); several are columns.
+        """Concatenated outputs of sequences: (T, ...) or (B, ...); several outputs become columns.
 
-        rows: of each sequence the tokens whose outputs are wanted; by default all.
+        Args:
+            rows: for each sequence, the tokens whose outputs are wanted; by default all.
         """
-        if len(ids) == 1 and not choices:  # A single query is worth a shorter way.
+        if len(ids) == 1 and not choices:  # Fast path for a single query.
             row = np.asarray(ids[0], np.int64)[None]
             inputs = {"input_ids": row, "attention_mask": np.ones_like(row)}
             if self.config.type_vocab_size > 1:
@@ -187,7 +188,7 @@ class ExportedNetwork:
                 inputs["attention_mask"][row, : len(own)] = 1
                 if types is not None and "token_type_ids" in inputs:
                     inputs["token_type_ids"][row, : len(own)] = types[index]
-            if choices:  # All as choices of one question: the graph compares nothing.
+            if choices:  # The graph scores choices independently.
                 inputs = {name: x[None] for name, x in inputs.items()}
             out = self._outputs(inputs, names, shape if per_token else shape[:1])
             for row, index in enumerate(chosen):
@@ -200,7 +201,7 @@ class ExportedNetwork:
     def _outputs(
         self, inputs: Mapping[str, np.ndarray], names: Sequence[str], shape: tuple[int, ...]
     ) -> np.ndarray:
-        """(*shape, ...) numbers of the file; several outputs are columns."""
+        """The file's outputs (*shape, ...); several outputs become columns."""
         path = self.exported.path
         mask = inputs["attention_mask"]
         tokens = int(mask.sum())
@@ -215,7 +216,7 @@ class ExportedNetwork:
             raise missing_output(path, missing[0], found)
         arrays = [np.asarray(found[name], np.float32) for name in names]
         if names == (LOGITS,) and len(shape) == 1 and arrays[0].shape == (1, *shape):
-            arrays = [arrays[0].T]  # of choices
+            arrays = [arrays[0].T]  # multiple choice
         if any(x.shape[: len(shape)] != shape for x in arrays):
             raise InputError(f"{path} gives outputs of another shape; write it again")
         out = arrays[0] if len(arrays) == 1 else np.stack(arrays, -1)
@@ -225,15 +226,16 @@ class ExportedNetwork:
 
 
 def outputs_of(head: str) -> tuple[str, ...]:
-    """The outputs that a file has for a head of a task; none are known of other heads."""
+    """The exported outputs of a task's head; empty for other heads."""
     return (HIDDEN,) if head == "embedding" else _OUTPUTS.get(head, ((), False))[0]
 
 
 def groups_by_length(lengths: np.ndarray) -> Iterator[np.ndarray]:
-    """Indices of sequences of similar lengths, the shortest first, each group with little padding.
+    """Yield groups of indices of sequences with similar lengths, shortest first, with little
+    padding.
 
     Args:
-        lengths: (B).
+        lengths: (B) sequence lengths.
     """
     order = np.argsort(lengths, kind="stable")
     start = tokens = 0
@@ -249,7 +251,7 @@ def groups_by_length(lengths: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _sequences(examples: Sequence[Example]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The ids and the types of all sequences of rows."""
+    """The ids and the token types of all sequences of rows."""
     ids: list[np.ndarray] = []
     types: list[np.ndarray] = []
     for example in examples:
@@ -264,12 +266,13 @@ def _sequences(examples: Sequence[Example]) -> tuple[list[np.ndarray], list[np.n
 
 
 class RoutedNetwork:
-    """One text or few tokens by an engine, more by the packed model, which is loaded when it is
-    first needed.
+    """Uses an engine for single texts or few tokens, and the packed model for the rest.
+
+    The packed model is loaded on first use.
 
     Args:
-        small: the network of an exported file.
-        make: the packed network.
+        small: network of an exported file.
+        make: loads the packed network.
     """
 
     def __init__(self, small: ExportedNetwork, make: Callable[[], Any]) -> None:
@@ -281,37 +284,37 @@ class RoutedNetwork:
 
     @property
     def crf(self) -> Any:
-        """As of a ``RowNetwork``."""
+        """See ``RowNetwork``."""
         return self._small.crf
 
     def logits(self, examples: Sequence[Example], head: str) -> np.ndarray:
-        """As of a ``RowNetwork``."""
+        """See ``RowNetwork``."""
         network: RowNetwork = self._for([len(e.token_ids) for e in examples])
         return network.logits(examples, head)
 
     def likeliest(
         self, examples: Sequence[Example], known: np.ndarray, top: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As of ``PackedMasks``."""
+        """See ``PackedMasks``."""
         return self._for_masks(examples).likeliest(examples, known, top)
 
     def surprisals(self, examples: Sequence[Example]) -> np.ndarray:
-        """As of ``PackedMasks``."""
+        """See ``PackedMasks``."""
         return self._for_masks(examples).surprisals(examples)
 
     def _for_masks(self, examples: Sequence[Example]) -> Any:
-        # An engine computes the scores of every token, which tells in a long text.
+        # An engine computes logits for every token, which is slow for long texts.
         few = sum(len(e.token_ids) for e in examples) <= FEW_TOKENS
         return self._small if few else self._packed
 
     def vectors(
         self, ids: Sequence[np.ndarray], pooling: str, precision: str | None = None
     ) -> np.ndarray:
-        """As of an ``ExportedNetwork``."""
+        """See ``ExportedNetwork``."""
         return self._for([*map(len, ids)]).vectors(ids, pooling, precision)
 
     def token_vectors(self, ids: Sequence[np.ndarray]) -> np.ndarray:
-        """As of an ``ExportedNetwork``."""
+        """See ``ExportedNetwork``."""
         return self._for([*map(len, ids)]).token_vectors(ids)
 
     def _for(self, lengths: Sequence[int]) -> Any:
@@ -322,13 +325,13 @@ class RoutedNetwork:
 def network_of(
     choice: Choice, config: EncoderConfig, packed: Callable[[], Any], **options: Any
 ) -> Any:
-    """What computes a folder's outputs.
+    """The network for a choice of engines.
 
     Args:
-        choice: of the engine.
-        config: of the model.
-        packed: makes the network that torch computes.
-        options: of an ``ExportedNetwork``.
+        choice: chosen engines.
+        config: configuration of the model.
+        packed: loads the torch network.
+        options: options of ``ExportedNetwork``.
 
     Raises:
         InputError: the folder cannot be used.

@@ -1,4 +1,4 @@
-"""Fill-mask: the tokens that a masked language model predicts for the masks of a text."""
+"""Fill-mask: the tokens that a masked language model predicts for masks in a text."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,23 +20,23 @@ from ownbert.inference.engines import choose_engine
 from ownbert.inference.exported_network import LOGITS, MASKS_OF_BOTH, network_of
 from ownbert.text.tokenizer import Tokenizer
 
-# How users may write a mask, whatever the tokenizer's own token is.
+# Spellings of a mask that users may write with any tokenizer.
 _SPELLINGS = ("[MASK]", "<mask>")
-# Texts and tokens in one forward pass: the scores of each mask take V numbers.
+# Texts and tokens per forward pass: each mask has logits for the whole vocabulary.
 _TEXTS, _BATCH_TOKENS = 32, 2048
-# An exported file gives those of every token.
+# Maximum tokens with an exported file, which computes logits for every token.
 _ENGINE_TOKENS = 512
-# The markers of a piece that starts a word, in byte-level BPE and SentencePiece.
+# Word-start markers of byte-level BPE and SentencePiece.
 _WORD_START = ("Ġ", "▁")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token for a mask.
+    """A candidate token for a mask.
 
     Args:
         text: the token without markers.
-        joined: whether it continues the word before it.
+        joined: whether the token continues the previous word.
     """
 
     token: str
@@ -48,11 +48,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Mask:
-    """A mask of a text.
+    """A mask in a text.
 
     Args:
-        position: the index of its token; the first special token has 0.
-        candidates: the most probable first.
+        position: index of the mask token; the first special token has index 0.
+        candidates: candidates, most probable first.
     """
 
     position: int
@@ -61,7 +61,7 @@ class Mask:
 
 @dataclass(frozen=True)
 class Filled:
-    """A text, its masks in order, and the text with the most probable candidate of each."""
+    """A text, its masks in order, and the text with each mask's most probable candidate."""
 
     text: str
     masks: tuple[Mask, ...]
@@ -73,20 +73,20 @@ class Filled:
 
 
 class Filler:
-    """A model folder with an MLM head, ready to fill masks.
+    """A model folder with an MLM head that fills masks.
 
     Args:
-        folder: of the model, or its description.
-        top: candidates per mask.
+        folder: model folder, or its description.
+        top: number of candidates per mask.
         device: auto, cpu or cuda.
         engine: torch, onnx, openvino or auto (``choose_engine``).
 
     Attributes:
-        engine: what computes.
+        engine: name of the engine in use.
 
     Raises:
-        InputError: the folder lacks that head, or holds a left-to-right model, or cannot be used
-            with the engine.
+        InputError: the folder has no MLM head, is a causal language model, or cannot be used with
+            the engine.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Filler:
 
     @property
     def mask(self) -> str:
-        """The mask token of this tokenizer."""
+        """The tokenizer's mask token."""
         return self.tokenizer.special["mask_token"]
 
     def __call__(
@@ -142,13 +142,13 @@ class Filler:
         """Fill the masks of each text, in order.
 
         Args:
-            texts: with masks.
-            targets: ids of tokens that are the only candidates; by default all tokens are.
-            top: candidates per mask; by default those of the filler.
+                texts: texts with masks.
+                targets: ids of the only candidates; by default all tokens.
+                top: number of candidates per mask; by default the filler's.
 
-        Raises:
-            InputError: a text has no mask or is longer than the model takes; names the number of
-                the text.
+            Raises:
+                InputError: a text has no mask or is too long for the model; the message has the
+                    number of the text.
         """
         count, texts = 0, iter(texts)
         while block := list(islice(texts, _TEXTS)):
@@ -161,19 +161,19 @@ class Filler:
                 yield from self._fill(*rows, targets, top or self.top)
 
     def with_masks(self, text: str) -> str:
-        """The text with its masks as the tokenizer writes them."""
+        """The text with its masks spelled as the tokenizer's mask token."""
         if not isinstance(text, str):
             raise InputError(f"a text is needed, not {type(text).__name__}")
-        # Text that is already tokens is split only at blanks, so a mask needs them around it.
+        # Pre-tokenised text is split only at spaces, so a mask needs spaces around it.
         mask = f" {self.mask} " if self.tokenizer.kind == "blank" else self.mask
         return self.spelling.sub(lambda _: mask, text)
 
     def surprisals(self, examples: Sequence[Example]) -> np.ndarray:
-        """-ln p of the tokens that were masked in examples: float32 (M)."""
+        """Surprisals -ln p of the masked tokens of examples: float32 (M)."""
         return self._network.surprisals(examples)
 
     def _encode(self, texts: Sequence[str], before: int) -> list[np.ndarray]:
-        """The ids of each text between its special tokens; ``before`` texts preceded them."""
+        """The ids of each text with special tokens; ``before`` is the number of preceding texts."""
         masked = [self.with_masks(text) for text in texts]
         rows = []
         for number, piece in enumerate(self.tokenizer.encode_batch(masked), before + 1):
@@ -207,7 +207,7 @@ class Filler:
             Example(row, types(row), masked_positions=at, masked_ids=row[at], order=0 * at)
             for row, at in zip(ids, places, strict=True)
         ]
-        # A model may have more outputs than its tokenizer has tokens.
+        # A model may have more outputs than the tokenizer has tokens.
         known = np.arange(self.tokenizer.vocab_size) if targets is None else np.asarray(targets)
         values, indices = self._network.likeliest(examples, known, top)
         rows = zip(values.tolist(), indices.tolist(), strict=True)
@@ -230,16 +230,16 @@ class Filler:
         return Candidate(token, index, probability, text, not token.startswith(_WORD_START))
 
     def replaced(self, text: str, number: int, candidate: Candidate) -> str:
-        """The text with a candidate in place of the mask of this number (from 0)."""
+        """The text with a candidate in place of mask ``number`` (from 0)."""
         spelled = self.spelling.findall(text)
         chosen = [Candidate(one, -1, 0.0, one, False) for one in spelled]
         chosen[number : number + 1] = [candidate]
         return self._put(text, chosen)
 
     def _put(self, text: str, chosen: Sequence[Candidate]) -> str:
-        """The text with a candidate for each mask."""
+        """The text with one candidate for each mask."""
         pieces = self.spelling.split(text)
-        if len(pieces) != len(chosen) + 1:  # the tokenizer found a mask that is written otherwise
+        if len(pieces) != len(chosen) + 1:  # the tokenizer found a mask with another spelling
             return text
         filled = pieces[0]
         for best, piece in zip(chosen, pieces[1:], strict=True):
@@ -259,20 +259,19 @@ def fill(
     device: str = "auto",
     engine: str | None = None,
 ) -> list[Filled]:
-    """The most probable tokens for each mask of each text, with their probabilities.
+    """Predict the most probable tokens for each mask of each text.
 
-    Each of several masks in a text is filled as if the others remained masked.
+    Several masks in a text are filled independently, with the others masked.
 
     Args:
-        folder: of a model with an MLM head.
-        texts: one or several; a mask is written as the tokenizer's own token, as [MASK] or as
-            <mask>.
-        top: candidates per mask.
+        folder: folder of a model with an MLM head.
+        texts: one or several texts; a mask is the tokenizer's mask token, [MASK] or <mask>.
+        top: number of candidates per mask.
         device: auto, cpu or cuda.
         engine: torch, onnx, openvino or auto.
 
     Raises:
-        InputError: as for ``Filler``.
+            InputError: see ``Filler``.
     """
     filler = Filler(folder, top=top, device=device, engine=engine)
     if not isinstance(texts, str | Iterable):
@@ -287,8 +286,8 @@ def _packed(description: Description, device: str) -> Any:
 
 
 def _with_its_head(description: Description) -> Description:
-    """Of an old folder that names no architecture, as of one with the head; whether it has that is
-    seen when it is loaded."""
+    """The description with an MLM head if the folder names no architecture; loading it will tell
+    whether the head exists."""
     folder = description.folder
     if folder is None or description.values.get("architectures"):
         return description
@@ -300,7 +299,7 @@ def _with_its_head(description: Description) -> Description:
 
 
 def _spelling(tokenizer: Tokenizer) -> re.Pattern[str]:
-    """A pattern of the ways to write a mask: the tokenizer's own, and those that are no tokens."""
+    """A pattern for all spellings of a mask: the mask token, and spellings that are not tokens."""
     own = tokenizer.special["mask_token"]
     others = [word for word in _SPELLINGS if word != own and tokenizer.id_of(word) is None]
     return re.compile("|".join(map(re.escape, (own, *others))))

@@ -1,7 +1,7 @@
-"""The files of a finished folder that are needed to use it, by their names; others stay behind.
+"""Selects by name the files of a finished folder that are needed to use it.
 
-Whatever leaves a folder (``push``, ``export``, ``quantize``, ``save``, the networks that ``fit``
-copies) is chosen here: a folder may also hold texts, states of a training, and a user's own files.
+``push``, ``export``, ``quantize``, ``save`` and ``fit`` copy only these files, because a folder may
+also contain texts, training states, and a user's own files.
 """
 
 import os
@@ -22,30 +22,30 @@ from ownbert.train.watch.log import CURVES
 from ownbert.views.linear_files import LINEAR, PROBE
 
 MODULES = "modules.json"
-# What ``ownbert fit`` says in words, with some of the texts.
+# Reports of ``ownbert fit``, which quote some of the texts.
 REPORTS = ("report.html", "report.json", "report.txt")
-# Of a network, without its weights.
+# Files of a network other than its weights.
 BESIDE_WEIGHTS = (
     *(CONFIG, "generation_config.json", PROCESSOR, *TOKENIZER_FILES),
     *(MODULES, "sentence_bert_config.json", "config_sentence_transformers.json"),
 )
-_PROGRAM = "model.pt2"  # of torch.export
+_PROGRAM = "model.pt2"  # written by torch.export
 _LISTED_MODULES = list_of(record({"path": maybe(text)}), most=100)
 _MEMBERS = record({"members": maybe(list_of(anything, most=1000))})
 
 
 def network_files(folder: Path, *, weights: bool = True) -> Iterator[Path]:
-    """The files of one network: config, weights, tokenizer, modules of sentence-transformers.
+    """Yield a network's files: config, weights, tokenizer, sentence-transformers modules.
 
     Args:
-        folder: of the network.
-        weights: whether those are among them.
+        folder: folder of the network.
+        weights: whether to include the weights.
 
     Yields:
         Paths relative to ``folder``.
 
     Raises:
-        InputError: a file that names others is damaged.
+            InputError: a file that lists others is damaged.
     """
     yield from _those(folder, BESIDE_WEIGHTS)
     yield from _those(folder, [f"{SOURCE}/{name}" for name in TOKENIZER_FILES])
@@ -58,11 +58,11 @@ def network_files(folder: Path, *, weights: bool = True) -> Iterator[Path]:
 
 
 def finished_files(folder: Path) -> list[Path]:
-    """All files that Transformers, sentence-transformers, an engine or ``predict`` needs, the card
-    and its pictures; relative to ``folder``, in order.
+    """All files that Transformers, sentence-transformers, an engine or ``predict`` needs, and the
+    card with its pictures; sorted, relative to ``folder``.
 
     Raises:
-        InputError: a file that names others is damaged.
+        InputError: a file that lists others is damaged.
     """
     found = {*network_files(folder), *_exported(folder)}
     found |= {*_those(folder, (BLEND, ENSEMBLE, CARD, CURVES, CONFUSION))}
@@ -75,19 +75,18 @@ def finished_files(folder: Path) -> list[Path]:
 
 
 def require_inside(folder: Path, names: Iterable[Path], *, cached: bool = True) -> list[Path]:
-    """Check that files are in the folder itself and not behind links that leave it.
+    """Check that files are inside a folder and not links that point outside.
 
     Args:
-        folder: of the files.
-        names: relative to it.
-        cached: whether the folder may be one of Hugging Face's cache, whose files are links to the
-            blobs beside it.
+        folder: folder of the files.
+        names: paths relative to ``folder``.
+        cached: whether the folder may be in the Hugging Face cache, where files are links to blobs.
 
     Returns:
-        The names.
+            The names, unchanged.
 
     Raises:
-        InputError: a link leaves the folder.
+            InputError: a link points outside the folder.
     """
     real, names = Path(os.path.realpath(folder)), list(names)
     places = [real]
@@ -107,10 +106,10 @@ def copy_files(folder: Path, target: Path, names: Iterable[Path]) -> None:
     """Copy files of ``folder`` into ``target``, each completely or not at all.
 
     Args:
-        names: relative to ``folder``.
+        names: paths relative to ``folder``.
 
     Raises:
-        InputError: a link leaves the folder; nothing has been copied then.
+        InputError: a link points outside the folder; nothing has been copied.
     """
     for name in require_inside(folder, names):
         with atomic_path(target / name) as new:
@@ -122,7 +121,7 @@ def _those(folder: Path, names: Iterable[str | Path]) -> Iterator[Path]:
 
 
 def _weights(folder: Path) -> Iterator[Path]:
-    """The files of the weights that are read, where there are several forms."""
+    """The weight files that are loaded if there are several formats."""
     yield from _those(folder, (QUANTIZED, CRF))
     form = weights_form(folder)
     if form is None:
@@ -135,7 +134,7 @@ def _weights(folder: Path) -> Iterator[Path]:
 
 
 def _modules(folder: Path) -> Iterator[Path]:
-    """The folders of the modules of sentence-transformers."""
+    """The folders of sentence-transformers modules."""
     listed = read_json(folder / MODULES, list, missing=[], check=_LISTED_MODULES)
     for module in listed:
         if path := module.get("path"):
@@ -144,7 +143,7 @@ def _modules(folder: Path) -> Iterator[Path]:
 
 
 def _exported(folder: Path) -> Iterator[Path]:
-    """What ``ownbert export`` has written: in a folder of its own, or beside the weights."""
+    """Files written by ``ownbert export``, in their own folder or beside the weights."""
     yield from _those(folder, (PARITY, CRF, _PROGRAM))
     for kind in KINDS.values():
         names = [PARITY, CRF, kind.file, *kind.data]
@@ -152,7 +151,7 @@ def _exported(folder: Path) -> Iterator[Path]:
 
 
 def _members(folder: Path) -> Iterator[Path]:
-    """The folders of the members of a blend or an ensemble."""
+    """The member folders of a blend or an ensemble."""
     for name in (BLEND, ENSEMBLE):
         source = folder / name
         for member in read_json(source, missing={}, check=_MEMBERS).get("members") or []:
@@ -164,12 +163,12 @@ def _members(folder: Path) -> Iterator[Path]:
 
 
 def _linear(folder: Path) -> Iterator[Path]:
-    """The files of a linear model, and of the one whose view it uses."""
+    """The files of a linear model, and those of the model whose view it shares."""
     yield from _those(folder, [f"{n}.{end}" for n in (LINEAR, PROBE) for end in _LINEAR_ENDS])
     settings = read_json(folder / f"{LINEAR}.json", missing={})
     view = settings.get("view")
     if settings.get("beside") and isinstance(view, str) and Path(view).name == view:
-        other = Path("../..", view)  # as LinearView.load reads it
+        other = Path("../..", view)  # same path as in LinearView.load
         yield from _those(folder, [other / f"{LINEAR}.{end}" for end in _LINEAR_ENDS])
 
 

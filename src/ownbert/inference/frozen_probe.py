@@ -1,4 +1,4 @@
-"""A frozen probe: a linear model on the vectors that a network, left as it is, gives texts."""
+"""Linear probe: a linear model on the text vectors of a frozen network."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,20 +13,22 @@ from ownbert.time_limit import check_time
 from ownbert.views.linear_files import PROBE, load_linear, save_linear
 from ownbert.views.linear_models import LinearModel
 
-# Words, or characters of a script without blanks, of a piece of a long text; and pieces at most.
+# Words per piece of a long text, length from which words imply a script without spaces, and the
+# maximum number of pieces.
 _PIECE_WORDS, _LONG_WORD, _MOST_PIECES = 100, 20, 100
-# Pieces between two looks at the clock.
+# Pieces between checks of the time limit.
 _TOGETHER = 2048
 
 
 @dataclass(frozen=True)
 class FrozenProbe:
-    """Scores from texts.
+    """Computes logits of texts.
 
     Args:
-        embedder: of the network.
-        mean, scale: (F), subtracted from the vectors, and what they are divided by.
-        model: makes scores of the vectors.
+        embedder: embedder of the network.
+        mean: (F) subtracted from the vectors.
+        scale: (F) divisor of the vectors.
+        model: linear model on the standardised vectors.
     """
 
     embedder: Embedder
@@ -35,25 +37,25 @@ class FrozenProbe:
     model: LinearModel
 
     def scores(self, texts: Sequence[tuple[str, ...]]) -> np.ndarray:
-        """(N, C): log-probabilities, logits, or numbers of N texts or pairs of texts."""
+        """(N, C) log-probabilities, logits, or regression values of N texts or pairs of texts."""
         return self.model.scores((embed_rows(self.embedder, texts) - self.mean) / self.scale)
 
     def save(self, folder: Path, *, beside: bool = False) -> None:
-        """Write it into a folder.
+        """Write the probe into a folder.
 
         Args:
-            folder: in which the network is, in ``ENCODER``.
-            beside: the network is that of the folder ``probe`` two levels above.
+            folder: folder that contains the network in ``ENCODER``.
+            beside: whether to use the network of the folder ``probe`` two levels above.
         """
         settings = {"beside": True} if beside else {}
         save_linear(folder, PROBE, self.model, {"mean": self.mean, "scale": self.scale}, settings)
 
     @classmethod
     def load(cls, folder: Path, **options: Any) -> "FrozenProbe":
-        """Read what ``save`` wrote.
+        """Read a probe written by ``save``.
 
         Args:
-            options: device and precision, as of ``Embedder``.
+            options: device and precision of the ``Embedder``.
 
         Raises:
             InputError: a file is missing, damaged, or of another version.
@@ -72,7 +74,7 @@ class FrozenProbe:
 
 
 def embed_rows(embedder: Embedder, texts: Sequence[tuple[str, ...]]) -> np.ndarray:
-    """(N, F) vectors of texts; of a pair (a, b) those of both, |a - b| and a * b."""
+    """Vectors (N, F) of texts; for a pair (a, b) the concatenation of a, b, |a - b| and a * b."""
     parts = [_embed(embedder, [row[i] for row in texts]) for i in range(len(texts[0]))]
     if len(parts) == 1:
         return parts[0]
@@ -81,8 +83,8 @@ def embed_rows(embedder: Embedder, texts: Sequence[tuple[str, ...]]) -> np.ndarr
 
 
 def _embed(embedder: Embedder, texts: Sequence[str]) -> np.ndarray:
-    """(N, D) vectors of texts; that of a long one is the mean over its pieces, so that all of it
-    counts (docs/lab/long-documents.md: better than the vector of its first tokens)."""
+    """Vectors (N, D) of texts; for a long text the mean over its pieces, which is better than the
+    vector of its first tokens (docs/lab/long-documents.md)."""
     pieces = [_pieces(text) for text in texts]
     every = [piece for own in pieces for piece in own]
     parts = []
@@ -96,11 +98,11 @@ def _embed(embedder: Embedder, texts: Sequence[str]) -> np.ndarray:
 
 
 def _pieces(text: str) -> list[str]:
-    """A text in pieces of a hundred words or so, or of as many characters where these are long."""
+    """Split a text into pieces of about a hundred words, or of similar length without spaces."""
     if len(text) <= _PIECE_WORDS:
         return [text]
     words = text.split()
-    if len(words) * _LONG_WORD < len(text):  # no blanks to go by
+    if len(words) * _LONG_WORD < len(text):  # script without spaces
         step = _PIECE_WORDS
         found = [text[i : i + step] for i in range(0, len(text), step)]
     else:

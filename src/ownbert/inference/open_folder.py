@@ -1,4 +1,4 @@
-"""One way in: a folder of any kind is read once, and ready to answer rows."""
+"""The single entry point for using a folder of any kind."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -22,16 +22,16 @@ def open_folder(
     *,
     columns: ColumnNames | None = None,
 ) -> Opened:
-    """A folder of ``finetune``, ``fit``, ``probe`` or ``export``: a blend, an ensemble or one
+    """Open a folder of ``finetune``, ``fit``, ``probe`` or ``export``: a blend, ensemble or
     network.
 
     Args:
-        folder: of the model.
-        compute: what computes.
-        columns: named by the user; others are as in training.
+        folder: model folder.
+        compute: device, precision and engine.
+        columns: columns named by the user; by default those of the training.
 
     Raises:
-        NoTaskHead: it was not fine-tuned for a task.
+        NoTaskHead: the folder was not fine-tuned for a task.
         InputError: the folder cannot be used.
     """
     folder = model_folder(folder)
@@ -47,8 +47,7 @@ def open_folder(
 def settled(
     folder: str | Path, compute: Compute, what: Collection[str] = (ANSWERS, VECTORS)
 ) -> Compute:
-    """What computes a folder that is opened elsewhere, with the precision that it says; see
-    ``Compute.settled``.
+    """The settings for a folder that is opened elsewhere; see ``Compute.settled``.
 
     Raises:
         InputError: the folder cannot be used.
@@ -60,10 +59,10 @@ def settled(
 
 
 def blend_of(folder: Path) -> "Blend | None":
-    """The blend of a folder of ``fit``; None for others.
+    """The blend of a ``fit`` folder; None for others.
 
     Raises:
-        InputError: its file is damaged.
+        InputError: blend.json is damaged.
     """
     if not (folder / BLEND).exists():
         return None
@@ -76,7 +75,7 @@ _Described = dict[Path, list[Description]]
 
 
 def _described(folder: Path, compute: Compute) -> "tuple[Blend | None, _Described]":
-    """The blend that answers, if there is one, and the networks of each folder that does."""
+    """The blend if it is used, and the networks of each folder involved."""
     blend = None if compute.network else blend_of(folder)
     if blend is None:
         return None, {folder: describe_members(folder)}
@@ -92,6 +91,6 @@ def _settled(
     what: Collection[str] = (ANSWERS, VECTORS),
 ) -> Compute:
     networks = [each for several in described.values() for each in several]
-    if compute.network:  # of an ensemble none is that of the folder itself
+    if compute.network:  # an ensemble has no network of its own
         networks = [each for each in networks if each.folder == folder]
     return compute.settled(networks, what)

@@ -1,4 +1,4 @@
-"""Folders in use: fine-tuned networks that answer rows, alone or several that are averaged."""
+"""Opened folders: fine-tuned networks, single or averaged, that predict rows."""
 
 import copy
 import os
@@ -37,16 +37,16 @@ Progress = Callable[[int], None]
 
 
 class Opened(ABC):
-    """A folder that was read once and answers rows of its task (``open_folder``).
+    """A folder opened by ``open_folder``, ready to predict rows of its task.
 
     Attributes:
-        folder: that was opened.
-        task: of its rows.
-        compute: what computes, with its precision settled.
-        members: the folders of all models.
-        engines: what computes each network.
-        precision: that torch computes in.
-        tokenizer: of the first network; None without one.
+        folder: the opened folder.
+        task: task of the folder.
+        compute: device, precision (settled) and engine.
+        members: folders of all models.
+        engines: engines of each network.
+        precision: precision of torch.
+        tokenizer: tokenizer of the first network; None without one.
     """
 
     folder: Path
@@ -58,29 +58,30 @@ class Opened(ABC):
     tokenizer: Any
 
     def __call__(self, rows: Sequence[Row]) -> list[Any]:
-        """The answer of the task to each row."""
+        """The task's decision for each row."""
         return self.answered(rows)[1]
 
     def answered(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], list[Any]]:
-        """The scores of each row, and what the task decides by them."""
+        """The logits of each row and the task's decisions."""
         raws, notes = self.raws(rows)
         return raws, self.task.decide_each(raws, rows, notes)
 
     @abstractmethod
     def raws(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
-        """The scores of each row, from which the task decides, and its note for that."""
+        """The logits of each row, and the task's notes for its decisions."""
 
     @property
     def models(self) -> list[Any]:
-        """The models that torch computes; a blend shows none."""
+        """The torch models; empty for a blend."""
         return []
 
     def packed(self, device: str) -> "Opened":
-        """The same with packed copies of ``models`` on a device, if these are not."""
+        """The same folder with packed copies of ``models`` on a device, if they are not packed
+        yet."""
         return self
 
     def notes(self) -> Iterator[str]:
-        """The precision that the folder has chosen, and the engine of ``auto``, once."""
+        """Yield notes on automatic choices (precision and engine), only once."""
         chosen = (self.compute.note, *(choice.note for choice in self.engines))
         yield from dict.fromkeys(filter(None, chosen))
 
@@ -90,20 +91,20 @@ class Opened(ABC):
 
 
 class Networks(Opened):
-    """A fine-tuned network, or several whose scores are averaged.
+    """A fine-tuned network, or several networks whose logits are averaged.
 
-    The thresholds of several are averaged too; everything else of the task is that of the first.
+    Thresholds are averaged too; everything else about the task comes from the first network.
 
     Args:
-        folder: that was opened.
-        described: the folders of the networks.
-        compute: what computes, with its precision settled.
-        columns: named by the user; others are as in training.
-        task: of networks that were not fine-tuned for one.
+        folder: the opened folder.
+        described: folders of the networks.
+        compute: device, precision (settled) and engine.
+        columns: columns named by the user; by default those of the training.
+        task: task of networks that were not fine-tuned for one.
 
     Attributes:
-        seen: how many rows there were.
-        cut: how many of them were truncated.
+        seen: number of rows so far.
+        cut: number of truncated rows so far.
 
     Raises:
         InputError: a folder cannot be used.
@@ -146,7 +147,7 @@ class Networks(Opened):
         return [network.model for network in self.networks if hasattr(network, "model")]
 
     def models_with_gradients(self) -> list[Any]:
-        """The models without packed matrices; they are loaded where ``compute`` has packed ones."""
+        """The models without packed matrices; loaded separately if ``compute`` uses packed ones."""
         if not self.compute.packed:
             return self.models
         device = self.models[0].device
@@ -159,7 +160,7 @@ class Networks(Opened):
         found.compute = replace(self.compute, device=device, packed=True)
         target = pick_device(device)
         models = self.models
-        if target.type != "cpu":  # A copy, so that these stay on the CPU.
+        if target.type != "cpu":  # A copy keeps the originals on the CPU.
             models = [copy.deepcopy(model).to(target) for model in models]
         found.networks = [_packed_network(model, self.precision) for model in models]
         return found
@@ -169,13 +170,13 @@ class Networks(Opened):
         return self.raws_of(data), data.notes
 
     def scores(self, rows: Sequence[Row]) -> np.ndarray:
-        """(N, C) scores of N rows, as blends add them."""
+        """(N, C) logits of N rows, as used by blends."""
         from ownbert.views.blending import to_scores
 
         return to_scores(self.task.name, np.stack(self.raws(rows)[0]))
 
     def encoded(self, rows: Sequence[Row]) -> EncodedRows:
-        """Rows as the networks read them."""
+        """Rows encoded as inputs of the networks."""
         data = self.task.encode(rows, self.builder, training=False)
         self.seen += len(rows)
         self.cut += data.truncated
@@ -183,7 +184,7 @@ class Networks(Opened):
         return data
 
     def raws_of(self, data: EncodedRows) -> Sequence[np.ndarray]:
-        """The scores of each row, the mean of all networks'."""
+        """The logits of each row, averaged over the networks."""
         scores = [forward_rows(network, self.task, data.examples) for network in self.networks]
         raws = scores[0]
         if len(scores) > 1:
@@ -191,7 +192,7 @@ class Networks(Opened):
         return raws
 
     def logits(self, rows: Sequence[Row]) -> Sequence[np.ndarray]:
-        """The mean logits (C) of each row, of a task with one answer per text."""
+        """The mean logits (C) of each row, for tasks with one prediction per text."""
         task: Any = copy.copy(self.task)
         task.probabilities = lambda logits: logits
         plain = copy.copy(self)
@@ -207,7 +208,7 @@ class Networks(Opened):
 
 
 def _torch_network(task: Task, description: Description, compute: Compute, precision: str) -> Any:
-    """The model of a folder as torch computes it."""
+    """The model of a folder as run by torch."""
     from ownbert.tasks.forward.packed_network import PackedNetwork
 
     model = task.load(description).to(pick_device(compute.device))
@@ -224,10 +225,10 @@ def _packed_network(model: Any, precision: str) -> Any:
 
 
 def average(opened: Sequence[Networks]) -> Networks:
-    """The networks of several folders, whose scores are averaged, with the models that these have
-    loaded.
+    """Average the networks of several folders, reusing the loaded models.
 
-    Raises ``InputError`` for a task whose answers cannot be averaged.
+    Raises:
+        InputError: the task's predictions cannot be averaged.
     """
     together = copy.copy(opened[0])
     together.task = combine_tasks([each.task for each in opened])
@@ -237,7 +238,7 @@ def average(opened: Sequence[Networks]) -> Networks:
 
 
 def describe_members(folder: Path) -> list[Description]:
-    """The networks whose answers are averaged: those of an ensemble, or that of ``folder``.
+    """Describe the members of an ensemble, or the network of ``folder``.
 
     Raises:
         InputError: a folder does not exist, or its training is unfinished.
@@ -246,7 +247,7 @@ def describe_members(folder: Path) -> list[Description]:
 
 
 def list_members(folder: Path) -> list[Path]:
-    """The folders whose answers are averaged: those of an ensemble, or ``folder`` alone.
+    """The member folders of an ensemble, or ``folder`` itself.
 
     Raises:
         InputError: the folder does not exist, or its training is unfinished.
@@ -271,10 +272,10 @@ def list_members(folder: Path) -> list[Path]:
 
 
 def combine_tasks(tasks: Sequence[Task]) -> Task:
-    """The task of an ensemble: that of the first member, with the mean of all thresholds.
+    """The task of an ensemble: the first member's, with the mean of all thresholds.
 
     Raises:
-        InputError: the answers of this task cannot be averaged.
+        InputError: the task's predictions cannot be averaged.
     """
     task = tasks[0]
     if len(tasks) > 1:
@@ -295,11 +296,11 @@ def decide_all(
     rows: Sequence[Row],
     progress: Progress | None = None,
 ) -> list[Any]:
-    """The answers to any number of rows.
+    """Decide any number of rows.
 
     Args:
-        predictor: of their task.
-        rows: as the task reads them.
+        predictor: predicts a block of rows.
+        rows: rows of the task.
         progress: called with the number of rows so far.
     """
     decided: list[Any] = []
@@ -311,15 +312,15 @@ def decide_all(
 
 
 def read_labelled_rows(task: Task, data: Any, folder: str | Path) -> list[Row]:
-    """Rows with answers that a model knows.
+    """Read rows whose labels are known to the model.
 
     Args:
-        task: that the folder was trained for.
+        task: task of the folder.
         data: a file, or rows in memory.
-        folder: of the model.
+        folder: model folder.
 
     Raises:
-        InputError: a row cannot be read, or has a label that the model does not have.
+        InputError: a row cannot be read, or has an unknown label.
     """
     source = task.source(data, labelled=True)
     rows = task.read(source)

@@ -1,4 +1,4 @@
-"""A folder of ``ownbert fit`` in use: several models whose scores are added."""
+"""A ``fit`` folder in use: several models whose weighted logits are added."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,21 +23,21 @@ from ownbert.train.device import pick_device, pick_precision
 from ownbert.views.blending import blend, from_scores
 from ownbert.views.linear_view import LinearView
 
-# Rows that are scored between two looks at the clock, where all are wanted and where some are.
+# Rows between checks of the time limit, if all rows are wanted and if some are.
 _TOGETHER, _BETWEEN_LOOKS = 512, 64
 
 
 class Members:
-    """Models whose scores are added with weights; several of one member are averaged.
+    """Models whose weighted logits are added; several models of a member are averaged.
 
     Args:
-        folder: that those of the models are relative to.
-        members: with their weights.
-        compute: what computes the networks, with its precision settled.
+        folder: folder that model folders are relative to.
+        members: members with their weights.
+        compute: device, precision (settled) and engine of the networks.
         described: networks of folders that have been read already.
 
     Attributes:
-        models: of each member.
+        models: models of each member.
 
     Raises:
         InputError: a folder cannot be used.
@@ -62,12 +62,12 @@ class Members:
         self.models = [[opened(m.kind, folder / path) for path in m.folders] for m in members]
 
     def __call__(self, rows: Sequence[Row], offsets: np.ndarray | float = 0.0) -> np.ndarray:
-        """(N, C) scores of N rows.
+        """(N, C) logits of N rows.
 
         Args:
-            offsets: (C) that are added. Not to rows of which no model knows anything: these have
-                the mean of the models' priors, whose multiple by the weights would be certain of
-                the most frequent label.
+            offsets: (C) added to the logits, except for rows without any known feature. Such rows
+                get the mean of the models' priors; the weighted sum would be overconfident in the
+                most frequent label.
         """
         texts = [row.texts for row in rows]
         found = [
@@ -84,14 +84,14 @@ class Members:
 
     @property
     def networks(self) -> list[Networks]:
-        """The models that are networks."""
+        """The members that are networks."""
         return [one for own in self.models for one in own if isinstance(one, Networks)]
 
 
 def score_until(
     scorer: Callable[[Sequence[Row]], np.ndarray], rows: Sequence[Row], seconds: float
 ) -> np.ndarray:
-    """(n, C) scores of the first n of some rows, as many as there is time for.
+    """(n, C) logits of the first n rows, as many as the time permits.
 
     Raises:
         OutOfTime: the time limit has passed.
@@ -106,7 +106,7 @@ def score_until(
 
 
 def score_all(scorer: Callable[[Sequence[Row]], np.ndarray], rows: Sequence[Row]) -> np.ndarray:
-    """(N, C) scores of any number of rows, in blocks that fit in memory.
+    """(N, C) logits of any number of rows, in blocks that fit in memory.
 
     Raises:
         OutOfTime: the time limit has passed, if there is one.
@@ -119,19 +119,19 @@ def score_all(scorer: Callable[[Sequence[Row]], np.ndarray], rows: Sequence[Row]
 
 
 def all_raws(opened: Opened, rows: Sequence[Row]) -> np.ndarray:
-    """(N, C) raw scores of any number of rows, such as the probabilities of labels."""
+    """(N, C) raw outputs of any number of rows, such as probabilities of labels."""
     return score_all(lambda block: np.stack(opened.raws(block)[0]), rows)
 
 
 class OpenedBlend(Opened):
-    """A folder of ``ownbert fit``: several models whose scores are added with weights.
+    """A ``fit`` folder: several models whose weighted logits are added.
 
     Args:
-        folder: that was opened.
-        blend: of the folder.
-        compute: what computes, with its precision settled; the engine is that of its networks.
-        columns: named by the user; others are as in training.
-        described: its networks that have been read already, by their folders.
+        folder: the opened folder.
+        blend: blend of the folder.
+        compute: device, precision (settled) and engine of the networks.
+        columns: columns named by the user; by default those of the training.
+        described: networks that have been read already, by folder.
 
     Raises:
         InputError: the folder cannot be used.
@@ -167,7 +167,7 @@ class OpenedBlend(Opened):
             )
 
     def _check(self, models: Sequence[Any], member: BlendMember) -> None:
-        """Refuse models that answer otherwise than the blend says; the folder may be foreign."""
+        """Reject models whose outputs do not fit the blend, because the folder may be untrusted."""
         task, size = self.task, len(self.task.labels)
         texts = ("a",) * (2 if task.pair else 1)  # pyright: ignore
 
@@ -188,11 +188,11 @@ class OpenedBlend(Opened):
             )
 
     def raws(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
-        """The scores of each row; there are no notes."""
+        """The raw outputs of each row, without notes."""
         scores = self.scores(rows, np.asarray(self.blend.offsets))
         return list(from_scores(self.task.name, scores)), [None] * len(rows)
 
     def warnings(self) -> Iterator[str]:
-        """Warnings of the first network; the others read the rows in the same way."""
+        """Warnings of the first network; the others read rows in the same way."""
         for network in self.networks[:1]:
             yield from network.warnings()

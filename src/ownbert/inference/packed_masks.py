@@ -1,6 +1,6 @@
-"""The head for masked words of a model folder: packed batches, computed by torch.
+"""The MLM head of a model folder, run by torch on packed batches.
 
-M masks, V tokens of the vocabulary, k candidates.
+M masks, V vocabulary size, k candidates.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from ownbert.train.device import pick_device
 
 
 class PackedMasks:
-    """A model with a head for masked words.
+    """A model with an MLM head.
 
     Args:
-        description: of the folder.
+        description: description of the folder.
         device: auto, cpu or cuda.
 
     Raises:
-        InputError: the folder lacks that head, or is damaged.
+        InputError: the folder has no MLM head, or is damaged.
     """
 
     def __init__(self, description: Description, device: str) -> None:
@@ -33,16 +33,15 @@ class PackedMasks:
     def likeliest(
         self, examples: Sequence[Example], known: np.ndarray, top: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The likeliest tokens at the masked positions of examples, one after the other.
+        """The most probable tokens at the masked positions of all examples.
 
         Args:
-            examples: with masked positions.
-            known: ids of the tokens that are candidates.
-            top: k, unless fewer are known.
+            examples: examples with masked positions.
+            known: ids of the candidate tokens.
+            top: number of candidates k, at most the number of known tokens.
 
         Returns:
-            Their probabilities among all tokens, float32 (M, k), the largest first, and their ids
-            (M, k).
+            Probabilities over the whole vocabulary, float32 (M, k), largest first, and ids (M, k).
         """
         shares = self._logits(examples).softmax(-1)
         ids = torch.from_numpy(known).to(shares.device)
@@ -51,17 +50,16 @@ class PackedMasks:
 
     @torch.inference_mode()
     def surprisals(self, examples: Sequence[Example]) -> np.ndarray:
-        """-ln p of the token (``masked_ids``) at each masked position of examples, one after the
-        other: float32 (M)."""
+        """Surprisals -ln p of the token (``masked_ids``) at each masked position: float32 (M)."""
         log_probs = self._logits(examples).log_softmax(-1)
         ids = torch.from_numpy(np.concatenate([np.asarray(e.masked_ids) for e in examples]))
         return -log_probs.gather(1, ids.to(log_probs.device)[:, None])[:, 0].cpu().numpy()
 
     def _logits(self, examples: Sequence[Example]) -> torch.Tensor:
-        """float32 (M, V)."""
+        """Logits of the masked positions: float32 (M, V)."""
         batch = pack(examples).to(self.model.device)
         if self.model.config.mask_vector:
-            # All masks are the first in the order: a query stream predicts each of them from the
-            # words, and none sees a mask.
+            # Masks come first in the permutation: a query stream predicts each of them from the
+            # words, and no mask is visible.
             batch = permuted_view(batch)
         return self.model(batch, ["mlm"]).logits["mlm"].float()

@@ -1,4 +1,4 @@
-"""A trained folder in memory: texts in, answers out, as transformers.pipeline gives them."""
+"""A trained folder in memory, with the inputs and outputs of transformers.pipeline."""
 
 import os
 import threading
@@ -25,9 +25,9 @@ from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, Task
 
-# Rows of an iterator that ``stream`` takes at a time.
+# Rows per block of an iterator in ``stream``.
 _ROWS = 1024
-# Options of transformers.pipeline that are no columns of a row.
+# Options of transformers.pipeline that are not columns of a row.
 _PACKED = "rows are packed by their lengths and truncated where the model ends; leave it out"
 _OF_PIPELINES = {
     **dict.fromkeys(("batch_size", "padding", "truncation", "max_length"), _PACKED),
@@ -36,29 +36,30 @@ _OF_PIPELINES = {
 }
 
 
-# Of ``fit``.
+# Report of ``fit``.
 _REPORT = "report.json"
 
 
 class Predictor:
-    """A folder of ``finetune``, ``fit`` or ``probe``, loaded once and ready for rows in memory.
+    """A folder of ``finetune``, ``fit`` or ``probe``, loaded once, that predicts rows in memory.
 
-    Where the folder has a blend, the blend answers. Rows are computed in packed batches, and
-    several threads may call at once: they take turns.
+    The blend is used if the folder has one. Rows are computed in packed batches. Calls from several
+    threads are serialised.
 
     Args:
-        folder: of a fine-tuned model, an ensemble or a blend; or one that was opened, of which the
-            other arguments say nothing.
-        text_column, second_column: by default as in training.
+        folder: folder of a fine-tuned model, an ensemble or a blend; or an opened folder, in which
+            case the other arguments are ignored.
+        text_column: column of the text; by default as in training.
+        second_column: column of the second text; by default as in training.
         device: auto, cpu or cuda.
-        precision: with float32, the default whatever the folder says of bfloat16, an answer does
-            not depend on the other rows; None: as the folder says.
-        network: of a folder of ``fit``, only its network.
-        engine: torch, onnx or openvino; auto takes what is installed and fastest for the case. By
-            default torch, and of a folder that ``export`` wrote its own.
+        precision: float32 (default), bfloat16 or auto; None: the folder decides. In float32 a
+            prediction does not depend on the other rows.
+        network: use only the network of a ``fit`` folder.
+        engine: torch, onnx or openvino; auto uses the fastest one installed. By default torch, or
+            the engine of an exported folder.
 
     Attributes:
-        labels: in the order of the columns of ``predict_proba``.
+        labels: labels in the order of the columns of ``predict_proba``.
 
     Raises:
         InputError: the folder cannot be used.
@@ -94,17 +95,17 @@ class Predictor:
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Locks are not pickled, and what the folder keeps is read again.
+        # Locks cannot be pickled, and calibration data are read again.
         self.__dict__.update(state, _turn=threading.Lock(), _doubts={})
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> "Predictor":
-        """As ``Predictor(folder)``."""
+        """Same as ``Predictor(folder)``."""
         return cls(folder, **options)
 
     @property
     def task(self) -> Task:
-        """What the folder was trained for."""
+        """The task that the folder was trained for."""
         return self.rows_predictor.task
 
     def __call__(
@@ -119,27 +120,27 @@ class Predictor:
         coverage: float | None = None,
         **columns: Any,
     ) -> Any:
-        """The answer to one row, or to each of several.
+        """Predict one or several rows.
 
         Args:
-            data: one text, a pair of texts as a tuple or a mapping, an image; several in a list, a
+            data: a text, a pair of texts as a tuple or a mapping, or an image; several in a list, a
                 Series or an array; a DataFrame, a datasets.Dataset, a mapping of columns; or a
                 ``Path`` of a file with rows (a string is a text).
-            top_k: how many answers to a row, the most probable first; None: all.
-            threshold: answers with a lower score are left out.
-            probabilities: each answer has the probabilities of all labels.
-            unknown: the share of texts with a known label that may be refused (``calibrate``).
-            coverage: the share of rows whose set of labels has the right one, such as 0.9.
-            columns: instead of ``data`` one row, as in ``question=..., context=...``.
+            top_k: number of labels per row, most probable first; None: all.
+            threshold: minimum score; labels below it are left out.
+            probabilities: whether to include the probabilities of all labels.
+            unknown: share of in-scope texts that may be rejected (see ``calibrate``).
+            coverage: share of rows whose label set contains the right label, such as 0.9.
+            columns: one row instead of ``data``, as in ``question=..., context=...``.
 
         Returns:
-            What ``transformers.pipeline`` gives: for one text a list with a dict of label and score
-            (classify, regress) or of all that hold (multilabel); one dict or a list of dicts for
-            the other tasks; for several rows a list of these. With any other option than ``top_k``
-            each row has one dict, as in a file of ``predict``.
+            The format of ``transformers.pipeline``: for one text a list with a dict of label and
+            score (classify, regress) or of all positive labels (multilabel); a dict or a list of
+            dicts for other tasks; for several rows a list of these. With options other than
+            ``top_k``, each row is one dict, as in a file of ``predict``.
 
         Raises:
-            InputError: the rows are not of the folder's task, or the task has no such options.
+                InputError: the rows do not fit the task, or the task lacks the options.
         """
         options = output_options(top_k, threshold, probabilities, unknown, coverage)
         answers = self._answering(options, top_k)
@@ -149,22 +150,23 @@ class Predictor:
         found = list(answers(self.task.stream(source)))
         if not single:
             return found
-        # A pipeline of texts gives a list for one text, though not for one pair.
+        # A text-classification pipeline returns a list for one text, but not for one pair.
         odd = isinstance(data, str) and self.task.head == "classification"
         return found if odd and isinstance(found[0], dict) else found[0]
 
     def predict(
         self, data: Any, *, unknown: float | None = None, coverage: float | None = None
     ) -> Any:
-        """The answers alone: a label, numbers, a choice, a text, or lists of labels or tags.
+        """Predict labels, values, choices or texts without scores, or lists of labels or tags.
 
         Args:
-            data: as of a call.
-            unknown, coverage: as of a call; a text that is refused has None as its answer.
+            data: see ``__call__``.
+            unknown: see ``__call__``; the prediction for a rejected text is None.
+            coverage: see ``__call__``.
 
         Returns:
-            An array with one for each row, a list of lists (with ``coverage`` the sets of labels);
-            for one row its answer.
+            An array with one prediction per row, or a list of lists (with ``coverage``, of label
+            sets); for one row its prediction.
         """
         single, source = self._source(data, {})
         if source is None:
@@ -183,11 +185,11 @@ class Predictor:
         return found if isinstance(found[0], list) else np.asarray(found)
 
     def predict_proba(self, data: Any) -> Any:
-        """The probability of each label.
+        """Predict the probability of each label.
 
         Returns:
             (N, C) in the order of ``labels``, (C) for one row; for tags a list of (words, C), for
-            choices of different numbers a list of (choices).
+            multiple choice with varying numbers of choices a list of (choices).
 
         Raises:
             InputError: the task has no probabilities.
@@ -214,11 +216,11 @@ class Predictor:
         threshold: float | None = None,
         probabilities: bool = False,
     ) -> Iterator[Any]:
-        """Answers to rows that need not fit in memory, one after the other, in their order.
+        """Yield predictions for rows that need not fit in memory, in their order.
 
         Args:
-            data: a file, an iterator of rows, or what a call takes.
-            top_k, threshold, probabilities: as for a call.
+            data: a file, an iterator of rows, or any input of ``__call__``.
+            top_k, threshold, probabilities: see ``__call__``.
 
         Raises:
             InputError: a row cannot be read.
@@ -236,15 +238,16 @@ class Predictor:
             yield from self._answering(options, top_k)(self.task.stream(source))
 
     def calibrate(self, data: Any, labels: Any = None) -> "Predictor":
-        """Learn from labelled rows, which the folder was not trained on, what it does not know.
+        """Calibrate ``unknown`` and ``coverage`` on labelled rows that were not used for training.
 
-        What is learnt is saved in the folder (held_out.npz) and used from then on.
+        The calibration is saved in the folder (held_out.npz) and used from then on.
 
         Args:
-            data, labels: as of ``evaluate``.
+            data: labelled rows, see ``evaluate``.
+            labels: labels of the rows, see ``evaluate``.
 
         Raises:
-            InputError: a row cannot be read, or has a label that the model does not have.
+            InputError: a row cannot be read, or has an unknown label.
         """
         from ownbert.inference.abstaining.calibrate import held_out_of
 
@@ -255,14 +258,14 @@ class Predictor:
 
     @property
     def classes_(self) -> np.ndarray:
-        """``labels``, by the name that scikit-learn has for them."""
+        """Same as ``labels``; the name in scikit-learn."""
         return np.asarray(self.labels)
 
     def evaluate(self, data: Any, labels: Any = None) -> Scores:
-        """The metrics on labelled rows; arguments as of ``ownbert.evaluate``.
+        """Compute metrics on labelled rows; for the arguments see ``ownbert.evaluate``.
 
         Raises:
-            InputError: a row cannot be read, or has a label that the model does not have.
+            InputError: a row cannot be read, or has an unknown label.
         """
         data = data if labels is None else (data, labels)
         data = Path(data) if isinstance(data, str) else data
@@ -270,14 +273,14 @@ class Predictor:
         return self.task.score(rows, self.decide(rows))
 
     def score(self, data: Any, labels: Any = None) -> float:
-        """The first metric of ``evaluate``: the accuracy of labels, as in scikit-learn."""
+        """The main metric of ``evaluate``: accuracy for labels, as in scikit-learn."""
         return next(iter(self.evaluate(data, labels).values.values()))
 
     def leaderboard(self) -> list[dict[str, Any]]:
-        """The models that ``fit`` has compared, as in its report.json, the best first.
+        """The models compared by ``fit``, as in report.json, best first.
 
         Raises:
-            InputError: the folder has no report of ``fit``.
+                InputError: the folder has no ``fit`` report.
         """
         path = self.folder / _REPORT
         report = read_json(path) if path.is_file() else {}
@@ -287,53 +290,53 @@ class Predictor:
         sign = -1 if report.get("lower") else 1
 
         def worth(row: dict[str, Any]) -> float:
-            value = row.get("score")  # null in reports of earlier versions
+            value = row.get("score")  # missing in reports of earlier versions
             return sign * value if isinstance(value, int | float) else -np.inf
 
         return sorted((row for row in found if isinstance(row, dict)), key=worth, reverse=True)
 
     def save(self, folder: str | Path) -> None:
-        """Copy the files of the folder that are needed to use it.
+        """Copy the folder's files needed for inference.
 
         Raises:
-            InputError: it is the folder itself, or a link in it leaves it.
+            InputError: the target is the folder itself, or a link points outside the folder.
         """
         from ownbert.inference.finished_files import copy_files, finished_files
 
         refuse_same(self.folder, folder)
         copy_files(self.folder, Path(folder), finished_files(self.folder))
 
-    save_pretrained = save  # of Transformers
+    save_pretrained = save  # name in Transformers
 
     def __getattr__(self, name: str) -> Any:
         advice = f"; {INSTEAD[name]}" if name in INSTEAD else ""
         raise AttributeError(f"Predictor has no attribute {name!r}{advice}")
 
     def rows(self, data: Any) -> list[Row]:
-        """The rows of what a call takes, as the task reads them.
+        """Convert any input of ``__call__`` to rows of the task.
 
         Raises:
-            InputError: the rows are not of the folder's task.
+            InputError: the rows do not fit the task.
         """
         _, source = self._source(data, {})
         return [] if source is None else list(self.task.stream(source))
 
     def outputs(self, rows: Sequence[Row], options: OutputOptions) -> list[Any]:
-        """The answers to rows as rows of a file, without their texts."""
+        """Predictions as rows of a file, without their texts."""
         return list(self._answering(options, DEFAULT)(rows))
 
     def decide(self, rows: Sequence[Row]) -> list[Any]:
-        """What the task decides for each row, of which ``task.answer`` makes an answer."""
+        """The task's decision for each row, before conversion by ``task.answer``."""
         return [decided for decided, _ in self._decided(rows)]
 
     def warnings(self) -> list[str]:
-        """Warnings about rows that were truncated and words that are unknown, if there were any."""
+        """Warnings about truncated rows and unknown words."""
         return list(self.rows_predictor.warnings())
 
     def _answering(
         self, options: OutputOptions, top_k: int | None
     ) -> Callable[[Iterable[Row]], Iterator[Any]]:
-        """What makes answers of rows."""
+        """A function that turns rows into predictions."""
         if not options.given - {"top"}:
             return lambda rows: (
                 self.task.answer(decided, row, top_k) for decided, row in self._decided(rows)
@@ -350,7 +353,7 @@ class Predictor:
         return answers
 
     def doubts(self, options: OutputOptions) -> Any:
-        """The ``Doubts`` that options ask for; None where they ask for none."""
+        """The ``Doubts`` required by the options; None if they are not required."""
         if not options.abstains:
             return None
         if options not in self._doubts:
@@ -364,7 +367,8 @@ class Predictor:
             yield from zip(decided, block, strict=True)
 
     def _source(self, data: Any, columns: Mapping[str, Any]) -> tuple[bool, Any]:
-        """Whether it is a single row, and what the task streams; None for no rows at all."""
+        """Whether the input is a single row, and the input for the task; None if there are no
+        rows."""
         if columns:
             if data is not None:
                 _refuse_options_of_pipelines(columns)
@@ -394,7 +398,7 @@ def output_options(
     unknown: float | None = None,
     coverage: float | None = None,
 ) -> OutputOptions:
-    """The options of rows of predictions, checked."""
+    """Check the options of output rows."""
     top = None if top_k is DEFAULT else limits.VOCABULARY if top_k is None else top_k
     if top is not None:
         between(1, limits.VOCABULARY, "[]")("--top", top)
@@ -407,9 +411,10 @@ def output_options(
 
 
 def _is_one_row(data: Any, *, words: bool) -> bool:
-    """Whether it is one row: a text, a tuple of texts, or a mapping that is not of columns.
+    """Whether the input is one row: a text, a tuple of texts, or a mapping that is not of columns.
 
-    words: whether the list of a mapping may be the words of one row.
+    Args:
+        words: whether a list in a mapping may be the words of one row.
     """
     if isinstance(data, str):
         return True
@@ -429,7 +434,7 @@ def _refuse_options_of_pipelines(given: Mapping[str, Any]) -> None:
 
 
 def _is_one_image(data: Any) -> bool:
-    """Whether it is one image: a file, a Pillow image, or an array (height, width[, 3])."""
+    """Whether the input is one image: a file, a Pillow image, or an array (height, width[, 3])."""
     if isinstance(data, str | os.PathLike):
         return not Path(data).is_dir() and is_image(Path(data))
     if isinstance(data, np.ndarray):

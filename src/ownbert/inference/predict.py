@@ -1,4 +1,4 @@
-"""Predict and evaluate: the files that go in, and those that come out."""
+"""Prediction and evaluation on files."""
 
 import contextlib
 import os
@@ -49,7 +49,7 @@ from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, NoTaskHead, Task, untrained_similarity
 
 Say = Callable[[str], None]
-# Options that files of earlier versions have too.
+# Options that files of earlier versions also record.
 _FIRST = ("top", "threshold", "probabilities")
 
 
@@ -78,39 +78,41 @@ def predict(
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> Any:
-    """The answers to rows in memory, or one row of predictions for each row of a file.
+    """Predict rows in memory, or write one row of predictions for each row of a file.
 
-    With ``output`` the rows of a file are streamed, so neither file need fit in memory. ``output``
-    appears complete or not at all; what an interrupted run has answered is kept beside it.
+    With ``output``, rows are streamed, so neither file has to fit in memory. ``output`` is written
+    completely or not at all; predictions of an interrupted run are kept beside it.
 
     Args:
-        folder: of a fine-tuned model, an ensemble or a blend.
-        input: a file, or rows as ``Predictor`` takes them. A string is a file if there is one of
-            this name, and with ``output`` always.
-        output: a table if its name ends with .csv or .tsv, else JSON lines, and compressed if it
-            ends with .gz.
-        text_column, second_column: by default as in training.
-        id_column: with ``output``, the column that each row has instead of its texts, to join it
-            with others; by default that of a usual name (id, guid, uuid, ...), if there is one.
-        encoding: of text files, any that Python knows; by default UTF-8.
-        device, engine: as for ``Compute``.
-        precision: float32, bfloat16 or auto; by default as the folder says (``Compute``).
+        folder: folder of a fine-tuned model, an ensemble or a blend.
+        input: a file, or rows in any form accepted by ``Predictor``. A string is a file name if the
+            file exists, and always with ``output``.
+        output: a table if its name ends with .csv or .tsv, else JSON lines; compressed if it ends
+            with .gz.
+        text_column: column of the text; by default as in training.
+        second_column: column of the second text; by default as in training.
+        id_column: with ``output``, column written instead of the texts, to join rows by; by default
+            a column with a usual name (id, guid, uuid, ...), if there is one.
+        encoding: encoding of text files; by default UTF-8.
+        device: see ``Compute``, as for ``engine``.
+        precision: float32, bfloat16 or auto; by default the folder decides (``Compute``).
+        network: use only the network of a ``fit`` folder.
         resume: continue an interrupted run.
-        shard: with ``output``, only a share of the rows, (3, 16) or "3/16": they are written beside
-            ``output``, for ``ownbert.merge``.
-        top_k: without ``output``, as for ``Predictor``; with it so many labels in each row.
-        threshold: answers with a lower score are left out.
-        probabilities: each answer has the probabilities of all labels.
-        unknown: the share of texts with a known label that may be refused.
-        coverage: the share of rows whose set of labels has the right one, such as 0.9.
-        calibrate: labelled rows that the folder was not trained on, for ``unknown`` and
-            ``coverage``; what they teach is saved in the folder. By default the rows that ``fit``
-            has held out, and for ``finetune`` its dev file.
+        shard: with ``output``, predict only this share of the rows, (3, 16) or "3/16", and write it
+            beside ``output``, for ``ownbert.merge``.
+        top_k: see ``Predictor``; with ``output``, the number of labels per row.
+        threshold: minimum score; labels below it are left out.
+        probabilities: whether to include the probabilities of all labels.
+        unknown: share of in-scope texts that may be rejected.
+        coverage: share of rows whose label set contains the right label, such as 0.9.
+        calibrate: labelled rows not used for training, for ``unknown`` and ``coverage``; the
+            calibration is saved in the folder. By default the rows held out by ``fit``, or the dev
+            file of ``finetune``.
         progress: called with the number of rows so far.
         say: called with notes and warnings.
 
     Returns:
-        The number of rows; without ``output`` the answers, as ``Predictor`` gives them.
+            The number of rows; without ``output`` the predictions in the format of ``Predictor``.
 
     Raises:
         InputError: a row cannot be read, or, with ``resume``, the model, the input, the columns or
@@ -176,7 +178,7 @@ def predict(
 
 
 def count_rows(data: Any) -> int | None:
-    """How many rows of predictions there will be; None if reading tells it, or fails."""
+    """The number of output rows; None if it is only known after reading, or reading fails."""
     if isinstance(data, list):
         return len(data)
     if not isinstance(data, Path) or not data.is_file() or not is_known(data):
@@ -190,24 +192,25 @@ def count_rows(data: Any) -> int | None:
 
 
 class RowPredictions:
-    """Rows of a file, or of anything that a task reads, and their predictions as rows of a file.
+    """Rows of any input of the task, and their predictions as rows of a file.
 
     Args:
-        folder: of a fine-tuned model, an ensemble or a blend.
+        folder: folder of a fine-tuned model, an ensemble or a blend.
         data: a file, rows in memory, or an iterator of lines: texts, or JSON objects; None: inputs
-            are given to ``read``.
-        columns: named by the user.
-        compute: what computes.
-        options: what the rows of predictions hold.
-        shard: only this share of the rows.
-        calibrate, say: as of ``Doubts``.
+            are passed to ``read``.
+        columns: columns named by the user.
+        compute: device, precision and engine.
+        options: contents of the output rows.
+        shard: predict only this share of the rows.
+        calibrate: see ``Doubts``.
+        say: see ``Doubts``.
 
     Attributes:
-        blocks: of the rows.
-        dealt: the rows of the shard, out of all rows.
+        blocks: blocks of rows.
+        dealt: selects the rows of the shard.
 
     Raises:
-        InputError: the folder cannot be used, or its task has no such options.
+        InputError: the folder cannot be used, or its task lacks the options.
     """
 
     def __init__(
@@ -237,7 +240,7 @@ class RowPredictions:
         self.blocks = iter(()) if data is None else self.read(data)
 
     def read(self, data: Any, skip: int = 0) -> Iterator[list[Row]]:
-        """Blocks of the rows of an input, after the first ``skip`` rows."""
+        """Yield blocks of an input's rows after the first ``skip`` rows."""
         task = self._predictor.task
         source = task.source(data, name="the input", labelled=False)
         if self._columns.id is not None:
@@ -248,7 +251,7 @@ class RowPredictions:
         return blocks(islice(rows, skip, None), size=characters)
 
     def refuse_kind(self, kind: str) -> None:
-        """Raise ``InputError`` unless the task can read files of a kind in parts."""
+        """Raise ``InputError`` unless the task can read files of this kind in parts."""
         task = self._predictor.task
         if task.reads_arrays or (kind == "txt" and task.head == "tokens"):
             raise InputError(
@@ -257,7 +260,7 @@ class RowPredictions:
             )
 
     def predict(self, block: Sequence[Row]) -> list[dict[str, Any]]:
-        """The predictions for some rows: what tells them apart, and the answers."""
+        """Output rows: the ids or texts of the rows, and their predictions."""
         task = self._predictor.task
         outputs, found = output_rows(self._predictor, block, self._options, self._doubts), []
         for output, row in zip(outputs, block, strict=True):
@@ -275,19 +278,19 @@ class RowPredictions:
             yield from self.predict(block)
 
     def notes(self) -> Iterator[str]:
-        """What was chosen where nothing was named: the precision, and the engine of ``auto``."""
+        """Notes on automatic choices: the precision, and the engine if it is auto."""
         yield from self._predictor.notes()
 
     def warnings(self) -> Iterator[str]:
-        """Of the rows so far."""
+        """Warnings about the rows so far."""
         return self._predictor.warnings()
 
     def table(self, source: Any, before: int) -> Any:
-        """The predictions for a part of an input.
+        """Predict a part of an input.
 
         Args:
             source: a file or a table.
-            before: rows at its beginning that are not of the part.
+            before: number of leading rows that do not belong to the part.
 
         Returns:
             A pyarrow.Table.
@@ -304,13 +307,13 @@ class RowPredictions:
             ) from None
 
     def made_for(self, input: Path) -> dict[str, Any]:
-        """The identity of a file of predictions: everything that its rows depend on."""
+        """The identity of a prediction file: everything that its rows depend on."""
         encoding = current_encoding()
         as_read = {} if encoding == UTF8 else {"encoding": encoding}
         return {**self.depends_on(), "input": identity_of(input), **as_read}
 
     def depends_on(self) -> dict[str, Any]:
-        """What the predictions depend on besides the rows."""
+        """Everything but the rows that the predictions depend on."""
         predictor = self._predictor
         weights = [
             [f"{member.relative_to(predictor.folder)}/{name}", checksum]
@@ -330,15 +333,15 @@ class RowPredictions:
 
 
 def _require_ids(task: Task, source: Any, name: str) -> None:
-    """Raise ``InputError`` unless the rows are those of a table that has this column."""
+    """Raise ``InputError`` unless the input is a table with this column."""
     if task.reads_arrays:
         raise InputError(f"--id-column is for tables, and {task.name} reads images")
     id_column_of(source, named=name)
 
 
 def refuse_missing(path: Path) -> None:
-    """Raise ``InputError`` unless there is a folder, or a file that can be read."""
-    if not path.is_dir():  # some tasks read folders
+    """Raise ``InputError`` unless there is a folder or a readable file."""
+    if not path.is_dir():  # some tasks accept folders
         refuse_unreadable(path)
 
 
@@ -363,32 +366,32 @@ def evaluate(
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> Scores:
-    """Metrics of a fine-tuned folder on labelled rows.
+    """Compute metrics of a model folder on labelled rows.
 
-    A folder that was not fine-tuned is evaluated on pairs of texts with scores: how well the
-    cosines of their vectors (``Embedder``) agree with these.
+    A folder that was not fine-tuned for a task is evaluated on pairs of texts with similarity
+    scores: the correlation of these with the cosine similarities of ``Embedder`` vectors.
 
     Args:
-        folder: of a fine-tuned model or an ensemble.
+        folder: folder of a fine-tuned model, an ensemble or a blend.
         data: a file, or rows in memory: a DataFrame, a datasets.Dataset, a list of mappings, a
             mapping of columns, (texts, labels), a list of (text, label); for "image" also a folder
             or (images, labels).
-        labels: of the rows, if ``data`` is texts or images alone.
-        output: a file to which the metrics are also written, as JSON.
-        text_column, second_column, label_column: by default as in training.
-        encoding: of text files, any that Python knows; by default UTF-8.
-        device: as for ``Compute``.
-        precision: as for ``predict``.
-        unknown, coverage, calibrate: as for ``predict``; the metrics have how many rows are
-            refused, the accuracy of the others, the coverage of the label sets and their size.
+        labels: labels of the rows if ``data`` contains only texts or images.
+        output: file to write the metrics to, as JSON.
+        text_column, second_column, label_column: columns of the rows; by default as in training.
+        encoding: encoding of text files; by default UTF-8.
+        device: see ``Compute``.
+        precision: see ``predict``.
+        network: use only the network of a ``fit`` folder.
+        unknown, coverage, calibrate: see ``predict``; adds the rejection rate, the accuracy on the
+            other rows, and the coverage and size of label sets to the metrics.
         out_of_scope: texts that have none of the labels, a file or rows in memory; with
-            ``unknown`` the metrics have how well they are told from the rows.
+            ``unknown``, adds the detection quality to the metrics.
         progress: called with the number of rows so far.
         say: called with notes and warnings.
 
     Raises:
-        InputError: a row cannot be read, or has a label that the model does not have; names its
-            line.
+            InputError: a row cannot be read, or has an unknown label; the message has its line.
     """
     options = output_options(DEFAULT, None, False, unknown, coverage)
     if out_of_scope is not None and unknown is None:
@@ -434,8 +437,8 @@ def evaluate(
 
 
 def has_learnt_from(folder: Path, data: Any) -> bool:
-    """Whether a file is the one that a folder was trained on: for ``fit`` by its content, for
-    ``finetune`` by its name in the recipe."""
+    """Whether a folder was trained on a file: compared by content for ``fit``, and by the name in
+    the recipe for ``finetune``."""
     if not isinstance(data, str | os.PathLike) or not Path(data).is_file():
         return False
     with contextlib.suppress(InputError, OSError, LookupError, TypeError, AttributeError):
@@ -450,7 +453,7 @@ def has_learnt_from(folder: Path, data: Any) -> bool:
 
 
 def _similarity(folder: str | Path, data: Any, columns: ColumnNames) -> Task | None:
-    """The task of a folder without a task head, if the rows are pairs of texts with scores."""
+    """The task for a folder without a task head if the rows are pairs of texts with scores."""
     task = untrained_similarity(folder, columns)
     try:
         found = find_columns(task.source(data, labelled=True), task.column_specs, columns)

@@ -1,1 +1,1 @@
-"""A task = reader of its files + head + objective + metrics + predict."""
+"""Tasks: how rows are read, the head, the objective, predictions and metrics."""

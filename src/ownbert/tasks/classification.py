@@ -1,4 +1,4 @@
-"""One label per row."""
+"""Single-label classification."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from ownbert.tasks.row_objectives import SingleLabelObjective
 
 _BALANCED, _EQUAL = "balanced", "equal"
-# Labels are weighted where some label has so many times as many rows as another.
+# Labels are weighted if one label is this many times as frequent as another.
 _UNEQUAL = 2.0
 
 
 class SingleLabelTask(Task):
-    """Softmax over labels of which each row has one; subclasses read and encode the rows.
+    """Softmax classification with one label per row; subclasses read and encode the rows.
 
-    A training row may have a distribution over the labels instead (``soft_targets``).
+    A training row may have a distribution over the labels as its target (``soft_targets``).
     """
 
     head = "classification"
@@ -51,7 +51,7 @@ class SingleLabelTask(Task):
     gives_probabilities = True
     output_options = frozenset({"top", "threshold", "probabilities", "unknown", "coverage"})
     label_heading = "{} labels"
-    # Of the labels in the loss, once they are learnt from training rows.
+    # Label weights of the loss, known once ``learn`` has seen the training rows.
     weights: tuple[float, ...] | None = None
 
     def learn(self, rows: Sequence[Row], source: Source) -> None:
@@ -68,15 +68,14 @@ class SingleLabelTask(Task):
         self.weights = label_weights(self.settings.class_weights, self.labels, self.counts)
 
     def balance(self) -> bool:
-        """Give rare labels more weight, if some label has far more rows than another; whether it
-        has."""
+        """Give rare labels larger weights if labels are imbalanced; return whether they are."""
         unequal = self.counts.max() >= _UNEQUAL * self.counts.min()
         if unequal:
             self.weights = label_weights(_BALANCED, self.labels, self.counts)
         return unequal
 
     def _counts(self, rows: Sequence[Row]) -> np.ndarray:
-        """(C) rows of each label; of rows with a distribution, the expected number."""
+        """(C) number of rows per label; for rows with a distribution, the expected number."""
         counts = np.zeros(len(self.labels))
         for row in rows:
             if is_soft(row.target):
@@ -94,17 +93,18 @@ class SingleLabelTask(Task):
 
     @property
     def label_indices(self) -> Mapping[str, int]:
-        """The index of each label."""
+        """The index of each label, by name."""
         return _indices(self.labels)
 
     def target(self, row: Row) -> Any:
-        """The index of the label, or (C) its distribution."""
+        """The index of the label, or (C) a distribution."""
         if is_soft(row.target):
             return np.asarray(row.target, dtype=np.float32)
         return self.label_indices[row.target]
 
     def targets(self, rows: Sequence[Row]) -> list[Any]:
-        """Indices, or (C) distributions for all if a row has one: they share batches."""
+        """Indices, or (C) distributions for all rows if one has a distribution: they share
+        batches."""
         targets = [None if row.target is None else self.target(row) for row in rows]
         if not any(isinstance(target, np.ndarray) for target in targets):
             return targets
@@ -127,8 +127,8 @@ class SingleLabelTask(Task):
     def output_row(
         self, decided: np.ndarray, row: Row, options: OutputOptions = PLAIN_OUTPUT
     ) -> dict[str, Any]:
-        """The label, null where its score is below the threshold, and its score; with ``top`` those
-        of the next ones as label_2, score_2, ..."""
+        """The label, null if its score is below the threshold, and its score; with ``top``, the
+        next labels are label_2, score_2, ..."""
         output: dict[str, Any] = {}
         for number, each in enumerate(ranked(self.labels, decided)[: options.top or 1], start=1):
             end = "" if number == 1 else f"_{number}"
@@ -197,8 +197,8 @@ def _indices(labels: tuple[str, ...]) -> Mapping[str, int]:
 
 
 def sort_labels(names: set[str]) -> tuple[str, ...]:
-    """Labels in order, numerically if all are whole numbers."""
-    # Python makes no number of more than 4,300 digits.
+    """Sort labels, numerically if all are integers."""
+    # Python refuses to convert more than 4,300 digits to an integer.
     numbers = all(name.removeprefix("-").isdecimal() and len(name) < 1000 for name in names)
     return tuple(sorted(names, key=(lambda n: (int(n), n)) if numbers else None))
 
@@ -206,13 +206,14 @@ def sort_labels(names: set[str]) -> tuple[str, ...]:
 def label_weights(
     given: str | None, labels: Sequence[str], counts: np.ndarray
 ) -> tuple[float, ...] | None:
-    """The weight of each label.
+    """Parse the weight of each label.
 
     Args:
-        given: None or "equal", "balanced" (rows / (C count)), a list ("label=weight,...", in which
-            a label may have commas) or a JSON object.
+        given: None or "equal", "balanced" (rows / (C count)), a list ("label=weight,...", where
+            labels may contain commas) or a JSON object.
+        labels: C label names.
         labels: C labels.
-        counts: (C) rows of each label.
+            counts: (C) number of rows per label.
 
     Returns:
         (C), with 1 for labels that are not listed; None if all are equal.
@@ -242,7 +243,7 @@ def label_weights(
 
 
 def _weight_pairs(given: str, labels: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Label and weight of each pair; labels may hold the signs that separate pairs."""
+    """Yield (label, weight) pairs; labels may contain the separators."""
     if given.lstrip().startswith("{"):
         try:
             pairs = json.loads(given)

@@ -13,20 +13,20 @@ from ownbert.errors import InputError
 from ownbert.settings import apply_values, section, setting, validate
 from ownbert.train.training_settings import DATA, LEARNING, MODEL, RUN, Optim, Run, refuse_shard
 
-# A panel of --help, beside those of every training.
+# Title of a panel of --help, in addition to those of all trainings.
 ANSWERS = "Answers"
 
-# Tasks with one answer per text or pair of texts, whose scores linear models and blends give too.
+# Tasks with one prediction per text or pair, which linear models and blends support too.
 TEXT_TASKS = ("classify", "multilabel", "regress")
 POOLINGS = ("pooler", *POOLING_NAMES)
 LONG = ("auto", "cut", "windows", "segments")
-# The most rows of a table of n-grams: 4 GB.
+# Maximum rows of an n-gram embedding table: 4 GB.
 _MOST_ROWS = 1 << 23
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSettings:
-    """Settings of the tasks; a task refuses those that it has no use for."""
+    """Settings of the tasks; a task rejects settings that it does not use."""
 
     name: str = "classify"
     pooling: str | None = setting(
@@ -171,7 +171,7 @@ class TaskSettings:
         LEARNING,
         check=between(0, 1, "[)"),
     )
-    # How training images are changed each time they are seen: data.images.augmentation.
+    # Augmentation of training images, see ``data.images.augmentation``.
     flip: bool = setting(
         False,
         "Mirror half of the training images, where left and right mean nothing.",
@@ -196,15 +196,17 @@ class TaskSettings:
 
     @classmethod
     def of(cls, name: str, values: Mapping[str, Any]) -> "TaskSettings":
-        """Settings out of a config.json; what another version wrote beyond these is left alone."""
+        """Read settings from a config.json; unknown keys, written by other versions, are
+        ignored."""
         known = {f.name for f in fields(cls)} - {"name"}
         given = {k: v for k, v in values.items() if k in known}
         return apply_values(cls(name=name), {"long": "cut", **given}, "settings.")
 
     def changed(self) -> dict[str, Any]:
-        """The settings that are not the default.
+        """The settings that differ from the defaults.
 
-        A finished model cuts long documents unless its folder says otherwise, so "cut" is none.
+        "cut" is not included: a finished model truncates long documents unless its folder says
+        otherwise.
         """
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "name"}
         if self.long == "cut":
@@ -215,7 +217,7 @@ class TaskSettings:
         """Check that only settings of this task are set.
 
         Raises:
-            InputError: there is a setting that task ``task`` has no use for.
+            InputError: a setting is not used by the task.
         """
         if others := [name for name in self.changed() if name not in known]:
             raise InputError(
@@ -225,7 +227,7 @@ class TaskSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneData:
-    """The labelled files. Columns are found by their usual names where they are not given."""
+    """The labelled files. Columns that are not given are found by their usual names."""
 
     train: str = setting(
         "",
@@ -292,11 +294,8 @@ class FinetuneData:
 
 @dataclass(frozen=True, kw_only=True)
 class Vit:
-    """Sizes of a new ViT.
-
-    Args:
-        image_size, patch: height and width in pixels, or one number for both.
-    """
+    """Sizes of a new ViT; ``image_size`` and ``patch`` are (height, width) in pixels, or one
+    number."""
 
     image_size: tuple[int, ...] | None = setting(
         None,
@@ -337,10 +336,10 @@ class Vit:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneModel:
-    """What to start from.
+    """The model to start from.
 
     Args:
-        vit: for images, what to make where there is no folder.
+        vit: sizes of a new model for images, if there is no folder.
     """
 
     folder: str = setting(
@@ -413,13 +412,13 @@ class FinetuneModel:
 
     @property
     def new(self) -> bool:
-        """Whether all weights are new."""
+        """Whether all weights are newly initialised."""
         return self.from_scratch or not self.folder
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneRun(Run):
-    """How long, by epochs; and whether one model is trained or several."""
+    """Training length in epochs, and whether to train one model or several."""
 
     epochs: int | None = setting(
         None,
@@ -477,7 +476,7 @@ class FinetuneRun(Run):
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """What to try, each with each; nothing if not set."""
+    """The search grid; all combinations are tried. Nothing is searched if it is empty."""
 
     usual: bool = setting(
         False,
@@ -501,7 +500,7 @@ class Search:
 
     @property
     def requested(self) -> bool:
-        """Whether there is anything to try."""
+        """Whether the grid is not empty."""
         return bool(self.usual or self.learning_rate or self.epochs or self.batch_size)
 
 

@@ -9,10 +9,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class LabelScore:
-    """Precision, recall and F1 of one label.
+    """Precision, recall and F1 of a label.
 
     Args:
-        support: the rows (or entities) that have it.
+        support: number of rows (or entities) with the label.
     """
 
     label: str
@@ -27,13 +27,13 @@ class Scores:
     """The metrics of a set of predictions.
 
     Args:
-        values: metrics by name, the most important first; each is an attribute too
+        values: metrics by name, main metric first; also available as attributes
             (``scores.macro_f1``).
-        labels: the scores of each label, if predictions are labels.
+        labels: scores per label, if predictions are labels.
         confusion: (C, C) counts by true label (row) and predicted label (column).
-        warnings: what the values do not show by themselves.
-        risk: for tasks of one label, the share of rows that are answered, the surest first, and the
-            share of these that is wrong.
+        warnings: caveats about the values.
+        risk: for single-label tasks, pairs of coverage (share of rows answered, most confident
+            first) and error rate among these.
     """
 
     values: Mapping[str, float]
@@ -49,7 +49,7 @@ class Scores:
             raise AttributeError(f"there is no metric {name!r}") from None
 
     def as_json(self) -> dict[str, Any]:
-        """Everything as values that JSON can hold."""
+        """All metrics as JSON values."""
         found: dict[str, Any] = dict(self.values)
         if self.labels:
             found["labels"] = {
@@ -71,14 +71,14 @@ def score_labels(
 ) -> Scores:
     """Metrics of predictions with one label per row.
 
-    Macro-F1 is the mean over the labels in the truth or the predictions, where a label that is
-    never predicted counts 0, as in scikit-learn's f1_score. mcc is the Matthews correlation
-    coefficient for any number of labels (Gorodkin 2004), 0 if all rows, or all predictions, have
-    one label.
+    Macro-F1 is the mean over the labels in the truth or the predictions; a label that is never
+    predicted has F1 0, as in scikit-learn. mcc is the Matthews correlation coefficient for any
+    number of labels (Gorodkin 2004), 0 if the truth or the predictions are constant.
 
     Args:
-        truth, predicted: (rows) indices of labels.
-        labels: C names.
+        truth: (rows) indices of true labels.
+        predicted: (rows) indices of predicted labels.
+        labels: C label names.
     """
     size = len(labels)
     pairs = np.asarray(truth) * size + np.asarray(predicted)
@@ -101,17 +101,17 @@ def score_labels(
 
 
 def weighted_mean(of_labels: np.ndarray, support: np.ndarray) -> float:
-    """The mean (C) over labels by how many rows have each."""
+    """The mean of per-label values (C), weighted by support."""
     return float(of_labels @ support / max(1, support.sum()))
 
 
 def label_scores(
     labels: Sequence[str], right: np.ndarray, support: np.ndarray, found: np.ndarray
 ) -> tuple[LabelScore, ...]:
-    """The scores of each label.
+    """Compute precision, recall and F1 of each label.
 
     Args:
-        labels: C names.
+        labels: C label names.
         right: (C) true positives.
         support: (C) true instances.
         found: (C) predictions.
@@ -136,15 +136,15 @@ def _matthews(confusion: np.ndarray) -> float:
 def risk_curve(
     probabilities: np.ndarray, right: np.ndarray, points: int = 100
 ) -> tuple[tuple[float, float], ...]:
-    """The share of wrong answers by the share of rows that are answered, the surest first.
+    """The error rate as a function of coverage, most confident rows first.
 
     Args:
         probabilities: (N, C).
-        right: (N) whether the most probable label is the row's.
-        points: of the curve, at most.
+        right: (N) whether the most probable label is correct.
+        points: maximum points of the curve.
 
     Returns:
-        Pairs of the share answered and the share of these that is wrong.
+        Pairs of coverage and error rate among the answered rows.
 
     Source: El-Yaniv and Wiener 2010, "On the Foundations of Noise-free Selective Classification".
     """

@@ -1,4 +1,4 @@
-"""Any number of labels per text or pair of texts."""
+"""Multi-label classification of texts or pairs of texts."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class MultiLabelTask(SentenceTask):
     """One sigmoid per label; labels whose probability reaches the threshold are predicted.
 
-    A training row may have the probability of each label instead of a set (``soft_targets``).
+    A training row may have a probability of each label as its target (``soft_targets``).
     """
 
     name = "multilabel"
@@ -53,7 +53,7 @@ class MultiLabelTask(SentenceTask):
     saved_attributes = (*SentenceTask.saved_attributes, "threshold")
     metrics = ("micro_f1", "macro_f1", "average_precision", "subset_accuracy")
     uses = COMMON | {"class_weights", "separator", "label_names", "threshold"}
-    # Of the labels in the loss, once they are learnt from training rows.
+    # Label weights of the loss, known once ``learn`` has seen the training rows.
     weights: tuple[float, ...] | None = None
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -80,7 +80,7 @@ class MultiLabelTask(SentenceTask):
                 known=self.known_labels,
                 names=self.vector_names,
             )
-            # Kept, so that every other file is read in the same way.
+            # Stored, so that other files are read in the same way.
             self.settings = replace(self.settings, separator=separator)
             if first:
                 self._seen = frozenset(label for own in sets for label in own)
@@ -106,18 +106,18 @@ class MultiLabelTask(SentenceTask):
         self.weights = self._weights(self._counts(rows), len(rows))
 
     def _counts(self, rows: Sequence[Row]) -> np.ndarray:
-        """(C) rows of each label; of rows with probabilities, the expected number."""
+        """(C) number of rows per label; for rows with probabilities, the expected number."""
         counts = Counter(label for row in rows if not is_soft(row.target) for label in row.target)
         soft = [row.target for row in rows if is_soft(row.target)]
         positives = np.asarray([counts[label] for label in self.labels])
         return positives + np.sum(soft, 0) if soft else positives
 
     def _weights(self, positives: np.ndarray, total: int) -> tuple[float, ...] | None:
-        """(C) weights of positive rows; negative rows have 1."""
+        """(C) weights of positive rows; negative rows have weight 1."""
         given = self.settings.class_weights
         if given != "balanced":
             return label_weights(given, self.labels, positives)
-        # At least 1 negative row, or a label of all rows would have weight 0 and never be learnt.
+        # At least 1 negative row, because a label of all rows would get weight 0.
         return tuple(float(w) for w in np.maximum(total - positives, 1) / np.maximum(positives, 1))
 
     def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
@@ -150,14 +150,14 @@ class MultiLabelTask(SentenceTask):
             self.threshold = best_threshold(truth, np.stack(raws))
 
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> np.ndarray:
-        # In float64, or the threshold would be rounded to float32 where they are compared.
+        # In float64, so that comparisons do not round the threshold to float32.
         return raw.astype(np.float64)
 
     def output_row(
         self, decided: np.ndarray, row: Row, options: OutputOptions = PLAIN_OUTPUT
     ) -> dict[str, Any]:
-        """The labels that hold, the most probable first, and their scores; with ``top`` at most so
-        many, whether or not they hold unless there is a threshold too."""
+        """The predicted labels with scores, most probable first; with ``top``, that many labels,
+        whether or not they reach the default threshold."""
         least = self.threshold if options.top is None else 0.0
         least = least if options.threshold is None else options.threshold
         found = [each for each in ranked(self.labels, decided) if each["score"] >= least]
@@ -173,7 +173,8 @@ class MultiLabelTask(SentenceTask):
         }
 
     def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
-        """The labels that hold, the most probable first; with ``top_k`` whether or not they do."""
+        """The predicted labels, most probable first; with ``top_k``, regardless of the
+        threshold."""
         found = ranked(self.labels, decided)
         if top_k is DEFAULT:
             return [each for each in found if each["score"] >= self.threshold]
@@ -203,9 +204,11 @@ def best_threshold(truth: np.ndarray, probabilities: np.ndarray) -> float:
     """The threshold on probabilities with the best micro-F1; 0.5 if there are no positives.
 
     Args:
-        truth, probabilities: (rows, C).
+        truth: (rows, C) of 0 and 1.
+        probabilities: (rows, C).
 
     Returns:
+        A value midway between two probabilities.
         A number midway between two probabilities.
     """
     values, right, found = _counts_by_threshold(truth.ravel(), probabilities.ravel())
@@ -221,13 +224,13 @@ def score_multilabel(
     """Metrics of predictions with any number of labels per row.
 
     Macro-F1 is the mean over the labels in the truth or the predictions (scikit-learn's
-    zero_division=nan), average precision that over the labels in the truth.
+    zero_division=nan), average precision is the mean over the labels in the truth.
 
     Args:
         truth: (rows, C) of 0 and 1.
         probabilities: (rows, C).
-        threshold: the probability from which a label is predicted.
-        labels: C names.
+        threshold: minimum probability of predicted labels.
+        labels: C label names.
     """
     true, predicted = truth.astype(bool), probabilities >= threshold
     right, support, found = (x.sum(0) for x in (true & predicted, true, predicted))
@@ -253,7 +256,8 @@ def average_precision(truth: np.ndarray, probabilities: np.ndarray) -> float:
     """Precision at each threshold, weighted by the recall gained there.
 
     Args:
-        truth, probabilities: (rows), with at least one positive.
+            truth: (rows) of 0 and 1, with at least one positive.
+            probabilities: (rows).
     """
     _, right, found = _counts_by_threshold(truth, probabilities)
     return float((np.diff(right, prepend=0) * right / found).sum() / right[-1])
@@ -262,8 +266,8 @@ def average_precision(truth: np.ndarray, probabilities: np.ndarray) -> float:
 def _counts_by_threshold(
     truth: np.ndarray, values: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The distinct values in descending order; for each as threshold, the true positives and all
-    positives."""
+    """The distinct values in descending order, with the true positives and all positives for each
+    value as the threshold."""
     order = np.argsort(-values, kind="stable")
     values = values[order].astype(np.float64)
     last = np.flatnonzero(np.append(np.diff(values) != 0, True))

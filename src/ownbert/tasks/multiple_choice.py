@@ -1,4 +1,4 @@
-"""One of several choices that fit a prompt; each sequence is a prompt with one of its choices."""
+"""Multiple choice; each sequence is a prompt with one of its choices."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -28,16 +28,16 @@ _WHOLE = re.compile(r"-?\d+(\.0*)?")
 
 
 class MultipleChoiceTask(Task):
-    """Softmax over the scores of a row's choices, each of which is read after the prompt.
+    """Softmax over the choices of a row, each of which is appended to the prompt.
 
-    Rows may have different numbers of choices. In .jsonl and .parquet they are a list; in tables
-    one column each, of a common name with a running number or letter, and the last ones are empty
-    if a row has fewer.
+    Rows may have different numbers of choices. In .jsonl and .parquet the choices are a list; in
+    other tables they are columns with a common name and a running number or letter, and the last
+    ones are empty for rows with fewer choices.
 
-    A label is a number, else the text of a choice, else its letter (A is the first). Numbers start
-    at 0. They start at 1 if none in the file is 0, none exceeds the number of choices of its row,
-    and one equals it; a file in which they could start at either is read as the file before it (dev
-    rows as training rows, and those of ``evaluate`` too).
+    A label is a number, or the text of a choice, or its letter (A is the first). Numbers start at
+    0, or at 1 if none in the file is 0, none exceeds the row's number of choices, and one equals
+    it. An ambiguous file is read like the previous file (dev and evaluation rows like training
+    rows).
     """
 
     name = "choose"
@@ -59,7 +59,7 @@ class MultipleChoiceTask(Task):
     output_options = frozenset({"threshold", "probabilities"})
     uses = frozenset({"pooling", "rdrop", "mask_rate"})
     unit = "questions"
-    # The number of the first choice in labels.
+    # Label of the first choice, 0 or 1.
     first_label = 0
 
     def read(self, path: Source) -> list[Row]:
@@ -137,7 +137,8 @@ class MultipleChoiceTask(Task):
         }
 
     def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
-        """The choice, its text and its probability; Transformers has no pipeline for choices."""
+        """The choice with its text and probability; Transformers has no pipeline for multiple
+        choice."""
         found = [
             {"choice": each["label"], "text": row.texts[1 + each["label"]], "score": each["score"]}
             for each in ranked(range(len(decided)), decided)
@@ -152,7 +153,7 @@ class MultipleChoiceTask(Task):
         return Scores({"accuracy": float(np.mean(right))})
 
     def fold_keys(self, row: Row) -> Sequence[Any]:
-        """The prompt; many rows may have the same choices."""
+        """The prompt only, because many rows may share the same choices."""
         return row.texts[:1]
 
     def readable_target(self, row: Row) -> str:
@@ -164,7 +165,7 @@ class MultipleChoiceTask(Task):
 
 
 def _rows(path: Source, given: ColumnNames, *, labelled: bool) -> Iterator[Row]:
-    """Rows with the label as in the file."""
+    """Yield rows with labels as in the file."""
     found = find_columns(path, COLUMNS["choose"], given, labelled=labelled)
     choices, labels = found["second"], found.get("label", ())
 
@@ -201,6 +202,6 @@ def _choices(values: Sequence[Any], names: Sequence[str], where: str) -> list[st
 
 
 def _number(label: Any) -> int | None:
-    """The label as an integer if it is a whole number, else None."""
+    """The label as an integer if it is one, else None."""
     text = "" if isinstance(label, bool) else str(label).strip()
     return int(float(text)) if _WHOLE.fullmatch(text) else None

@@ -1,4 +1,4 @@
-"""Numbers for a text or a pair of texts. C columns of numbers."""
+"""Regression on texts or pairs of texts. C target columns."""
 
 import math
 from collections.abc import Sequence
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from ownbert.nn.model import Model
     from ownbert.tasks.row_objectives import RegressionObjective
 
-# Weights are float32, and squares must stay finite.
+# Weights are float32, and squares must remain finite.
 _LARGEST = 1e15
-# Predictions whose standard deviation is below this share of the truth's are nearly constant. By
-# least squares the share equals the correlation of the two.
+# Predictions are reported as nearly constant if their standard deviation is below this share of the
+# targets'. For least squares this share equals the correlation.
 _NEARLY_CONSTANT = 0.05
 
 
 class RegressionTask(SentenceTask):
-    """One linear output per column, trained on standardised numbers and saved in the user's units.
+    """One linear output per column, trained on standardised values and saved in the user's units.
 
     Attributes:
-        learnt: the mean and the standard deviation (C) of the numbers of the training rows; 0 and
-            1 of a finished model.
-        mean, std: (C), to undo the standardisation of the outputs of a model in training; 0 and 1
-            where scores are in the user's units: of a finished model, and of linear models.
+        learnt: mean and standard deviation (C) of the training targets; 0 and 1 for a finished
+            model.
+        mean, std: (C) undo the standardisation of outputs during training; 0 and 1 if outputs are
+            in the user's units, as those of finished models and of linear models.
     """
 
     name = "regress"
@@ -64,7 +64,7 @@ class RegressionTask(SentenceTask):
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         given, own = given or self.columns, self.labels
         if own and given.label is None and {*own} <= {*columns(path)}:
-            # The columns of the training rows, whatever other numbers there are.
+            # Use the columns of the training rows, whatever other numeric columns there are.
             given = replace(given, label=",".join(own))
         texts, names = super().find_columns(path, given, labelled=labelled)
         if labelled and own and len(names) != len(own):
@@ -85,14 +85,14 @@ class RegressionTask(SentenceTask):
         self.learnt = numbers.mean(0), numbers.std(0)
 
     def target(self, row: Row) -> np.ndarray:
-        """(C), standardised."""
+        """(C) standardised values."""
         mean, std = self.learnt
         return ((np.asarray(row.target) - mean) / std).astype(np.float32)
 
     def objective(self, model: "Model") -> "RegressionObjective":
         from ownbert.tasks.row_objectives import RegressionObjective
 
-        # A new model starts with standardised outputs, until ``finish``.
+        # A new model has standardised outputs until ``finish``.
         self.mean, self.std = self.learnt
         return RegressionObjective(loss=self.settings.loss)
 
@@ -107,7 +107,7 @@ class RegressionTask(SentenceTask):
         self._change_units(model, 1 / std, -mean / std)
 
     def finish(self, model: "Model") -> "Model":
-        """The model, its last layer now in the user's units."""
+        """Rescale the last layer to the user's units."""
         self._change_units(model, self.std, self.mean)
         self.mean, self.std = np.zeros(len(self.labels)), np.ones(len(self.labels))
         return model
@@ -125,14 +125,14 @@ class RegressionTask(SentenceTask):
     def output_row(
         self, decided: np.ndarray, row: Row, options: OutputOptions = PLAIN_OUTPUT
     ) -> dict[str, Any]:
-        # The digits of float32.
+        # The precision of float32.
         numbers = [float(f"{x:.7g}") for x in decided.tolist()]
         if len(numbers) == 1:
             return {"value": numbers[0]}
         return {"values": dict(zip(self.labels, numbers, strict=True))}
 
     def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
-        """The number; several in the order of the columns, whatever ``top_k``."""
+        """The number, or all numbers in the order of the columns, whatever ``top_k``."""
         numbers = [float(f"{x:.7g}") for x in decided.tolist()]
         found = [
             {"label": name, "score": number}
@@ -161,16 +161,16 @@ class RegressionTask(SentenceTask):
 
 
 def score_regression(truth: np.ndarray, found: np.ndarray, labels: Sequence[str]) -> Scores:
-    """Metrics of predicted numbers, each the mean over the columns.
+    """Compute metrics of predicted values, averaged over the columns.
 
     Args:
-        truth, found: (rows, C).
-        labels: C names.
+        truth: (rows, C) true values.
+        found: (rows, C) predicted values.
+        labels: C column names.
 
     Returns:
-        spearman and pearson, the correlations of ranks and of numbers, 0 if one side is constant;
-        mae, the mean absolute error, in the user's units; r2, 1 - squared error / squared error of
-        the mean of the truth, 0 if the truth is constant.
+        spearman and pearson correlation, 0 if one side is constant; mae, the mean absolute error in
+        the user's units; r2, the coefficient of determination, 0 if the truth is constant.
     """
     each: dict[str, list[float]] = {name: [] for name in RegressionTask.metrics}
     warnings = []
@@ -187,7 +187,7 @@ def score_regression(truth: np.ndarray, found: np.ndarray, labels: Sequence[str]
 
 
 def _with_decimal_points(table: Sequence[TableRow]) -> list[TableRow]:
-    """The rows, with numbers that are written with decimal commas as numbers."""
+    """The rows, with decimal commas converted to numbers."""
     columns = [list(cells) for cells in zip(*(row.cells for row in table), strict=True)]
     for number, cells in enumerate(columns):
         texts = [cell.strip() for cell in cells if isinstance(cell, str) and cell.strip()]
@@ -206,7 +206,7 @@ def _constant_warning(name: str, true: np.ndarray, predicted: np.ndarray) -> str
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1; equal values share the mean of their ranks."""
+    """Ranks from 1; ties share the mean of their ranks."""
     from scipy.stats import rankdata
 
     return rankdata(values)
@@ -221,7 +221,7 @@ def _correlation(one: np.ndarray, two: np.ndarray) -> float:
 
 
 def _number(value: Any, column: str, where: str) -> float:
-    """A cell as a finite number. Raises ``InputError`` for anything else, with advice."""
+    """Parse a cell as a finite number; raise ``InputError`` with advice otherwise."""
     if isinstance(value, str):
         value = value.strip()
     if value is None or value == "":

@@ -1,4 +1,4 @@
-"""Objectives of tasks with one answer per row; a row is one sequence or a group of them."""
+"""Objectives of tasks with one prediction per row; a row is one sequence or a group of them."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,16 +12,16 @@ from ownbert.batches.batch import Batch
 from ownbert.batches.layout import make_layout
 from ownbert.objectives import Loss
 
-# The score of a choice that a row does not have: no share of a softmax, and a finite logarithm.
+# Logit of padding choices: zero probability, and a finite logarithm.
 _PADDING = -1e9
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowObjective:
-    """An objective with one answer per row; ``distance`` makes it usable in ``RDrop``.
+    """An objective with one prediction per row; ``distance`` is for use in ``RDrop``.
 
     Args:
-        right: whether correct answers are counted.
+        right: whether correct predictions are counted.
     """
 
     weight: float = 1.0
@@ -37,25 +37,25 @@ class RowObjective:
         raise NotImplementedError
 
     def weigh(self, losses: Tensor, batch: Batch) -> Tensor:
-        """(rows) losses with the weights of their rows."""
+        """(rows) losses times the weights of their rows."""
         return losses if batch.weights is None else losses * batch.weights
 
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
-        """The distance of two predictions for the same rows, summed over the rows."""
+        """The distance between two predictions for the same rows, summed over the rows."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class SingleLabelObjective(RowObjective):
-    """Cross entropy of one label per row (rows), or against a distribution for each (rows, C).
+    """Cross entropy with one label per row (rows), or with a distribution for each (rows, C).
 
-    A distribution is what another model says of the row (Hinton et al. 2015, section 2, at
-    temperature 1); the answer counts as correct if it is its most likely label. Every window of a
-    document is trained on its label, and the windows count as one row.
+    A distribution comes from another model (Hinton et al. 2015, section 2, at temperature 1); its
+    most probable label counts as the correct one. All windows of a document are trained on its
+    label and count as one row.
 
     Args:
-            smoothing: label smoothing, a share of which is spread evenly.
-        label_weights: (C) weights of the labels; the term of each label has its weight.
+        smoothing: label smoothing.
+        label_weights: (C) weights of the labels in the loss.
     """
 
     smoothing: float = 0.0
@@ -84,11 +84,11 @@ class SingleLabelObjective(RowObjective):
 class MultiLabelObjective(RowObjective):
     """Binary cross entropy, averaged over the labels; a target is 0, 1 or a probability.
 
-    Every window of a document is trained on its labels, and the windows count as one row. A row
-    counts as correct if exactly its labels have a probability of 0.5 or more.
+    All windows of a document are trained on its labels and count as one row. A row counts as
+    correct if exactly its labels have a probability of at least 0.5.
 
     Args:
-        label_weights: (C) weights of positive rows; negative rows have 1.
+        label_weights: (C) weights of positive rows; negative rows have weight 1.
     """
 
     label_weights: tuple[float, ...] | None = None
@@ -115,10 +115,10 @@ class MultiLabelObjective(RowObjective):
 
 @dataclass(frozen=True)
 class RegressionObjective(RowObjective):
-    """Squared error or Huber loss of standardised numbers, averaged over the columns.
+    """Squared error or Huber loss of standardised values, averaged over the columns.
 
     The prediction for a document is the mean over its windows. A row counts as correct if all its
-    numbers are within half a standard deviation.
+    values are within half a standard deviation.
 
     Args:
         loss: mse, or huber (Huber 1964, quadratic up to 1).
@@ -137,14 +137,15 @@ class RegressionObjective(RowObjective):
         return Loss(losses.sum(), right.sum(), len(labels))
 
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
-        """The Kullback-Leibler divergence of unit normal distributions around the two."""
+        """The Kullback-Leibler divergence of unit normal distributions around the two
+        predictions."""
         a, b = (mean_per_row(x.float(), batch) for x in (one, two))
         return ((a - b) ** 2).mean(-1).sum() / 2
 
 
 @dataclass(frozen=True)
 class MultipleChoiceObjective(RowObjective):
-    """Cross entropy of the correct choice among those of its row."""
+    """Cross entropy of the correct choice among the choices of its row."""
 
     name: str = "choice"
     head: str = "choice"
@@ -160,26 +161,26 @@ class MultipleChoiceObjective(RowObjective):
 
 
 def pad_choices(logits: Tensor, batch: Batch) -> Tensor:
-    """(B, 1) -> (rows, most choices of a row) in float32, padded with a score of no weight."""
+    """(B, 1) -> (rows, maximum choices) in float32, padded with large negative logits."""
     assert batch.groups is not None
     scores = logits.float()[:, 0].split(batch.groups)
     return pad_sequence(list(scores), batch_first=True, padding_value=_PADDING)
 
 
 def symmetric_kl(one: Tensor, two: Tensor) -> Tensor:
-    """The mean of the two Kullback-Leibler divergences of two softmaxes: (..., C) -> (...)."""
+    """The mean of the two Kullback-Leibler divergences between two softmaxes: (..., C) -> (...)."""
     a, b = one.float().log_softmax(-1), two.float().log_softmax(-1)
     return ((a.exp() - b.exp()) * (a - b)).sum(-1) / 2
 
 
 @dataclass(frozen=True)
 class RDrop:
-    """An objective on a batch of each row twice, in the same order, plus a distance.
+    """An objective on a batch that contains each row twice, in the same order, plus a distance.
 
-    The distance is that between the two predictions for a row, which differ by dropout.
+    The distance is between the two predictions for a row, which differ by dropout.
 
     Args:
-        inner: an objective with ``distance``.
+        inner: objective with ``distance``.
         strength: weight of the distance relative to the mean of the two losses.
 
     Source: Liang et al. 2021 (R-Drop), equation 4.
@@ -214,12 +215,12 @@ class RDrop:
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         loss = self.inner(logits, batch)
         apart = self.inner.distance(*logits.chunk(2), _half(batch))
-        # The count is that of both halves, so the distance, which is per row, is added twice.
+        # The count includes both halves, so the per-row distance is added twice.
         return loss._replace(total=loss.total + 2 * self.strength * apart)
 
 
 def _half(batch: Batch) -> Batch:
-    """The first half of a batch: its layout and targets."""
+    """The first half of a batch: layout and targets."""
     lengths = batch.layout.lengths[: batch.sequences // 2]
     labels, tags, groups, weights = batch.labels, batch.tags, batch.groups, batch.weights
     return replace(
@@ -233,14 +234,15 @@ def _half(batch: Batch) -> Batch:
 
 
 def repeat_per_sequence(labels: Tensor, scores: Tensor, batch: Batch) -> Tensor:
-    """Labels repeated for the sequences of each row.
+    """Repeat labels for all sequences of their rows.
 
     Args:
         labels: (rows, ...).
         scores: (B, ...).
-        batch: of B sequences.
+        batch: batch of B sequences.
 
     Returns:
+        (B, ...), or ``labels`` unchanged if there is already one score per row.
         (B, ...), or ``labels`` unchanged if there is one score per row already.
     """
     if batch.groups is None or len(scores) == len(batch.groups):
@@ -249,7 +251,8 @@ def repeat_per_sequence(labels: Tensor, scores: Tensor, batch: Batch) -> Tensor:
 
 
 def mean_per_row(values: Tensor, batch: Batch) -> Tensor:
-    """(B, ...) -> (rows, ...): the mean over the sequences of each row; (rows, ...) stays."""
+    """(B, ...) -> (rows, ...): the mean over the sequences of each row; (rows, ...) is
+    unchanged."""
     if batch.groups is None or len(values) == len(batch.groups):
         return values
     counts = torch.tensor(batch.groups, device=values.device)

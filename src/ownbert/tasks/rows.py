@@ -1,4 +1,4 @@
-"""Rows as tasks read them: texts, target and line."""
+"""Rows of tasks: texts, target and line."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,15 +12,15 @@ from ownbert.tables.tables import Source, as_text, at_least_one, place, read_val
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a file.
+    """A row of a file.
 
     Args:
-        line: the line in the file, for messages.
-        texts: what the model reads (for tagging, the words).
-        target: what it should answer, None if unknown.
-        weight: of its loss in training, 1 on average.
-        id: what the file calls the row, None if it has no column of ids.
-        features: for each column of word features, the tags of the words.
+        line: line in the file, for messages.
+        texts: input of the model (the words for tagging).
+        target: expected prediction, None if unknown.
+        weight: weight of the loss in training, 1 on average.
+        id: id of the row in the file, None without an id column.
+        features: tags of the words, for each column of word features.
     """
 
     line: int
@@ -31,20 +31,20 @@ class Row:
     features: Cells = field(default=(), kw_only=True)
 
     def place(self, source: Source) -> str:
-        """The place of the row in a file, for messages."""
+        """The location of the row in a file, for messages."""
         return place(source, self.line) if source else f"row {self.line}"
 
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """What a row of predictions holds.
+    """Contents of a row of predictions.
 
     Args:
-        top: as many labels as this, the most probable first; None: what the task decides.
-        threshold: answers whose score is below it are left out; None: what the task decides.
-        probabilities: whether every label has its probability beside the answer.
-        unknown: the share of texts with a known label that may be refused; None: none is.
-        coverage: the share of rows whose set of labels has the right one; None: there are no sets.
+        top: number of labels, most probable first; None: the task's default.
+        threshold: minimum score of predictions; None: the task's default.
+        probabilities: whether to include the probabilities of all labels.
+        unknown: share of in-scope texts that may be rejected; None: reject none.
+        coverage: share of rows whose label set contains the right label; None: no label sets.
     """
 
     top: int | None = None
@@ -55,12 +55,12 @@ class OutputOptions:
 
     @property
     def given(self) -> frozenset[str]:
-        """The names of what was asked for."""
+        """The names of the options that are set."""
         return frozenset(k for k, v in vars(self).items() if v != getattr(PLAIN_OUTPUT, k))
 
     @property
     def abstains(self) -> bool:
-        """Whether held-out rows are needed."""
+        """Whether held-out rows are needed for calibration."""
         return self.unknown is not None or self.coverage is not None
 
 
@@ -71,10 +71,10 @@ class TableRow(NamedTuple):
     """A row of a table.
 
     Args:
-        where: its place, for messages.
-        cells: the values of other columns.
-        id: what the table calls the row.
-        features: as of a ``Row``.
+        where: location of the row, for messages.
+        cells: values of the other columns.
+        id: id of the row.
+        features: see ``Row``.
     """
 
     line: int
@@ -96,14 +96,16 @@ def read_table(
     """Stream the rows of a table, including empty texts.
 
     Args:
-        path: of the table.
-        texts, others: names of columns.
-        id: that of the ids; None: found by its usual name.
-        features: those of word features, a tag for each word of the first text, where words are
-            what blanks separate.
+        path: the table.
+        texts: names of the text columns.
+        others: names of other columns to read.
+        id: name of the id column; None: one with a usual name, if any.
+        features: names of the columns of word features, with one tag per space-separated word of
+            the first text.
 
     Raises:
-        InputError: a text is missing, the table has no rows, or words and tags differ in number.
+        InputError: a text is missing, the table has no rows, or the numbers of words and tags
+            differ.
     """
     ids = id_column(path, [*texts, *others, *features], id)
     start = len(texts) + len(others)
@@ -122,7 +124,7 @@ def label_text(value: Any, where: str, column: str | None = None) -> str:
     """A label as text without surrounding whitespace.
 
     Raises:
-        InputError: it is empty.
+        InputError: the label is empty.
     """
     text = as_text(value, column or "label", where).strip()
     if not text:
@@ -141,12 +143,12 @@ def unknown_label(
 
 
 def list_labels(labels: Sequence[str]) -> str:
-    """The first few labels, for messages."""
+    """The first few labels as text, for messages."""
     return ", ".join(labels[:8]) + (", ..." if len(labels) > 8 else "")
 
 
 def shortened(text: str, most: int) -> str:
-    """A text of at most ``most`` characters: a longer one loses its middle."""
+    """Shorten a text to ``most`` characters by removing its middle."""
     if len(text) <= most:
         return text
     left = (most - 3) // 2 + (most - 3) % 2

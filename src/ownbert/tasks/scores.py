@@ -1,6 +1,6 @@
-"""From logits to the scores of rows, in NumPy: the same whatever computed the logits.
+"""Converts logits to raw outputs of rows in NumPy, independent of the inference engine.
 
-B sequences, C labels. A row is one sequence, or several with one answer (``Example.parts``).
+B sequences, C labels. A row is one sequence, or several with one target (``Example.parts``).
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from ownbert.batches.example import Example
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """(..., C) -> (..., C), along the last axis."""
+    """Softmax along the last axis: (..., C) -> (..., C)."""
     if not logits.size:
         return logits
     powers = logits - logits.max(-1, keepdims=True)
@@ -21,7 +21,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(-x)), without an overflow."""
+    """1 / (1 + exp(-x)) without overflow."""
     return np.exp(-np.logaddexp(0, -logits))
 
 
@@ -31,7 +31,8 @@ def sequence_counts(examples: Sequence[Example]) -> list[int]:
 
 
 def mean_per_row(values: np.ndarray, examples: Sequence[Example]) -> np.ndarray:
-    """(B, ...) -> (rows, ...): the mean over the sequences of each row; (rows, ...) stays."""
+    """(B, ...) -> (rows, ...): the mean over the sequences of each row; (rows, ...) is
+    unchanged."""
     if len(values) == len(examples):
         return values
     counts = np.asarray(sequence_counts(examples))

@@ -1,4 +1,4 @@
-"""Tasks with one answer per text or pair of texts: reading, pooling, long documents."""
+"""Tasks with one prediction per text or pair of texts: reading, pooling, long documents."""
 
 import csv
 from abc import abstractmethod
@@ -29,16 +29,16 @@ from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
 from ownbert.tasks.token_classification.word_windows import encode_words
 
-# In the model card: the scores of one text by Transformers.
+# Code in the model card: logits of one text with Transformers.
 LOGITS = 'logits = model(**tokenizer(TEXTS, truncation=True, return_tensors="pt")).logits'
 
-# Settings of all these tasks; those of windows are filled in by ``long`` "auto".
+# Settings of these tasks for windows; ``long`` "auto" fills them in.
 _WINDOWS = ("long", "window", "stride", "max_windows", "train_windows")
 COMMON = frozenset({*_WINDOWS, "pooling", "rdrop", "mask_rate", "ngrams", "feature_size"})
 
-# With ``long`` "auto" documents are cut where no more than this share of the training rows is
-# affected. Otherwise they are read in windows of this length, the one that pretraining saw most, up
-# to so many tokens, and an epoch learns from fewer of them (docs/lab/long-documents.md).
+# With ``long`` "auto", documents are truncated if at most this share of the training rows is
+# affected. Otherwise they are split into windows of the length most frequent in pretraining, up to
+# a maximum number of tokens, and an epoch trains on fewer windows (docs/lab/long-documents.md).
 _FEW_LONG = 0.05
 _WINDOW = 128
 _DOCUMENT_TOKENS = 32_768
@@ -46,22 +46,22 @@ _TRAINING_TOKENS = 512
 
 
 class SentenceTask(Task):
-    """One answer per text or pair of texts, by the classification head on the pooled text.
+    """One prediction per text or pair of texts, by the classification head on the pooled text.
 
-    Long documents may be split into segments.
+    Long documents may be split into windows.
     """
 
     head = "classification"
     saved_attributes = (*Task.saved_attributes, "pair")
-    # Whether a row is two texts; None before the first file.
+    # Whether rows are pairs of texts; None before the first file.
     pair: bool | None = None
-    # What to say about the pooling of the base model, if it is used.
+    # Note for the user if the pooling of the base model is used.
     pooling_note = ""
-    # What ``long`` "auto" came to, if documents are not cut.
+    # Note on the choice of ``long`` "auto", unless documents are truncated.
     long_note = ""
-    # How the labels were read, where there was a choice.
+    # Note on how ambiguous labels were read.
     label_note = ""
-    # The labels of the rows that were read first, by which those of other files are read.
+    # Labels in the first rows read, which determine how other files are read.
     _seen: frozenset[str] = frozenset()
 
     def find_columns(
@@ -70,12 +70,12 @@ class SentenceTask(Task):
         """The columns of the texts and, if ``labelled``, of the targets.
 
         Args:
-            path: of the table.
-            given: the columns that the user named, by default ``columns``.
-            labelled: whether the targets are looked for too.
+            path: the table.
+            given: columns named by the user; by default ``columns``.
+            labelled: whether to find the target columns too.
 
         Raises:
-            InputError: a column is missing or needed twice.
+                InputError: a column is missing or used twice.
         """
         found = find_columns(
             path, self.column_specs, given or self.columns, labelled=labelled, pair=self.pair
@@ -83,7 +83,7 @@ class SentenceTask(Task):
         return (*found["text"], *found.get("second", ())), found.get("label", ())
 
     def read_table(self, path: Source) -> tuple[tuple[str, ...], list[TableRow]]:
-        """The columns of the targets, and the rows with these as cells; at least one."""
+        """The target columns, and at least one row with these as cells."""
         texts, labels = self.find_columns(path)
         features = feature_columns(path, self.columns)
         if features and len(texts) == 2:
@@ -96,21 +96,21 @@ class SentenceTask(Task):
         return labels, rows
 
     def label_cells(self, rows: Sequence[TableRow], column: str) -> LabelCells:
-        """The first cell of each row, which holds its labels."""
+        """The first cell of each row, which contains its labels."""
         return LabelCells([row.cells[0] for row in rows], [row.where for row in rows], column)
 
     @property
     def known_labels(self) -> frozenset[str]:
-        """The labels that are learnt, or were read first; none before the first rows."""
+        """The learnt labels, or those of the first rows read; empty before."""
         return frozenset(self.labels) or self._seen
 
     @property
     def vector_names(self) -> list[str]:
-        """The names of the places of vectors of 0 and 1 that the user gave."""
+        """The label names that the user gave for vectors of 0 and 1."""
         given = self.settings.label_names
         if given is None:
             return []
-        # A name that holds a comma stands in double quotes.
+        # A name with a comma is in double quotes.
         return [name.strip() for name in next(csv.reader([given], skipinitialspace=True), [])]
 
     def stream(self, path: Source) -> Iterator[Row]:
@@ -135,7 +135,7 @@ class SentenceTask(Task):
         )
         if description is not None and pooling is not None:
             usual = self.head_spec(description).pooling
-            # Kept, so that the other models of an ensemble have it too.
+            # Stored for the other models of an ensemble.
             self.settings = replace(self.settings, pooling=pooling)
             if pooling != usual:
                 self.pooling_note = (
@@ -171,19 +171,19 @@ class SentenceTask(Task):
 
     @abstractmethod
     def target(self, row: Row) -> Any:
-        """The label of a row as the objective takes it."""
+        """The label of a row as expected by the objective."""
 
     @property
     def reads_windows(self) -> bool:
-        """Whether long documents are read in windows; before training they are cut."""
+        """Whether long documents are split into windows; before training they are truncated."""
         return self.settings.long in ("windows", "segments")
 
     def _window(self, max_length: int) -> int:
-        """Tokens of a window, including special ones."""
+        """Tokens of a window including special tokens."""
         return min(self.settings.window or max_length, max_length)
 
     def targets(self, rows: Sequence[Row]) -> list[Any]:
-        """``target`` for each row, None for a row without one."""
+        """``target`` of each row, None for rows without one."""
         return [None if row.target is None else self.target(row) for row in rows]
 
     def encode(self, rows: Sequence[Row], builder: Any, *, training: bool) -> EncodedRows:
@@ -236,9 +236,9 @@ class SentenceTask(Task):
         return EncodedRows(examples, truncated, notes, windows, seed=self.seed)
 
     def _most_ids(self, builder: Any) -> int | None:
-        """How many ids of a text are read, and one more, by which it is known to be longer."""
+        """Maximum number of ids needed per text, plus one to detect longer texts; None: all."""
         if self.pair:
-            return None  # the longer text of two is cut, so the lengths of both count
+            return None  # truncating a pair depends on both lengths
         if not self.reads_windows:
             return builder.room + 1
         room = builder.room - (builder.max_length - self._window(builder.max_length))
@@ -258,7 +258,7 @@ class SentenceTask(Task):
         return texts, tables
 
     def _choose_long(self, ids_by_row: Sequence[Sequence[Sequence[int]]], builder: Any) -> None:
-        """Replace ``long`` "auto" in the settings by what the training rows call for."""
+        """Replace ``long`` "auto" in the settings by the choice that suits the training rows."""
         settings = self.settings
         long = sum(len(own[0]) > builder.room for own in ids_by_row)
         if self.pair or self.features or long <= _FEW_LONG * len(ids_by_row):
@@ -269,7 +269,7 @@ class SentenceTask(Task):
             settings,
             long="windows",
             window=window,
-            # A window moves on by about half of its length at least.
+            # Windows advance by at least about half of their length.
             stride=min(settings.stride, window // 2 - 1),
             max_windows=max(settings.max_windows, _DOCUMENT_TOKENS // window)
             if settings.max_windows == TaskSettings.max_windows
@@ -283,7 +283,7 @@ class SentenceTask(Task):
 
     @abstractmethod
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
-        """(B, C) -> (B, C): what is averaged over the windows of a document."""
+        """(B, C) -> (B, C): the values that are averaged over the windows of a document."""
 
     def raw(
         self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
@@ -292,8 +292,8 @@ class SentenceTask(Task):
 
 
 def _pooled_words(spec: HeadSpec, pooling: str | None) -> HeadSpec:
-    """The head on words with features: their mean by default, since the first one is [CLS], which
-    has none. As in SemBERT the first one goes through a layer of its own."""
+    """The head for words with features: mean pooling by default, because the first word is [CLS],
+    which has no features. "first" adds a layer, as in SemBERT."""
     if pooling in ("pooler", "first"):
         return replace(spec, pooling="first", dense="tanh", dropout_first=False)
     return replace(spec, pooling=pooling or "mean", dense=None)

@@ -1,7 +1,7 @@
-"""Targets that are probabilities of the labels instead of a label: what another model predicts.
+"""Soft targets: probabilities of the labels, predicted by another model, instead of a label.
 
-A training row of a task with labels may have a tuple or an array of C numbers as its target, in the
-order of the task's labels, among rows with ordinary targets. Rows to evaluate on have labels.
+A training row may have a tuple or an array of C numbers as its target, in the order of the task's
+labels; other rows may have ordinary targets. Rows for evaluation must have labels.
 
 Source: Hinton, Vinyals and Dean 2015 (knowledge distillation), section 2.
 """
@@ -16,13 +16,13 @@ from ownbert.errors import InputError
 from ownbert.tables.tables import Source
 from ownbert.tasks.rows import Row, list_labels
 
-# By how much the sum of a distribution may differ from 1: that of rounded numbers does.
+# Tolerance for the sum of a distribution, which may consist of rounded numbers.
 _ROUNDING = 1e-3
-_SHOWN = 0.05  # the least probability in a message
+_SHOWN = 0.05  # minimum probability shown in a message
 
 
 def is_soft(target: Any) -> bool:
-    """Whether a target of a task with labels is probabilities: an array, or numbers in a tuple."""
+    """Whether a target contains probabilities: an array, or numbers in a tuple."""
     if isinstance(target, np.ndarray):
         return True
     return isinstance(target, tuple) and bool(target) and not isinstance(target[0], str)
@@ -31,20 +31,21 @@ def is_soft(target: Any) -> bool:
 def learn_order(
     rows: Sequence[Row], labels: Sequence[str], names: Collection[str], source: Source
 ) -> tuple[str, ...]:
-    """The labels that the probabilities of ``rows`` are in the order of, if they were given.
+    """The label order of the probabilities in ``rows``, if labels were given.
 
     Args:
         rows: training rows.
-        labels: given for the task; may be empty.
-        names: the labels of the rows with ordinary targets.
-        source: the file of the rows, for messages.
+        labels: labels given for the task; may be empty.
+        names: labels of the rows with ordinary targets.
+        source: file of the rows, for messages.
 
     Returns:
-        ``labels`` if a row has probabilities; else none, for they are those of the rows.
+        ``labels`` if a row has probabilities; otherwise an empty tuple, because the rows determine
+        the labels.
 
     Raises:
-        InputError: rows have probabilities, and neither ``labels`` nor ``names`` say of what; or
-            fewer than two labels or an unknown one.
+        InputError: rows have probabilities, but neither ``labels`` nor ``names`` give their labels;
+            or there are fewer than two labels, or an unknown one.
     """
     if not any(is_soft(row.target) for row in rows):
         return ()
@@ -64,14 +65,14 @@ def learn_order(
 
 
 def check_distribution(target: Any, labels: Sequence[str], where: str) -> None:
-    """Raises ``InputError`` if a target is not a distribution over the labels: (C), sum 1."""
+    """Raise ``InputError`` unless the target is a distribution over the labels: (C), sum 1."""
     values = check_probabilities(target, labels, where)
     if not math.isclose(total := float(values.sum()), 1, abs_tol=_ROUNDING):
         raise InputError(f"{where}: the probabilities of the labels add up to {total:g}, not to 1")
 
 
 def check_probabilities(target: Any, labels: Sequence[str], where: str) -> np.ndarray:
-    """The target as (C) probabilities. Raises ``InputError`` if it is not one for each label."""
+    """The target as (C) probabilities; raise ``InputError`` unless there is one for each label."""
     try:
         values = np.asarray(target, dtype=np.float64)
     except (TypeError, ValueError):
@@ -81,13 +82,13 @@ def check_probabilities(target: Any, labels: Sequence[str], where: str) -> np.nd
             f"{where}: {values.size} probabilities for {len(labels)} labels; one for each of "
             f"{list_labels(labels)} is needed"
         )
-    if not ((values >= 0) & (values <= 1)).all():  # NaN is neither
+    if not ((values >= 0) & (values <= 1)).all():  # also rejects NaN
         raise InputError(f"{where}: a probability is not between 0 and 1: {values.tolist()}")
     return values
 
 
 def refuse_soft_targets(rows: Sequence[Row], source: Source) -> None:
-    """Raises ``InputError`` for a row to evaluate on that has probabilities."""
+    """Raise ``InputError`` if a row for evaluation has probabilities."""
     for row in rows:
         if is_soft(row.target):
             raise InputError(
@@ -96,6 +97,6 @@ def refuse_soft_targets(rows: Sequence[Row], source: Source) -> None:
 
 
 def readable_probabilities(target: Any, labels: Sequence[str]) -> str:
-    """The likely labels with their probabilities, for the user."""
+    """The most probable labels with their probabilities, for the user."""
     pairs = zip(labels, np.asarray(target).tolist(), strict=True)
     return ", ".join(f"{label} {p:.0%}" for label, p in pairs if p >= _SHOWN) or "no likely label"

@@ -1,4 +1,4 @@
-"""What a task is, and the table of all tasks."""
+"""The base class of tasks, and the table of all tasks."""
 
 import os
 from abc import ABC, abstractmethod
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ownbert.nn.model import Model
     from ownbert.objectives import Objective
 
-# The key of config.json that says what a folder was fine-tuned for.
+# The key of config.json with the task that a folder was fine-tuned for.
 KEY = "ownbert_task"
 TASKS: Mapping[str, tuple[str, str]] = {
     "classify": ("classification", "ClassificationTask"),
@@ -50,15 +50,15 @@ TASKS: Mapping[str, tuple[str, str]] = {
     "embed": ("sentence_embedding.rank", "EmbeddingTask"),
     "image": ("images.image", "ImageTask"),
 }
-# The default of ``top_k``, which is not None: that means all.
+# Default of ``top_k``; not None, which means all.
 DEFAULT: Any = ...
-# Other names of tasks.
+# Aliases of task names.
 ALIASES = {"rank": "embed"}
 _DROPOUT = 0.1
 
 
 class NoTaskHead(InputError):
-    """The folder was not fine-tuned for a task. description: of the folder."""
+    """The folder, given by its ``description``, was not fine-tuned for a task."""
 
     def __init__(self, description: Description) -> None:
         super().__init__(
@@ -68,38 +68,38 @@ class NoTaskHead(InputError):
 
 
 class Task(ABC):
-    """One kind of question: how rows are read, the head, the objective, predictions and metrics.
+    """A kind of prediction task: reading rows, head, objective, predictions and metrics.
 
     Training: ``describe_base`` (the model to start from), ``read``, ``learn`` (labels, scale),
     ``input_builder`` (turns rows into sequences), ``encode``, ``objective``, ``finish``, ``write``.
-    Use: ``load``, ``input_builder``, ``stream``, ``encode``, ``raw`` (scores of a row, which can be
-    averaged over models), ``decide``, ``output_row``. Evaluation: ``tune`` (thresholds, on dev
-    rows), ``score``.
+    Inference: ``load``, ``input_builder``, ``stream``, ``encode``, ``raw`` (outputs of a row, which
+    can be averaged over models), ``decide``, ``output_row``. Evaluation: ``tune`` (thresholds, on
+    dev rows), ``score``.
 
     Args:
-        settings: those of the recipe.
-        columns: the columns that the user named.
+        settings: settings of the recipe.
+        columns: columns named by the user.
         labels: known labels.
 
     Raises:
-        InputError: there are settings of other tasks.
+        InputError: settings of other tasks are set.
     """
 
-    # The name on the command line, the kind of the head, and the columns of a table.
+    # Name on the command line, kind of the head, and columns of a table.
     name: ClassVar[str]
     head: ClassVar[str]
     column_specs: ClassVar[Sequence[ColumnSpec]] = ()
-    # The settings of ``TaskSettings`` that the task uses.
+    # Settings of ``TaskSettings`` used by the task.
     uses: ClassVar[frozenset[str]] = frozenset()
-    # What ``score`` returns; the first is monitored on dev rows. May depend on the training rows.
+    # Metrics of ``score``, the one monitored on dev rows first. May depend on the training rows.
     metrics: tuple[str, ...]
-    # What rows and labels are, in messages.
+    # Nouns for rows and labels in messages.
     unit: ClassVar[str] = "documents"
     label_unit: ClassVar[str] = "labels"
-    # In the model card: pipeline_tag and library_name of the hub, what the model does, how its
-    # labels are introduced (not at all if empty), inputs to predict and to evaluate, what a
-    # Predictor is called with, and Python that predicts with Transformers' ``model`` and
-    # ``tokenizer`` (TEXTS is one text or a pair).
+    # For the model card: pipeline_tag and library_name of the hub; a sentence about the model; the
+    # heading of its labels (none if empty); input files to predict and to evaluate; an argument for
+    # a Predictor; and Python lines that predict with Transformers' ``model`` and ``tokenizer``
+    # (TEXTS is one text or a pair).
     pipeline_tag: ClassVar[str] = "text-classification"
     library: ClassVar[str] = "transformers"
     purpose: ClassVar[str]
@@ -107,37 +107,37 @@ class Task(ABC):
     example_inputs: ClassVar[tuple[str, str]] = ("new.csv", "test.csv")
     example_row: ClassVar[str] = '"a text"'
     transformers_lines: ClassVar[tuple[str, ...]] = ()
-    # Attributes that are saved in config.json, and Transformers' own key there.
+    # Attributes saved in config.json, and Transformers' own key there.
     saved_attributes: ClassVar[tuple[str, ...]] = ("max_length",)
     problem_type: ClassVar[str | None] = None
-    # Whether the scores of a row are probabilities, of its labels, words or choices.
+    # Whether raw outputs are probabilities, of labels, words or choices.
     gives_probabilities: ClassVar[bool] = False
-    # Names of a row's texts beside its prediction, and what ``output_row`` can be asked for.
+    # Keys of a row's texts in output rows, and supported options of ``output_row``.
     text_keys: ClassVar[tuple[str, ...]] = ("text", "text_pair")
     output_options: ClassVar[frozenset[str]] = frozenset()
-    # Whether scores of several models can be averaged.
+    # Whether outputs of several models can be averaged.
     averageable: ClassVar[bool] = True
-    # Whether an answer is one of several, and so the same as another one or not; numbers are not.
+    # Whether predictions are discrete, so that two of them are either equal or not.
     discrete: ClassVar[bool] = True
-    # Whether the targets are labels, so that rows can be counted by label; and whether a target is
-    # a set, whose order has no meaning.
+    # Whether targets are labels, so that rows can be counted per label; and whether a target is an
+    # unordered set.
     counts_labels: ClassVar[bool] = False
     label_sets: ClassVar[bool] = False
-    # Whether the target of a training row may be the probability of each label.
+    # Whether targets of training rows may be probabilities of the labels.
     takes_soft_targets: ClassVar[bool] = False
-    # Whether the loss compares the rows of a batch, so that no batch may be split into
-    # micro-batches; and the least number of rows in one.
+    # Whether the loss compares rows of a batch, so that batches must not be split into
+    # micro-batches; and the minimum number of rows in a batch.
     needs_full_batch: ClassVar[bool] = False
     min_batch_size = 1
-    # Whether ``read`` takes arrays as well as files.
+    # Whether ``read`` accepts arrays besides files.
     reads_arrays: ClassVar[bool] = False
-    # What the training rows were made from, where they were made (``sentence_embedding``).
+    # Statistics of generated training rows (``sentence_embedding``).
     made: Any = None
-    # Of random draws for single rows in training.
+    # Seed of random draws per row in training.
     seed = 0
-    # The tags of each column of word features, once they are learnt from training rows.
+    # Tags of each column of word features, learnt from training rows.
     features: Features = MappingProxyType({})
-    # Those that the folder to start from has learnt in pretraining.
+    # Tags that the base model has learnt in pretraining.
     pretrained_features: Features = MappingProxyType({})
 
     def __init__(
@@ -149,11 +149,11 @@ class Task(ABC):
         self.settings = settings or TaskSettings(name=self.name)
         self.columns = columns or ColumnNames()
         self.labels = tuple(labels)
-        # Tokens of a sequence, as in training.
+        # Maximum tokens of a sequence, as in training.
         self.max_length: int | None = None
         self.settings.refuse_others(self.name, self.uses)
 
-    # The model and its input.
+    # Model and input.
 
     def describe_base(self, model: FinetuneModel) -> Description | None:
         """The description of the folder that training starts from.
@@ -162,7 +162,7 @@ class Task(ABC):
             None if ``describe_new`` designs a model for the rows.
 
         Raises:
-            InputError: the folder does not fit.
+            InputError: the folder does not suit the task.
         """
         if not model.folder:
             raise InputError("--model is needed: the folder to start from")
@@ -179,11 +179,11 @@ class Task(ABC):
         return _with_sesame(description, model)
 
     def describe_new(self, recipe: FinetuneRecipe, rows: Sequence[Row]) -> Description:
-        """The description of a new model for the training rows, if no folder was given."""
+        """The description of a new model for the training rows, if no folder is given."""
         raise NotImplementedError
 
     def check_modality(self, description: Description, folder: str | Path) -> None:
-        """Check that the model reads what the rows are.
+        """Check that the model accepts the modality of the rows.
 
         Raises:
             InputError: the model reads images and the rows are texts, or vice versa.
@@ -195,12 +195,12 @@ class Task(ABC):
             )
 
     def input_builder(self, description: Description, max_length: int | None = None) -> Any:
-        """What turns rows into inputs of a folder's model: a ``TextInputBuilder`` or similar."""
+        """The converter of rows to model inputs: a ``TextInputBuilder`` or similar."""
         config = description.config
         return TextInputBuilder(load_tokenizer(description), config, max_length or config.longest)
 
     def complete_recipe(self, recipe: FinetuneRecipe, builder: Any) -> FinetuneRecipe:
-        """The recipe with the settings that depend on the kind of model."""
+        """Fill in settings of the recipe that depend on the kind of model."""
         dropout = _DROPOUT if recipe.model.dropout is None else recipe.model.dropout
         return replace(
             recipe,
@@ -211,59 +211,59 @@ class Task(ABC):
     # Reading.
 
     def source(self, data: Any, *, name: str = "data", labelled: bool) -> Any:
-        """What ``read`` and ``stream`` take for rows: a file, or rows in memory as a table.
+        """The input of ``read`` and ``stream``: a file, or rows in memory as a table.
 
         Args:
-            data: a path, or what ``ownbert.tables.memory.table_of`` takes.
-            name: what the rows are, for messages.
-            labelled: whether rows without names end with their answers.
+            data: a path, or rows in a form accepted by ``ownbert.tables.memory.table_of``.
+            name: description of the rows, for messages.
+            labelled: whether rows without column names end with the target.
 
         Raises:
-            InputError: it is nothing that has rows.
+            InputError: the data contain no rows.
         """
         if isinstance(data, str | os.PathLike):
             return data
-        pair = getattr(self, "pair", None)  # of tasks on one text or two
+        pair = getattr(self, "pair", None)  # for tasks on texts or pairs
         names = positional_names(self.column_specs, self.columns, labelled=labelled, pair=pair)
         return table_of(data, name=name, positional=names)
 
     @abstractmethod
     def read(self, path: Source) -> list[Row]:
-        """Labelled rows, at least one.
+        """Read labelled rows, at least one.
 
         Raises:
-            InputError: a row cannot be read; with file and line.
+            InputError: a row cannot be read; the message has file and line.
         """
 
     def hold_out(
         self, rows: Sequence[Row], source: Source, seed: int
     ) -> tuple[Sequence[Row], Sequence[Row] | None]:
-        """Training rows and dev rows, where no dev rows are given; by default there are none.
+        """Split off dev rows if none are given; by default there are none.
 
         Args:
-            rows: that were read from ``source``.
-            source: of the training rows.
-            seed: of the draw.
+            rows: rows read from ``source``.
+            source: source of the training rows.
+            seed: seed of the random split.
         """
         return rows, None
 
     @abstractmethod
     def stream(self, path: Source) -> Iterator[Row]:
-        """Rows to predict, without targets."""
+        """Yield rows to predict, without targets."""
 
     def learn(self, rows: Sequence[Row], source: Source) -> None:
-        """Take labels and scales from the training rows.
+        """Learn labels and scales from the training rows.
 
         Raises:
-            InputError: nothing can be learnt from them.
+            InputError: the rows are unsuitable for training.
         """
         return
 
     def learn_features(self, rows: Sequence[Row]) -> None:
-        """Take the tags of word features from the training rows, behind those of pretraining.
+        """Learn the tags of word features from the training rows, appended to those of pretraining.
 
         Raises:
-            InputError: the task reads no features, and the user named some.
+            InputError: the user named features, but the task does not support them.
         """
         given = self.columns.features
         if given is None:
@@ -277,19 +277,19 @@ class Task(ABC):
         }
 
     def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
-        """Check that the targets can be learnt and evaluated.
+        """Check that the targets are suitable for training and evaluation.
 
         Args:
-            rows: labelled.
-            source: the file of the rows, for messages.
-            known: where the labels come from, for messages.
+            rows: labelled rows.
+            source: file of the rows, for messages.
+            known: origin of the known labels, for messages.
 
         Raises:
-            InputError: a target cannot be used; with file and line.
+            InputError: a target cannot be used; the message has file and line.
         """
         return
 
-    # To the model and back.
+    # Model inputs and outputs.
 
     def head_spec(self, description: Description) -> HeadSpec:
         """The head for a model of this family."""
@@ -302,8 +302,8 @@ class Task(ABC):
         return replace(spec, features=tables, feature_size=size)
 
     def pretrained_head(self, description: Description) -> HeadSpec | None:
-        """The head of the folder to start from whose word features the task's head takes over;
-        None where that has learnt none, or other columns or sizes."""
+        """The base model's head, if the task's head takes over its word features; None if it has
+        none, or other columns or sizes."""
         if not self.features or [*self.features] != [*self.pretrained_features]:
             return None
         spec = next(spec for spec in description.specs if spec.kind == "mlm")
@@ -315,11 +315,11 @@ class Task(ABC):
 
     @abstractmethod
     def encode(self, rows: Sequence[Row], builder: Any, *, training: bool) -> EncodedRows:
-        """Rows as the model reads them, with targets where the rows have them.
+        """Encode rows as model inputs, with targets where the rows have them.
 
         Args:
-            rows: with targets or without.
-            builder: what ``input_builder`` returned.
+            rows: rows with or without targets.
+            builder: result of ``input_builder``.
             training: whether a row may become several examples; otherwise it is one.
         """
 
@@ -331,21 +331,21 @@ class Task(ABC):
     def raw(
         self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
     ) -> list[np.ndarray]:
-        """The scores of each row of a batch, from the logits of the head.
+        """Convert logits of the head to raw outputs of each row in a batch.
 
         Args:
-            logits: (T, ...) or (B, ...), what ``network`` gave for the examples.
-            examples: the rows of the batch.
-            network: for what else its head has.
+            logits: (T, ...) or (B, ...) logits of the examples.
+            examples: rows of the batch.
+            network: network, for other parameters of its head.
         """
 
     def tune(self, raws: Sequence[np.ndarray], encoded: EncodedRows, rows: Sequence[Row]) -> None:
-        """Choose thresholds that give these rows the best metric."""
+        """Choose thresholds with the best metric on these rows."""
         return
 
     @abstractmethod
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> Any:
-        """The prediction for a row, from its scores and its note in ``EncodedRows``."""
+        """The prediction for a row, from its raw outputs and its note in ``EncodedRows``."""
 
     def decide_each(
         self, raws: Sequence[np.ndarray], rows: Sequence[Row], notes: Sequence[Any]
@@ -354,19 +354,19 @@ class Task(ABC):
         return [self.decide(*each) for each in zip(raws, rows, notes, strict=True)]
 
     def identity(self, row: Row) -> dict[str, Any]:
-        """What tells which row a prediction is for: its id, else its texts.
+        """The columns that identify a row in the output: its id, or else its texts.
 
-        The key of an id is the column that the user named.
+        The id column keeps its name in the input.
         """
         if row.id is not None or self.columns.id is not None:
             return {self.columns.id or "id": row.id}
         return dict(zip(self.text_keys, row.texts, strict=False))
 
     def refuse_output_options(self, options: OutputOptions) -> None:
-        """Check that rows of predictions can be as asked for.
+        """Check that the task supports the options.
 
         Raises:
-            InputError: the task has none of what was asked for.
+            InputError: an option is not supported.
         """
         if others := sorted(options.given - self.output_options):
             known = ", ".join(f"--{name}" for name in sorted(self.output_options)) or "none"
@@ -380,13 +380,13 @@ class Task(ABC):
 
     @abstractmethod
     def answer(self, decided: Any, row: Row, top_k: int | None = DEFAULT) -> Any:
-        """A prediction as ``transformers.pipeline`` gives it for such a task.
+        """A prediction in the format of ``transformers.pipeline``.
 
         Args:
-            decided: what ``decide`` returned.
-            row: that it is for.
-            top_k: how many answers, the most probable first, are returned as a list; None: all. By
-                default what is usual for the task.
+            decided: result of ``decide``.
+            row: row of the prediction.
+            top_k: number of predictions, most probable first, returned as a list; None: all. By
+                default as usual for the task.
 
         Returns:
             A dict, or a list of dicts.
@@ -394,24 +394,24 @@ class Task(ABC):
 
     @abstractmethod
     def plain(self, decided: Any, row: Row) -> Any:
-        """The answer alone: a label, labels, a number, tags, a text."""
+        """The bare prediction: a label, labels, a number, tags, a text."""
 
     @abstractmethod
     def score(self, rows: Sequence[Row], decided: Sequence[Any]) -> Scores:
         """The metrics of the predictions."""
 
-    # On disk.
+    # Saving.
 
     def begin(self, model: "Model") -> None:
-        """Change a saved model, whose head is used again, into one that can be trained on."""
+        """Prepare a saved model, whose head is reused, for training."""
         return
 
     def finish(self, model: "Model") -> "Model":
-        """The trained model as it is to be saved."""
+        """Convert the trained model for saving."""
         return model
 
     def write(self, folder: Path, model: "Model") -> None:
-        """Write further files into the folder of the finished model."""
+        """Write additional files into the folder of the finished model."""
         return
 
     def load(self, description: Description) -> "Model":
@@ -421,7 +421,7 @@ class Task(ABC):
         return load(description)
 
     def values(self) -> dict[str, Any]:
-        """Keys of config.json besides those of the model."""
+        """Keys of config.json in addition to those of the model."""
         columns = {name: value for name, value in vars(self.columns).items() if value is not None}
         saved = {
             "name": self.name,
@@ -433,7 +433,7 @@ class Task(ABC):
         return {KEY: saved, **({"problem_type": self.problem_type} if self.problem_type else {})}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Set the ``saved_attributes`` from what ``values`` saved under ``KEY``."""
+        """Restore the ``saved_attributes`` from the result of ``values`` under ``KEY``."""
         for name in self.saved_attributes:
             if name in saved:
                 setattr(self, name, saved[name])
@@ -443,11 +443,11 @@ class Task(ABC):
     # For the user.
 
     def warnings(self) -> list[str]:
-        """Warnings about rows that were odd but could be used."""
+        """Warnings about unusual rows."""
         return []
 
     def notes(self) -> list[str]:
-        """What the task has taken from the base model and the training rows."""
+        """Notes on what the task has inferred from the base model and the training rows."""
         return []
 
     def length_limit(self, max_length: int) -> str:
@@ -455,7 +455,7 @@ class Task(ABC):
         return f"the model's {max_length} tokens"
 
     def describe_columns(self, path: Source) -> str:
-        """Which columns of a file are read; empty if rows are not texts with labels in a table."""
+        """The columns read from a file; empty if rows are not texts with labels in a table."""
         return ""
 
     def readable_target(self, row: Row) -> str:
@@ -466,14 +466,14 @@ class Task(ABC):
         """The distribution of the targets, for the user."""
         return ""
 
-    # What other steps of fine-tuning need to know of a row.
+    # Row properties for other steps of fine-tuning.
 
     def fold_keys(self, row: Row) -> Sequence[Any]:
-        """Rows that share one of these must be in one fold, or answers could be memorised."""
+        """Rows that share a key must be in the same fold, so that answers cannot be memorised."""
         return row.texts
 
     def pretraining_texts(self, row: Row) -> Sequence[str]:
-        """The texts of a row, to continue pretraining on."""
+        """The texts of a row for continued pretraining."""
         return row.texts
 
     def texts_of(self, rows: Sequence[Row]) -> Iterator[str]:
@@ -482,7 +482,7 @@ class Task(ABC):
 
 
 def _with_sesame(description: Description, model: FinetuneModel) -> Description:
-    """The description with what the recipe adds to the encoder (``nn/variants/sesame.py``)."""
+    """The description with the recipe's changes to the encoder (``nn/variants/sesame.py``)."""
     given = {"layer_gate": model.layer_gate, "attention_blur": model.attention_blur}
     given = {name: value for name, value in given.items() if value is not None}
     if given and description.decoder is not None:
@@ -497,12 +497,12 @@ def _with_sesame(description: Description, model: FinetuneModel) -> Description:
 
 
 def named_probabilities(labels: Sequence[str], probabilities: np.ndarray) -> dict[str, float]:
-    """The probability of each label, as a file has it."""
+    """The probability of each label, rounded for output files."""
     return {label: round(p, 6) for label, p in zip(labels, probabilities.tolist(), strict=True)}
 
 
 def ranked(names: Sequence[Any], scores: np.ndarray) -> list[dict[str, Any]]:
-    """Labels with their scores (C), the highest first, as ``transformers.pipeline`` has them."""
+    """Labels with their scores (C), highest first, in the format of ``transformers.pipeline``."""
     order = np.argsort(-scores, kind="stable")
     return [{"label": names[i], "score": float(scores[i])} for i in order]
 
@@ -521,11 +521,11 @@ def task_class(name: str) -> type[Task]:
 
 
 def task_of(description: Description, columns: ColumnNames | None = None) -> Task:
-    """The task that a folder was fine-tuned for: as its config.json says, or by its head.
+    """The task that a folder was fine-tuned for, from its config.json or its head.
 
     Args:
-        description: of the folder.
-        columns: named by the user; others are as in training.
+        description: description of the folder.
+        columns: columns named by the user; by default those of the training.
 
     Raises:
         InputError: the folder has no task head.
@@ -551,16 +551,16 @@ def restored_task(
     labels: Sequence[str],
     columns: ColumnNames | None = None,
 ) -> Task:
-    """The task as it was in training.
+    """Restore a task as it was in training.
 
     Args:
-        name: of the task.
-        saved: what ``Task.values`` saved under ``KEY``.
-        labels: of the task.
-        columns: named by the user; others are as in training.
+        name: name of the task.
+        saved: result of ``Task.values`` under ``KEY``.
+        labels: labels of the task.
+        columns: columns named by the user; by default those of the training.
 
     Raises:
-        InputError: the task is not known.
+        InputError: the task is unknown.
     """
     settings = TaskSettings.of(name, saved.get("settings") or {})
     named = {k: v for k, v in vars(columns or ColumnNames()).items() if v is not None}
@@ -571,7 +571,7 @@ def restored_task(
 
 
 def load_finetuned(folder: str | Path) -> "tuple[Task, Model]":
-    """The task and the model of a fine-tuned folder."""
+    """Load the task and the model of a fine-tuned folder."""
     description = describe(folder, with_decoder=True)
     task = task_of(description)
     return task, task.load(description)
@@ -590,20 +590,20 @@ def _by_head(description: Description, folder: Path) -> str:
     for kind, name in (("tokens", "tag"), ("span", "answer"), ("choice", "choose")):
         if kind in kinds:
             return name
-    if (folder / "modules.json").exists():  # of sentence-transformers
+    if (folder / "modules.json").exists():  # a sentence-transformers folder
         return "embed"
     raise NoTaskHead(description)
 
 
 def untrained_similarity(folder: str | Path, columns: ColumnNames | None = None) -> Task:
-    """The task of telling how alike two texts are, by the vectors that ``Embedder`` gives.
+    """The similarity task for a folder that was not fine-tuned, using ``Embedder`` vectors.
 
     Args:
-        folder: of any encoder; as for ``Embedder``.
-        columns: named by the user.
+        folder: folder of any encoder, see ``Embedder``.
+        columns: columns named by the user.
 
     Raises:
-        InputError: its files of sentence-transformers cannot be used.
+        InputError: its sentence-transformers files cannot be used.
     """
     known = read_embedding_config(Path(folder))
     task: Any = task_class("embed")(TaskSettings(name="embed", pooling=known.pooling), columns)

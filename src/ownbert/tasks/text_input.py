@@ -1,4 +1,4 @@
-"""From the ids of texts to the input sequences of a model."""
+"""Converts token ids of texts to input sequences of a model."""
 
 import hashlib
 from collections import Counter
@@ -17,32 +17,31 @@ from ownbert.tasks.rows import Row, shortened
 from ownbert.text.text_parts import PART
 from ownbert.text.tokenizer import Tokenizer
 
-# Shares of unknown tokens: up to the first nothing is wrong, above the second the vocabulary does
-# not fit. Between them it depends on which words are unknown: rare ones, which a vocabulary learnt
-# with a minimum count leaves out of its own corpus too, or such as many texts have.
+# Shares of unknown tokens: below the first the vocabulary is fine, above the second it does not
+# fit. In between it depends on whether the unknown words are rare (a vocabulary learnt with a
+# minimum count lacks rare words of its own corpus too) or occur in many texts.
 _FEW, _MANY = 0.05, 0.3
-# A word is frequent if this share of the texts has it, and at least so many do.
+# A word is frequent if this share of the texts contains it, and at least this many texts.
 _FREQUENT, _LEAST_TEXTS = 0.02, 3
-# The vocabulary does not fit if the frequent words are this share of what is unknown.
+# The vocabulary does not fit if frequent words are this share of the unknown tokens.
 _SYSTEMATIC = 0.25
-# So many texts are examined, and so many unknown words are named.
+# Number of texts examined, and of unknown words named.
 _EXAMINED, _NAMED = 1000, 3
-_CHARACTERS = 200  # of an example's tokens in a preview
-_TEXTS = 5  # of an example in a preview, each on a line
+_CHARACTERS = 200  # maximum characters of an example's tokens in a preview
+_TEXTS = 5  # maximum texts of an example in a preview, one per line
 
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """Rows as the model reads them, for a loader.
+    """Rows encoded as model inputs, for a loader.
 
     Args:
-        truncated: the number of rows that lost tokens.
-        notes: for each row, what the task needs to turn its scores into a prediction (positions of
-            words, ...).
-        windows: the most windows of a document that ``example`` gives, drawn anew in each epoch;
-            None: all.
-        masking: what ``example`` hides of the tokens, drawn anew in each epoch; None: nothing.
-        seed: of both draws.
+        truncated: number of truncated rows.
+        notes: for each row, data that the task needs to turn outputs into a prediction (positions
+            of words, ...).
+        windows: maximum windows per document in ``example``, sampled in each epoch; None: all.
+        masking: random masking in ``example``, different in each epoch; None: none.
+        seed: seed of both.
     """
 
     examples: Sequence[Example]
@@ -57,7 +56,7 @@ class EncodedRows:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """Lengths (examples) in tokens, of windows that are drawn the longest ones."""
+        """Lengths (examples) in tokens; for sampled windows, those of the longest ones."""
         sizes = [
             len(e.token_ids) if e.parts is None else sum(e.parts[: self.windows])
             for e in self.examples
@@ -65,7 +64,7 @@ class EncodedRows:
         return np.asarray(sizes, dtype=np.int64)
 
     def example(self, epoch: int, index: int) -> Example:
-        """Row ``index`` as ``epoch`` learns it: a pure function of (seed, epoch, index)."""
+        """Row ``index`` as used in ``epoch``: a pure function of (seed, epoch, index)."""
         example, masking = self.examples[index], self.masking
         count = len(example.parts or ())
         drawn = self.windows is not None and count > self.windows
@@ -76,13 +75,13 @@ class EncodedRows:
             example = _only(
                 example, np.sort(rng.choice(count, self.windows, replace=False)).tolist()
             )
-        # A text so short that less than a token of it would be masked shows all of them.
+        # Texts with less than one expected masked token are not masked.
         if masking is not None and masking.rate * len(example.token_ids) >= 1:
             example = replace(example, token_ids=masking(example.token_ids, rng)[0])
         return example
 
     def subset(self, indices: Sequence[int]) -> "EncodedRows":
-        """The rows of these indices, in their order."""
+        """The rows at the indices, in their order."""
         examples, notes = self.examples, self.notes
         return replace(
             self,
@@ -92,7 +91,7 @@ class EncodedRows:
         )
 
     def identity(self) -> str:
-        """The number and the digest of the examples, which differ for other rows or targets."""
+        """The number and the digest of the examples, which depend on rows and targets."""
         digest = hashlib.sha256()
         for e in self.examples:
             for part in (e.token_ids, e.label, e.tags, e.parts, e.weight, e.words):
@@ -102,7 +101,7 @@ class EncodedRows:
 
 
 def _only(example: Example, chosen: Sequence[int]) -> Example:
-    """Some of the sequences of an example that has several."""
+    """An example with a subset of its sequences."""
     assert example.parts is not None
     ends = np.cumsum(example.parts).tolist()
     rows = np.concatenate([np.arange(ends[i] - example.parts[i], ends[i]) for i in chosen])
@@ -115,9 +114,9 @@ def _only(example: Example, chosen: Sequence[int]) -> Example:
 
 
 class TextInputBuilder:
-    """Adds special tokens and token types to ids, and truncates to ``max_length`` tokens in all.
+    """Adds special tokens and token types to ids, and truncates to ``max_length`` tokens in total.
 
-    Where these stand depends on the family (``InputFormat``).
+    Their positions depend on the family (``InputFormat``).
     """
 
     def __init__(self, tokenizer: Tokenizer, config: EncoderConfig, max_length: int) -> None:
@@ -128,16 +127,16 @@ class TextInputBuilder:
 
     @property
     def room(self) -> int:
-        """The most tokens of a single text."""
+        """Maximum tokens of a single text, without special tokens."""
         return self.max_length - self.format.special(1)
 
     @property
     def pair_room(self) -> int:
-        """The most tokens of two texts together."""
+        """Maximum tokens of two texts together, without special tokens."""
         return self.max_length - self.format.special(2)
 
     def describe(self, data: EncodedRows, unit: str) -> Iterator[str]:
-        """Lines on the lengths after truncation and on unknown tokens."""
+        """Yield lines on lengths after truncation and on unknown tokens."""
         together = max(len(e.parts or (0,)) for e in data.examples)
         parts = (e.parts or (len(e.token_ids),) for e in data.examples)
         sizes = np.asarray([size for of_example in parts for size in of_example])
@@ -158,30 +157,29 @@ class TextInputBuilder:
         return texts if len(texts) <= _TEXTS else [*texts[:_TEXTS], "..."]
 
     def ids(self, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
-        """The ids of each text, without special tokens; ``most`` as of ``encode_batch``."""
+        """The ids of each text without special tokens; for ``most`` see ``encode_batch``."""
         return self.tokenizer.encode_batch(texts, most=most)
 
     def ids_by_row(self, rows: Sequence[Row], most: int | None = None) -> Iterator[list[list[int]]]:
-        """As ``ids``, for the texts of each row."""
+        """Like ``ids``, for the texts of each row."""
         ids = iter(self.ids([text for row in rows for text in row.texts], most))
         return ([next(ids) for _ in row.texts] for row in rows)
 
     def one(self, ids: Sequence[int]) -> np.ndarray:
-        """[CLS] text [SEP], as a vector of ids; in T5 without [CLS]."""
+        """[CLS] text [SEP] as an array of ids; without [CLS] in T5."""
         return np.asarray(self.format.one(ids[: self.room]), dtype=np.int64)
 
     def types_of(self, ids: np.ndarray) -> np.ndarray:
-        """The types of one text with its special tokens."""
+        """The token types of one text with special tokens."""
         types = np.zeros_like(ids)
         if self.types:
             types[:] = self.format.types(len(ids))
         return types
 
     def pair(self, first: Sequence[int], second: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """[CLS] first [SEP] second [SEP], as a vector of ids and one of types; in T5 without [CLS].
+        """[CLS] first [SEP] second [SEP] as arrays of ids and of types; without [CLS] in T5.
 
-        If they are too long, the longer text loses its end, as with ``longest_first`` in
-        Transformers.
+        The longer text is truncated first, like ``longest_first`` in Transformers.
         """
         first, second = _cut_longest(first, second, self.pair_room)
         both, known = self.format.pair(first, second)
@@ -192,7 +190,7 @@ class TextInputBuilder:
         return ids, types
 
     def example(self, texts: Sequence[Sequence[int]], **targets: Any) -> tuple[Example, bool]:
-        """One text or two as an example, and whether it was truncated."""
+        """An example of one or two texts, and whether it was truncated."""
         if len(texts) == 1:
             ids = self.one(texts[0])
             return Example(ids, self.types_of(ids), **targets), len(texts[0]) > self.room
@@ -206,10 +204,10 @@ class TextInputBuilder:
         """A text of any length as an example of one or more windows.
 
         Args:
-            ids: of the text.
-            stride: tokens that neighbours share.
-            most: the most windows.
-            room: tokens of a window without the special ones; by default as many as fit.
+            ids: ids of the text.
+            stride: number of tokens shared by neighbouring windows.
+            most: maximum number of windows.
+            room: tokens per window without special tokens; by default as many as fit.
             targets: fields of the ``Example``.
 
         Returns:
@@ -232,20 +230,20 @@ def truncation_warning(truncated: int, total: int, limit: str, what: str) -> str
 
 
 class UnknownWords:
-    """Counts the unknown tokens ([UNK] or its equivalent) of examples; none without a tokenizer."""
+    """Counts unknown tokens ([UNK] or its equivalent) in examples; zero without a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self.tokenizer = tokenizer
         self.unknown = self.total = 0
-        # Some of the texts, each once; a dictionary keeps their order.
+        # A sample of distinct texts; a dictionary keeps their order.
         self.texts: dict[str, None] = {}
 
     def count(self, examples: Sequence[Example], texts: Iterable[str] = ()) -> None:
-        """Add the tokens of these examples.
+        """Add the tokens of examples.
 
         Args:
-            examples: as the model reads them.
-            texts: of the examples, in which unknown words are looked up.
+            examples: encoded examples.
+            texts: texts of the examples, for looking up unknown words.
         """
         if (tokenizer := self.tokenizer) is None:
             return
@@ -276,7 +274,8 @@ class UnknownWords:
         )
 
     def _frequent(self) -> tuple[list[str], bool]:
-        """The most frequent unknown words, and whether frequent ones are many of the unknown."""
+        """The most frequent unknown words, and whether frequent words explain many unknown
+        tokens."""
         assert self.tokenizer is not None
         found = self.tokenizer.unknown_words(list(self.texts))
         occurrences = Counter(word for words in found for word in words)
@@ -289,10 +288,10 @@ class UnknownWords:
 
 
 def readable(example: Example, tokenizer: Tokenizer) -> list[str]:
-    """The tokens of an example, without the middle of long texts.
+    """The tokens of an example, with the middle of long texts removed.
 
     Returns:
-        A string for each text of a single sequence, or for each of several sequences.
+        One string per text of a single sequence, or per sequence if there are several.
     """
     if not example.parts:
         return _texts(example.token_ids, tokenizer)
@@ -301,7 +300,7 @@ def readable(example: Example, tokenizer: Tokenizer) -> list[str]:
 
 
 def _texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:
-    """Each text with its separator; RoBERTa's second separator goes to the second text."""
+    """Each text with its separator; RoBERTa's second separator belongs to the second text."""
     ends = (np.flatnonzero(ids[:-1] == tokenizer.sep_id) + 1).tolist()
     pieces = np.split(ids, [end for end in ends if end - 1 not in ends])
     most = _CHARACTERS // len(pieces)
@@ -309,7 +308,7 @@ def _texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:
 
 
 def join(examples: Sequence[Example], **targets: Any) -> Example:
-    """Several sequences with one answer as one example."""
+    """Combine several sequences with one target into one example."""
     return Example(
         np.concatenate([e.token_ids for e in examples]),
         np.concatenate([e.type_ids for e in examples]),
@@ -323,7 +322,7 @@ def _cut_longest(
 ) -> tuple[Sequence[int], Sequence[int]]:
     short, long = sorted((len(first), len(second)))
     if short + long > room:
-        # A text that takes no more than half is not truncated.
+        # A text that takes at most half is not truncated.
         short = min(short, room // 2)
         long = room - short
         sizes = (short, long) if len(first) <= len(second) else (long, short)

@@ -1,2 +1,5 @@
-"""Linear models on fixed features of a text ("views"): what a network has to beat, and what a blend
-adds to it. scikit-learn fits them; prediction needs numpy and scipy alone."""
+"""Linear models on fixed features of texts ("views"): baselines for a network and members of
+blends.
+
+scikit-learn fits the models; prediction needs only numpy and scipy.
+"""

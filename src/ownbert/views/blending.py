@@ -1,8 +1,8 @@
-"""A blend: several models' scores of the same rows, added with weights that are not negative.
+"""Blends: non-negative weighted sums of several models' logits for the same rows.
 
-N rows, C labels or numbers. Scores are log-probabilities (classify), logits (multilabel) or numbers
-(regress), so a blend of probabilities is their weighted geometric mean, and one weight for all of
-them is a temperature.
+N rows, C labels or regression values. "Scores" are log-probabilities (classify), logits
+(multilabel) or values (regress). Hence a blend of probabilities is their weighted geometric mean,
+and a common factor of the weights is a temperature.
 """
 
 from collections.abc import Sequence
@@ -12,21 +12,20 @@ from scipy.optimize import minimize
 
 from ownbert.views.linear_models import Targets, log_softmax, loss_and_slope
 
-# Weights are drawn towards their mean, and the multiple of the labels' frequencies towards 1, as
-# strongly as so many rows draw them apart.
+# Strength of the priors, as a number of rows: weights are shrunk towards their mean, and the factor
+# of the log label frequencies towards 1.
 _PRIOR_ROWS, _PRIOR_ROWS_OF_FREQUENCIES = 5.0, 1.0
-# Members with a smaller share of the weights are left out.
+# Members with a smaller share of the weights are dropped.
 _SMALLEST_SHARE = 0.02
 _LEAST, _MOST = 1e-7, 30.0
 _LARGEST_WEIGHT = 10.0
-# The power of 1 over a label's frequency that its rows count with where labels are not equally
-# frequent. 1 would be for recall, where rows to predict have all labels equally often; 0 for
-# accuracy. Macro-F1 is between the two (docs/lab/linear-models.md).
+# Rows are weighted by this power of the inverse label frequency if labels are imbalanced. 1 would
+# optimise recall, 0 accuracy; macro-F1 lies in between (docs/lab/linear-models.md).
 _BALANCE = 0.5
 
 
 def to_scores(task: str, outputs: np.ndarray) -> np.ndarray:
-    """What a model's outputs, probabilities or numbers (N, C), are as scores."""
+    """Convert a model's outputs, probabilities or values (N, C), to scores."""
     outputs = np.asarray(outputs, dtype=np.float64)
     if task == "classify":
         return log_softmax(np.log(np.maximum(outputs, _LEAST)))
@@ -37,7 +36,7 @@ def to_scores(task: str, outputs: np.ndarray) -> np.ndarray:
 
 
 def from_scores(task: str, scores: np.ndarray) -> np.ndarray:
-    """Probabilities or numbers (N, C) from scores that need not be normalised."""
+    """Convert scores, normalised or not, to probabilities or values (N, C)."""
     if task == "classify":
         return np.exp(log_softmax(scores))
     if task == "multilabel":
@@ -46,25 +45,25 @@ def from_scores(task: str, scores: np.ndarray) -> np.ndarray:
 
 
 def blend(members: Sequence[np.ndarray], weights: np.ndarray) -> np.ndarray:
-    """The sum (N, C) of the members' scores with their weights."""
+    """The weighted sum (N, C) of the members' scores."""
     return sum(w * scores for w, scores in zip(weights, members, strict=True))  # pyright: ignore
 
 
 def loss(targets: Targets, scores: np.ndarray) -> float:
-    """The mean loss of scores: cross entropy, or half the squared error of numbers."""
+    """The mean loss of scores: cross entropy, or half the squared error for regression."""
     return loss_and_slope(targets, scores)[0]
 
 
 def fit_weights(members: Sequence[np.ndarray], targets: Targets) -> np.ndarray:
-    """The weights that give held-out rows the least loss, drawn towards equal weights.
+    """Fit the weights that minimise the loss on held-out rows, shrunk towards equal weights.
 
-    Members with hardly any weight get none. For numbers the weights add up to 1. For labels, one
-    row more than there are is taken to be answered wrongly: models that are right on every held-out
-    row would otherwise be made as certain as the weights allow (Platt 1999).
+    Members with negligible weight are dropped. Weights sum to 1 for regression. For labels, one
+    additional row counts as misclassified: otherwise models that are right on every held-out row
+    would be made as confident as the bounds allow (Platt 1999).
 
     Args:
-        members: of each model (N, C) scores of rows that it was not trained on.
-        targets: of these rows.
+        members: each model's (N, C) scores of rows that it was not trained on.
+        targets: targets of these rows.
     """
     return fit_blend(members, targets)[0]
 
@@ -72,25 +71,23 @@ def fit_weights(members: Sequence[np.ndarray], targets: Targets) -> np.ndarray:
 def fit_blend(
     members: Sequence[np.ndarray], targets: Targets, counts: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """As ``fit_weights``, and what is added to the blend's scores.
+    """Fit weights as ``fit_weights`` does, and offsets of the blend's scores.
 
-    Where rows have several labels, each label has an offset of its own, drawn towards 0, with which
-    its probabilities are right on average (Platt 1999).
+    In multi-label tasks each label has an offset, shrunk towards 0, that makes its mean probability
+    right (Platt 1999).
 
-    Where they have one, the offsets are for a good macro-F1. A model of log-probabilities gives
-    frequent labels more than macro-F1 does, which counts every label the same. A multiple of the
-    logarithms of their frequencies is subtracted (logit adjustment, Menon et al. 2021). It is
-    fitted together with the weights, as one more member that is drawn towards 1, and the rows of a
-    label count the less the more of them there are.
+    In single-label tasks the offsets optimise macro-F1. Log-probabilities favour frequent labels,
+    but macro-F1 counts all labels equally. So a multiple of the log label frequencies is subtracted
+    (logit adjustment, Menon et al. 2021). The factor is fitted together with the weights as one
+    more member, shrunk towards 1, and rows of frequent labels get smaller weights.
 
     Args:
-        members, targets: as of ``fit_weights``.
-        counts: (C) how many of the rows that were learnt from have each label; None for other
-            tasks.
+        members: see ``fit_weights``, as for ``targets``.
+        counts: (C) label counts of the training rows; None for other tasks.
 
     Returns:
-        The weights, and offsets (C): zeros for numbers, and where all labels of rows with one
-        label are equally frequent.
+            The weights, and offsets (C): zeros for regression, and for balanced labels in
+            single-label tasks.
     """
     if not members:
         raise ValueError("nothing to blend")
@@ -115,10 +112,14 @@ def cross_fitted(
     parts: int = 5,
     seed: int = 0,
 ) -> np.ndarray:
-    """The blend's scores (N, C), each row with weights and offsets that were fitted on other rows.
+    """The blend's scores (N, C) by cross-fitting: weights and offsets are fitted on other rows.
 
-    A metric of these is an estimate that owes nothing to having chosen the weights on the rows it
-    is measured on. counts: as of ``fit_blend``.
+    Metrics of these scores are unbiased estimates.
+
+    Args:
+        members, targets, counts: see ``fit_blend``.
+        parts: number of folds.
+        seed: seed of the random folds.
     """
     rows = len(targets)
     part = np.random.default_rng(seed).permutation(rows) % max(2, min(parts, rows))
@@ -134,12 +135,15 @@ def cross_fitted(
 def _minimise(
     members: Sequence[np.ndarray], targets: Targets, logs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Weights and offsets (C). logs: (C) of frequencies, a multiple of which is subtracted where
-    they are not all 0."""
+    """Fit weights and offsets (C).
+
+    Args:
+        logs: (C) log label frequencies, of which a multiple is subtracted unless all are 0.
+    """
     count, numbers = len(members), targets.task == "regress"
     scale = _spread(targets) if numbers else 1.0
     parts, each_row = list(members), None
-    # What is added to the scores, times numbers to be found: what these are drawn towards, and
+    # Basis of the offsets with free coefficients; the values that these are shrunk towards, and
     # their bounds.
     free, drawn_to, bounds = np.zeros((0, targets.size)), 0.0, (-_MOST, _MOST)
     if logs.any():
@@ -150,13 +154,13 @@ def _minimise(
         free = np.eye(targets.size)
     smoothing = 1 / (len(targets) + 2)
     strength = _PRIOR_ROWS / max(1, len(targets))
-    # The loss of rows with several labels is the mean over these.
+    # The loss of multi-label rows is the mean over labels.
     strength_of_free = _PRIOR_ROWS_OF_FREQUENCIES / max(1, len(targets)) / max(1, len(free))
     strengths = np.repeat([strength, strength_of_free], [count, len(free)])
 
     def objective(found: np.ndarray) -> tuple[float, np.ndarray]:
         weights, shares = found[:count], found[count:]
-        if numbers:  # the weights add up to 1: what is free is their proportion
+        if numbers:  # weights sum to 1, so only their ratios are free
             total = weights.sum()
             own, slope = loss_and_slope(targets, blend(parts, weights / total))
             each = np.asarray([(m * slope).sum() for m in parts])

@@ -1,7 +1,7 @@
-"""What each character of a text adds to an output of a linear model on a view.
+"""Attribution: how much each character of a text contributes to an output of a linear model.
 
-The features are linear in the n-grams of a text once their length is fixed, so the parts add up to
-the output without its bias. An n-gram's part is shared by the characters of its words.
+For a fixed text length the features are linear in the n-grams, so contributions sum to the output
+minus the bias. An n-gram's contribution is divided among the characters of its words.
 """
 
 from collections import Counter
@@ -21,23 +21,23 @@ from ownbert.views.view_features import (
     View,
 )
 
-# Characters of one of the texts: its number, start and end.
+# A character span in one of the texts: (text index, start, end).
 _Span = tuple[int, int, int]
 
 
 def contributions(
     view: View, texts: tuple[str, ...], kind: str, weights: np.ndarray
 ) -> list[np.ndarray]:
-    """For each text of a row what its characters add to ``features @ weights``.
+    """Contributions of the characters of a row's texts to ``features @ weights``.
 
     Args:
-        view: that makes the features.
-        texts: of the row, one or two.
-        kind: how they are split into tokens.
-        weights: (F), of one output of a linear model.
+        view: view of the model.
+        texts: one or two texts of the row.
+        kind: kind of text, for the tokenisation.
+        weights: (F) weights of one output of the linear model.
 
     Returns:
-        One array for each text, with a number for each of its characters.
+        One array per text with a contribution for each character.
     """
     found = [np.zeros(len(text)) for text in texts]
     for spans, value in _parts(view, Texts([texts], kind), weights):
@@ -48,13 +48,13 @@ def contributions(
 
 
 def _parts(view: View, row: Texts, weights: np.ndarray) -> Iterable[tuple[list[_Span], float]]:
-    """Each occurrence of an n-gram: the characters of its words, and what it adds."""
+    """Yield the character spans and the contribution of each occurrence of an n-gram."""
     if isinstance(view, CharacterView):
         spans, occurrences = _characters(view, row)
         features, outputs = view.features(row), weights
     elif isinstance(view, LsaView):
         spans, words = _spans(row), row.words[0]
-        if len(words) < len(spans):  # each token with the next
+        if len(words) < len(spans):  # words are pairs of adjacent tokens
             spans = [[*one, *two] for one, two in pairwise(spans)] or spans
         occurrences = list(view.ngrams.occurrences(words))
         features = view.weighted(row)
@@ -73,14 +73,15 @@ def _parts(view: View, row: Texts, weights: np.ndarray) -> Iterable[tuple[list[_
 
 
 def _spans(row: Texts) -> list[list[_Span]]:
-    """Where each token of a row stands; one that both texts have, in both."""
+    """The character spans of each token of a row; a token shared by both texts has spans in
+    both."""
     texts = row.rows[0]
     found = [
         [[(number, start, end)] for start, end in spans_of(text, row.kind)]
         for number, text in enumerate(texts)
     ]
     spans = [own for of_text in found for own in of_text]
-    for token in row.tokens[0][len(spans) :]:  # \x03 and the token
+    for token in row.tokens[0][len(spans) :]:  # \x03 and then the token
         name = token[1:]
         spans.append(
             [
@@ -96,7 +97,7 @@ def _spans(row: Texts) -> list[list[_Span]]:
 def _characters(
     view: CharacterView, row: Texts
 ) -> tuple[list[list[_Span]], Sequence[tuple[int, int, int]]]:
-    """Where each character of a row in small letters stands, and its n-grams."""
+    """The character spans of a lower-cased row, and its n-grams."""
     small, spans, pending = [" "], [[]], False
     for number, text in enumerate(row.rows[0]):
         pending = len(small) > 1

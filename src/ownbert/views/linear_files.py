@@ -1,4 +1,4 @@
-"""The files of a linear model: settings as JSON beside arrays as safetensors."""
+"""Files of a linear model: settings as JSON, arrays as safetensors."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,9 +14,9 @@ from ownbert.files import atomic_path, make_folder, read_json, write_json
 from ownbert.views.linear_models import LinearModel
 
 T = TypeVar("T")
-# The names of the files: of a linear model on a view, and on the vectors of a network.
+# File names of a linear model on a view, and of one on a network's vectors.
 LINEAR, PROBE = "linear", "probe"
-_FORMAT = 2  # 1 had single characters in the LSA and the word vectors of Chinese
+_FORMAT = 2  # version 1 used single characters for LSA and word vectors of Chinese
 
 
 def save_linear(
@@ -26,18 +26,21 @@ def save_linear(
     arrays: Mapping[str, np.ndarray],
     settings: Mapping[str, Any],
 ) -> None:
-    """Write a linear model and what makes its features into a folder.
+    """Write a linear model and its features' parameters into a folder.
 
     Args:
-        name: of both files, without their extensions.
-        arrays, settings: what makes the features.
+        folder: folder to write.
+        name: stem of both file names.
+        model: linear model.
+        arrays: arrays of the features.
+        settings: settings of the features.
     """
     arrays = {**arrays, "weights": model.weights, "bias": model.bias}
     if model.prior is not None:
         arrays["prior"] = model.prior
     make_folder(folder)
     with atomic_path(folder / f"{name}.safetensors") as path:
-        # safetensors' own writing says nothing of a full disk that could be told from damage.
+        # Errors of safetensors.save_file do not distinguish a full disk from other problems.
         path.write_bytes(to_bytes({k: np.ascontiguousarray(v) for k, v in arrays.items()}))
     write_json(folder / f"{name}.json", {"format": _FORMAT, **settings, "link": model.link})
 
@@ -47,7 +50,7 @@ def load_linear(
     name: str,
     make: Callable[[LinearModel, Mapping[str, np.ndarray], Mapping[str, Any]], T],
 ) -> T:
-    """What ``make`` makes of the model, the arrays and the settings that ``save_linear`` wrote.
+    """Call ``make`` with the model, arrays and settings written by ``save_linear``.
 
     Raises:
         InputError: a file is missing, damaged, or of another version.

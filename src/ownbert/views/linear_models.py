@@ -1,7 +1,7 @@
-"""Linear models on features. N rows, F features, C labels or numbers.
+"""Linear models on features. N rows, F features, C labels or regression values.
 
-A model gives scores that can be added over models: log-probabilities of one label per row, logits
-of any number of labels, or numbers.
+"Scores" can be added across models: log-probabilities (classify), logits (multilabel), or
+values (regress).
 """
 
 import math
@@ -19,33 +19,31 @@ from ownbert.time_limit import check_time, seconds_left
 from ownbert.views.ngram_counts import Matrix
 
 LINKS = ("softmax", "one-vs-rest", "logits", "numbers")
-# Inverse weights of the penalty that are tried, in this order: of logistic regressions, and of
-# models with a squared hinge loss, by task.
+# Inverse regularisation strengths to try, in this order, for logistic regression and for squared
+# hinge loss, by task.
 STRENGTHS = (10.0, 1.0, 100.0)
 HINGE_STRENGTHS = {"classify": (10.0, 1.0), "multilabel": (1.0, 0.3)}
 _DUAL_UP_TO = 10.0
-_SMALLEST = -30.0  # log-probability
-# Training rows without features say how often labels are in such rows; the frequencies in all rows
-# count as this many more.
+_SMALLEST = -30.0  # minimum log-probability
+# Training rows without features define the prior of such rows, plus this many pseudo-rows with the
+# overall label frequencies.
 _PRIOR_ROWS = 5.0
-# Iterations of a regression on dense features: the most, and those that are made even if the time
-# is over, since weights that have not converged are better than none.
+# Maximum iterations of a regression on dense features, and the minimum after a timeout, because
+# weights before convergence are better than none.
 _FEWEST_ITERATIONS, _MOST_ITERATIONS = 10, 200
-# Standard deviations of dense features, at least, as a share of their root mean square: those of a
-# network that has learnt something are .1 to 1, those of an untrained one .01, and bfloat16 rounds
-# by up to .004.
+# Lower bound of the standard deviation of dense features, relative to their root mean square. A
+# trained network has .1 to 1 and an untrained one .01; rounding to bfloat16 adds up to .004.
 _LEAST_DEVIATION = 0.05
 
 
 @dataclass(frozen=True)
 class Targets:
-    """What rows are to be answered with.
+    """Targets of rows.
 
     Args:
         task: classify, multilabel or regress.
-        values: classify: (N) indices of labels; multilabel: (N, C) of 0 and 1; regress: (N, C)
-            numbers.
-        size: C.
+        values: classify: (N) label indices; multilabel: (N, C) of 0 and 1; regress: (N, C).
+        size: number of labels or values C.
     """
 
     task: str
@@ -66,11 +64,10 @@ class LinearModel:
     Args:
         weights: (F, C).
         bias: (C).
-        link: how outputs become scores: softmax; one-vs-rest, sigmoids divided by their sum;
-            logits or numbers, as they are.
-        prior: (C) the scores of rows that have no feature with a weight, such as texts without any
-            known word: how often each label is, not what the bias happens to be. None: of a
-            folder of an earlier version, which answers with the bias.
+        link: conversion of outputs to scores: softmax; one-vs-rest, sigmoids divided by their sum;
+            or none.
+        prior: (C) scores of rows without any known feature, such as texts without known words,
+            from the label frequencies. None in folders of earlier versions, which use the bias.
     """
 
     weights: np.ndarray
@@ -80,10 +77,10 @@ class LinearModel:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray], link: Any) -> "LinearModel":
-        """The model whose weights and bias these are, from a file.
+        """Create a model from arrays read from a file.
 
         Raises:
-            ValueError: they are none of a model.
+            ValueError: the arrays do not form a model.
         """
         weights, bias, prior = arrays["weights"], arrays["bias"], arrays.get("prior")
         if weights.ndim != 2 or bias.shape != weights.shape[1:]:
@@ -97,12 +94,12 @@ class LinearModel:
         return cls(weights, bias, link, prior)
 
     def scaled(self, factor: float, offsets: np.ndarray) -> "LinearModel":
-        """The model whose outputs are those of this one times a factor, plus offsets (C)."""
+        """A model whose outputs are multiplied by a factor and shifted by offsets (C)."""
         weights, bias = self.weights * np.float32(factor), self.bias * np.float32(factor)
         return replace(self, weights=weights, bias=(bias + offsets).astype(np.float32))
 
     def scores(self, features: Matrix | np.ndarray) -> np.ndarray:
-        """(N, C): log-probabilities, logits, or numbers."""
+        """(N, C) log-probabilities, logits, or regression values."""
         products = np.asarray(features @ self.weights, dtype=np.float64)
         outputs = products + self.bias
         if self.link == "softmax":
@@ -114,7 +111,7 @@ class LinearModel:
         return outputs
 
     def knows_nothing(self, scores: np.ndarray) -> np.ndarray:
-        """(N) which rows, by their scores (N, C), have no feature with a weight."""
+        """(N) whether rows have no feature with a weight, given their scores (N, C)."""
         if self.prior is None:
             return np.zeros(len(scores), dtype=bool)
         return (scores == self.prior).all(1)
@@ -131,28 +128,28 @@ def fit_linear(
 ) -> LinearModel:
     """Fit a linear model.
 
-    On sparse features logistic regressions of scikit-learn, one for each label, whose solver is
-    several times as fast as one for all labels; on dense ones a single regression for all labels.
-    Ridge regression for numbers.
+    For labels: logistic regression on sparse features is fitted by scikit-learn one label at a
+    time, which is several times as fast as jointly; dense features use a single multinomial
+    regression. For regression values: ridge regression.
 
-    With ``hinge`` linear support vector machines take the place of logistic regressions on sparse
-    features. Where rows have one label, those of a rare one count more. The outputs are margins,
-    which need a scale of held-out rows to be good log-probabilities or logits.
+    With ``hinge``, linear support vector machines replace logistic regression on sparse features,
+    with balanced class weights for single-label tasks. The outputs are margins, which must be
+    calibrated on held-out rows to be log-probabilities or logits.
 
     Args:
         features: (N, F).
-        targets: of the N rows.
-        strength: the inverse of the penalty's weight.
-        naive_bayes: scale the features for each label by the logarithm of how much likelier they
-            are with it than without (Wang and Manning 2012).
-        hinge: minimise the squared hinge loss.
-        seconds: after which a regression on dense features stops where it is.
+        targets: targets of the N rows.
+        strength: inverse regularisation strength.
+        naive_bayes: whether to scale the features by each label's log-count ratios (Wang and
+            Manning 2012).
+        hinge: whether to minimise the squared hinge loss.
+        seconds: time after which a regression on dense features stops early.
 
     Raises:
         InputError: scikit-learn is not installed.
         OutOfTime: the time limit has passed before all labels were fitted.
     """
-    if not features.shape[1]:  # no word is in two texts
+    if not features.shape[1]:  # no word occurs in two texts
         return _constant(targets)
     given = naive_bayes, hinge, seconds
     model = _fit_without_prior(features, targets, strength, *given)
@@ -177,13 +174,13 @@ def _fit_without_prior(
     features = _int32_indices(features)
     single = targets.task == "classify"
     link = "logits" if not single else "softmax" if hinge else "one-vs-rest"
-    if single and targets.size == 2:  # one model says both
+    if single and targets.size == 2:  # one binary model
         own = targets.values == 1
         fitted = _svm(strength, "balanced") if hinge else _logistic(strength)
         weights[:, 1], bias[1] = _separate(features, own, fitted, naive_bayes)
         weights[:, 0], bias[0] = -weights[:, 1], -bias[1]
         return LinearModel(weights, bias, link)
-    # Hashed features are mostly empty, and the solver's time for a label depends on their number.
+    # Most hashed features are empty, and the time per label depends on the number of features.
     columns = np.arange(features.shape[1])
     if not isinstance(features, np.ndarray) and features.nnz and not naive_bayes:
         columns = np.unique(features.indices)
@@ -191,7 +188,7 @@ def _fit_without_prior(
     for label in range(targets.size):
         check_time()
         own = targets.values == label if single else targets.values[:, label] > 0
-        # As scikit-learn weights several classes: the mean number of rows over that of this one.
+        # Class weights as in scikit-learn: mean rows per label divided by the rows of this label.
         count = len(own) / (targets.size * max(1, own.sum())) if single else 1.0
         fitted = _svm(strength, {True: count}) if hinge else _logistic(strength)
         weights[columns, label], bias[label] = _separate(features, own, fitted, naive_bayes)
@@ -199,9 +196,11 @@ def _fit_without_prior(
 
 
 def centre_and_scale(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What (F) is subtracted from vectors (N, F), and what (F) they are divided by then, so that
-    each feature varies alike and vectors have a length of about 1, as those of the views. Features
-    that hardly vary, as those of an untrained network, would be rounding errors then."""
+    """Mean and scale (F) that standardise vectors (N, F) to a norm of about 1, as in the views.
+
+    The scale has a lower bound: dividing by the tiny deviations of an untrained network would
+    amplify rounding errors.
+    """
     least = max(_LEAST_DEVIATION * float(np.sqrt(np.mean(np.square(vectors)))), 1e-6)
     return vectors.mean(0), np.maximum(vectors.std(0), least) * np.sqrt(vectors.shape[1])
 
@@ -209,8 +208,8 @@ def centre_and_scale(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _separate(
     features: Any, own: np.ndarray, fitted: Any, naive_bayes: bool
 ) -> tuple[np.ndarray, float]:
-    """The weights (F) and the bias of a model of scikit-learn, ``fitted`` to tell the rows in
-    ``own`` from the others."""
+    """Weights (F) and bias of a scikit-learn model ``fitted`` to separate the rows in ``own``
+    (boolean) from the others."""
     if own.all() or not own.any():
         return np.zeros(features.shape[1], dtype=np.float32), _log_odds(own)
     ratio = _log_count_ratio(features, own) if naive_bayes else None
@@ -223,7 +222,7 @@ def _separate(
 
 
 def log_softmax(scores: np.ndarray) -> np.ndarray:
-    """(N, C) normalised over C, and not below -30."""
+    """Log-softmax over C of (N, C), at least -30."""
     shifted = scores - scores.max(-1, keepdims=True)
     found = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
     return np.maximum(found, _SMALLEST)
@@ -236,15 +235,15 @@ def loss_and_slope(
     *,
     smoothing: float = 0.0,
 ) -> tuple[float, np.ndarray]:
-    """The mean loss, and its derivative by the scores (N, C).
+    """The mean loss and its gradient with respect to the scores (N, C).
 
-    Cross entropy (of each label for multilabel), or half the squared error of numbers.
+    The loss is cross entropy (per label for multilabel), or half the squared error for regression.
 
     Args:
-        targets: of the rows.
+        targets: targets of the rows.
         scores: (N, C).
-        each_row: (N) how much a row counts, where rows have one label.
-        smoothing: the probability that a label is taken to be wrong.
+        each_row: (N) weights of the rows in single-label tasks.
+        smoothing: label smoothing.
     """
     rows = np.arange(len(scores))
     if targets.task == "classify":
@@ -267,19 +266,19 @@ def loss_and_slope(
 def _dense_regression(
     features: np.ndarray, targets: Targets, strength: float, seconds: float
 ) -> LinearModel:
-    """One regression for all labels, stopped when the time is over."""
+    """A joint regression for all labels, stopped when the time is up."""
     from scipy.optimize import minimize
 
     link = "softmax" if targets.task == "classify" else "logits"
     shape = features.shape[1] + 1, targets.size
-    # The loss of all rows and labels, over the number of rows.
+    # The loss summed over rows and labels, divided by the number of rows.
     scale = 1.0 if link == "softmax" else float(targets.size)
     penalty = 1 / (strength * max(1, len(targets)))
     start = np.zeros(shape)
     if link == "logits":
         start[-1] = [_log_odds(own > 0) for own in targets.values.T]
 
-    # By torch, whose threads do not wait for each other on a busy machine.
+    # With torch, whose threads do not wait for each other on a busy machine.
     matrix = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32))
 
     def product(left: torch.Tensor, right: np.ndarray) -> np.ndarray:
@@ -314,7 +313,7 @@ def _dense_regression(
     )
     both = found.x.reshape(shape).astype(np.float32)
     bias = both[-1].copy()
-    if targets.task == "classify":  # labels that no row has
+    if targets.task == "classify":  # labels without rows
         bias[np.bincount(targets.values, minlength=targets.size) == 0] = _SMALLEST
     return LinearModel(np.ascontiguousarray(both[:-1]), bias, link)
 
@@ -333,18 +332,18 @@ def _ridge(features: Any, targets: Targets, strength: float) -> LinearModel:
 
 
 def _constant(targets: Targets) -> LinearModel:
-    """A model without features: how often each label is, or the mean of the numbers."""
+    """A model without features: label frequencies, or the mean of the values."""
     bias = _prior(targets, np.ones(len(targets), dtype=bool))
     link = {"classify": "softmax", "multilabel": "logits"}.get(targets.task, "numbers")
     return LinearModel(np.zeros((0, targets.size), dtype=np.float32), bias, link, bias)
 
 
 def _prior(targets: Targets, unknown: np.ndarray) -> np.ndarray:
-    """(C) scores of rows without features: how often each label is, or the mean of the numbers, in
-    the rows (N) that are unknown, drawn towards that in all rows."""
+    """(C) scores of rows without features: label frequencies or mean values among the rows marked
+    in ``unknown`` (N), shrunk towards those of all rows."""
     single, numbers = targets.task == "classify", targets.task == "regress"
     values = np.eye(targets.size)[targets.values] if single else np.asarray(targets.values, float)
-    # Half a row more with each answer, so that none is impossible.
+    # Add half a row per label, so that none is impossible.
     more = 0.0 if numbers else 0.5
     rows = len(values) + more * (targets.size if single else 2)
     mean = (values.sum(0) + more) / rows
@@ -360,7 +359,7 @@ def _logistic(strength: float) -> Any:
         from sklearn.linear_model import LogisticRegression
     except ImportError:
         raise _no_sklearn() from None
-    # The dual problem is solved in half the time, and with a weak penalty in three times as much.
+    # The dual solver takes half the time, but three times as long with weak regularisation.
     dual = strength <= _DUAL_UP_TO
     return LogisticRegression(
         solver="liblinear", C=strength, dual=dual, tol=0.1 if dual else 0.01, random_state=0
@@ -368,13 +367,18 @@ def _logistic(strength: float) -> Any:
 
 
 def _svm(strength: float, counts: Any) -> Any:
-    """A linear SVM of scikit-learn. counts: how much rows count, its ``class_weight``."""
+    """A linear SVM of scikit-learn.
+
+    Args:
+        strength: inverse regularisation strength.
+        counts: its ``class_weight``.
+    """
     try:
         from sklearn.svm import LinearSVC
     except ImportError:
         raise _no_sklearn() from None
-    # A tolerance of 0.001 takes 1.2 to 3.3 times as long; test macro-F1 is the same to .003.
-    settings: Any = {"dual": True}  # scikit-learn's own annotation has strings alone
+    # A tolerance of 0.001 takes 1.2 to 3.3 times as long; test macro-F1 is equal to .003.
+    settings: Any = {"dual": True}  # scikit-learn's annotation only allows strings
     return LinearSVC(
         C=strength, class_weight=counts, tol=0.1, max_iter=5000, random_state=0, **settings
     )
@@ -389,7 +393,7 @@ def _log_odds(own: np.ndarray) -> float:
 
 
 def _log_count_ratio(features: Matrix, own: np.ndarray) -> np.ndarray:
-    """(F) log of how often a feature occurs in rows with the label over that in rows without."""
+    """(F) log ratio of a feature's frequency in rows with the label to that in rows without."""
     present = features.copy()
     present.data = np.ones_like(present.data)
     p = 1 + np.asarray(present[np.flatnonzero(own)].sum(0)).ravel()
@@ -398,7 +402,7 @@ def _log_count_ratio(features: Matrix, own: np.ndarray) -> np.ndarray:
 
 
 def _int32_indices(features: Any) -> Any:
-    """liblinear takes 32-bit indices only."""
+    """Convert indices to int32, because liblinear does not accept int64."""
     if isinstance(features, np.ndarray):
         return features
     features = features.tocsr()

@@ -1,4 +1,4 @@
-"""A linear model on a view: fitted, saved, loaded, asked for scores."""
+"""A linear model on a view: fit, save, load, predict."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from ownbert.views.view_features import VIEWS, Texts, View
 
 @dataclass(frozen=True)
 class LinearView:
-    """Scores from texts.
+    """Computes scores of texts.
 
     Args:
-        view: what makes features of a text.
-        model: what makes scores of the features.
-        kind: how texts are split into tokens.
+        view: computes features of texts.
+        model: computes scores from features.
+        kind: kind of text, for the tokenisation.
     """
 
     view: View
@@ -28,15 +28,16 @@ class LinearView:
     kind: str
 
     def scores(self, texts: Sequence[tuple[str, ...]]) -> np.ndarray:
-        """(N, C): log-probabilities, logits, or numbers of N texts or pairs of texts."""
+        """(N, C) log-probabilities, logits, or values of N texts or pairs of texts."""
         return self.model.scores(self.view.features(Texts(texts, self.kind)))
 
     def save(self, folder: Path, *, beside: bool = False) -> None:
-        """Write it into a folder.
+        """Write the model into a folder.
 
         Args:
-            beside: the view, which may be large, is not written; ``folder/../../NAME`` has it, with
-                another model. NAME: of the view.
+            folder: folder to write.
+            beside: skip the view, which may be large; it is loaded from ``folder/../../NAME``,
+                where NAME is the view's name.
         """
         own = {} if beside else self.view.arrays()
         settings = {"view": self.view.name, "kind": self.kind, "beside": beside}
@@ -44,7 +45,7 @@ class LinearView:
 
     @classmethod
     def load(cls, folder: Path) -> "LinearView":
-        """Read what ``save`` wrote.
+        """Read a model written by ``save``.
 
         Raises:
             InputError: a file is missing, damaged, or of another version.

@@ -1,4 +1,4 @@
-"""n-grams of words and of characters as sparse counts. N texts, F features."""
+"""Sparse counts of word and character n-grams. N texts, F features."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -8,23 +8,23 @@ import scipy.sparse
 
 from ownbert.time_limit import check_time
 
-# It has no types, which the type checker would work out from its source, for seconds.
+# scipy.sparse has no annotations, and the type checker would take seconds to infer them.
 sparse = cast(Any, scipy.sparse)
 Matrix = Any  # a csr_array
 
-# With more words the number of a trigram would not fit 64 bits.
+# With more words the key of a trigram would exceed 64 bits.
 MOST_WORDS = 1_000_000
 
 
 class WordNgrams:
-    """Counts n-grams of the words that it was fitted on.
+    """Counts n-grams of known words.
 
-    An n-gram is one number, made of the numbers of its words, so that counting is sorting.
+    An n-gram is encoded as a single integer, so that counting is sorting.
 
     Attributes:
-        words: each word with its number.
-        keys: for every order from 1 on, the sorted numbers of the n-grams that are counted. The
-            columns of the counts are these, order after order.
+        words: index of each word.
+        keys: for each order from 1, the sorted keys of the counted n-grams. The columns of the
+            counts are the n-grams of all orders, concatenated.
     """
 
     def __init__(self, words: Mapping[str, int], keys: Sequence[np.ndarray]) -> None:
@@ -33,7 +33,7 @@ class WordNgrams:
 
     @classmethod
     def fit(cls, texts: Iterable[Sequence[str]], *, order: int, most: int) -> "WordNgrams":
-        """Take all n-grams of up to ``order`` words of these tokenised texts; of each order the
+        """Select the n-grams of up to ``order`` words in tokenised texts; for each order the
         ``most`` that occur in the most texts."""
         words: dict[str, int] = {}
         found = [[words.setdefault(token, len(words)) for token in text] for text in texts]
@@ -54,7 +54,7 @@ class WordNgrams:
         return cls(words, keys)
 
     def counts(self, texts: Iterable[Sequence[str]]) -> Matrix:
-        """How often each n-gram occurs in each of these tokenised texts, (N, F)."""
+        """Count the n-grams in tokenised texts: (N, F)."""
         known = self.words
         found = [[known.get(token, -1) for token in text] for text in texts]
         ids, document = _joined(found)
@@ -71,7 +71,7 @@ class WordNgrams:
         return _sum(rows, columns, (len(found), self.size))
 
     def occurrences(self, text: Sequence[str]) -> Iterator[tuple[int, int, int]]:
-        """(first word, number of words, column) of each known n-gram in one tokenised text."""
+        """Yield (first word, number of words, column) of each known n-gram in a tokenised text."""
         ids, start = [self.words.get(token, -1) for token in text], 0
         for n, keys in enumerate(self.keys, start=1):
             for first in range(len(ids) - n + 1):
@@ -85,7 +85,7 @@ class WordNgrams:
             start += len(keys)
 
     def keep(self, columns: np.ndarray) -> "WordNgrams":
-        """Only these columns; words that no n-gram has are forgotten. columns: sorted."""
+        """Keep only the given sorted columns, and drop words without n-grams."""
         keys, start = [], 0
         for own in self.keys:
             inside = columns[(columns >= start) & (columns < start + len(own))] - start
@@ -105,18 +105,18 @@ class WordNgrams:
             new = np.zeros_like(own)
             for ids in powers:
                 new = new * len(words) + number[ids]
-            renumbered.append(new)  # the order of the words stays, so they are sorted
+            renumbered.append(new)  # the order of words is preserved, so keys stay sorted
         return WordNgrams(words, renumbered)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What ``from_arrays`` makes it from again, for a safetensors file."""
+        """Arrays for ``from_arrays``, to be stored as safetensors."""
         text = "\0".join(self.words).encode()
         keys = {f"ngrams.{n}": own for n, own in enumerate(self.keys, start=1)}
         return {"words": np.frombuffer(text, dtype=np.uint8).copy(), **keys}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "WordNgrams":
-        """The counts that ``arrays`` was called on."""
+        """Restore an instance from ``arrays``."""
         text = arrays["words"].tobytes().decode()
         words = {word: i for i, word in enumerate(text.split("\0"))} if text else {}
         orders = sum(name.startswith("ngrams.") for name in arrays)
@@ -129,13 +129,13 @@ class WordNgrams:
 def character_ngrams(
     texts: Sequence[str], orders: Sequence[int], buckets: int, *, across: bool = False
 ) -> Matrix:
-    """Counts of hashed character n-grams, which stay inside words padded by blanks.
+    """Count hashed character n-grams within words padded by spaces.
 
     Args:
         texts: N texts.
         orders: lengths of the n-grams, in characters.
-        buckets: F, a power of two; n-grams with the same hash share a column.
-        across: whether n-grams may go from one word to the next.
+        buckets: number of columns F, a power of two; n-grams with equal hashes share a column.
+        across: whether n-grams may span words.
 
     Returns:
         (N, buckets) counts.
@@ -153,8 +153,13 @@ def character_ngrams(
 def character_occurrences(
     padded: str, orders: Sequence[int], buckets: int
 ) -> Iterator[tuple[int, int, int]]:
-    """(start, length, column) of each character n-gram of one text in small letters, which begins
-    and ends with a blank and has single ones inside; as ``character_ngrams`` counts them."""
+    """Yield (start, length, column) of each character n-gram, hashed as in ``character_ngrams``.
+
+    Args:
+        padded: a lower-cased text with single spaces between words and at both ends.
+        orders: lengths of the n-grams, in characters.
+        buckets: number of columns F.
+    """
     document = np.zeros(len(padded), dtype=np.int64)
     found = _character_columns(padded, document, orders, buckets)
     for n, (starts, columns) in zip((n for n in orders if len(padded) >= n), found, strict=True):
@@ -164,7 +169,7 @@ def character_occurrences(
 def _character_columns(
     padded: str, document: np.ndarray, orders: Sequence[int], buckets: int, across: bool = False
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Where the n-grams of each order begin in the texts, and their columns."""
+    """Yield, for each order, the texts that n-grams occur in, and their columns."""
     joined = padded.encode("utf-32-le", errors="surrogatepass")
     codes = np.frombuffer(joined, dtype=np.uint32).astype(np.uint64)
     blank = codes == 32
@@ -173,7 +178,7 @@ def _character_columns(
         if len(codes) < n:
             continue
         values = np.zeros(len(codes) - n + 1, dtype=np.uint64)
-        inner = np.zeros(len(values), dtype=bool)  # a blank inside, or at both ends
+        inner = np.zeros(len(values), dtype=bool)  # a space inside, or at both ends
         for k in range(n):
             own = slice(k, k + len(values))
             values = values * np.uint64(0x9E3779B97F4A7C15) + codes[own] + np.uint64(1)
@@ -188,7 +193,7 @@ def _character_columns(
 
 
 def _joined(texts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """All ids one after another, and the text that each belongs to."""
+    """All ids concatenated, and the text index of each."""
     sizes = [len(text) for text in texts]
     ids = np.fromiter((i for text in texts for i in text), dtype=np.int64, count=sum(sizes))
     return ids, np.repeat(np.arange(len(texts)), sizes)
@@ -197,7 +202,7 @@ def _joined(texts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
 def _numbers(
     ids: np.ndarray, document: np.ndarray, n: int, words: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The number of each n-gram of known words inside one text, and the text."""
+    """The keys of n-grams of known words within one text, and their text indices."""
     length = max(0, len(ids) - n + 1)
     numbers = np.zeros(length, dtype=np.int64)
     right = np.ones(length, dtype=bool)

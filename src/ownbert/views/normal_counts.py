@@ -1,6 +1,6 @@
-"""What normal texts consist of: their tokens, which follow each other, and how many of each.
+"""Token statistics of normal texts, for anomaly detection: counts, bigrams and lengths.
 
-N texts, R normal texts, W tokens that normal texts have.
+N texts, R normal texts, W known tokens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,22 +10,22 @@ import numpy as np
 
 from ownbert.views.ngram_counts import Matrix, WordNgrams, sparse
 
-# Pairs of tokens and distinct normal rows that are remembered: those of the most texts.
+# Maximum number of bigrams and of distinct normal rows: those that occur in the most texts.
 _MOST_PAIRS, _MOST_ROWS = 500_000, 20_000
-# Texts that are compared with all normal rows at once.
+# Texts compared with all normal rows at a time.
 _BLOCK = 256
-# Stands before the first token and behind the last one.
+# Boundary token before the first token and after the last one.
 _EDGE = "\n"
 
 
 class NormalCounts:
-    """How texts differ from normal ones in what can be counted.
+    """Compares texts with normal ones by token counts, bigrams and length.
 
     Args:
-        ngrams: the tokens of normal texts and their pairs.
-        texts_with: (W), the share of normal texts that have each token.
-        rows: (R, W), the distinct counts of tokens of normal texts.
-        length: the median number of tokens.
+        ngrams: tokens and bigrams of normal texts.
+        texts_with: (W) share of normal texts that contain each token.
+        rows: (R, W) distinct token counts of normal texts.
+        length: median number of tokens.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class NormalCounts:
     ) -> None:
         self._ngrams, self._texts_with, self._rows, self._length = ngrams, texts_with, rows, length
         self._tokens = list(ngrams.words)
-        # Rare tokens weigh more, and unseen ones most.
+        # Rare tokens have larger weights, unseen ones the largest.
         self._weights = 1 - np.log(np.append(texts_with, 1 / (texts_with.size + 1)).clip(1e-6, 1))
         row, number = _occurrences(rows)
         self._keys = np.unique(number)
@@ -42,7 +42,7 @@ class NormalCounts:
 
     @classmethod
     def fit(cls, texts: Sequence[Sequence[str]]) -> "NormalCounts":
-        """Remember these tokenised texts."""
+        """Collect the statistics of tokenised texts."""
         framed = [(_EDGE, *text, _EDGE) for text in texts]
         ngrams = WordNgrams.fit(framed, order=2, most=_MOST_PAIRS)
         counts = _counts(ngrams, framed)
@@ -54,26 +54,26 @@ class NormalCounts:
         return cls(ngrams, texts_with, counts[np.sort(kept)], length)
 
     def is_seen(self, token: str) -> bool:
-        """Whether a normal text has the token."""
+        """Whether a normal text contains the token."""
         return token in self._ngrams.words
 
     def unseen_pairs(self, text: Sequence[str]) -> list[tuple[str, str]]:
-        """The neighbours in a text that are neighbours in no normal text; <start> and <end> are
-        its edges."""
+        """The bigrams of a text that occur in no normal text; <start> and <end> mark its
+        boundaries."""
         framed = (_EDGE, *text, _EDGE)
         seen = {first for first, length, _ in self._ngrams.occurrences(framed) if length == 2}
         named = ("<start>", *text, "<end>")
         return [pair for i, pair in enumerate(pairwise(named)) if i not in seen]
 
     def measured(self, texts: Sequence[Sequence[str]]) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """How unusual tokenised texts are.
+        """Measure how unusual tokenised texts are.
 
         Returns:
-            Four numbers (N): ``counts``, the distance of the weighted counts of tokens to those of
-            the nearest normal text, from 0 to 1 (Bray and Curtis 1957); ``unseen``, the number of
-            tokens that no normal text has; ``order``, the share of unseen pairs of neighbours;
-            ``length``, the distance of the logarithm of the length to that of the median. And the
-            number of the nearest normal text (N).
+            Four arrays (N): ``counts``, the distance between weighted token counts and those of the
+            nearest normal text, from 0 to 1 (Bray and Curtis 1957); ``unseen``, the number of
+            tokens that no normal text contains; ``order``, the share of unseen bigrams; ``length``,
+            the absolute difference of the log length from that of the median. Also the index of the
+            nearest normal text (N).
         """
         framed = [(_EDGE, *text, _EDGE) for text in texts]
         counts = _counts(self._ngrams, framed)
@@ -89,8 +89,8 @@ class NormalCounts:
         }, nearest
 
     def differences(self, text: Sequence[str], nearest: int) -> list[tuple[str, int, int]]:
-        """Tokens that a text has more or less often than a normal one, and both counts; the
-        heaviest first."""
+        """Tokens whose counts differ from a normal text's, with both counts; largest weight
+        first."""
         own = _counts(self._ngrams, [(_EDGE, *text, _EDGE)]).toarray()[0]
         normal = self._rows[[nearest]].toarray()[0]
         weight = np.abs(own - normal) * self._weights[:-1]
@@ -112,14 +112,14 @@ class NormalCounts:
         return distances, nearest
 
     def _matrix(self, row: np.ndarray, number: np.ndarray, rows: int) -> Matrix:
-        """Ones at the occurrences that normal rows have, so that products add up minima."""
+        """Ones at occurrences that normal rows have, so that products sum the minima of counts."""
         place = np.minimum(np.searchsorted(self._keys, number), len(self._keys) - 1)
         same = self._keys[place] == number
         ones = np.ones(int(same.sum()))
         return sparse.csr_array((ones, (row[same], place[same])), shape=(rows, len(self._keys)))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What ``from_arrays`` makes it from again."""
+        """Arrays for ``from_arrays``."""
         return {
             **self._ngrams.arrays(),
             "texts_with": self._texts_with,
@@ -131,7 +131,7 @@ class NormalCounts:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "NormalCounts":
-        """What ``arrays`` was called on."""
+        """Restore an instance from ``arrays``."""
         ngrams = WordNgrams.from_arrays(arrays)
         starts, size = arrays["rows.starts"], len(ngrams.words)
         parts = arrays["rows.counts"].astype(np.float64), arrays["rows.tokens"], starts
@@ -143,7 +143,7 @@ class NormalCounts:
 
 
 def _counts(ngrams: WordNgrams, framed: Sequence[Sequence[str]]) -> Matrix:
-    """How often texts have each known token, (N, W)."""
+    """Counts of each known token in texts, (N, W)."""
     alone = WordNgrams(ngrams.words, [np.arange(len(ngrams.words), dtype=np.int64)])
     counts = alone.counts(framed)
     counts.sort_indices()
@@ -156,8 +156,8 @@ def _row(counts: Matrix, row: int) -> bytes:
 
 
 def _occurrences(counts: Matrix) -> tuple[np.ndarray, np.ndarray]:
-    """The row of each single occurrence, and a number for its token and which of its
-    occurrences in the row it is: two rows share as many as the sum of the minima of counts."""
+    """The row of each single occurrence, and an index of (token, how many times before): two rows
+    share as many as the sum of the minima of their counts."""
     times = counts.data.astype(np.int64)
     rows = np.repeat(np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr)), times)
     starts = np.repeat(np.cumsum(times) - times, times)

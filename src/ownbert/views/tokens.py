@@ -1,4 +1,4 @@
-"""What kind of text it is, and its tokens for linear models."""
+"""Detects the kind of a text, and tokenises it for linear models."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -6,11 +6,11 @@ from itertools import islice
 
 from ownbert.errors import InputError
 
-# ids: tokens between blanks, taken as they are. words: letters and signs, in lower case. chinese:
-# the same, and every character of a script without blanks is a token.
+# ids: space-separated tokens, unchanged. words: letters and punctuation, lower-cased. chinese: the
+# same, but each character of a script without spaces is a token.
 KINDS = ("ids", "words", "chinese")
 
-# Scripts that are written without blanks: kana, Chinese characters, Thai, Lao, Khmer, Burmese.
+# Scripts without spaces: kana, Chinese characters, Thai, Lao, Khmer, Burmese.
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\U00020000-\U0003134f"
@@ -20,17 +20,17 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 _BLANKS_APART = re.compile(r"\S+")
 _CHARACTER_OR_REST = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 _CHARACTER_OR_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|[^\w\s]")
-# A token of a code: no letters at all, or letters and digits in one.
+# A code-like token: no letters at all, or letters and digits.
 _CODE = re.compile(r"[\W\d_]+|(?=.*\d)(?=.*[^\W\d_]).+")
 
-_LOOKED_AT = 2_000  # texts
-_CHARACTERS = 2_000  # of each
-_CODES = 0.8  # share of tokens from which a text is one of ids
-_CHINESE = 0.2  # share of characters from which a text has no blanks to rely on
+_LOOKED_AT = 2_000  # texts inspected
+_CHARACTERS = 2_000  # characters inspected per text
+_CODES = 0.8  # minimum share of code-like tokens for ids
+_CHINESE = 0.2  # minimum share of characters for a script without spaces
 
 
 def text_kind(texts: Iterable[str]) -> str:
-    """Whether texts are ids or codes, words, or a script without blanks; by the first texts.
+    """Detect from the first texts whether they are ids or codes, words, or a script without spaces.
 
     Returns:
         One of ``KINDS``.
@@ -41,7 +41,7 @@ def text_kind(texts: Iterable[str]) -> str:
         return "words"
     letters = sum(map(len, tokens))
     unspaced = sum(len(_UNSPACED_CHARACTER.findall(token)) for token in tokens)
-    # First, because a sentence without blanks and with a digit looks like a code.
+    # Checked first, because a sentence without spaces but with a digit looks like a code.
     if unspaced >= _CHINESE * letters:
         return "chinese"
     codes = sum(_CODE.fullmatch(token) is not None for token in tokens)
@@ -49,7 +49,7 @@ def text_kind(texts: Iterable[str]) -> str:
 
 
 def splitter(kind: str) -> Callable[[str], list[str]]:
-    """The function that splits a text of this kind into tokens."""
+    """A function that splits texts of this kind into tokens."""
     if kind == "ids":
         return str.split
     if kind not in KINDS:
@@ -59,9 +59,9 @@ def splitter(kind: str) -> Callable[[str], list[str]]:
 
 
 def spans_of(text: str, kind: str) -> list[tuple[int, int]]:
-    """Where the tokens of a text of this kind stand in it: (start, end) characters."""
+    """The character spans (start, end) of the tokens in a text of this kind."""
     pattern = {"ids": _BLANKS_APART, "words": _WORD}.get(kind, _CHARACTER_OR_WORD)
-    # Small letters of one letter may be two; each of them stands where that letter does.
+    # Lower-casing may turn one letter into two; both have the span of the original letter.
     small = list(text if kind == "ids" else text.lower())
     where = list(range(len(text)))
     if len(small) != len(text):
@@ -72,15 +72,15 @@ def spans_of(text: str, kind: str) -> list[tuple[int, int]]:
 
 
 def written_tokens(kind: str) -> Callable[[str], list[str]]:
-    """The function that splits a text of this kind where it may be cut, and leaves all as written:
-    at blanks, and in a script without them at every character."""
+    """A function that splits a text of this kind into pieces as written: at spaces, or at every
+    character in a script without spaces."""
     return _CHARACTER_OR_REST.findall if kind == "chinese" else str.split
 
 
 def tokens_of(texts: Sequence[str], split: Callable[[str], list[str]]) -> list[str]:
-    """The tokens of one text, or of a pair: those of the second text are marked, and so are those
-    that both have."""
-    # Saved words have zero bytes between them.
+    """The tokens of one text, or of a pair; tokens of the second text and tokens shared by both are
+    marked."""
+    # Saved words are separated by zero bytes.
     first, *rest = (split(text.replace("\0", " ")) for text in texts)
     if not rest:
         return first

@@ -1,4 +1,4 @@
-"""Features of texts for linear models. N texts, F features, V words, D size of a vector."""
+"""Features of texts for linear models. N texts, F features, V words, D vector size."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ from ownbert.time_limit import check_time
 from ownbert.views.ngram_counts import Matrix, WordNgrams, character_ngrams
 from ownbert.views.tokens import splitter, tokens_of
 
-# It has no types, which the type checker would work out from its source, for seconds.
+# scipy.sparse has no annotations, and the type checker would take seconds to infer them.
 sparse = cast(Any, scipy.sparse)
 
-# n-grams of each order, words and dimensions at most: a bound on memory and on the saved file.
+# Maximum n-grams per order, words and dimensions: limits memory and the size of saved files.
 _MOST_NGRAMS = 200_000
 _MOST_WORDS = 30_000
 _LSA_SIZE, _VECTOR_SIZE = 256, 512
@@ -34,8 +34,8 @@ class Texts:
     """Texts, or pairs of texts, and their tokens.
 
     Args:
-        rows: N rows of one text or two.
-        kind: how they are split into tokens, one of ``ownbert.views.tokens.KINDS``.
+        rows: N rows of one or two texts.
+        kind: kind of text, one of ``ownbert.views.tokens.KINDS``, for the tokenisation.
     """
 
     rows: Sequence[tuple[str, ...]]
@@ -44,13 +44,14 @@ class Texts:
     @cached_property
     def tokens(self) -> list[list[str]]:
         split = splitter(self.kind)
-        # One object for all occurrences of a token: a character takes as much memory as a word.
+        # Share one object among all occurrences of a token: a character takes as much memory as a
+        # word.
         return [list(map(intern, tokens_of(row, split))) for row in self.rows]
 
     @cached_property
     def words(self) -> list[list[str]]:
-        """The tokens as units of meaning: in a script without blanks, where one character says
-        little, each token with the next."""
+        """Tokens as units of meaning: bigrams in a script without spaces, where a single character
+        has little meaning."""
         if self.kind != "chinese":
             return self.tokens
         return [[intern(a + b) for a, b in pairwise(text)] or text for text in self.tokens]
@@ -64,34 +65,34 @@ class Texts:
 
 
 class View(ABC):
-    """Features of a text, learnt from texts without their labels."""
+    """Features of texts, learnt without labels."""
 
     name: ClassVar[str]
-    # In the leaderboard.
+    # Name in the leaderboard.
     title: ClassVar[str]
 
     @classmethod
     @abstractmethod
     def fit(cls, labelled: Texts, unlabelled: Texts) -> "View":
-        """Learn the features: those that occur in the labelled texts, with their frequencies, or
-        their vectors, in both."""
+        """Learn the features that occur in the labelled texts; frequencies or vectors are computed
+        from both sets of texts."""
 
     @abstractmethod
     def features(self, texts: Texts) -> Matrix | np.ndarray:
-        """(N, F), sparse or dense."""
+        """Features (N, F), sparse or dense."""
 
     @abstractmethod
     def arrays(self) -> dict[str, np.ndarray]:
-        """What ``from_arrays`` makes it from again, for a safetensors file."""
+        """Arrays for ``from_arrays``, to be stored as safetensors."""
 
     @classmethod
     @abstractmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "View":
-        """The view that ``arrays`` was called on."""
+        """Restore a view from ``arrays``."""
 
 
 class NgramView(View):
-    """TF-IDF of words and of neighbouring words: (1 + log count) idf, of length 1."""
+    """TF-IDF of words and bigrams: (1 + log count) idf, scaled to unit length."""
 
     name, title = "tfidf", "TF-IDF of 1 to 2 words"
     order: ClassVar[int] = 2
@@ -101,7 +102,7 @@ class NgramView(View):
 
     @classmethod
     def fit(cls, labelled: Texts, unlabelled: Texts) -> "NgramView":
-        # Columns that no labelled text has would keep weight 0.
+        # Columns without labelled texts would keep weight 0.
         ngrams = WordNgrams.fit(labelled.tokens, order=cls.order, most=_MOST_NGRAMS)
         number = len(labelled) + len(unlabelled)
         texts_with = _texts_with(ngrams.counts(labelled.tokens))
@@ -121,14 +122,14 @@ class NgramView(View):
 
 
 class TrigramView(NgramView):
-    """As ``NgramView``, and three words in a row."""
+    """``NgramView`` with trigrams."""
 
     name, title = "trigrams", "TF-IDF of 1 to 3 words"
     order = 3
 
 
 class PresenceView(NgramView):
-    """Whether a text has a word, or up to three words in a row: for weights of naive Bayes."""
+    """Presence of n-grams of up to three words, for naive Bayes weights."""
 
     name, title = "nb", "naive Bayes weights of 1 to 3 words"
     order = 3
@@ -164,9 +165,9 @@ class CharacterView(View):
 
 
 class LsaView(View):
-    """Latent semantic analysis: TF-IDF of words, projected on its first singular vectors.
+    """Latent semantic analysis: TF-IDF of words, projected on the first singular vectors.
 
-    Deerwester et al. 1990.
+    Source: Deerwester et al. 1990.
     """
 
     name, title = "lsa", "LSA"
@@ -183,7 +184,7 @@ class LsaView(View):
         return _unit(self.weighted(texts) @ self.components)
 
     def weighted(self, texts: Texts) -> Matrix:
-        """(N, V) TF-IDF of the words, before it is projected."""
+        """TF-IDF of the words (N, V), before the projection."""
         return _weighted(self.ngrams.counts(texts.words), self.idf)
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -201,7 +202,7 @@ class _Ids:
 
 
 class WordVectorView(LsaView):
-    """The mean of word vectors, weighted by idf. The vectors are factors of the words' positive
+    """The mean of word vectors, weighted by idf. The vectors factorise the words' positive
     pointwise mutual information (Levy and Goldberg 2014)."""
 
     name, title = "word-vectors", "means of PPMI-SVD word vectors"
@@ -213,7 +214,7 @@ class WordVectorView(LsaView):
         ids = [[number[token] for token in text if token in number] for text in tokens]
         flat = np.fromiter(chain.from_iterable(ids), dtype=np.int64)
         corpus = _Ids(flat, np.cumsum([len(text) for text in ids]))
-        # Pairs of characters occur together by chance, and with so many a factorisation takes long.
+        # Rare character bigrams are random, and factorising so many takes long.
         least = 2 if labelled.kind == "chinese" else 1
         vectors = cooccurrence_vectors(
             corpus, _VECTOR_SIZE, np.ones(ngrams.size, dtype=bool), least=least
@@ -237,8 +238,8 @@ def _ngrams_and_idf(arrays: Mapping[str, np.ndarray]) -> tuple[WordNgrams, np.nd
 def _words_of(
     labelled: Texts, unlabelled: Texts
 ) -> tuple[list[list[str]], WordNgrams, Matrix, np.ndarray]:
-    """The words of all texts; the vocabulary, without those of a single text; the counts of these
-    in each text, (N, F), and their idf."""
+    """The words of all texts; the vocabulary without words of a single text; its counts in each
+    text (N, F); and its idf."""
     tokens = list(chain(labelled.words, unlabelled.words))
     words = WordNgrams.fit(tokens, order=1, most=_MOST_WORDS)
     counts = words.counts(tokens)
@@ -248,7 +249,7 @@ def _words_of(
 
 
 def _texts_with(counts: Matrix) -> np.ndarray:
-    """(F) in how many texts each column is."""
+    """(F) number of texts with each column."""
     return np.bincount(counts.indices, minlength=counts.shape[1])
 
 
@@ -258,14 +259,14 @@ def _idf(texts_with: np.ndarray, texts: int) -> np.ndarray:
 
 
 def _weighted(counts: Matrix, idf: np.ndarray) -> Matrix:
-    """(1 + log count) idf, each row of length 1."""
+    """(1 + log count) idf, rows scaled to unit length."""
     counts = counts.copy()
     counts.data = (1 + np.log(counts.data)) * idf[counts.indices]
     return _unit_rows(counts)
 
 
 def _unit_rows(matrix: Matrix) -> Matrix:
-    """Each row of length 1; empty rows stay."""
+    """Scale rows to unit length; empty rows are unchanged."""
     squares = np.asarray(matrix.multiply(matrix).sum(1)).ravel()
     lengths = np.sqrt(np.maximum(squares, 1e-24)).astype(np.float32)
     matrix.data = matrix.data / np.repeat(lengths, np.diff(matrix.indptr))
@@ -278,7 +279,7 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def _right_singular_vectors(matrix: Matrix, rank: int, seed: int = 0) -> np.ndarray:
-    """(F, rank) of a randomised singular value decomposition with two power iterations (Halko,
+    """(F, rank) right singular vectors from a randomised SVD with two power iterations (Halko,
     Martinsson, Tropp 2011); fewer columns for a small matrix."""
     rank = max(1, min(rank, min(matrix.shape) - 1))
     wanted = min(rank + 8, min(matrix.shape))

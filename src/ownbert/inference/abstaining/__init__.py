@@ -1,1 +1,1 @@
-"""What a model does not know: label sets with a stated coverage, and texts of no label."""
+"""Uncertainty: label sets with guaranteed coverage, and detection of out-of-scope texts."""

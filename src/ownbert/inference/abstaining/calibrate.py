@@ -1,4 +1,4 @@
-"""Learn from held-out rows of a folder what it does not know. N rows, C labels."""
+"""Calibrates the detection of out-of-scope texts on held-out rows. N rows, C labels."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -24,19 +24,19 @@ from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.views.linear_files import PROBE
 
 Say = Callable[[str], None]
-# Texts whose vectors are kept at most: of each label, and of all.
+# Maximum number of texts whose vectors are kept: per label, and in total.
 _MOST_OF_LABEL, _MOST_TEXTS = 200, 20_000
-# The network of ``fit`` that has not learnt labels.
+# The network in a ``fit`` folder that was not trained on labels.
 _FROZEN = f"members/{PROBE}/{ENCODER}"
 
 
 class _Network(NamedTuple):
-    """A network that makes vectors.
+    """A network that computes text vectors.
 
     Args:
-        name: its folder, relative to that of the models where it is inside.
-        folder: the same as a path.
-        blind: whether it has not learnt the labels.
+        name: its folder, relative to the model folder if inside it.
+        folder: the same folder as a path.
+        blind: whether the network was not trained on the labels.
     """
 
     name: str
@@ -50,18 +50,18 @@ def held_out_of(
     say: Say | None = None,
     options: OutputOptions = PLAIN_OUTPUT,
 ) -> HeldOut:
-    """What is known of the held-out rows of a folder.
+    """Return the calibration data from held-out rows of a folder.
 
     Args:
-        opened: the folder.
-        calibrate: labelled rows, a file or rows in memory, that the models have not learnt from;
-            what they teach is saved in the folder. By default what the folder keeps, or for one of
-            ``finetune`` the dev file that its recipe names.
-        say: called with what was learnt from.
-        options: what the rows must suffice for.
+        opened: the opened folder.
+        calibrate: labelled rows, a file or rows in memory, that the models were not trained on; the
+            calibration is saved in the folder. By default the folder's own calibration or, for
+            ``finetune`` folders, the dev file named in the recipe.
+        say: called with a description of the rows used.
+        options: requested outputs, for which the rows must suffice.
 
     Raises:
-        InputError: there are no such rows, too few, or they cannot be used.
+            InputError: there are no such rows, too few, or they cannot be used.
     """
     task, folder = opened.task, opened.folder
     alone = opened.compute.network and (folder / BLEND).exists()
@@ -101,7 +101,7 @@ def held_out_of(
         found.threshold(options.unknown)
     try:
         found.save(path)
-    except (OSError, InputError):  # of a cache that is read alone: it is learnt again
+    except (OSError, InputError):  # a read-only folder: calibrate again next time
         return found
     if say is not None:
         say(f"calibrated on {found.source}; saved {path}")
@@ -109,7 +109,7 @@ def held_out_of(
 
 
 def _refuse_learnt(rows: Sequence[Row], train: Sequence[Row], named: Any, path: str) -> None:
-    """Raise ``InputError`` if most of the rows are those that the models have learnt from."""
+    """Raise ``InputError`` if the models were trained on most of the rows."""
     known = {row.texts for row in train}
     count = sum(row.texts in known for row in rows)
     if 2 * count > len(rows):
@@ -128,16 +128,16 @@ def learn(
     source: str,
     vectors: np.ndarray | bool = True,
 ) -> HeldOut:
-    """Learn from held-out rows.
+    """Calibrate on held-out rows.
 
     Args:
-        opened: the folder of the models.
-        rows: that the models have not learnt from.
-        probabilities: (N, C) of these.
-        more: other rows with the same labels, which they may have learnt from.
-        source: what the rows are, for the user.
-        vectors: (rows and more, D) of the network before it learnt the labels; False: of none, so
-            that texts are told by the highest probability.
+        opened: the opened model folder.
+        rows: N rows that the models were not trained on.
+        probabilities: (N, C) predicted probabilities of ``rows``.
+        more: other rows with the same labels, possibly training rows.
+        source: description of the rows for the user.
+        vectors: (rows and more, D) vectors of the network before it was trained on the labels;
+            False: use no vectors, only the highest probability.
     """
     task: Any = opened.task
     targets = np.asarray([task.target(row) for row in rows])
@@ -173,7 +173,7 @@ def learn(
 
 
 def models_of(opened: Opened) -> list[Any]:
-    """The checksums of the files that the probabilities of a folder depend on."""
+    """The checksums of all files that a folder's probabilities depend on."""
     return [
         [os.path.relpath(member, opened.folder), name, found]
         for member in opened.members
@@ -183,10 +183,10 @@ def models_of(opened: Opened) -> list[Any]:
 
 
 def embedder_of(opened: Opened, held_out: HeldOut) -> Embedder | None:
-    """The network whose vectors the scope of a folder is about.
+    """The network whose vectors the scope of a folder uses.
 
     Raises:
-        InputError: it is not there any more, or is another one.
+        InputError: the network is missing or was replaced.
     """
     if held_out.encoder is None:
         return None
@@ -200,14 +200,14 @@ def embedder_of(opened: Opened, held_out: HeldOut) -> Embedder | None:
 
 
 def _network(opened: Opened) -> _Network | None:
-    """What makes vectors: the network before it learnt the labels where it is at hand, else the
+    """The network for vectors: the one before training on labels if it is available, else the
     folder's own; None for images and folders without a network."""
     folder = opened.folder
     if opened.task.reads_arrays:
         return None
     if (folder / _FROZEN / CONFIG).is_file():
         return _Network(_FROZEN, inside(folder, _FROZEN, folder), blind=True)
-    base = _recipe(folder).get("model")  # of fit; finetune has settings there
+    base = _recipe(folder).get("model")  # for fit a folder, for finetune a mapping of settings
     base = base.get("folder") if isinstance(base, dict) else base
     if isinstance(base, str) and base:
         own = model_folder(base)
@@ -224,7 +224,7 @@ def _recipe(folder: Path) -> dict[str, Any]:
 
 
 def _some(labels: np.ndarray) -> np.ndarray:
-    """Indices of rows whose vectors are kept, ascending."""
+    """Sorted indices of the rows whose vectors are kept."""
     order = np.random.default_rng(0).permutation(len(labels))
     seen = np.zeros(labels.max() + 1, dtype=int)
     chosen = []

@@ -1,4 +1,4 @@
-"""Answers that may be refused or be sets of labels. N rows, C labels."""
+"""Predictions with a reject option and label sets. N rows, C labels."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,22 +8,23 @@ import numpy as np
 from ownbert.inference.opened import Opened
 from ownbert.tasks.rows import OutputOptions, Row
 
-_ROUNDING = 1e-6  # of a probability that is computed in another batch
+_ROUNDING = 1e-6  # rounding difference of probabilities between batches
 
 
 class Doubts:
-    """What a folder does not know.
+    """Out-of-scope scores and label sets for a model folder.
 
     Args:
-        opened: the folder.
-        options: the share of texts that may be refused, and the coverage of label sets.
-        calibrate, say: as of ``held_out_of``.
+        opened: the opened folder.
+        options: rejection rate and coverage of label sets.
+        calibrate: see ``held_out_of``.
+        say: see ``held_out_of``.
 
     Attributes:
-        identity: of the held-out rows.
+        identity: identity of the held-out rows.
 
     Raises:
-        InputError: there are no held-out rows, or too few of them.
+        InputError: there are no held-out rows, or too few.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Doubts:
             self._embedder = embedder_of(opened, held_out)
 
     def scores(self, probabilities: np.ndarray, rows: Sequence[Row]) -> np.ndarray:
-        """(N) the higher, the less likely a row has one of the labels. probabilities: (N, C)."""
+        """Out-of-scope scores (N), from probabilities (N, C): higher means less likely in scope."""
         if self._scope is None or self._embedder is None:
             return 1 - probabilities.max(1)
         from ownbert.inference.embedding.embedding_outputs import of_length_one
@@ -57,8 +58,8 @@ class Doubts:
         return self._scope.scores(of_length_one(embed_rows(self._embedder, texts)))
 
     def sets(self, probabilities: np.ndarray) -> list[list[str]]:
-        """For each row the labels that cannot be excluded, the most probable first; may be none.
-        probabilities: (N, C)."""
+        """The label set of each row, most probable first, possibly empty, from probabilities (N,
+        C)."""
         order = np.argsort(-probabilities, axis=1, kind="stable")
         counts = (probabilities >= self.least).sum(1)
         return [
@@ -68,8 +69,8 @@ class Doubts:
     def added_to(
         self, outputs: Sequence[dict[str, Any]], raws: Sequence[np.ndarray], rows: Sequence[Row]
     ) -> list[dict[str, Any]]:
-        """Rows of a file with ``labels``, ``unknown`` and ``unknown_score``, as far as these were
-        asked for; an unknown text has no label."""
+        """Output rows with ``labels``, ``unknown`` and ``unknown_score`` as requested; an
+        out-of-scope text has no label."""
         found, probabilities = [dict(output) for output in outputs], np.stack(raws)
         if self.least is not None:
             for output, labels in zip(found, self.sets(probabilities), strict=True):
@@ -88,7 +89,7 @@ class Doubts:
 def output_rows(
     opened: Opened, rows: Sequence[Row], options: OutputOptions, doubts: Doubts | None
 ) -> list[dict[str, Any]]:
-    """The answers to some rows, as rows of a file without what tells these apart."""
+    """Predictions for rows as rows of an output file, without their texts or ids."""
     raws, decided = opened.answered(rows)
     found = [
         opened.task.output_row(each, row, options) for each, row in zip(decided, rows, strict=True)

@@ -1,6 +1,6 @@
-"""held_out.npz: what a folder keeps of rows that were held out, to know what it does not know.
+"""held_out.npz: calibration data of a folder, computed on held-out rows.
 
-N held-out rows, M texts with known labels, C labels, D numbers of a vector.
+N held-out rows, M texts with known labels, C labels, D vector size.
 """
 
 import json
@@ -24,18 +24,18 @@ _WANTED = "calibrate again: --calibrate FILE"
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What is known of rows whose labels the models have not learnt.
+    """Calibration data from rows that the models were not trained on.
 
     Args:
-        labels: (C) of the task.
-        source: what the rows are, for the user.
-        models: the checksums of the models' files.
-        missing: (N), 1 less the probability of each row's label, ascending.
-        scores: (M) of texts with known labels, ascending: how likely each seems to have none.
-        scope: what makes scores of vectors; None: they are 1 less the highest probability.
-        encoder: the folder of the network that makes the vectors, relative to that of the models
-            where it is inside; None without ``scope``.
-        encoder_weights: the checksums of its weights.
+        labels: (C) labels of the task.
+        source: description of the rows for the user.
+        models: checksums of the models' files.
+        missing: (N) 1 minus the probability of each row's label, ascending.
+        scores: (M) out-of-scope scores of texts with known labels, ascending.
+        scope: computes scores from vectors; None: scores are 1 minus the highest probability.
+        encoder: folder of the network for the vectors, relative to the model folder if inside it;
+            None without ``scope``.
+        encoder_weights: checksums of the network's weights.
     """
 
     labels: tuple[str, ...]
@@ -49,16 +49,15 @@ class HeldOut:
 
     @property
     def identity(self) -> list[float]:
-        """What tells it from others."""
+        """Values that identify this calibration."""
         ends = (len(each) for each in (self.missing, self.scores))
         return [*ends, float(self.missing.sum()), float(self.scores.sum())]
 
     def threshold(self, rate: float) -> float:
-        """The score above which a text is refused, so that at most a share of the texts with known
-        labels is.
+        """The out-of-scope threshold that rejects at most a share ``rate`` of in-scope texts.
 
         Raises:
-            InputError: there are too few rows for that share.
+            InputError: there are too few rows for that rate.
         """
         between(0, 1)("--unknown", rate)
         if (place := _place(len(self.scores), 1 - rate)) is None:
@@ -69,14 +68,14 @@ class HeldOut:
         return float(self.scores[place])
 
     def least_probability(self, coverage: float) -> float:
-        """The probability from which on a label belongs to the set of a text, so that the sets of
-        that share of the texts have the right label.
+        """The minimum probability of labels in a label set, so that a share ``coverage`` of the
+        sets contain the right label.
 
         Raises:
             InputError: there are too few rows for that coverage.
 
         Source: Sadinle, Lei and Wasserman 2019, "Least Ambiguous Set-Valued Classifiers With
-            Bounded Error Levels", with the quantile of split conformal prediction.
+                    Bounded Error Levels", with the quantile of split conformal prediction.
         """
         between(0, 1)("--coverage", coverage)
         if (place := _place(len(self.missing), coverage)) is None:
@@ -87,7 +86,7 @@ class HeldOut:
         return 1 - float(self.missing[place])
 
     def save(self, path: Path) -> None:
-        """Write it to a file, which is in the folder of the models."""
+        """Write the data to a file in the model folder."""
         settings = {
             "format": _FORMAT,
             "features": FEATURES,
@@ -107,15 +106,15 @@ class HeldOut:
 
     @classmethod
     def load(cls, path: Path, labels: Sequence[str], models: Sequence[Any]) -> "HeldOut | None":
-        """That of a file; None where there is none.
+        """Read the data from a file; None if there is none.
 
         Args:
-            path: the file.
-            labels: of the task.
-            models: the checksums of their files.
+            path: file to read.
+            labels: labels of the task.
+            models: checksums of the models' files.
 
         Raises:
-            InputError: it is damaged, or of other models.
+            InputError: the file is damaged or belongs to other models.
         """
         if not path.exists():
             return None
@@ -129,7 +128,7 @@ class HeldOut:
                         f"{path} is not of this version of ownbert; calibrate again: "
                         "--calibrate FILE"
                     )
-                # As JSON has them.
+                # Compared as JSON values.
                 same = [list(labels), json.loads(json.dumps(models))]
                 if [settings["labels"], settings["models"]] != same:
                     raise InputError(
@@ -151,8 +150,8 @@ class HeldOut:
 
 
 def _place(count: int, share: float) -> int | None:
-    """The index of the quantile of ``count`` ascending values that is not below that of a further
-    one with the probability ``share``; None where there are too few."""
+    """The index of the conformal quantile among ``count`` ascending values: a new value does not
+    exceed it with probability ``share``; None if there are too few values."""
     place = math.ceil((count + 1) * share - 1e-9)
     return None if place > count else max(place, 1) - 1
 

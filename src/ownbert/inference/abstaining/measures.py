@@ -1,4 +1,4 @@
-"""How good refusals and label sets are. N rows, M texts of no label, C labels."""
+"""Metrics of rejection and label sets. N rows, M out-of-scope texts, C labels."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from ownbert.tasks.rows import Row
 
 
 def auroc(known: np.ndarray, unknown: np.ndarray) -> float:
-    """The probability that an unknown text (M) has a higher score than a known one (N)."""
+    """The probability that an out-of-scope text (M) has a higher score than a known one (N)."""
     ranks = rankdata(np.concatenate([known, unknown]))[len(known) :]
     count = len(unknown)
     return float((ranks.sum() - count * (count + 1) / 2) / (len(known) * count))
@@ -25,14 +25,14 @@ def measure(
     raws: Sequence[np.ndarray],
     outside: Sequence[Row] = (),
 ) -> dict[str, float]:
-    """Metrics by name.
+    """Compute metrics by name.
 
     Args:
-        opened: the folder.
-        doubts: of it.
-        rows: with known labels.
-        raws: their probabilities.
-        outside: texts that have none of the labels.
+        opened: the opened folder.
+        doubts: scores and label sets of the folder.
+        rows: rows with known labels.
+        raws: predicted probabilities of ``rows``.
+        outside: out-of-scope texts, which have none of the labels.
     """
     from ownbert.inference.opened_blend import all_raws
 

@@ -1,6 +1,6 @@
-"""How far a text is from labelled ones: whether it may have none of their labels.
+"""Out-of-scope detection by the distance of a text from labelled texts.
 
-N texts, M labelled texts, C labels, D numbers of a vector, F features.
+N texts, M labelled texts, C labels, D vector size, F features.
 """
 
 from dataclasses import dataclass
@@ -11,26 +11,26 @@ import numpy as np
 from ownbert.time_limit import check_time
 from ownbert.views.linear_models import Targets, centre_and_scale, fit_linear
 
-# Nearest texts of a label that are averaged, and what similarities are divided by in a softmax.
+# Number of nearest texts averaged per label, and the softmax temperature of similarities.
 _NEAREST, _TEMPERATURE = 3, 0.05
-# Texts that are compared at a time, and the inverse of the penalty of the weights.
+# Texts compared at a time, and the inverse regularisation strength.
 _TOGETHER, _STRENGTH = 256, 0.1
-# Labels with which leaving one out leaves two to choose between.
+# Minimum number of labels: leaving one out must leave two to choose from.
 _FEWEST_LABELS = 3
 FEATURES = ("nearest", "near", "nearest_margin", "near_margin", "decided", "constant")
-# Where weights cannot be learnt: the mean distance to the nearest texts of the nearest label.
+# Default weights if none can be learnt: mean distance to the nearest texts of the nearest label.
 _DISTANCE = np.asarray([0.0, -1.0, 0.0, 0.0, 0.0, 1.0])
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Vectors of labelled texts, and how a text's similarities to them become a score.
+    """Vectors of labelled texts, and weights that turn similarities into a score.
 
     Args:
-        vectors: float32 (M, D) of length one, label after label.
-        labels: (M) indices, ascending.
-        size: C.
-        weights: (F) of the features.
+        vectors: float32 (M, D) unit vectors, grouped by label.
+        labels: (M) label indices, ascending.
+        size: number of labels C.
+        weights: (F) weights of the features.
     """
 
     vectors: np.ndarray
@@ -42,25 +42,25 @@ class Scope:
     def fit(
         cls, vectors: np.ndarray, labels: np.ndarray, size: int, *, blind: bool
     ) -> tuple["Scope", np.ndarray]:
-        """Learn what tells texts of no label, from labelled ones alone.
+        """Learn to detect out-of-scope texts from labelled texts only.
 
-        Each text is compared with the others, as a text with a known label. Then the label of each
-        is left out in turn, and its texts are compared with those of the other labels, as texts
-        with none. A logistic regression tells the two apart.
+        Each text is compared with the others as an in-scope example. Then each label is left out in
+        turn, and its texts are compared with those of the other labels as out-of-scope examples. A
+        logistic regression separates the two.
 
         Args:
-            vectors: (M, D) of length one.
-            labels: (M) indices.
-            size: C.
-            blind: whether the network that made the vectors has not learnt these labels. A label
-                that it knows cannot be left out, so the score is the mean distance to the nearest
-                texts then, as with two labels.
+            vectors: (M, D) unit vectors.
+            labels: (M) label indices.
+            size: number of labels C.
+            blind: whether the network was not trained on these labels. If it was, or if there are
+                only two labels, leaving labels out does not work, and the score is the mean
+                distance to the nearest texts.
 
         Returns:
-            The scope, and the scores (M) of the texts as texts with a known label, in their order.
+            The scope, and the in-scope scores (M) of the texts.
 
-        Source: Shu, Xu and Liu 2018, "Unseen Class Discovery in Open-world Classification", leave
-            labels out; the features are those of nearest neighbours (Sun et al. 2022).
+        Source: Shu, Xu and Liu 2018, "Unseen Class Discovery in Open-world Classification"
+            (leaving labels out); Sun et al. 2022 (nearest-neighbour features).
         """
         order = np.argsort(labels, kind="stable")
         scope = cls(vectors[order].astype(np.float32), labels[order], size, _DISTANCE)
@@ -89,16 +89,14 @@ class Scope:
         return scope, scores
 
     def scores(self, vectors: np.ndarray) -> np.ndarray:
-        """(N) the higher, the less likely a text has one of the labels.
-
-        vectors: (N, D) of length one.
-        """
+        """Out-of-scope scores (N) of unit vectors (N, D): higher means less likely in scope."""
         return _features(*self._by_label(vectors)) @ self.weights
 
     def _by_label(self, vectors: np.ndarray, *, own: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """The similarity to the nearest text of each label (N, C), and the mean of the nearest few.
+        """The similarity to each label's nearest text (N, C), and the mean over its nearest texts.
 
-        own: the vectors are those of the scope, each of which is compared with the others alone.
+        Args:
+            own: the vectors are those of the scope; each is compared with the others only.
         """
         ends = np.searchsorted(self.labels, np.arange(self.size + 1))
         nearest = np.full((len(vectors), self.size), -1.0)
@@ -113,15 +111,16 @@ class Scope:
             for label, (a, b) in enumerate(pairwise(ends.tolist())):
                 if a == b:
                     continue
-                count = min(_NEAREST, max(1, b - a - 1))  # one fewer where a text is its own
+                count = min(_NEAREST, max(1, b - a - 1))  # exclude the text itself
                 best = np.partition(alike[:, a:b], -count, axis=1)[:, -count:]
                 nearest[block, label], near[block, label] = best.max(1), best.mean(1)
         return nearest, near
 
 
 def _features(nearest: np.ndarray, near: np.ndarray) -> np.ndarray:
-    """(N, F) of similarities (N, C) to labels: the highest, by how much the next label is lower,
-    the log-probability of the nearest label by a softmax of them, and 1."""
+    """Features (N, F) from similarities to labels (N, C): the highest, its margin over the second,
+    the log-probability of the nearest label under a softmax, the mean of its nearest texts, and
+    1."""
     if nearest.shape[1] < 2:
         nearest, near = (
             np.pad(each, ((0, 0), (0, 1)), constant_values=-1) for each in (nearest, near)

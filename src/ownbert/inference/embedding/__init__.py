@@ -1,1 +1,1 @@
-"""Vectors of texts."""
+"""Embedding vectors of texts."""

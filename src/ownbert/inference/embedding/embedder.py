@@ -1,4 +1,4 @@
-"""Texts to embedding vectors, many at a time."""
+"""Embeds texts in batches."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -54,42 +54,42 @@ Progress = Callable[[int], None]
 T = TypeVar("T")
 
 BATCH_TOKENS = 4096
-# Texts and characters that ``stream`` takes at a time: enough that, sorted by length, the texts of
-# a batch have similar lengths, and some ten megabytes at most.
+# Texts and characters per block of ``stream``: enough for batches of texts of similar lengths after
+# sorting, and at most some ten megabytes.
 BLOCK_TEXTS, BLOCK_CHARACTERS = 8192, 8_000_000
-# Prompts that every model has.
+# Prompts of every model.
 _PROMPTS = {"query": "", "document": ""}
 
 
 class Embedder:
-    """A model folder, ready to turn texts into embedding vectors, as a SentenceTransformer is.
+    """A model folder that embeds texts, compatible with SentenceTransformer.
 
-    The files of sentence-transformers in it (modules.json and those it names) determine the
-    pooling, whether vectors are normalized, and where texts are truncated. Without them the vector
-    is the mean over all tokens, and texts are truncated at the model's limit.
+    The sentence-transformers files in the folder (modules.json and files named there) determine
+    pooling, normalization and truncation. Without them a vector is the mean over all tokens, and
+    texts are truncated at the model's limit.
 
     Args:
-        folder: of the model, or its description.
+        folder: model folder, or its description.
         device: auto (default), cpu or cuda.
-        precision: float32 (default), bfloat16, or auto for the faster one. With float32 a vector
-            does not depend on the other texts, whatever the folder says of bfloat16.
-        max_length: where texts are truncated instead, in tokens including special ones.
+        precision: float32 (default), bfloat16, or auto for the faster one. In float32 a vector
+            does not depend on the other texts of the batch.
+        max_length: maximum tokens per text including special tokens, instead of the folder's.
         engine: torch, onnx, openvino or auto (``choose_engine``).
-        prompts: what may be prepended to texts, by name, besides the folder's or instead of them.
-        default_prompt_name: of the prompt of texts that are given without one; by default as in
-            the folder.
+        prompts: prompts by name, which extend or override the folder's.
+        default_prompt_name: prompt for texts without one; by default as in the folder.
         similarity_fn_name: cosine, dot, euclidean or manhattan; by default as in the folder, or
             cosine.
-        truncate_dim: how many numbers of each vector are kept, from the first.
+        truncate_dim: number of leading dimensions of each vector to keep.
 
     Attributes:
-        engine: what computes.
-        prompts, default_prompt_name, similarity_fn_name, truncate_dim, max_length: may be set.
-        seen: how many texts there were.
-        cut: how many of them were truncated.
+    Attributes:
+            engine: name of the engine in use.
+            prompts, default_prompt_name, similarity_fn_name, truncate_dim, max_length: settable.
+            seen: number of texts so far.
+            cut: number of truncated texts so far.
 
     Raises:
-        InputError: a folder or a value cannot be used.
+            InputError: the folder or a value cannot be used.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Embedder:
         self.max_length = max_length
         self.prompts = {**_PROMPTS, **known.prompts, **(prompts or {})}
         self.default_prompt_name = default_prompt_name or known.default_prompt_name
-        self._prompt()  # refused before texts are there
+        self._prompt()  # reject an unknown prompt early
         self.similarity_fn_name = similarity_fn_name or known.similarity or COSINE
         self.truncate_dim = truncate_dim
         self.seen = self.cut = 0
@@ -133,28 +133,28 @@ class Embedder:
 
     @property
     def model(self) -> Any:
-        """The model that torch computes; None with another engine."""
+        """The model if torch runs it; None with another engine."""
         return getattr(self._network, "model", None)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> "Embedder":
-        """As ``Embedder(folder)``."""
+        """Same as ``Embedder(folder)``."""
         return cls(folder, **options)
 
     @property
     def size(self) -> int:
-        """How many numbers a vector of the model has, D."""
+        """The model's vector size D."""
         return self.config.hidden_size
 
     def get_sentence_embedding_dimension(self) -> int:
-        """How many numbers a vector of ``encode`` has: D, or ``truncate_dim`` if that is less."""
+        """The size of the vectors of ``encode``: D, or ``truncate_dim`` if it is smaller."""
         return min(self.size, self.truncate_dim or self.size)
 
     get_embedding_dimension = get_sentence_embedding_dimension
 
     @property
     def max_length(self) -> int | None:
-        """Where texts are truncated, in tokens including special ones; None: nowhere."""
+        """Maximum tokens per text including special tokens; None: unlimited."""
         return self._max_length
 
     @max_length.setter
@@ -162,20 +162,20 @@ class Embedder:
         self._max_length = self._limit(value)
         self.builder = TextInputBuilder(self.tokenizer, self.config, self._max_length or NO_LIMIT)
 
-    max_seq_length = max_length  # of sentence-transformers
+    max_seq_length = max_length  # name in sentence-transformers
 
     def get_max_seq_length(self) -> int | None:
-        """``max_length``."""
+        """Same as ``max_length``."""
         return self.max_length
 
     @property
     def similarity_fn_name(self) -> str:
-        """The function by which ``similarity`` compares vectors."""
+        """The name of the function used by ``similarity``."""
         return self._similarity_fn_name
 
     @similarity_fn_name.setter
     def similarity_fn_name(self, name: Any) -> None:
-        name = getattr(name, "value", name)  # sentence-transformers has an enumeration
+        name = getattr(name, "value", name)  # an enumeration in sentence-transformers
         known(*SIMILARITIES)("similarity_fn_name", name)
         self._similarity_fn_name = name
 
@@ -183,7 +183,7 @@ class Embedder:
         """Move the model to cpu or cuda.
 
         Raises:
-            InputError: there is no such device, or an exported file computes.
+                InputError: the device does not exist, or an exported file is in use.
         """
         target = pick_device(str(device))
         if self.engine.exported is not None and target.type != "cpu":
@@ -194,11 +194,11 @@ class Embedder:
         return self
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Copy the files of the folder that are needed to use it, and write what was set since:
-        prompts, the similarity and where texts are truncated.
+        """Copy the folder's files needed for inference, and write the current settings: prompts,
+        similarity and truncation.
 
         Raises:
-            InputError: it is the folder itself, or a link in it leaves it.
+            InputError: the target is the folder itself, or a link points outside the folder.
         """
         refuse_same(self.folder, folder)
         copy_files(self.folder, Path(folder), finished_files(self.folder))
@@ -214,7 +214,7 @@ class Embedder:
             changed = replace(changed, prompts=self.prompts)
         write_changes(Path(folder), changed)
 
-    save = save_pretrained  # of sentence-transformers
+    save = save_pretrained  # name in sentence-transformers
 
     def encode(
         self,
@@ -241,41 +241,42 @@ class Embedder:
         inputs: Any = None,
         texts: Any = None,
     ) -> Any:
-        """One vector per text, in their order; an empty text has one too.
+        """Embed texts; the vectors are in the order of the texts, empty texts included.
 
-        The arguments that can be given by their places are those of sentence-transformers.
+        Positional arguments are in the order of sentence-transformers.
 
         Args:
-            sentences, inputs, texts: a list, an array or a Series of texts, or a single text, by
-                one of these names.
-            prompt_name: of the prompt that is prepended to every text; by default as in the folder.
-            prompt: the prompt itself.
-            batch_size: the most texts in one forward pass; by default only ``batch_tokens`` counts.
-            show_progress_bar: whether there is a bar.
+            sentences, inputs, texts: a text, or a list, array or Series of texts, by any of these
+                names.
+            prompt_name: prompt to prepend to every text; by default as in the folder.
+            prompt: text of the prompt itself.
+            batch_size: maximum texts per forward pass; by default only ``batch_tokens`` limits it.
+            show_progress_bar: whether to show a progress bar.
             output_value: sentence_embedding; token_embeddings for the vectors of all tokens; or
-                None for a mapping of both and of what the model reads.
-            precision: int8, uint8, binary or ubinary for vectors as bytes or bits (``stored``); or
-                float32, bfloat16, auto, in which the model computes, instead of the embedder's.
-            convert_to_numpy: False: a list of tensors.
-            convert_to_tensor: one tensor instead of an array.
-            device: where the model computes from now on; several in a list: a process on each.
-            normalize_embeddings: vectors of length one, also where the folder says nothing of it.
-            truncate_dim: how many numbers of each vector are kept; by default the embedder's.
-            pool: processes of ``start_multi_process_pool`` that compute.
-            chunk_size: texts that one of these takes at a time.
-            pooling: mean, first or max over the tokens, special ones included; by default as in the
-                folder.
-            normalize: whether vectors have length one, whatever the folder says.
-            batch_tokens: tokens in one forward pass; a longer text is a batch by itself.
-            progress: called with the number of texts so far.
-            task: for routed models of sentence-transformers, which are refused; has no effect.
+                        None for a mapping of both and the model's inputs.
+                    precision: int8, uint8, binary or ubinary for quantized vectors (``stored``); or
+                        float32, bfloat16 or auto, the precision of the model for this call.
+                    convert_to_numpy: False: return a list of tensors.
+                    convert_to_tensor: return one tensor instead of an array.
+                    device: new device of the model; a list of devices: run one process on each.
+                    normalize_embeddings: scale vectors to unit length, even if the folder does not.
+                    truncate_dim: number of leading dimensions to keep; by default the embedder's.
+                    pool: processes started by ``start_multi_process_pool``.
+                    chunk_size: number of texts sent to a process at a time.
+                    pooling: mean, first or max over the tokens including special tokens; by default
+                        as in the folder.
+                    normalize: whether vectors have unit length, overriding the folder.
+                    batch_tokens: maximum tokens per forward pass; a longer text is its own batch.
+                    progress: called with the number of texts so far.
+                    task: ignored; in sentence-transformers only for routed models, which are
+                        rejected.
 
         Returns:
-            float32 (len(texts), D), or (D) for a single text; of no texts (0). The vectors of
-            tokens are a list of tensors (tokens, D).
+                float32 (len(texts), D), or (D) for a single text; (0) for an empty list. Token
+                vectors are a list of tensors (tokens, D).
 
-        Raises:
-            InputError: a value is not possible, or a text is none.
+            Raises:
+                InputError: an argument is invalid, or an item is not a text.
         """
         given = next((each for each in (sentences, inputs, texts) if each is not None), None)
         single, given = isinstance(given, str), _texts(given)
@@ -312,8 +313,7 @@ class Embedder:
     __call__ = encode
 
     def _refuse(self, **options: Any) -> None:
-        """Raise ``InputError`` for options of ``encode`` that are not possible, before texts are
-        read."""
+        """Raise ``InputError`` for invalid options of ``encode`` before texts are read."""
         self._pooling(options["pooling"])
         if options["output_value"] not in (SENTENCES, TOKENS, None):
             raise InputError(
@@ -334,8 +334,8 @@ class Embedder:
         truncate_dim: int | None,
         **options: Any,
     ) -> Any:
-        """What ``encode`` gives of sequences of ids: vectors (N, D), a list of the vectors of
-        tokens, or a list of both. The other arguments are as for ``encode_ids``."""
+        """The results of ``encode`` for sequences of ids: vectors (N, D), a list of token vectors,
+        or a list of both. For the other arguments see ``encode_ids``."""
         if output_value == TOKENS:
             return self.token_vectors(ids)
         vectors = self.encode_ids(ids, **options)
@@ -353,7 +353,7 @@ class Embedder:
         progress: Progress | None,
         options: dict[str, Any],
     ) -> Any:
-        """``outputs``, from several processes."""
+        """``outputs``, computed by several processes."""
         if chunk_size is not None:
             between(1, limits.COUNT, "[]")("chunk_size", chunk_size)
         with nullcontext(pool) if pool else EmbeddingPool(self, devices) as processes:
@@ -365,8 +365,7 @@ class Embedder:
     def _mapping(
         self, ids: np.ndarray, vectors: tuple[np.ndarray, np.ndarray], prompt: str
     ) -> dict[str, Any]:
-        """Ids, the vectors of the tokens and that of a text, by the names of
-        sentence-transformers."""
+        """Ids, token vectors and text vector, keyed by the names of sentence-transformers."""
         found: dict[str, Any] = {n: x[0] for n, x in padded([ids], self.builder).items()}
         for name, values in zip((TOKENS, SENTENCES), vectors, strict=True):
             found[name] = as_tensor(values, self.device)
@@ -378,23 +377,24 @@ class Embedder:
     def start_multi_process_pool(
         self, target_devices: Sequence[Any] | None = None
     ) -> EmbeddingPool:
-        """Processes that ``encode`` can spread texts over, each with a copy of the model.
+        """Start processes for ``encode``, each with a copy of the model.
 
-        target_devices: one for each process; by default all GPUs, else cpu four times.
+        Args:
+            target_devices: device of each process; by default all GPUs, or four times cpu.
         """
         return EmbeddingPool(self, target_devices or usual_devices())
 
     @staticmethod
     def stop_multi_process_pool(pool: EmbeddingPool) -> None:
-        """End the processes of a pool."""
+        """Stop the processes of a pool."""
         pool.close()
 
     def tokenize(self, texts: Any) -> dict[str, Any]:
-        """What the model reads of texts: tensors of Transformers' names, padded (N, S)."""
+        """The model's inputs for texts: tensors with Transformers' names, padded (N, S)."""
         return padded(self._sequences(_texts(texts)), self.builder)
 
     def _prompt(self, prompt: str | None = None, name: str | None = None) -> str:
-        """The prompt itself, or that of a name; by default that of the folder."""
+        """The given prompt, or the prompt with the name; by default the folder's."""
         if prompt is not None:
             if name is not None:
                 warn_of_input("prompt_name has no effect beside prompt; leave one of them out")
@@ -407,9 +407,10 @@ class Embedder:
         return self.prompts[name]
 
     def ids(self, texts: Sequence[str], prompt: str | None = None) -> list[np.ndarray]:
-        """The ids of each text with its special tokens, truncated to the limit.
+        """The ids of each text with special tokens, truncated to the limit.
 
-        prompt: prepended to every text; by default as in the folder.
+        Args:
+            prompt: prepended to every text; by default as in the folder.
         """
         prompt = self._prompt(prompt)
         if prompt and not self.embedding_config.pools_prompt:
@@ -438,7 +439,7 @@ class Embedder:
         batch_size: int | None = None,
         progress: Progress | None = None,
     ) -> np.ndarray:
-        """One vector per sequence of ids with its special tokens; arguments as for ``encode``.
+        """Embed sequences of ids that include special tokens; for the arguments see ``encode``.
 
         Returns:
             float32 (len(ids), D).
@@ -454,7 +455,7 @@ class Embedder:
         out = np.empty((len(ids), self.size), dtype=np.float32)
         done = 0
         lengths = np.asarray([len(i) for i in ids], dtype=np.int64)
-        # The longest first: if memory does not suffice, it fails at once.
+        # Longest first, so that running out of memory happens at once.
         order = np.argsort(-lengths, kind="stable")
         for chosen in _batches(order, lengths.tolist(), batch_tokens, batch_size):
             vectors = self._network.vectors([ids[i] for i in chosen], pool, precision)  # (B, D)
@@ -465,7 +466,7 @@ class Embedder:
         return out
 
     def token_vectors(self, ids: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The vector of each token of sequences of ids: float32 (tokens, D) each."""
+        """The token vectors of sequences of ids: float32 (tokens, D) each."""
         found: list[np.ndarray] = []
         lengths = [len(one) for one in ids]
         for chosen in _batches(np.arange(len(ids)), lengths, BATCH_TOKENS, None):
@@ -498,16 +499,17 @@ class Embedder:
     def _prompt_for(
         self, usual: Sequence[str], name: str | None, prompt: str | None
     ) -> dict[str, str | None]:
-        """The prompt that was given or named, else the first of the usual names that is known."""
+        """The given or named prompt, else the first existing one of the usual names."""
         if name is None and prompt is None:
             name = next((each for each in usual if each in self.prompts), None)
         return {"prompt_name": name, "prompt": prompt}
 
     def similarity(self, one: Any, two: Any) -> "Tensor":
-        """Each vector with each, by ``similarity_fn_name``.
+        """Similarities of all pairs of vectors, by ``similarity_fn_name``.
 
         Args:
-            one, two: (N, D) and (M, D), or (D): arrays, tensors or lists of them.
+            one: (N, D) or (D): array, tensor or list of them.
+            two: (M, D) or (D), likewise.
 
         Returns:
             float32 (N, M).
@@ -515,12 +517,12 @@ class Embedder:
         return similarity(self.similarity_fn_name, one, two)
 
     def similarity_pairwise(self, one: Any, two: Any) -> "Tensor":
-        """Each vector with the one in its place: (N, D) and (N, D) to float32 (N)."""
+        """Similarities of corresponding vectors: (N, D) and (N, D) to float32 (N)."""
         return pairwise_similarity(self.similarity_fn_name, one, two)
 
     @contextmanager
     def truncate_sentence_embeddings(self, truncate_dim: int | None) -> Iterator[None]:
-        """Another ``truncate_dim`` for a while."""
+        """Context with another ``truncate_dim``."""
         before, self.truncate_dim = self.truncate_dim, truncate_dim
         try:
             yield
@@ -530,14 +532,15 @@ class Embedder:
     def stream(
         self, texts: Iterable[str], *, progress: Progress | None = None, **options: Any
     ) -> Iterator[np.ndarray]:
-        """Vectors of texts that need not fit in memory, in their order.
+        """Embed texts that need not fit in memory, in their order.
 
         Args:
-            texts: any number.
-            progress, options: as in ``encode``.
+            texts: any number of texts.
+            progress: called with the number of texts so far.
+            options: see ``encode``.
 
-        Returns:
-            One matrix for some thousand texts at a time.
+        Yields:
+            A matrix for each block of some thousand texts.
         """
         done = 0
         for block in in_blocks(texts):
@@ -562,7 +565,7 @@ class Embedder:
         raise InputError(f"{where}pooling {pooling!r} is not known; one of {', '.join(POOLINGS)}")
 
     def _limit(self, max_length: int | None) -> int | None:
-        """Where texts are truncated, at most at the model's limit."""
+        """The maximum length, at most the model's limit."""
         most = self.config.max_length
         if max_length is not None:
             between(3, most or limits.LENGTH, "[]")("max_length", max_length)
@@ -572,20 +575,21 @@ class Embedder:
 
 
 def in_blocks(texts: Iterable[T], size: Any = len) -> Iterator[list[T]]:
-    """Split texts into the blocks that ``stream`` takes at a time.
+    """Split texts into the blocks of ``stream``.
 
-    size: the number of characters of one.
+    Args:
+        size: returns the number of characters of an item.
     """
     return blocks(texts, BLOCK_TEXTS, BLOCK_CHARACTERS, size)
 
 
 def after(done: int, progress: Progress) -> Progress:
-    """A callback for the progress of a block that follows ``done`` texts."""
+    """A progress callback for a block that is preceded by ``done`` texts."""
     return lambda count: progress(done + count)
 
 
 def _texts(texts: Any) -> list[str]:
-    """The texts of a list, an array or a Series, or of a single text."""
+    """The texts of a list, an array or a Series, or a single text, as a list."""
     if isinstance(texts, str):
         return [texts]
     if not is_list(texts):
@@ -602,7 +606,7 @@ def _texts(texts: Any) -> list[str]:
 
 @contextmanager
 def _bar(total: int) -> Iterator[Progress]:
-    """A bar on the terminal, moved by the function that it gives."""
+    """A progress bar on the terminal; yields the function that updates it."""
     from rich.progress import Progress as Bar
 
     with Bar(transient=True) as bar:
@@ -613,7 +617,7 @@ def _bar(total: int) -> Iterator[Progress]:
 def _batches(
     order: np.ndarray, lengths: Sequence[int], tokens: int, most: int | None
 ) -> Iterator[np.ndarray]:
-    """Batches by their tokens, of at most so many texts."""
+    """Batches limited by the number of tokens and the number of texts."""
     for chosen in batches_by_tokens(order, lengths, tokens):
         size = most or len(chosen)
         yield from (chosen[start : start + size] for start in range(0, len(chosen), size))

@@ -1,6 +1,6 @@
-"""What ``Embedder.encode`` gives: vectors as arrays or tensors, as bytes or bits, and ids.
+"""Output formats of ``Embedder.encode``: arrays or tensors, quantized vectors, and ids.
 
-N texts, S tokens of the longest one, D numbers of a vector.
+N texts, S tokens of the longest one, D vector size.
 """
 
 from collections.abc import Sequence
@@ -11,35 +11,35 @@ import numpy as np
 from ownbert.errors import warn_of_input
 from ownbert.tasks.text_input import TextInputBuilder
 
-# What ``encode`` gives of a text: its vector, the vectors of its tokens, or both (None).
+# Outputs of ``encode``: the text's vector, its token vectors, or both (None).
 SENTENCES, TOKENS = "sentence_embedding", "token_embeddings"
-# The forms of vectors besides floats.
+# Quantized formats.
 FORMS = ("int8", "uint8", "binary", "ubinary")
-# Vectors below which the range of each number is not known well.
+# Fewer vectors do not determine the range of each dimension well.
 _FEW = 100
 
 
 def shortened(vectors: np.ndarray, size: int | None, *, unit: bool) -> np.ndarray:
-    """The first numbers of vectors (N, D): (N, size), of length one if ``unit``."""
+    """The first dimensions of vectors (N, D): (N, size), scaled to unit length if ``unit``."""
     if size is None or size >= vectors.shape[1]:
         return vectors
     return of_length_one(vectors[:, :size]) if unit else vectors[:, :size]
 
 
 def of_length_one(vectors: np.ndarray) -> np.ndarray:
-    """Vectors (N, D), scaled."""
+    """Vectors (N, D) scaled to unit length."""
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
 def stored(vectors: np.ndarray, form: str) -> np.ndarray:
-    """Vectors as int8 or uint8 (N, D), or as bits (N, D / 8).
+    """Quantize vectors to int8 or uint8 (N, D), or to bits (N, D / 8).
 
-    Bits are the signs of the numbers, eight in a byte; ``binary`` has them as int8, ``ubinary`` as
-    uint8. Bytes are steps of equal size between the least and the largest value that each number
-    has in these vectors.
+    Bits are the signs of the values, eight per byte; ``binary`` stores them as int8, ``ubinary`` as
+    uint8. Bytes are steps of equal size between the minimum and maximum of each dimension in these
+    vectors.
 
     Args:
-        vectors: float32 (N, D), one or more.
+        vectors: float32 (N, D), N at least 1.
         form: one of ``FORMS``.
     """
     if form.endswith("binary"):
@@ -51,7 +51,7 @@ def stored(vectors: np.ndarray, form: str) -> np.ndarray:
             "more at once, and compare only vectors of the same call"
         )
     low, high = vectors.min(0), vectors.max(0)
-    # A number that is the same in all vectors has no range.
+    # A constant dimension has an empty range.
     steps = np.floor((vectors - low) / np.where(high > low, (high - low) / 255, 1)).clip(0, 255)
     return steps.astype(np.uint8) if form == "uint8" else (steps - 128).astype(np.int8)
 
@@ -59,8 +59,8 @@ def stored(vectors: np.ndarray, form: str) -> np.ndarray:
 def as_asked(
     vectors: np.ndarray, form: str | None, device: Any, *, tensor: bool, arrays: bool
 ) -> Any:
-    """Vectors (N, D) as an array, one tensor or a list of tensors, in a form of ``FORMS`` or as
-    they are; (0) of no texts."""
+    """Vectors (N, D) as an array, a tensor or a list of tensors, quantized to one of ``FORMS`` if
+    given; (0) if there are no texts."""
     if not len(vectors):
         vectors = np.zeros(0, np.float32)
     elif form is not None:
@@ -79,7 +79,7 @@ def as_tensor(values: np.ndarray, device: Any) -> Any:
 
 
 def padded(ids: Sequence[np.ndarray], builder: TextInputBuilder) -> dict[str, Any]:
-    """Sequences of ids as a model of Transformers reads them: int64 tensors (N, S)."""
+    """Sequences of ids as inputs of a Transformers model: int64 tensors (N, S)."""
     import torch
 
     shape = len(ids), max(map(len, ids), default=0)

@@ -1,4 +1,4 @@
-"""Processes that embed texts side by side, each with a copy of the model."""
+"""Processes that embed texts in parallel, each with a copy of the model."""
 
 import math
 import os
@@ -10,25 +10,25 @@ from typing import Any
 
 import numpy as np
 
-# Shares of the texts that each process takes one after the other, and the most texts of one.
+# Number of chunks per process, and the maximum texts per chunk.
 _SHARES, _MOST_TEXTS = 10, 5000
 
 
 def usual_devices() -> list[str]:
-    """One for each process: all GPUs, else the processor for four."""
+    """Devices of the processes: all GPUs, or four times the CPU."""
     import torch
 
     return [f"cuda:{i}" for i in range(torch.cuda.device_count())] or ["cpu"] * 4
 
 
 class EmbeddingPool:
-    """One process for each device. They are spawned: a fork hangs where torch has computed before.
+    """One process per device. Processes are spawned, because a fork hangs once torch has computed.
 
-    So a script that makes one stands under ``if __name__ == "__main__":``.
+    A script that uses a pool needs ``if __name__ == "__main__":``.
 
     Args:
         embedder: an ``Embedder``, which is copied.
-        devices: of the processes.
+        devices: devices of the processes.
     """
 
     def __init__(self, embedder: Any, devices: Sequence[Any]) -> None:
@@ -38,7 +38,7 @@ class EmbeddingPool:
         for device in devices:
             left.put(str(device))
         threads = max(1, len(os.sched_getaffinity(0)) // self.size)
-        # As bytes: torch would move the tensors of an argument into shared memory, ours included.
+        # Pickled: torch would move the argument's tensors, also in this process, to shared memory.
         given = (pickle.dumps(embedder), left, threads)
         self._executor = ProcessPoolExecutor(
             self.size, mp_context=context, initializer=_begin, initargs=given
@@ -51,7 +51,7 @@ class EmbeddingPool:
         self.close()
 
     def close(self) -> None:
-        """End the processes."""
+        """Stop the processes."""
         self._executor.shutdown()
 
     def outputs(
@@ -61,12 +61,12 @@ class EmbeddingPool:
         options: dict[str, Any],
         progress: Callable[[int], None] | None,
     ) -> list[Any]:
-        """What ``Embedder.outputs`` gives, for each chunk of the sequences.
+        """The results of ``Embedder.outputs`` for each chunk of the sequences.
 
         Args:
-            ids: of texts with their special tokens.
-            chunk_size: sequences in a chunk; by default by their number.
-            options: of ``outputs``.
+            ids: ids of texts with special tokens.
+            chunk_size: sequences per chunk; by default derived from their number.
+            options: options of ``outputs``.
             progress: called with the number of sequences so far.
         """
         share = math.ceil(len(ids) / self.size / _SHARES)
@@ -81,7 +81,7 @@ class EmbeddingPool:
         return found
 
 
-# Of a process of the pool.
+# The embedder of a worker process.
 _embedder: Any = None
 
 

@@ -1,4 +1,4 @@
-"""Vectors of texts from every layer of a network. B sequences, L layers, D hidden."""
+"""Text vectors from every layer of a network. B sequences, L layers, D hidden."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from ownbert.run.packed_encoder import PackedEncoder
 
 
 class LayerEncoder(PackedEncoder):
-    """A ``PackedEncoder`` whose vectors are those of all layers, end to end."""
+    """A ``PackedEncoder`` that concatenates the vectors of all layers."""
 
     @torch.inference_mode()
     def vectors(
@@ -23,16 +23,16 @@ class LayerEncoder(PackedEncoder):
         encoder, batch = self._encoder(precision or self.precision), self._batch(ids)
         pool = POOLINGS[pooling](self.model.config)
         _, states = encoder(batch, keep_hidden=True)
-        norm = encoder.norm or torch.nn.Identity()  # as the last layer has it
+        norm = encoder.norm or torch.nn.Identity()  # applied to the last layer
         pooled = [pool(norm(hidden).float(), batch.layout) for hidden in states]
         return torch.cat(pooled, -1).cpu().numpy()
 
 
 class LayerEmbedder(Embedder):
-    """An ``Embedder`` whose vectors are those of all layers, end to end: (N, (L + 1) D).
+    """An ``Embedder`` that concatenates the vectors of all layers: (N, (L + 1) D).
 
     Args:
-        folder: of the model.
+        folder: model folder.
 
     Raises:
         InputError: the folder cannot be used.
@@ -48,14 +48,14 @@ class LayerEmbedder(Embedder):
 
     @property
     def size(self) -> int:
-        """The size of all vectors of a text together."""
+        """The size of the concatenated vectors."""
         return self.layers * self.config.hidden_size
 
     def encode_ids(self, ids: Sequence[np.ndarray], **options: Any) -> np.ndarray:
-        """As of ``Embedder``, with vectors as long as they are."""
+        """See ``Embedder``; vectors are not normalized."""
         return super().encode_ids(ids, **{**options, "normalize": False})
 
     def by_layer(self, vectors: np.ndarray) -> list[np.ndarray]:
-        """Vectors (N, k (L + 1) D), k of each text or pair, as one (N, k D) for each layer."""
+        """Split vectors (N, k (L + 1) D), k per text or pair, into one (N, k D) per layer."""
         parts = vectors.reshape(len(vectors), -1, self.layers, self.config.hidden_size)
         return [parts[:, :, layer].reshape(len(vectors), -1) for layer in range(self.layers)]

@@ -1,4 +1,4 @@
-"""How alike vectors are, by the functions of sentence-transformers. N and M vectors, D numbers."""
+"""Similarity functions of sentence-transformers. N and M vectors, D vector size."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,10 @@ SIMILARITIES = (COSINE, "dot", "euclidean", "manhattan")
 
 
 def similarity(name: str, one: Any, two: Any) -> "Tensor":
-    """Each vector with each: (N, D) and (M, D), or (D), to float32 (N, M); higher is more alike.
+    """Similarities of all pairs: (N, D) and (M, D), or (D), to float32 (N, M); higher is closer.
 
-    name: one of ``SIMILARITIES``; distances are negative.
+    Args:
+        name: one of ``SIMILARITIES``; distances are negated.
     """
     import torch
 
@@ -25,7 +26,7 @@ def similarity(name: str, one: Any, two: Any) -> "Tensor":
 
 
 def pairwise_similarity(name: str, one: Any, two: Any) -> "Tensor":
-    """Each vector with the other of its place: (N, D) and (N, D) to float32 (N)."""
+    """Similarities of corresponding vectors: (N, D) and (N, D) to float32 (N)."""
     a, b = _tensors(name, one, two)
     if name in (COSINE, "dot"):
         return (a * b).sum(-1)
@@ -33,7 +34,7 @@ def pairwise_similarity(name: str, one: Any, two: Any) -> "Tensor":
 
 
 def _tensors(name: str, *vectors: Any) -> list["Tensor"]:
-    """Vectors in float32, of length one for cosines."""
+    """Vectors in float32, scaled to unit length for cosine similarity."""
     import torch
 
     found = []

@@ -1,4 +1,4 @@
-"""Embedding the texts of files into a file of vectors."""
+"""Embeds the texts of files into a file of vectors."""
 
 import io
 import json
@@ -27,17 +27,17 @@ from ownbert.tables.memory import MemoryTable, is_table, table_of
 from ownbert.tables.texts_or_files import are_names, table_of_texts, text_or_file
 
 Say = Callable[[str], None]
-# Files, folders and globs, or rows in memory as a table.
+# Files, folders and globs, or a table in memory.
 Inputs = str | Path | Sequence[str | Path] | MemoryTable
-# An id, which is None where no column of ids is named, and a text.
+# An id (None without an id column) and a text.
 Record = tuple[Any, str]
-# Writes the records of a block and their vectors, one row each.
+# Writes a block of records and their vectors.
 Write = Callable[[list[Record], np.ndarray], None]
 
 _VECTOR = "embedding"
-# Options of ``Embedder.encode`` that change no vector, but for rounding.
+# Options of ``Embedder.encode`` that change vectors by rounding only.
 _NOT_OF_VECTORS = ("precision", "batch_tokens", "batch_size", "progress", "show_progress_bar")
-# Those that change vectors of floats; others would give something that no file here holds.
+# Options that change float vectors; all others produce outputs that these files cannot hold.
 _OF_VECTORS = ("pooling", "normalize", "normalize_embeddings", "prompt", "prompt_name")
 
 
@@ -61,28 +61,31 @@ def embed(
 ) -> Any:
     """Embed texts in memory, or all texts of files, folders or globs, in their order.
 
-    The extension of ``output`` decides its format: .npy is a float32 matrix with one row per text;
+    The extension of ``output`` selects the format: .npy is a float32 matrix with one row per text;
     .parquet and .jsonl have one row per text with ``text`` and ``embedding``. Texts are streamed,
-    so neither side need fit in memory, and ``output`` appears complete or not at all.
+    so neither input nor output has to fit in memory, and ``output`` is written completely or not at
+    all.
 
     Args:
-        folder, device, max_length, engine: as for ``Embedder``.
-        precision: float32, bfloat16 or auto; by default as the folder says (``Compute``).
+        folder: model folder.
         inputs: files, folders or globs, one or several; or rows in memory: a DataFrame, a
             datasets.Dataset, a list or Series of texts, a mapping of columns, a list of mappings.
-            Without ``output`` also one text. A string that names no file is a text there.
-        text_column: the column of tables that holds the texts.
-        id_column: the column of tables that each row of ``output`` has first, to join it with
-            others.
-        encoding: of text files, any that Python knows; by default UTF-8.
-        shard: with ``output``, only a share of the texts, (3, 16) or "3/16": they are written
+            Without ``output`` also a single text, which is any string that names no file.
+        output: file to write; by default the vectors are returned.
+        text_column: column of the text in tables.
+        id_column: column of an id in tables, which becomes the first column of ``output``.
+        encoding: encoding of text files; by default UTF-8.
+        device: see ``Embedder``, as for ``max_length`` and ``engine``.
+        precision: float32, bfloat16 or auto; by default the folder decides (``Compute``).
+        shard: with ``output``, embed only this share of the texts, (3, 16) or "3/16", and write it
             beside ``output``, for ``ownbert.merge``.
         progress: called with the number of texts so far.
         say: called with warnings.
-        options: those of ``Embedder.encode`` that give float vectors of the model's size.
+        options: options of ``Embedder.encode`` that give float vectors of the model's size.
 
     Returns:
-        The number of texts; without ``output`` the vectors: float32 (N, D), or (D) of one text.
+            The number of texts; without ``output`` the vectors: float32 (N, D), or (D) for one
+            text.
 
     Raises:
         InputError: a file cannot be read or written.
@@ -122,14 +125,14 @@ def embed(
 
 
 class RowVectors:
-    """The texts of an input and their vectors: in memory, on the terminal, in files and parts.
+    """The texts of an input and their vectors, for all outputs: memory, terminal, files and shards.
 
     Args:
-        folder: of the model.
-        columns: that the user named.
-        compute: what computes.
-        max_length: as for ``Embedder``.
-        options: those of ``Embedder.encode`` that give float vectors of the model's size.
+        folder: model folder.
+        columns: columns named by the user.
+        compute: device, precision and engine.
+        max_length: see ``Embedder``.
+        options: options of ``Embedder.encode`` that give float vectors of the model's size.
 
     Raises:
         InputError: the folder or an option cannot be used.
@@ -158,24 +161,24 @@ class RowVectors:
     def embedded(
         self, records: Iterator[Record], progress: Progress | None = None
     ) -> Iterator[tuple[list[Record], np.ndarray]]:
-        """Blocks of texts with their vectors."""
+        """Yield blocks of texts with their vectors."""
         return embedded(partial(self.embedder.encode, **self._options), records, progress)
 
     def joined(self, blocks: Sequence[np.ndarray]) -> np.ndarray:
-        """The vectors (N, D) of all blocks, of which there may be none."""
+        """The concatenated vectors (N, D) of all blocks, possibly none."""
         return np.concatenate([np.empty((0, self.embedder.size), np.float32), *blocks])
 
     def refuse_kind(self, kind: str) -> None:
-        """Texts of any file can be embedded."""
+        """Accept every kind of file."""
 
     def table(self, source: Any, before: int) -> Any:
-        """As of ``RowPredictions``."""
+        """See ``RowPredictions.table``."""
         found = [*self.embedded(islice(records_of(source, self._columns), before, None))]
         records = [record for block, _ in found for record in block]
         return arrow_table(records, self.joined([each for _, each in found]), self._columns.id)
 
     def depends_on(self) -> dict[str, Any]:
-        """What the vectors of texts depend on, besides the texts."""
+        """Everything but the texts that the vectors depend on."""
         embedder, options, engine = self.embedder, self._options, self.embedder.engine.name
         return {
             **({} if engine == TORCH else {"engine": engine}),
@@ -187,18 +190,18 @@ class RowVectors:
         }
 
     def notes(self) -> Iterator[str]:
-        """What was chosen where nothing was named: the precision, and the engine of ``auto``."""
+        """Notes on automatic choices: the precision, and the engine if it is auto."""
         return filter(None, (self._compute.note, self.embedder.engine.note))
 
     def warnings(self) -> Iterator[str]:
-        """Of the texts so far."""
+        """Warnings about the texts so far."""
         return filter(None, (self.embedder.warning(),))
 
 
 def embedded(
     encode: Callable[..., np.ndarray], records: Iterator[Record], progress: Progress | None = None
 ) -> Iterator[tuple[list[Record], np.ndarray]]:
-    """Blocks of texts with the vectors that a method of ``Embedder`` gives them."""
+    """Yield blocks of texts with their vectors from a method of ``Embedder``."""
     done = 0
     for block in in_blocks(records, size=lambda each: len(each[1])):
         shown = None if progress is None else after(done, progress)
@@ -214,7 +217,7 @@ def opened_embedder(
     engine: str | None,
     say: Say | None,
 ) -> Embedder:
-    """The embedder of a folder, after a note about what was chosen for the user."""
+    """Open the embedder of a folder and report automatic choices."""
     rows = RowVectors(folder, ColumnNames(), Compute(device, precision, engine), max_length, {})
     _say_each(rows.notes(), say)
     return rows.embedder
@@ -231,8 +234,8 @@ def _say_each(lines: Iterable[str], say: Say | None) -> None:
 
 
 def refuse_options(options: Mapping[str, Any]) -> None:
-    """Raise ``TypeError`` for options of ``Embedder.encode`` whose results are no float vectors of
-    the model's size."""
+    """Raise ``TypeError`` for options of ``Embedder.encode`` that do not give float vectors of the
+    model's size."""
     if others := options.keys() - {*_NOT_OF_VECTORS, *_OF_VECTORS}:
         raise TypeError(f"embed has no option {min(others)!r}; see Embedder.encode")
 
@@ -250,7 +253,7 @@ def embedded_rows(
     say: Say | None = None,
     **options: Any,
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a .jsonl file of ``embed``, as they come; arguments as there."""
+    """Yield the rows of a .jsonl file of ``embed``; for the arguments see there."""
     columns = ColumnNames(text=text_column, id=id_column)
     records = records_of(as_inputs(inputs), columns)
     _refuse_name(id_column)
@@ -262,7 +265,7 @@ def embedded_rows(
 
 
 def as_inputs(inputs: Any) -> Inputs:
-    """Names of files as they are, rows in memory as a table."""
+    """File names unchanged, rows in memory as a table."""
     if is_table(inputs) or isinstance(inputs, Mapping):
         return table_of(inputs, name="the input")
     if isinstance(inputs, list) and any(isinstance(each, Mapping) for each in inputs):
@@ -271,15 +274,15 @@ def as_inputs(inputs: Any) -> Inputs:
 
 
 def sources_of(inputs: Inputs) -> list[Any]:
-    """The files that are meant, or the table; ``InputError`` for a name without files."""
+    """The matching files, or the table; ``InputError`` for a name without files."""
     return [inputs] if isinstance(inputs, MemoryTable) else find_files(inputs)
 
 
 def records_of(inputs: Inputs, columns: ColumnNames) -> Iterator[Record]:
-    """All texts with their ids, empty texts too: cells of columns, or lines.
+    """Yield all texts with their ids, including empty texts: cells of columns, or lines.
 
     Raises:
-        InputError: at once for a name without files, and while reading for other problems.
+        InputError: immediately for a name without files, while reading for other problems.
     """
     return (
         record for source in sources_of(inputs) for record in read_texts_with_ids(source, columns)
@@ -289,7 +292,7 @@ def records_of(inputs: Inputs, columns: ColumnNames) -> Iterator[Record]:
 def count_texts(
     inputs: Inputs, *, text_column: str | None = None, id_column: str | None = None
 ) -> int | None:
-    """The number of texts; None for what can be read only once, as pipes."""
+    """The number of texts; None for inputs that can only be read once, such as pipes."""
     if isinstance(inputs, MemoryTable) or not all(path.is_file() for path in find_files(inputs)):
         return None
     return sum(1 for _ in records_of(inputs, ColumnNames(text=text_column, id=id_column)))
@@ -312,10 +315,10 @@ def _npy(path: Path, id_column: str | None, size: int) -> Iterator[Write]:
 
 
 def _header(count: int, size: int) -> bytes:
-    """The header of a .npy file, of the same length for every count."""
+    """The header of a .npy file, with a length that does not depend on the count."""
     array = {"descr": "<f4", "fortran_order": False, "shape": (count, size)}
     header = io.BytesIO()
-    # NumPy leaves room for the first dimension to grow.
+    # NumPy pads the header, so that the first dimension can grow.
     np.lib.format.write_array_header_1_0(header, array)
     return header.getvalue()
 
@@ -336,7 +339,7 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     for (id, text), vector in zip(records, vectors, strict=True):
         own = {} if id_column is None else {id_column: id}
-        # Nine digits are enough for a float32.
+        # Nine digits represent a float32 exactly.
         yield {**own, "text": text, _VECTOR: [float(f"{x:.9g}") for x in vector.tolist()]}
 
 
@@ -369,10 +372,13 @@ def _parquet(path: Path, id_column: str | None, size: int) -> Iterator[Write]:
 def arrow_table(
     records: Sequence[Record], vectors: np.ndarray, id_column: str | None, kind: Any = None
 ) -> Any:
-    """Records and their vectors (records, D) as a pyarrow.Table; ``kind``: that of the ids.
+    """Records and their vectors (records, D) as a pyarrow.Table.
+
+    Args:
+        kind: Arrow type of the ids; by default inferred.
 
     Raises:
-        InputError: ids are numbers and texts.
+        InputError: ids are both numbers and texts.
     """
     import pyarrow as pa
 
@@ -402,14 +408,14 @@ def write_blocks(
     id_column: str | None,
     progress: Progress,
 ) -> int:
-    """Write records and their vectors in the format of ``ending``; returns how many there were.
+    """Write records and their vectors in the format of ``ending``; return their number.
 
     Args:
-        path: of the file.
+        path: file to write.
         ending: .npy, .parquet or .jsonl.
-        blocks: the records and their vectors (records, D).
-        size: D.
-        id_column: the name of the column of ids, if there are any.
+        blocks: records and their vectors (records, D).
+        size: vector size D.
+        id_column: name of the id column, if any.
         progress: called with the number of records so far.
     """
     done = 0
@@ -421,10 +427,10 @@ def write_blocks(
 
 
 def parquet_layout(path: Path) -> tuple[str | None, int]:
-    """The column of ids, if there is one, and the size of a vector, of a file of ``embed``.
+    """The id column (or None) and the vector size of a file written by ``embed``.
 
     Raises:
-        InputError: it is no such file.
+        InputError: the file was not written by ``embed``.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -446,9 +452,9 @@ def parquet_layout(path: Path) -> tuple[str | None, int]:
 def parquet_rows(
     path: Path, id_column: str | None, rows: int
 ) -> Iterator[tuple[Record, np.ndarray]]:
-    """The records and vectors of a file of ``embed``, so many of which are read at a time.
+    """Yield the records and vectors of a file written by ``embed``, reading ``rows`` at a time.
 
-    A number that is missing in a vector is NaN.
+    Missing values in a vector are NaN.
     """
     import pyarrow.parquet as pq
 

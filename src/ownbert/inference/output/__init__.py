@@ -1,1 +1,1 @@
-"""Answers of many rows in files: written, in shards, and joined."""
+"""Prediction files: writing, sharding and merging."""

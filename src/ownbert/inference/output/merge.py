@@ -1,4 +1,4 @@
-"""The parts that shards wrote, joined in the order of the input's rows."""
+"""Merges the parts written by shards, in the order of the input rows."""
 
 import contextlib
 import csv
@@ -35,7 +35,7 @@ from ownbert.tables.memory import parse_object
 Item = TypeVar("Item")
 Progress = Callable[[int], None]
 
-# What parts must have in common, and how a message names it.
+# Manifest keys that must be equal in all parts, with their names in messages.
 _COMMON = {
     "model": "model",
     "input_digest": "input",
@@ -44,34 +44,34 @@ _COMMON = {
     "precision": "precision",
     "options": "options",
 }
-# Keys of a manifest that are the part's own.
+# Manifest keys that differ between parts.
 _OWN = ("shard", "rows", "bytes", "sha256")
-# Missing parts that a message names.
+# Maximum number of missing parts named in a message.
 _NAMED = 5
-# Rows of each matrix that are in memory at a time.
+# Rows of each matrix in memory at a time.
 _ROWS = 1024
 
 
 def merge(
     output: str | Path, *, parts: str | Path | None = None, progress: Progress | None = None
 ) -> int:
-    """Join the parts that ``predict`` or ``embed`` wrote with ``shard``, in the order of the rows.
+    """Merge the parts that ``predict`` or ``embed`` wrote with ``shard``, in the order of the rows.
 
-    ``output`` has the rows of one run without shards, in the same order and format. Scores and
-    vectors may differ from those of such a run by what float32 rounds, because a text is in another
-    batch there.
+    ``output`` has the same rows, order and format as a run without shards. Logits and vectors may
+    differ by float32 rounding, because the batches are different.
 
     Args:
-        output: the file that the shards were told to write; it appears complete or not at all.
-        parts: the folder of the parts; by default that of ``output``.
+        output: output file of the sharded runs; it is written completely or not at all.
+        parts: folder of the parts; by default the folder of ``output``.
+        progress: called with the number of rows so far.
         progress: called with the number of rows so far.
 
     Returns:
         The number of rows.
 
     Raises:
-        InputError: a part is missing, unfinished or damaged, or the parts are of several models or
-            inputs.
+            InputError: a part is missing, unfinished or damaged, or the parts have different models
+                or inputs.
     """
     output = Path(output)
     refuse_unwritable(output)
@@ -101,11 +101,11 @@ def merge(
 
 
 def find_parts(output: Path, folder: Path) -> list[Path]:
-    """The parts of a file, all of them, in the order of their numbers.
+    """All parts of a file, ordered by number.
 
     Raises:
-        InputError: there are none, one is missing or unfinished, or there are parts of several
-            numbers of shards.
+        InputError: there are no parts, one is missing or unfinished, or their numbers of shards
+            differ.
     """
     if not folder.is_dir():
         raise InputError(f"no such folder: {folder}")
@@ -137,7 +137,7 @@ def find_parts(output: Path, folder: Path) -> list[Path]:
 def _parts_in(
     folder: Path, name: str, ending: str
 ) -> tuple[dict[tuple[int, int], Path], set[tuple[int, int]]]:
-    """The finished parts, and the numbers of unfinished ones, by number and count."""
+    """The finished parts, and the unfinished ones, by (number, count)."""
     own = rf"{re.escape(name)}\.(\d{{1,9}})-of-(\d{{1,9}}){re.escape(ending)}"
     ready: dict[tuple[int, int], Path] = {}
     unfinished: set[tuple[int, int]] = set()
@@ -157,7 +157,7 @@ def _parts_in(
 
 
 def _refuse_others(parts: Sequence[Path], manifests: Sequence[dict[str, Any]]) -> None:
-    """Check that all parts are of one run."""
+    """Check that all parts come from the same run."""
     first = manifests[0]
     for number, (part, manifest) in enumerate(zip(parts, manifests, strict=True), start=1):
         own = Shard(number, len(parts))
@@ -182,7 +182,7 @@ def _refuse_others(parts: Sequence[Path], manifests: Sequence[dict[str, Any]]) -
 
 
 def _allow_open_files(count: int) -> None:
-    """Let this process open so many files more; the usual limit is 1,024."""
+    """Raise the limit of open files of this process by ``count``; the usual limit is 1,024."""
     try:
         import resource
 
@@ -192,13 +192,13 @@ def _allow_open_files(count: int) -> None:
             limit = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     except (ImportError, OSError, ValueError):
-        pass  # opening says what is wrong
+        pass  # opening a file will report the error
 
 
 def in_turn(parts: Sequence[Iterable[Item]]) -> Iterator[Item]:
-    """An item of each part, then the next of each, in the order of the parts, until one ends.
+    """Interleave the parts, one item of each in turn, until one ends.
 
-    Asks each of the others for one item more, so that a part which counts its rows can refuse.
+    Reads one more item from each of the others, so that a part that counts its rows can fail.
     """
     iterators = [iter(part) for part in parts]
     while True:
@@ -212,7 +212,7 @@ def in_turn(parts: Sequence[Iterable[Item]]) -> Iterator[Item]:
 
 
 class _Part:
-    """A part, and the checks that its content is what its manifest says."""
+    """A part, with checks that its content matches its manifest."""
 
     def __init__(self, path: Path, rows: int) -> None:
         self.path = path
@@ -222,10 +222,10 @@ class _Part:
         return InputError(f"{self.path} does not fit its manifest: {reason}; run its shard again")
 
     def counted(self, rows: Iterable[Item]) -> Iterator[Item]:
-        """The rows, exactly as many as the manifest says.
+        """Yield the rows and check that their number matches the manifest.
 
         Raises:
-            InputError: there are more or fewer, or reading them fails.
+            InputError: the number differs, or reading fails.
         """
         found = 0
         try:
@@ -235,7 +235,7 @@ class _Part:
                 yield row
         except InputError:
             raise
-        except Exception as error:  # of csv, gzip, pyarrow and decoding
+        except Exception as error:  # errors of csv, gzip, pyarrow and decoding
             raise self.refused(f"row {found + 1:,} is damaged ({_reason(error)})") from error
         if found != self.rows:
             more = "more" if found > self.rows else f"{found:,}"
@@ -252,7 +252,7 @@ def _join_texts(parts: Sequence[_Part], target: Path, ending: str, progress: Pro
     with contextlib.ExitStack() as stack:
         raw = stack.enter_context(target.open("wb"))
         file: Any = raw
-        if ending.endswith(".gz"):  # without name and time, as ResumableFile writes it
+        if ending.endswith(".gz"):  # without name and time, like ResumableFile
             file = stack.enter_context(gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0))
         if separator is None:
             lines = in_turn([part.counted(_objects(part)) for part in parts])
@@ -280,7 +280,7 @@ def _open(part: Path) -> IO[str]:
 def _table_lines(
     parts: Sequence[_Part], separator: str, stack: contextlib.ExitStack
 ) -> Iterator[str]:
-    """The header and the rows; a part may lack columns that the first one has."""
+    """The header and the rows; a part may lack columns that the first part has."""
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))
     columns: list[str] | None = None
     rows = []
@@ -302,10 +302,10 @@ def _table_lines(
 
 
 def _header(part: _Part, reader: Iterator[list[str]]) -> list[str]:
-    """The columns of a table; none where it has no rows, and so no header."""
+    """The columns of a table; empty if it has no rows and therefore no header."""
     try:
         header = next(reader, [])
-    except Exception as error:  # of csv, gzip and decoding
+    except Exception as error:  # errors of csv, gzip and decoding
         raise part.refused(f"its first line is damaged ({_reason(error)})") from error
     if part.rows and (not all(header) or not header):
         raise part.refused("it has no header")
@@ -350,10 +350,10 @@ def _join_matrices(parts: Sequence[_Part], target: Path, ending: str, progress: 
 
 
 def _matrix(part: _Part) -> Any:
-    """A part's matrix, which stays on the disk."""
+    """A part's matrix, memory-mapped."""
     try:
         matrix: Any = np.lib.format.open_memmap(part.path, mode="r")
-    except Exception as error:  # NumPy's own, and those of its parser of headers
+    except Exception as error:  # errors of NumPy and of its header parser
         raise part.refused(f"it is no .npy file ({_reason(error)})") from error
     if matrix.ndim != 2 or matrix.dtype != np.dtype("<f4"):
         raise part.refused(
@@ -387,7 +387,7 @@ def _join_parquet(parts: Sequence[_Part], target: Path, ending: str, progress: P
             raise part.refused(_other_size(size, layouts[0][1]))
     id_column, size = layouts[0]
     rows = in_turn([part.counted(_vectors(part, id_column)) for part in parts])
-    # As one run without shards writes them.
+    # In the same blocks as a run without shards.
     blocks = (
         ([record for record, _ in block], np.stack([vector for _, vector in block]))
         for block in in_blocks(rows, size=lambda row: len(row[0][1]))

@@ -1,4 +1,4 @@
-"""Files of predictions, one row per input row: JSON lines or a table, resumable."""
+"""Resumable files of predictions with one row per input row: JSON lines or a table."""
 
 import csv
 import json
@@ -11,7 +11,7 @@ from ownbert.errors import InputError
 from ownbert.resumable_file import ResumableFile
 from ownbert.tables.delimited import quoted
 
-# The separator of a table's columns by the file's extension; and the extensions of JSON lines.
+# Column separators of tables by extension; and the extensions of JSON lines.
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _LINE_BREAK = re.compile(r"[\r\n]")
 _LINES = (".jsonl", ".json", ".ndjson")
@@ -20,20 +20,20 @@ _LINES = (".jsonl", ".json", ".ndjson")
 class PredictionWriter(ResumableFile):
     """Writes rows to a file in the format of its extension.
 
-    A table has a column for each key of the first row; a nested mapping has columns ``key.inner``,
-    and a list is written as JSON.
+    A table has one column per key of the first row; nested mappings become columns ``key.inner``,
+    and lists are written as JSON.
 
     Args:
-        path: ends with .csv, .tsv or .jsonl, or one of these and .gz.
-        made_for: the identity of the predictions, which ``resume`` requires to be the same; None: a
-            stopped run keeps nothing.
+        path: file name ending with .csv, .tsv or .jsonl, optionally followed by .gz.
+        made_for: identity of the predictions, which must match to ``resume``; None: keep nothing
+            of an interrupted run.
         resume: continue an interrupted file.
 
     Attributes:
-        done: the number of rows so far.
+        done: number of rows so far.
 
     Raises:
-        InputError: the extension is another one, or, with ``resume``, the identity is.
+        InputError: unknown extension, or, with ``resume``, another identity.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class PredictionWriter(ResumableFile):
         super().__init__(path, made_for, resume=resume)
 
     def _complete_size(self) -> int:
-        """Also reads the header of a table."""
+        """The size of the complete rows; also reads the header of a table."""
         if self.separator is None:
             return super()._complete_size()
         end = size = quotes = lines = 0
         with self.part.open("rb") as file:
             for line in file:
                 size += len(line)
-                # In a table a line break between quotes is part of a text.
+                # A line break inside quotes is part of a cell.
                 quotes += line.count(b'"')
                 if line.endswith(b"\n") and quotes % 2 == 0:
                     end, lines = size, lines + 1
@@ -72,7 +72,7 @@ class PredictionWriter(ResumableFile):
         """Append rows.
 
         Raises:
-            InputError: a row has a column that the first one lacks.
+                InputError: a row has a column that the first row lacks.
         """
         super().write([self._line(row, self.done + i) for i, row in enumerate(lines, start=1)])
 
@@ -92,28 +92,28 @@ class PredictionWriter(ResumableFile):
 
 
 def joined(cells: Sequence[str], separator: str) -> str:
-    """A row of a table as its line.
+    """Format a row of a table as a line.
 
-    In a tsv, lines are rows where they can be (``ownbert.tables.tables``). A text with tabs and
-    line breaks can have such lines, so all cells of its row are quoted: then it is one row.
+    In a tsv, each line is a row where possible (``ownbert.tables.tables``). A text with tabs and
+    line breaks may look like several rows, so all cells of its row are quoted.
     """
     if separator == "\t" and any("\t" in cell and _LINE_BREAK.search(cell) for cell in cells):
         return quoted(cells, separator) + "\n"
     out = _Line()
-    # Python before 3.13 quotes the characters of the line end alone: a bare \r would end a row.
+    # Before Python 3.13 csv quotes only the characters of its line end: a bare \r would end a row.
     csv.writer(out, delimiter=separator, lineterminator="\r\n").writerow(cells)
     return out.text.removesuffix("\r\n") + "\n"
 
 
 class _Line:
-    """A file for ``csv.writer`` that keeps the last line."""
+    """A file object for ``csv.writer`` that keeps the last line."""
 
     def write(self, text: str) -> None:
         self.text = text
 
 
 def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Column and text of each value in a row, nested ones included."""
+    """Column name and text of each value in a row, including nested values."""
     for key, value in row.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{prefix}{key}.")

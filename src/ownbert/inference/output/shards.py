@@ -1,9 +1,9 @@
-"""One input for several processes: each answers its share of the rows, into a part of the output.
+"""Shards: several processes each predict a share of one input and write a part of the output.
 
-Rows are dealt out in turn: of 16 shards the third has the rows 3, 19, 35, ... So all have equally
-many, whatever the order of the input, and nobody counts the rows before. A part stands beside the
-output (``out.3-of-16.jsonl`` for ``out.jsonl``), with a manifest that says what it is made from
-(``out.3-of-16.jsonl.manifest.json``), which ``ownbert.inference.output.merge`` compares.
+Rows are distributed round-robin: of 16 shards the third has rows 3, 19, 35, ... So all shards have
+the same number of rows whatever the order of the input, and rows need not be counted first. A part
+is written beside the output (``out.3-of-16.jsonl`` for ``out.jsonl``) with a manifest of its origin
+(``out.3-of-16.jsonl.manifest.json``), which ``ownbert.inference.output.merge`` checks.
 """
 
 import hashlib
@@ -27,10 +27,10 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Shard:
-    """Shard ``number`` of ``count``, from 1.
+    """Shard ``number`` of ``count``, counted from 1.
 
     Raises:
-        InputError: there is no such shard.
+        InputError: ``number`` is not between 1 and ``count``.
     """
 
     number: int
@@ -44,20 +44,20 @@ class Shard:
             )
 
     def path(self, output: str | Path) -> Path:
-        """Where the part of ``output`` stands."""
+        """The path of this shard's part of ``output``."""
         name, ending = split_ending(Path(output))
         return Path(output).with_name(f"{name}.{self.number}-of-{self.count}{ending}")
 
     def share(self, rows: int) -> int:
-        """How many of so many rows are the shard's."""
+        """Number of rows in this shard, out of ``rows``."""
         return (rows - self.number) // self.count + 1
 
 
 def as_shard(given: Any) -> Shard | None:
-    """The shard that a user names: "3/16", (3, 16), or None for all rows.
+    """Parse a shard given as "3/16" or (3, 16); None means all rows.
 
     Raises:
-        InputError: it is none.
+        InputError: the value is not a shard.
     """
     if given is None or isinstance(given, Shard):
         return given
@@ -70,21 +70,21 @@ def as_shard(given: Any) -> Shard | None:
 
 
 def split_ending(path: Path) -> tuple[str, str]:
-    """The name of a file and its ending, to which .gz belongs."""
+    """The name of a file without its extension, and the extension including .gz."""
     packed = path.name[-3:] if path.name.lower().endswith(".gz") else ""
     plain = Path(path.name[: len(path.name) - len(packed)])
     return plain.stem, plain.suffix + packed
 
 
 class DealtRows:
-    """The rows of a shard, out of all rows of an input.
+    """Selects the rows of a shard from all rows of an input.
 
     Args:
-        shard: which of them.
+        shard: shard to select.
 
     Attributes:
-        total: how many rows the input has so far.
-        taken: how many of them are the shard's.
+        total: number of input rows so far.
+        taken: number of rows of the shard so far.
     """
 
     def __init__(self, shard: Shard) -> None:
@@ -93,11 +93,11 @@ class DealtRows:
         self._digest = hashlib.blake2b(digest_size=16)
 
     def take(self, rows: Iterable[Item], content: Callable[[Item], Any]) -> Iterator[Item]:
-        """The rows of the shard.
+        """Yield the rows of the shard.
 
         Args:
-            rows: all rows, which are read to their end.
-            content: what tells a row from others, as JSON has it.
+            rows: all rows, which are read to the end.
+            content: returns the content of a row for its checksum, as a JSON value.
         """
         for row in rows:
             line = json.dumps(content(row), ensure_ascii=False, default=str) + "\n"
@@ -109,11 +109,11 @@ class DealtRows:
                 yield row
 
     def write_manifest(self, part: Path, made_for: Mapping[str, Any]) -> None:
-        """Describe a finished part, after all rows were taken.
+        """Write the manifest of a finished part, after all rows were taken.
 
         Args:
-            part: the file.
-            made_for: what its rows depend on besides the input, alike in all shards.
+            part: file of the part.
+            made_for: everything else that the rows depend on, the same for all shards.
         """
         manifest = {
             "format": FORMAT,
@@ -129,20 +129,20 @@ class DealtRows:
         try:
             write_json(manifest_path(part), manifest)
         except BaseException:
-            part.unlink()  # nobody could join it
+            part.unlink()  # without a manifest it cannot be merged
             raise
 
 
 def manifest_path(part: Path) -> Path:
-    """Where the manifest of a part stands."""
+    """The path of a part's manifest."""
     return part.with_name(f"{part.name}.manifest.json")
 
 
 def read_manifest(part: Path) -> dict[str, Any]:
-    """The manifest of a part.
+    """Read the manifest of a part.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the manifest cannot be read.
     """
     path = manifest_path(part)
     found = read_json(path)
@@ -154,7 +154,7 @@ def read_manifest(part: Path) -> dict[str, Any]:
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
+    """The SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):

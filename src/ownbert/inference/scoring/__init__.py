@@ -1,1 +1,1 @@
-"""How surprising texts are."""
+"""Surprisal of texts, and anomaly detection."""

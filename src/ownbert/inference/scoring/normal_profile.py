@@ -1,6 +1,6 @@
-"""How unusual a text is beside normal ones: learnt from normal rows alone, kept in a small file.
+"""Anomaly scores of texts relative to normal texts; the profile is kept in a small file.
 
-N texts, P parts.
+N texts, P parts of a score.
 """
 
 import json
@@ -20,31 +20,32 @@ from ownbert.images.npz import open_npz
 from ownbert.views.normal_counts import NormalCounts
 
 NORMAL = "normal.npz"
-# The parts of a score. Beyond what normal rows have, a part grows by the mean excess of their upper
-# twentieth, or by this much where that is smaller: many normal rows have the same value.
+# The parts of a score. Beyond the range of normal rows a part grows exponentially with the mean
+# excess of their top 5% as its scale, or with this scale if larger: many normal rows have equal
+# values.
 PARTS = {"surprisal": 0.05, "counts": 0.01, "unseen": 1.0, "order": 0.01, "length": 0.05}
-# Of these steps: the same text differs by less, as it is in another batch. And of a score.
+# Tolerances for these parts and for a score: values of a text differ slightly between batches.
 _SAME, _SAME_SCORE = 0.02, 0.01
-# Normal rows that are used at most, and at least.
+# Maximum and minimum number of normal rows.
 MOST_ROWS, _FEWEST = 20_000, 20
 _FOLDS, _UPPER = 5, 0.05
 _FORMAT = 1
-# Tokens that a reason names.
+# Tokens named in a reason.
 _NAMED = 5
 _WANTED = "fit it again: ownbert score FOLDER --normal FILE"
 
 
 class NormalProfile:
-    """What the parts of normal rows are, and from which score on a text is flagged.
+    """The parts of normal rows' scores, and the threshold for flagging a text.
 
     Args:
-        counts: what normal rows consist of.
-        normal: float32 (N, P), the parts of normal rows, each compared with other rows.
-        false_alarms: the share of normal rows that are flagged.
-        passes: of the surprisal.
+        counts: token statistics of normal rows.
+        normal: float32 (N, P) parts of normal rows, each compared with other rows.
+        false_alarms: share of normal rows that are flagged.
+        passes: number of passes of the surprisal.
 
     Raises:
-        InputError: there are too few normal rows for that share.
+        InputError: there are too few normal rows for this share.
     """
 
     def __init__(
@@ -73,16 +74,16 @@ class NormalProfile:
         false_alarms: float,
         passes: int | None,
     ) -> "NormalProfile":
-        """Learn from normal rows.
+        """Fit a profile to normal rows.
 
-        Each row is compared with the rows of four fifths that it is not in, so that its parts are
-        those of a new row; the profile keeps all rows.
+        Parts are computed by 5-fold cross-validation, so that they are those of unseen rows; the
+        profile keeps all rows.
 
         Args:
-            texts: tokenised.
-            surprisal: (N), the mean of each.
-            false_alarms: the share of new normal rows that may be flagged.
-            passes: of the surprisal.
+            texts: N tokenised texts.
+            surprisal: (N) mean surprisal of each text.
+            false_alarms: share of new normal rows that may be flagged.
+            passes: number of passes of the surprisal.
         """
         fold = np.random.default_rng(0).permutation(len(texts)) % _FOLDS
         normal = np.zeros((len(texts), len(PARTS)), dtype=np.float32)
@@ -99,16 +100,16 @@ class NormalProfile:
     def parts(
         self, texts: Sequence[Sequence[str]], surprisal: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The weighed parts (N, P) of tokenised texts, whose sum is the score, and the number of
+        """The weighted parts (N, P) of tokenised texts, which sum to the score, and the index of
         the nearest normal row (N)."""
         parts, nearest = _parts(self.counts, texts, surprisal)
         return self.weighed(parts), nearest
 
     def weighed(self, parts: np.ndarray) -> np.ndarray:
-        """-ln of the share of normal rows whose part is as large or larger: float64 (N, P).
+        """-ln of the share of normal rows with an equal or larger part: float64 (N, P).
 
-        So the parts have one scale, and their sum is that of Fisher's method. Beyond the upper
-        twentieth of normal rows an exponential tail is assumed where it gives more.
+        This puts the parts on one scale, and their sum is Fisher's method. Above the 95th
+        percentile of normal rows, an exponential tail is assumed where it gives more.
         """
         count, found = len(self._sorted), np.empty(parts.shape)
         for column, floor in enumerate(PARTS.values()):
@@ -125,8 +126,8 @@ class NormalProfile:
     def reasons(
         self, text: Sequence[str], surprisals: np.ndarray, weighed: np.ndarray, nearest: int
     ) -> list[str]:
-        """The parts that are rarer than false alarms may be, the rarest first, each with the tokens
-        that it is about."""
+        """The parts that are rarer than the false alarm rate, rarest first, each with the tokens
+        that cause it."""
         least = -math.log(max(self.false_alarms, 1 / (len(self.normal) + 1))) - 1e-9
         names, order = list(PARTS), np.argsort(-weighed, kind="stable")
         chosen = [names[i] for i in order if weighed[i] >= least]
@@ -149,7 +150,7 @@ class NormalProfile:
         return ": ".join([name, ", ".join([*found[:_NAMED], *more])]) if found else name
 
     def save(self, folder: Path) -> None:
-        """Write it into the folder of its model."""
+        """Write the profile into its model folder."""
         settings = {
             "format": _FORMAT,
             "parts": list(PARTS),
@@ -164,14 +165,14 @@ class NormalProfile:
 
     @classmethod
     def load(cls, folder: Path, false_alarms: float | None = None) -> "NormalProfile | None":
-        """That of a model folder; None where there is none.
+        """Read the profile of a model folder; None if there is none.
 
         Args:
-            folder: of the model.
-            false_alarms: None: as fitted.
+            folder: model folder.
+            false_alarms: share of normal rows that may be flagged; None: as fitted.
 
         Raises:
-            InputError: it is damaged, or was fitted with other weights.
+            InputError: the profile is damaged, or was fitted with other weights.
         """
         path = folder / NORMAL
         if not path.exists():
@@ -192,7 +193,7 @@ class NormalProfile:
 
 @contextmanager
 def _damage() -> Iterator[None]:
-    """Errors of values of other types and sizes are those of a damaged file."""
+    """Report values of wrong types and sizes as a damaged file."""
     try:
         yield
     except (TypeError, LookupError, OverflowError) as error:
@@ -202,6 +203,6 @@ def _damage() -> Iterator[None]:
 def _parts(
     counts: NormalCounts, texts: Sequence[Sequence[str]], surprisal: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The parts (N, P) of texts, and their nearest normal row (N)."""
+    """The parts (N, P) of texts, and their nearest normal rows (N)."""
     measured, nearest = counts.measured(texts)
     return np.stack([{"surprisal": surprisal, **measured}[p] for p in PARTS], 1), nearest

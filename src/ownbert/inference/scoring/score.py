@@ -1,4 +1,4 @@
-"""How surprising texts are to a masked language model, and how unusual beside normal ones."""
+"""Surprisal of texts under a masked language model, and anomaly scores relative to normal texts."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,16 +34,16 @@ FALSE_ALARMS = 0.01
 
 @dataclass(frozen=True)
 class ScoredText:
-    """A text and how unusual it is; None where it has no token, or nothing is fitted.
+    """A text and its scores; None if it has no tokens or no profile is fitted.
 
     Args:
-        score: with a profile of normal rows the sum of its parts, else ``surprisal``.
-        flag: whether the score is above the threshold of the profile.
-        reasons: the parts that are unusual, the rarest first.
-        surprisal: the mean of its tokens in nats; ``perplexity`` is e to the power of it.
-        tokens: of the text; an unknown one as it stands there.
-        spans: the characters of each token, ends exclusive.
-        surprisals: of each token, in nats.
+        score: sum of the profile's parts, or ``surprisal`` without a profile.
+        flag: whether the score exceeds the profile's threshold.
+        reasons: unusual parts, rarest first.
+        surprisal: mean surprisal per token in nats; ``perplexity`` is its exponential.
+        tokens: tokens of the text; unknown tokens as written in the text.
+        spans: character span of each token, end exclusive.
+        surprisals: surprisal of each token, in nats.
     """
 
     text: str
@@ -57,11 +57,15 @@ class ScoredText:
 
     @property
     def perplexity(self) -> float | None:
-        """Of a token."""
+        """Perplexity per token."""
         return None if self.surprisal is None else float(np.exp(self.surprisal))
 
     def as_row(self, *, tokens: bool = False) -> dict[str, Any]:
-        """A row of a file, without the text; ``tokens``: with each token and its surprisal."""
+        """A row of a file without the text.
+
+        Args:
+            tokens: whether to include each token and its surprisal.
+        """
         shown = {"score": self.score, "surprisal": self.surprisal, "perplexity": self.perplexity}
         rounded = {k: None if v is None else float(f"{v:.6g}") for k, v in shown.items()}
         row: dict[str, Any] = {"score": rounded.pop("score")}
@@ -75,22 +79,23 @@ class ScoredText:
 
 
 class Scorer:
-    """A model folder with an MLM head, ready to score texts.
+    """A model folder with an MLM head that scores texts.
 
     Args:
-        folder: of the model. If it has a profile of normal rows (``fit``, ``save``), texts are
-            compared with these too.
-        passes: in how many passes a text is read (``surprisals``); None: as in the profile, else
+        folder: model folder. If it has a profile of normal rows (``fit``, ``save``), texts are
+            compared with these.
+        passes: number of forward passes over a text (``surprisals``); None: as in the profile, or
             6.
-        exact: mask one token in each pass instead.
-        false_alarms: the share of normal texts that may be flagged; by default as fitted.
-        device, engine: as for ``Filler``.
-        filler: the folder, if it is open.
-        refit: ignore the profile, for ``fit``.
+        exact: mask one token per pass instead.
+        false_alarms: share of normal texts that may be flagged; by default as fitted.
+        device: see ``Filler``.
+        engine: see ``Filler``.
+        filler: the opened folder, to reuse it.
+        refit: ignore the saved profile, for ``fit``.
 
     Raises:
-        InputError: the folder has no such head, or its profile is damaged, was fitted with other
-            weights or with other passes.
+        InputError: the folder has no MLM head, or its profile is damaged or was fitted with other
+            weights or another number of passes.
     """
 
     def __init__(
@@ -136,16 +141,16 @@ class Scorer:
         progress: Progress | None = None,
         say: Say | None = None,
     ) -> "Scorer":
-        """Learn from normal texts how unusual a text is, and from which score on it is flagged.
+        """Fit a profile of normal texts, which defines the anomaly score and its threshold.
 
         Args:
-            texts: normal ones, the more the better; of more than 20,000 as many are drawn.
-            false_alarms: the share of normal texts that may be flagged.
+            texts: normal texts, the more the better; at most 20,000 are used, sampled at random.
+            false_alarms: share of normal texts that may be flagged.
             progress: called with the number of texts so far.
-            say: called with a note if texts are drawn.
+            say: called with a note if texts are sampled.
 
         Raises:
-            InputError: there are too few for that share.
+            InputError: there are too few texts for this share.
         """
         chosen, count = drawn(texts, MOST_ROWS)
         if say is not None and count > len(chosen):
@@ -164,13 +169,13 @@ class Scorer:
         return self
 
     def save(self) -> None:
-        """Write what was fitted into the folder (normal.npz); its other files stay as they are."""
+        """Write the fitted profile into the folder (normal.npz); other files are unchanged."""
         if self.profile is None:
             raise InputError("nothing is fitted yet; call fit first")
         self.profile.save(self.folder)
 
     def __call__(self, texts: str | Sequence[str]) -> Any:
-        """The ``ScoredText`` of a text, or a list of them in the order of the texts."""
+        """Score a text, or a list of texts in their order, as ``ScoredText``."""
         if isinstance(texts, str):
             return self([texts])[0]
         found = self._read(texts)
@@ -195,8 +200,8 @@ class Scorer:
         ]
 
     def _read(self, texts: Sequence[str]) -> list[Any]:
-        """The tokens, their characters and their surprisals of each text."""
-        # Logs repeat themselves: a text is read once.
+        """The tokens of each text with their character spans and surprisals."""
+        # Logs are repetitive: each distinct text is processed once.
         distinct = list(dict.fromkeys(texts))
         tokenizer = self.filler.tokenizer
         encoded = list(tokenizer.with_offsets(distinct))
@@ -214,25 +219,26 @@ class ScoredRows:
     """Texts and their scores as rows of a file.
 
     Args:
-        folder: of the model.
-        texts: files, folders or globs, or texts in memory; None: only ``normal`` is learnt.
-        columns: of the text and of ids.
-        normal: normal texts: what is learnt from them is saved in the folder before the first text
-            is scored.
-        false_alarms: the share of normal texts that may be flagged.
-        tokens: whether rows have the tokens with their surprisals.
-        shard: only this share of the texts.
-        progress: called with the number of normal texts so far.
-        say: called with notes.
-        each: called with each scored text.
-        options: of ``Scorer``.
+        Args:
+            folder: model folder.
+            texts: files, folders or globs, or texts in memory; None: only fit ``normal``.
+            columns: columns of the text and of ids.
+            normal: normal texts; a profile is fitted to them and saved in the folder before the
+                first text is scored.
+            false_alarms: share of normal texts that may be flagged.
+            tokens: whether rows include the tokens with their surprisals.
+            shard: score only this share of the texts.
+            progress: called with the number of normal texts so far.
+            say: called with notes.
+            each: called with each scored text.
+            options: options of ``Scorer``.
 
-    Attributes:
-        blocks: of ids and texts.
-        dealt: the texts of the shard, out of all texts.
+        Attributes:
+            blocks: blocks of ids and texts.
+            dealt: selects the texts of the shard.
 
-    Raises:
-        InputError: a file cannot be read, or the folder cannot be used.
+        Raises:
+            InputError: a file cannot be read, or the folder cannot be used.
     """
 
     def __init__(
@@ -259,7 +265,7 @@ class ScoredRows:
         records = iter(()) if texts is None else records_of(inputs, columns)
         if self.dealt is not None:
             records = self.dealt.take(records, list)
-        # So a file that cannot be read is refused before normal rows are learnt.
+        # Report unreadable files before fitting normal rows.
         self.blocks = first_read(blocks(records, size=lambda record: len(record[1])))
         rate = false_alarms if normal is None else None
         self.scorer = Scorer(folder, refit=normal is not None, false_alarms=rate, **options)
@@ -274,7 +280,7 @@ class ScoredRows:
             fitted.save()
 
     def scored(self, block: Sequence[Record]) -> list[ScoredText]:
-        """The scores of a block."""
+        """Score a block of texts."""
         found = self.scorer([text for _, text in block])
         if self._each is not None:
             for one in found:
@@ -282,7 +288,7 @@ class ScoredRows:
         return found
 
     def rows(self, block: Sequence[Record]) -> list[dict[str, Any]]:
-        """The rows of a block."""
+        """The output rows of a block."""
         found = []
         for (id, text), one in zip(block, self.scored(block), strict=True):
             row = {"text": text, **one.as_row(tokens=self.tokens)}
@@ -298,15 +304,15 @@ class ScoredRows:
             yield from self.rows(block)
 
     def made_for(self) -> dict[str, Any] | None:
-        """The identity of a file of rows: everything that they depend on; None if their texts are
-        in no file."""
+        """The identity of an output file: everything that its rows depend on; None if the texts are
+        not in files."""
         if self._files is None:
             return None
         encoded = {} if current_encoding() == UTF8 else {"encoding": current_encoding()}
         return {**self.depends_on(), "input": [identity_of(f) for f in self._files], **encoded}
 
     def depends_on(self) -> dict[str, Any]:
-        """What the rows depend on besides the texts."""
+        """Everything but the texts that the rows depend on."""
         scorer, profile = self.scorer, self.scorer.profile
         options = {
             "passes": scorer.passes,
@@ -339,27 +345,27 @@ def score(
     progress: Progress | None = None,
     **options: Any,
 ) -> Any:
-    """How surprising texts are, and how unusual beside normal ones.
+    """Compute the surprisal of texts, and anomaly scores relative to normal texts.
 
-    With ``output`` texts are streamed, so neither side need fit in memory. ``output`` appears
-    complete or not at all; what an interrupted run has scored is kept beside it.
+    With ``output``, texts are streamed, so neither side has to fit in memory. ``output`` is written
+    completely or not at all; scores of an interrupted run are kept beside it.
 
     Args:
-        folder: of a model with an MLM head.
-        texts: files, folders or globs, one or several; or texts in memory, as ``embed`` takes them;
-            None: only ``normal`` is learnt.
-        output: a table if its name ends with .csv or .tsv, else JSON lines, and compressed if it
-            ends with .gz.
-        normal: normal texts, given likewise: what is learnt from them is saved in the folder, and
-            later calls use it.
-        text_column: the column of tables that holds the texts.
-        id_column: the column of tables that each row of ``output`` has first.
-        encoding: of text files, any that Python knows; by default UTF-8.
+        folder: folder of a model with an MLM head.
+        texts: files, folders or globs, one or several; or texts in memory, see ``embed``; None:
+            only fit ``normal``.
+        output: a table if its name ends with .csv or .tsv, else JSON lines; compressed if it ends
+            with .gz.
+        normal: normal texts in the same forms; a profile is fitted to them and saved in the folder
+            for this and later calls.
+        text_column: column of the text in tables.
+        id_column: column of an id in tables, which becomes the first column of ``output``.
+        encoding: encoding of text files; by default UTF-8.
         resume: continue an interrupted run.
-        shard: with ``output``, only a share of the texts, (3, 16) or "3/16": they are written
+        shard: with ``output``, score only this share of the texts, (3, 16) or "3/16", and write it
             beside ``output``, for ``ownbert.merge``.
-        progress: called with the number of texts so far, first of the normal ones.
-        options: those of ``ScoredRows`` and ``Scorer``: false_alarms (0.01 or as fitted), tokens,
+        progress: called with the number of texts so far, normal texts first.
+        options: options of ``ScoredRows`` and ``Scorer``: false_alarms (0.01 or as fitted), tokens,
             passes, exact, device, engine, say, each.
 
     Returns:
@@ -400,7 +406,7 @@ def _mean(values: np.ndarray) -> float | None:
 
 
 def drawn(texts: Iterable[Any], most: int) -> tuple[list[Any], int]:
-    """At most so many texts, drawn evenly, in their order; and how many there were."""
+    """A uniform random sample of at most ``most`` texts, in their order, and the total number."""
     rng = np.random.default_rng(0)
     kept: list[tuple[int, str]] = []
     count = 0

@@ -1,6 +1,6 @@
-"""How surprising the tokens of texts are to a masked language model: pseudo-log-likelihoods.
+"""Token surprisals of texts under a masked language model: pseudo-log-likelihoods.
 
-n tokens of a text.
+n: tokens of a text.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,11 +12,11 @@ from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.batches.example import Example
 from ownbert.inference.fill_mask import Filler
 
-# How often a text is read: every 6th token is masked, about as many as in pretraining.
+# Default number of passes over a text: every 6th token is masked, similar to pretraining.
 PASSES = 6
-# Tokens of a forward pass; the logits of a masked one take V numbers.
+# Tokens per forward pass; each masked token has V logits.
 _BATCH_TOKENS = 4096
-# Tokens of a window of a model without a limit.
+# Window size, in tokens, for models without a maximum length.
 _WINDOW = 512
 
 
@@ -26,17 +26,16 @@ def surprisals(
     passes: int | None = PASSES,
     progress: Callable[[float], None] | None = None,
 ) -> list[np.ndarray]:
-    """-ln p of each token of texts, given the others.
+    """Compute -ln p of each token of texts, given the others.
 
-    Each token is masked once. A text is read in ``passes`` passes, in each of which every
-    ``passes``-th token is masked. Texts longer than the model's limit are read in windows of equal
-    length.
+    Each token is masked once: in each of ``passes`` passes every ``passes``-th token is masked.
+    Texts longer than the model's limit are split into windows of equal length.
 
     Args:
         filler: the model.
         texts: ids (n) without special tokens.
-        passes: None: one token in each pass, the exact pseudo-log-likelihood.
-        progress: called with the share of the passes that are done.
+        passes: number of passes; None: mask one token per pass, the exact pseudo-log-likelihood.
+        progress: called with the share of completed passes.
 
     Returns:
         float32 (n) for each text, in nats.

@@ -1,1 +1,1 @@
-"""Forward passes over the rows of a task."""
+"""Forward passes over rows of a task."""

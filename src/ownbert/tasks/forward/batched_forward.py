@@ -1,4 +1,4 @@
-"""Forward passes over many rows, in batches of similar length."""
+"""Forward passes over many rows in batches of similar length."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -13,18 +13,18 @@ from ownbert.tasks.task import Task
 
 T = TypeVar("T")
 
-# Heads with a row of logits for each token, which those of other windows do not change.
+# Heads with logits for each token, which do not depend on other windows.
 _PER_TOKEN = ("tokens", "span")
-# Rows, and characters, that are read, encoded and sorted by length together.
+# Rows and characters that are read, encoded and sorted by length at a time.
 ROWS, CHARACTERS = 2048, 4_000_000
 
 
 def forward_rows(network: RowNetwork, task: Task, examples: Sequence[Example]) -> list[np.ndarray]:
-    """The ``Task.raw`` scores of rows, in their order.
+    """Compute the ``Task.raw`` outputs of rows, in their order.
 
-    In float32 the scores of a row are the same regardless of the batch, to rounding.
+    In float32 the outputs of a row do not depend on its batch, up to rounding.
     """
-    sizes = getattr(examples, "sizes", None)  # without making examples that are made on access
+    sizes = getattr(examples, "sizes", None)  # avoids building lazy examples
     if sizes is None:
         sizes = np.asarray([len(e.token_ids) for e in examples], dtype=np.int64)
     raws: list[Any] = [None] * len(examples)
@@ -37,7 +37,7 @@ def forward_rows(network: RowNetwork, task: Task, examples: Sequence[Example]) -
 
 
 def _logits(network: RowNetwork, batch: Sequence[Example], head: str) -> np.ndarray:
-    """The logits of a batch; those of a long text window after window, in batches of their own."""
+    """The logits of a batch; the windows of a long text are computed in batches of their own."""
     (first, *others) = batch
     several = len(first.parts or ()) > 1 and first.words is None
     if others or head not in _PER_TOKEN or not several:
@@ -63,13 +63,13 @@ def _logits(network: RowNetwork, batch: Sequence[Example], head: str) -> np.ndar
 def blocks(
     items: Iterable[T], rows: int = ROWS, characters: float = CHARACTERS, size: Any = len
 ) -> Iterator[list[T]]:
-    """Items in lists, for input that need not fit in memory.
+    """Yield items in lists, for inputs that need not fit in memory.
 
     Args:
-        items: any number.
-        rows: the number of items after which a list ends.
-        characters: the sum of sizes after which a list ends.
-        size: of an item.
+        items: any number of items.
+        rows: maximum items per list.
+        characters: total size at which a list ends.
+        size: returns the size of an item.
     """
     block: list[T] = []
     total = 0

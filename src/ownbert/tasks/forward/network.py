@@ -1,4 +1,4 @@
-"""What computes the logits of rows.
+"""The interface for computing logits of rows.
 
 T tokens, B sequences.
 """
@@ -12,22 +12,22 @@ from ownbert.batches.example import Example
 
 
 class RowNetwork(Protocol):
-    """What computes the logits of rows: a packed model (``PackedNetwork``), or an exported file."""
+    """Computes logits of rows: a packed model (``PackedNetwork``), or an exported file."""
 
     @property
     def crf(self) -> Any:
-        """The scores of neighbouring tags (``transitions``, ``start_transitions``,
-        ``end_transitions``), None where tags are independent."""
+        """The CRF with ``transitions``, ``start_transitions`` and ``end_transitions``; None if tags
+        are independent."""
         ...
 
     def logits(self, examples: Sequence[Example], head: str) -> np.ndarray:
-        """The logits of a head for the sequences of these rows, end to end.
+        """The logits of a head, concatenated over all sequences of the rows.
 
         Args:
-            examples: of at least one row.
-            head: the kind of the head.
+            examples: at least one row.
+            head: kind of the head.
 
         Returns:
-            float32 (T, ...) or (B, ...), as the head has it.
+            float32 (T, ...) or (B, ...), depending on the head.
         """
         ...

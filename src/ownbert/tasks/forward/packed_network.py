@@ -1,4 +1,4 @@
-"""A model as the network of ``forward_rows``: rows are packed, and nothing is padded."""
+"""A torch model as ``RowNetwork``: rows are packed without padding."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,12 +14,12 @@ from ownbert.train.device import autocast
 
 
 class PackedNetwork:
-    """A model that computes the logits of rows.
+    """A model that computes logits of rows.
 
     Args:
-        model: is put into evaluation mode.
+        model: model, which is put into evaluation mode.
         precision: float32 or bfloat16.
-        objective: its loss is added up over all calls.
+        objective: objective whose loss is accumulated over all calls.
     """
 
     def __init__(
@@ -30,18 +30,18 @@ class PackedNetwork:
 
     @property
     def crf(self) -> Any:
-        """As of a ``Network``."""
+        """See ``RowNetwork``."""
         heads = dict(self.model.heads.items())
         return getattr(heads.get("tokens"), "crf", None)
 
     @property
     def loss(self) -> float | None:
-        """The mean loss of the rows so far, None without targets or an objective."""
+        """The mean loss of all rows so far; None without targets or an objective."""
         return self._total / self._count if self._count else None
 
     @torch.inference_mode()
     def logits(self, examples: Sequence[Example], head: str) -> np.ndarray:
-        """As of a ``Network``."""
+        """See ``RowNetwork``."""
         model = self.model
         batch = pack(examples).to(model.device)
         with autocast(model.device, self.precision):

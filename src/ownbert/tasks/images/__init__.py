@@ -1,1 +1,1 @@
-"""Images as the input of a task."""
+"""Tasks with images as input."""

@@ -1,4 +1,4 @@
-"""One label per image, by a ViT (Dosovitskiy et al. 2021): a new one, or one from a folder."""
+"""Image classification with a new or pretrained ViT (Dosovitskiy et al. 2021)."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,21 +36,21 @@ from ownbert.tasks.images.image_input import (
 from ownbert.tasks.rows import Row, label_text
 from ownbert.tasks.task import DEFAULT
 
-# So many labels are named of an image, as by pipelines of Transformers.
+# Default number of labels per image, as in Transformers pipelines.
 _BEST = 5
-# The longest side, in pixels, at which a new model reads images in their own size.
+# Maximum side, in pixels, at which a new model keeps the images' own size.
 _SIDE = 96
-# A new model's most patches along the longer side, and smallest side of a patch in pixels.
+# A new model's maximum number of patches per side, and minimum side of a patch in pixels.
 _GRID, _PATCH = 8, 2
-# The number of training images to compute the mean and the standard deviation of the pixels from.
+# Number of training images for computing mean and standard deviation of the pixels.
 _SAMPLED = 5000
-# For new weights: peak learning rate, batch size, and the epochs for few and for many images.
+# For new weights: peak learning rate and batch size.
 _RATE, _BATCH = 1e-3, 64
 _FEW, _EPOCHS_OF_FEW, _EPOCHS = 3000, 60, 20
 
 
 class ImageTask(SingleLabelTask):
-    """Softmax over the labels, on the class token; rows hold an image and no text."""
+    """Softmax over the labels on the class token; rows contain an image and no text."""
 
     name = "image"
     pipeline_tag = "image-classification"
@@ -70,7 +70,7 @@ class ImageTask(SingleLabelTask):
         if others := [name for name, value in vars(self.columns).items() if value is not None]:
             raise InputError(f"a {others[0]} column is of no use to image: images have none")
 
-    # The model and its input.
+    # Model and input.
 
     def describe_base(self, model: FinetuneModel) -> Description | None:
         if model.pretrain_steps:
@@ -152,7 +152,7 @@ class ImageTask(SingleLabelTask):
     # Reading.
 
     def source(self, data: Any, *, name: str = "data", labelled: bool) -> Any:
-        """Images, or images and labels, also of a table with a column of each."""
+        """Images, or images with labels, or a table with a column for each."""
         table = is_table(data) or isinstance(data, Mapping)
         if not table and isinstance(data, list) and data and isinstance(data[0], Mapping):
             table = True
@@ -172,14 +172,14 @@ class ImageTask(SingleLabelTask):
         return (images, [row[1] for row in cells]) if labelled else images
 
     def read(self, path: Any) -> list[Row]:
-        """``path`` may be two arrays, (images, labels); see ``data.images.image_files``."""
+        """Read image files, or two arrays (images, labels); see ``data.images.image_files``."""
         return [
             ImageRow(line, (image.digest,), label_text(label, image.name), image=image)
             for line, (image, label) in enumerate(read_labelled_images(path), start=1)
         ]
 
     def stream(self, path: Any) -> Iterator[Row]:
-        """``path`` may be an array of images; see ``data.images.stream_images``."""
+        """Stream image files, or an array of images; see ``data.images.stream_images``."""
         for line, image in enumerate(stream_images(path), start=1):
             yield ImageRow(line, (image.digest,), image=image)
 
@@ -212,7 +212,7 @@ class ImageTask(SingleLabelTask):
     def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
         return super().answer(decided, row, _BEST if top_k is DEFAULT else top_k)
 
-    # On disk.
+    # Saving.
 
     def write(self, folder: Path, model: Any) -> None:
         assert self.processor is not None
@@ -222,11 +222,11 @@ class ImageTask(SingleLabelTask):
 def choose_sizes(
     images: Sequence[ImageSource], vit: Vit
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(height, width) in pixels of a new model's input and of its patches.
+    """Choose (height, width) in pixels of a new model's input and of its patches.
 
-    By default images that are all of one size keep it, up to 96 pixels a side and rounded up to
-    whole patches; others become squares of the median side, or of 96 pixels if that is smaller.
-    There are at most eight patches along a side, each of two pixels or more.
+    By default images of equal size keep it, up to 96 pixels per side and rounded up to whole
+    patches; others are resized to squares of the median side, at most 96 pixels. There are at most
+    eight patches per side, of at least two pixels each.
     """
     size: tuple[int, ...] | None = vit.image_size
     if size is None:
@@ -243,9 +243,9 @@ def choose_sizes(
 
 
 def fit_processor(images: Sequence[ImageSource], image: Image) -> Processor:
-    """The processor of a new model, with mean and standard deviation of each channel.
+    """Create the processor of a new model from the mean and standard deviation of each channel.
 
-    They are those of the training images (over 5,000 of them, evenly spaced, if there are more).
+    Both are computed on at most 5,000 training images, evenly spaced.
     """
     ones, zeros = (1.0,) * image.channels, (0.0,) * image.channels
     plain = Processor(image.size, zeros, ones, image.channels)
@@ -257,7 +257,7 @@ def fit_processor(images: Sequence[ImageSource], image: Image) -> Processor:
         sums += pixels.mean((1, 2))
         squares += (pixels**2).mean((1, 2))
     mean = sums / len(chosen)
-    # At least 0.01, or images of a single shade would be divided by 0.
+    # At least 0.01, because images of a single shade have no variance.
     std = np.sqrt(np.maximum(squares / len(chosen) - mean**2, 1e-4))
     mean, std = (tuple(float(round(x, 4)) for x in numbers) for numbers in (mean, std))
     return Processor(image.size, mean, std, image.channels)

@@ -1,6 +1,6 @@
-"""From images to the input of a ViT: arrays of pixels (channels, height, width), then patches.
+"""Converts images to ViT inputs: arrays of pixels (channels, height, width), then patches.
 
-Images are read and split into patches on access.
+Images are read and split into patches lazily.
 """
 
 import hashlib
@@ -21,15 +21,15 @@ from ownbert.tables.tables import Source
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import EncodedRows
 
-# For images drawn in characters: shades from dark to light, and the most columns and lines.
-# Characters are about twice as high as wide.
+# For drawing images in characters: shades from dark to light, maximum columns and lines. Characters
+# are about twice as high as wide.
 _SHADES = " .:-=+*#%@"
 _COLUMNS, _LINES = 56, 28
 
 
 @dataclass(frozen=True, slots=True)
 class ImageRow(Row):
-    """A row whose text is the digest of an image, by which copies are found."""
+    """A row whose text is the digest of its image, for finding duplicates."""
 
     image: ImageSource = field(kw_only=True)
 
@@ -38,20 +38,18 @@ class ImageRow(Row):
 
 
 class ImageInputBuilder:
-    """The counterpart of ``TextInputBuilder`` for images: their pixels as patches.
-
-    They are in the size and range of values that the model expects.
+    """The counterpart of ``TextInputBuilder`` for images: converts pixels to patches.
 
     Args:
-        processor: of the model.
-        image: the input of the model.
-        source: the model, for messages.
+        processor: processor of the model.
+        image: input format of the model.
+        source: model folder, for messages.
 
     Attributes:
-        max_length: the number of patches and the class token.
+        max_length: number of patches plus the class token.
 
     Raises:
-        InputError: processor and model do not agree.
+        InputError: processor and model do not match.
     """
 
     tokenizer = None
@@ -71,13 +69,13 @@ class ImageInputBuilder:
         return self.processor([image.read(self.image.channels)])[0]
 
     def example(self, pixels: np.ndarray, target: Any) -> Example:
-        """Pixels (channels, height, width) and their label as an example."""
+        """Make an example of pixels (channels, height, width) and their label."""
         no_tokens = np.zeros(self.max_length, dtype=np.int64)
         patches = split_into_patches(pixels, self.image.patch)
         return Example(no_tokens, no_tokens, label=target, patches=patches)
 
     def describe(self, data: EncodedRows, unit: str) -> Iterator[str]:
-        """A line on how the images are read."""
+        """Yield a line on the input size."""
         assert isinstance(data, EncodedImages)
         sizes = {image.size for image in data.examples.images}
         smallest, largest = map(_sizes, (min(sizes), max(sizes)))
@@ -112,12 +110,12 @@ class ImageInputBuilder:
 
 
 class ImageExamples(Sequence[Example]):
-    """The examples of images, each made on access.
+    """Lazily created examples of images.
 
     Args:
-        images: any number.
-        targets: their labels, None if unknown.
-        builder: of their pixels.
+        images: any number of images.
+        targets: label indices, None if unknown.
+        builder: input builder of the model.
     """
 
     def __init__(
@@ -143,11 +141,10 @@ class ImageExamples(Sequence[Example]):
 
 @dataclass(frozen=True)
 class EncodedImages(EncodedRows):
-    """As ``EncodedRows``.
+    """``EncodedRows`` of images.
 
     Args:
-        augmentation: with it an image changes in each epoch, as a function of seed, epoch and
-            index.
+        augmentation: random changes in each epoch, a function of seed, epoch and index.
     """
 
     examples: ImageExamples

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ownbert.tasks.question_answering.span_objective import SpanObjective
 
 
-# Answers to one question.
+# Maximum number of answers to a question.
 MOST_ANSWERS = 100
 
 
@@ -47,8 +47,8 @@ class QuestionRow(Row):
     """A question and its context.
 
     Args:
-        target: the answers (``GoldAnswer``), empty if the context has none.
-        where: the place, for messages.
+        target: the answers (``GoldAnswer``), empty if the context contains none.
+        where: location of the row, for messages.
     """
 
     where: str = ""
@@ -64,14 +64,14 @@ class EncodedQuestion:
 
 @dataclass(frozen=True)
 class PredictedAnswer:
-    """An answer, or none.
+    """An answer, or no answer.
 
     Args:
-        text: empty for no answer.
-        start, end: its characters in the context, end exclusive; None for no answer.
-        score: the probability of its first token times that of its last in their window.
-        difference: the score of "no answer" minus that of the best answer, in logits.
-        further: so many other answers, the best first.
+        text: text of the answer, empty for no answer.
+        start, end: character span in the context, end exclusive; None for no answer.
+        score: probability of the first token times that of the last token, in their window.
+        difference: logit of "no answer" minus that of the best answer.
+        further: returns a number of other answers, best first.
     """
 
     text: str
@@ -85,7 +85,7 @@ class PredictedAnswer:
 
     @property
     def as_dict(self) -> dict[str, Any]:
-        """As Transformers has it: an empty text and (0, 0) for none."""
+        """In the format of Transformers: an empty text and (0, 0) for no answer."""
         place = {"start": self.start or 0, "end": self.end or 0}
         return {"score": self.score, **place, "answer": self.text}
 
@@ -93,9 +93,9 @@ class PredictedAnswer:
 class QuestionAnsweringTask(Task):
     """Extractive question answering (Devlin et al. 2019, sections 4.2 and 4.3).
 
-    Long contexts are split into windows, and the answer is the best span of all. It is dropped if
-    "no answer" scores higher by more than a threshold, which is that of the settings or the one
-    with the best F1 on dev rows. A model trained without unanswerable questions always answers.
+    Long contexts are split into windows, and the answer is the best span of all windows. No answer
+    is given if "no answer" scores higher by more than a threshold, which is set by the user or
+    tuned for F1 on dev rows. A model trained without unanswerable questions always answers.
     """
 
     name = "answer"
@@ -121,7 +121,7 @@ class QuestionAnsweringTask(Task):
         super().__init__(*given, **named)
         self.threshold = self.settings.threshold
         self.tuned = False
-        # Where the training rows were whose answers are not in their context, of how many.
+        # Locations of training rows whose answers are missing in the context, and their share.
         self.left_out: list[str] = []
         self.rows = 0
 
@@ -139,7 +139,7 @@ class QuestionAnsweringTask(Task):
         if self.tuned:
             self.threshold = 0.0
 
-    # To the model and back.
+    # Model inputs and outputs.
 
     def encode(
         self, rows: Sequence[Row], builder: TextInputBuilder, *, training: bool
@@ -207,7 +207,7 @@ class QuestionAnsweringTask(Task):
         return replace(best, further=further)
 
     def _best(self, raw: np.ndarray, row: Row, note: EncodedQuestion) -> PredictedAnswer:
-        """The best answer, whether or not "no answer" scores higher."""
+        """The best answer, even if "no answer" scores higher."""
         positions = note.windows.positions
         span = best_span(raw, positions, self.settings.answer_length)
         if span is None:
@@ -225,10 +225,10 @@ class QuestionAnsweringTask(Task):
     def output_row(
         self, decided: PredictedAnswer, row: Row, options: OutputOptions = PLAIN_OUTPUT
     ) -> dict[str, Any]:
-        """The answer with its characters and scores.
+        """The answer with its character span and scores.
 
         Returns:
-            answer; its characters start and end (exclusive) in the context; score, a probability;
+            answer; start and end (exclusive), its characters in the context; score, a probability;
             and no_answer_score, the difference of logits that is compared with the threshold (null
             if the context has no words).
         """
@@ -243,7 +243,7 @@ class QuestionAnsweringTask(Task):
         }
 
     def answer(self, decided: PredictedAnswer, row: Row, top_k: int | None = DEFAULT) -> Any:
-        """The best answer, or several, with an empty text and (0, 0) for none."""
+        """The best answer, or several; "no answer" is an empty text and (0, 0)."""
         if top_k is DEFAULT:
             return decided.as_dict
         most = MOST_ANSWERS if top_k is None else min(top_k, MOST_ANSWERS)
@@ -255,7 +255,7 @@ class QuestionAnsweringTask(Task):
     def score(self, rows: Sequence[Row], decided: Sequence[PredictedAnswer]) -> Scores:
         return score_answers([_texts(row) for row in rows], [answer.text for answer in decided])
 
-    # On disk.
+    # Saving.
 
     def warnings(self) -> list[str]:
         if not self.left_out:
@@ -275,7 +275,7 @@ class QuestionAnsweringTask(Task):
         )
 
     def fold_keys(self, row: Row) -> Sequence[Any]:
-        """The context; many rows may have the same question."""
+        """The context only, because many rows may have the same question."""
         return row.texts[1:]
 
     def label_distribution(self, rows: Sequence[Row]) -> str:
@@ -292,7 +292,7 @@ def _texts(row: Row) -> list[str]:
 
 
 def _span(row: Row, context: EncodedContext) -> tuple[int, int] | None:
-    """The first and last token of the first answer that is in the context."""
+    """The first and last token of the first answer found in the context."""
     for text, start in row.target or ():
         if start is not None and (span := token_span(context, start, start + len(text))):
             return span
@@ -302,7 +302,7 @@ def _span(row: Row, context: EncodedContext) -> tuple[int, int] | None:
 def _answer(
     raw: np.ndarray, row: Row, note: EncodedQuestion, span: Span, difference: float
 ) -> PredictedAnswer:
-    """The words of a span."""
+    """The answer of a span, extended to whole words."""
     context = row.texts[1]
     start, end = characters(context, note.offsets, span.first, span.last)
     score = probability(raw, note.windows.positions, span)

@@ -1,9 +1,10 @@
 """Metrics of extractive question answering.
 
-F1 and exact match of words as SQuAD's evaluation script defines them (Rajpurkar et al. 2016, 2018).
-If the answers contain Chinese characters, those of CMRC 2018 (Cui et al. 2019; its
-cmrc2018_evaluate.py): F1 by the longest common run of characters and words. That script tokenises
-the text between Chinese characters by NLTK; here it is split into words, numbers and punctuation.
+F1 and exact match of words are defined as in SQuAD's evaluation script (Rajpurkar et al. 2016,
+2018). Answers with Chinese characters are scored as in CMRC 2018 (Cui et al. 2019,
+cmrc2018_evaluate.py): F1 by the longest common substring of characters and words. That script
+tokenises text between Chinese characters with NLTK; here it is split into words, numbers and
+punctuation.
 """
 
 import re
@@ -20,27 +21,27 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _CHINESE = "\u4e00-\u9fa5"
 _HAS_CHINESE = re.compile(f"[{_CHINESE}]")
-# The marks that CMRC's script removes.
+# Punctuation removed by CMRC's script.
 _CHINESE_PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
-# A Chinese character, a word or number, or a mark.
+# A Chinese character, a word or number, or a punctuation mark.
 _SEGMENTS = re.compile(rf"[{_CHINESE}]|[^\W{_CHINESE}]+(?:[.,'][^\W{_CHINESE}]+)*|[^\w\s]")
 
 
 def normalise(text: str) -> str:
-    """Lower case, without punctuation, articles and superfluous whitespace."""
+    """Lower-case, and remove punctuation, articles and extra whitespace."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def compare(golds: Sequence[str], answer: str) -> tuple[float, float]:
-    """Exact match and F1, each with the closest of the gold answers.
+    """Exact match and F1, each the maximum over the gold answers.
 
-    If there are none, both are 1 for an empty answer and 0 for any other.
+    Without gold answers both are 1 for an empty answer and 0 otherwise.
     """
     if any(_HAS_CHINESE.search(gold) for gold in golds):
         pairs = [_chinese(gold, answer) for gold in golds]
     else:
         predicted = normalise(answer)
-        # As in SQuAD's script, a gold answer of articles and punctuation alone does not count.
+        # As in SQuAD's script, gold answers of only articles and punctuation are ignored.
         texts = [text for text in map(normalise, golds) if text] or [""]
         pairs = [(float(t == predicted), _word_f1(t.split(), predicted.split())) for t in texts]
     return max(exact for exact, _ in pairs), max(f1 for _, f1 in pairs)
@@ -66,14 +67,14 @@ def _f1(common: int, gold: int, predicted: int) -> float:
 
 
 def score_answers(golds: Sequence[Sequence[str]], answers: Sequence[str]) -> Scores:
-    """f1 and exact_match over all rows.
+    """Compute mean f1 and exact_match of all rows.
 
-    If there are unanswerable questions, the share of them without an answer (no_answer_accuracy)
-    and the F1 of the others, if any (has_answer_f1), are added.
+    With unanswerable questions, also the share of these that got no answer (no_answer_accuracy) and
+    the F1 of the others, if any (has_answer_f1).
 
     Args:
-        golds: the gold answers of each row.
-        answers: the predicted texts, empty for no answer.
+        golds: gold answers of each row.
+        answers: predicted texts, empty for no answer.
     """
     pairs = [compare(gold, answer) for gold, answer in zip(golds, answers, strict=True)]
     exact, f1 = np.asarray(pairs, dtype=float).T  # (rows) each
@@ -87,21 +88,21 @@ def score_answers(golds: Sequence[Sequence[str]], answers: Sequence[str]) -> Sco
 
 
 def best_threshold(differences: np.ndarray, f1: np.ndarray, has_answer: np.ndarray) -> float:
-    """The threshold with the best F1, if rows with a difference above it are left unanswered.
+    """The threshold with the best F1 if rows with a larger difference are left unanswered.
 
-    As ``find_best_thresh`` of SQuAD's script, but midway to the next difference, so that rounding
-    moves no row across it.
+    Like ``find_best_thresh`` of SQuAD's script, but midway to the next difference, so that rounding
+    does not change the result.
 
     Args:
-        differences: (rows) score of "no answer" minus that of the answer.
-        f1: (rows) of the answers.
+        differences: (rows) logit of "no answer" minus that of the answer.
+        f1: (rows) F1 of the answers.
         has_answer: (rows) whether there is a gold answer.
     """
     order = np.argsort(differences, kind="stable")
     above = differences[order]
-    # Answering a row gains its F1, or loses the point for an unanswerable question.
+    # Answering a row gains its F1, or loses a point for an unanswerable question.
     gains = np.cumsum(np.where(has_answer, f1, -1.0)[order])
-    ends = np.append(above[1:] > above[:-1], True)  # the last of rows with equal differences
+    ends = np.append(above[1:] > above[:-1], True)  # last row of each group of equal differences
     gains = np.where(ends, gains, -np.inf)
     best = int(gains.argmax())
     if gains[best] <= 0:

@@ -1,4 +1,4 @@
-"""Questions and contexts as windows of tokens, and the best span."""
+"""Splits questions and contexts into windows of tokens, and finds the best spans."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from ownbert.batches.example import Example
 from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.text.character_spans import span_in
 
-# The most tokens of a question; the rest is cut off (Devlin et al. 2019, run_squad.py).
+# Maximum tokens of a question; the rest is truncated (Devlin et al. 2019, run_squad.py).
 LONGEST_QUESTION = 64
-# Tags of the tokens that an answer starts and ends with.
+# Tags of the first and last token of an answer.
 START, END = 1, 2
 
 
@@ -20,8 +20,8 @@ class EncodedContext(NamedTuple):
     """The tokens of a text.
 
     Args:
-        ids: (tokens).
-        offsets: their character offsets (tokens, 2), ends exclusive.
+        ids: (tokens) token ids.
+        offsets: (tokens, 2) character offsets, end exclusive.
     """
 
     ids: np.ndarray
@@ -29,10 +29,10 @@ class EncodedContext(NamedTuple):
 
 
 def encode_contexts(texts: Sequence[str], builder: TextInputBuilder) -> dict[str, EncodedContext]:
-    """The tokens of each text, each text encoded once."""
+    """Tokenise each distinct text once."""
     unique = list(dict.fromkeys(texts))
     encoded = builder.tokenizer.with_offsets(unique)
-    # An empty piece (the blank before a word) would break the order for binary search.
+    # An empty token (a space before a word) would break the order needed for binary search.
     return {
         text: EncodedContext(ids, np.maximum.accumulate(offsets, axis=0))
         for text, (ids, offsets) in zip(unique, encoded, strict=True)
@@ -43,7 +43,7 @@ def token_span(context: EncodedContext, start: int, end: int) -> tuple[int, int]
     """The first and last token of the characters ``start`` to ``end`` (exclusive).
 
     Returns:
-        None if the tokenizer dropped them all.
+        None if the tokenizer dropped all characters.
     """
     starts, ends = context.offsets.T
     first = int(np.searchsorted(ends, start, side="right"))
@@ -52,25 +52,27 @@ def token_span(context: EncodedContext, start: int, end: int) -> tuple[int, int]
 
 
 def characters(text: str, offsets: np.ndarray, first: int, last: int) -> tuple[int, int]:
-    """The characters of tokens ``first`` to ``last``, as ``span_in`` has them.
+    """The character span (start, end) of tokens ``first`` to ``last``, as in ``span_in``.
 
     Args:
-        text: of the tokens.
-        offsets: (tokens, 2).
-        first, last: indices of tokens.
+        text: text of the tokens.
+        offsets: (tokens, 2) character offsets.
+        first: index of the first token.
+        last: index of the last token, inclusive.
     """
     return span_in(text, int(offsets[first, 0]), int(offsets[last, 1]))
 
 
 class WindowPosition(NamedTuple):
-    """Where a window is in the concatenated windows of its question and in the context.
+    """The position of a window in the concatenated windows of its question and in the context.
 
     Args:
-        start, end: indices of its first token and after its last one.
+        start: index of the window's first token.
+        end: index after the window's last token.
         first: index of its first context token.
         begin: index of this token in the context.
-        size: the number of context tokens.
-        cls: index of [CLS], the first token or in XLNet the last one.
+        size: number of context tokens.
+        cls: index of [CLS], the first token, or the last one in XLNet.
     """
 
     start: int
@@ -87,8 +89,8 @@ class QuestionWindows:
 
     Args:
         pieces: token ids and types of each window.
-        positions: of each window.
-        truncated: whether the question or the context lost its end.
+        positions: position of each window.
+        truncated: whether the question or the context was truncated.
     """
 
     pieces: tuple[tuple[np.ndarray, np.ndarray], ...]
@@ -99,8 +101,8 @@ class QuestionWindows:
         """One example per window.
 
         Args:
-            span: first and last token of the answer in the context; if it is not entirely in the
-                window, the answer is [CLS].
+            span: first and last token of the answer in the context; [CLS] is the answer in windows
+                that do not contain all of it.
         """
         examples = []
         for (ids, types), (origin, _, first, begin, size, cls) in zip(
@@ -126,14 +128,14 @@ def split_context(
     stride: int,
     most: int,
 ) -> QuestionWindows:
-    """Windows "[CLS] question [SEP] part of the context [SEP]", as many as the context needs.
+    """Split into windows "[CLS] question [SEP] part of the context [SEP]".
 
     Args:
-        question: ids, of which at most half a window is used.
-        context: what the windows divide.
+        question: ids of the question, of which at most half a window is used.
+        context: context to split.
         builder: adds the special tokens.
-        stride: tokens that neighbours share, at most half of the context tokens of a window.
-        most: the most windows.
+        stride: overlap of neighbouring windows, at most half of a window's context tokens.
+        most: maximum number of windows.
     """
     question_ids = question[: min(LONGEST_QUESTION, builder.pair_room // 2)]
     size = builder.pair_room - len(question_ids)
@@ -154,12 +156,13 @@ def split_context(
 
 
 class Span(NamedTuple):
-    """Tokens of the context, in one window.
+    """A span of context tokens in a window.
 
     Args:
-        score: the sum of the start and end logits.
-        window: number of the window.
-        first, last: tokens of the context, both inclusive.
+        score: sum of the start and end logits.
+        window: index of the window.
+        first: index of the first token in the context.
+        last: index of the last token, inclusive.
     """
 
     score: float
@@ -169,15 +172,12 @@ class Span(NamedTuple):
 
 
 def best_span(raw: np.ndarray, positions: Sequence[WindowPosition], longest: int) -> Span | None:
-    """The span in one window with the highest score.
+    """The span with the highest score within a window; None if the context has no tokens.
 
     Args:
-        raw: (tokens, 2), from ``QuestionAnsweringTask.raw``.
-        positions: of the windows.
-        longest: the most tokens of a span.
-
-    Returns:
-        None if the context has no token.
+        raw: (tokens, 2) logits from ``QuestionAnsweringTask.raw``.
+        positions: positions of the windows.
+        longest: maximum tokens of a span.
     """
     best = None
     for number, begin, starts, near in _starts_and_ends(raw, positions, longest):
@@ -192,11 +192,11 @@ def best_span(raw: np.ndarray, positions: Sequence[WindowPosition], longest: int
 def best_spans(
     raw: np.ndarray, positions: Sequence[WindowPosition], longest: int, most: int
 ) -> list[Span]:
-    """The spans with the highest scores, the best first; one in several windows counts once.
+    """The spans with the highest scores, best first, without duplicates from overlapping windows.
 
     Args:
-        raw, positions, longest: as of ``best_span``.
-        most: spans.
+        raw, positions, longest: see ``best_span``.
+        most: maximum number of spans.
     """
     found: dict[tuple[int, int], Span] = {}
     for number, begin, starts, near in _starts_and_ends(raw, positions, longest):
@@ -214,9 +214,8 @@ def best_spans(
 def _starts_and_ends(
     raw: np.ndarray, positions: Sequence[WindowPosition], longest: int
 ) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
-    """Of each window with tokens of the context its number, the first of these, the start logits
-    (size), and the end logits (size, reach) of the tokens from each start on; -inf: there is none.
-    """
+    """Yield for each window with context tokens its index, its first context token, the start
+    logits (size), and the end logits (size, reach) of tokens from each start on, padded by -inf."""
     for number, (_, _, first, begin, size, _) in enumerate(positions):
         if not size:
             continue
@@ -228,7 +227,7 @@ def _starts_and_ends(
 
 
 def null_span(raw: np.ndarray, positions: Sequence[WindowPosition]) -> Span:
-    """The [CLS] with the lowest score among the windows: the score of "no answer".
+    """The [CLS] with the lowest score among the windows, the score of "no answer".
 
     Source: Devlin et al. 2019, section 4.3.
     """
@@ -238,7 +237,7 @@ def null_span(raw: np.ndarray, positions: Sequence[WindowPosition]) -> Span:
 
 
 def probability(raw: np.ndarray, positions: Sequence[WindowPosition], span: Span) -> float:
-    """The probability of a span's start times that of its end, among the tokens of its window."""
+    """The probability of a span's start times that of its end, over the tokens of the window."""
     window = positions[span.window]
     own = raw[window.start : window.end].astype(float)
     highest = own.max(0)

@@ -1,4 +1,4 @@
-"""The objective of question answering: the first and the last token of the answer."""
+"""The objective of extractive question answering: predict the answer's first and last token."""
 
 from dataclasses import dataclass
 
@@ -13,9 +13,9 @@ from ownbert.tasks.row_objectives import RowObjective
 
 @dataclass(frozen=True)
 class SpanObjective(RowObjective):
-    """The mean of the cross entropies of the first and the last token of the answer.
+    """The mean cross entropy of the answer's first and last token over all tokens of a window.
 
-    They are over all tokens of each window. The tags of a batch mark the two.
+    The tags of the batch mark the two tokens.
 
     Source: Devlin et al. 2019, section 4.2.
     """
@@ -42,14 +42,14 @@ class SpanObjective(RowObjective):
         a, b = log_softmax(one, batch), log_softmax(two, batch)
         return (
             (a.exp() - b.exp()) * (a - b)
-        ).sum() / 4  # means of two directions and of start and end
+        ).sum() / 4  # mean of two directions and of start and end
 
 
 def log_softmax(logits: Tensor, batch: Batch) -> Tensor:
-    """Log softmax over the tokens of each sequence, in float32: (T, C) -> (T, C)."""
+    """Log-softmax over the tokens of each sequence, in float32: (T, C) -> (T, C)."""
     logits, layout = logits.float(), batch.layout
     lengths = layout.cu_seqlens.diff()
-    # Subtracting the maximum avoids overflow and does not change a softmax.
+    # Subtracting the maximum avoids overflow and does not change the softmax.
     highest = torch.segment_reduce(logits.detach(), "max", lengths=lengths)  # (B, C)
     shifted = logits - highest[layout.sequences]
     sums = logits.new_zeros(highest.shape).index_add(0, layout.sequences, shifted.exp())

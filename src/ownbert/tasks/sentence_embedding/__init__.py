@@ -1,1 +1,1 @@
-"""Vectors of texts, learnt from pairs."""
+"""Text embeddings learnt from pairs."""

@@ -1,4 +1,4 @@
-"""The settings of a sentence-transformers folder: pooling, length, prompt."""
+"""The settings of a sentence-transformers folder: pooling, length, prompts."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -32,18 +32,17 @@ _HABITS_KEYS = record(
 
 @dataclass(frozen=True)
 class EmbeddingConfig:
-    """How texts are to be embedded.
+    """How texts are embedded.
 
     Args:
-        pooling: one of ``POOLINGS``, or another one of sentence-transformers, which is not
-            supported.
+        pooling: one of ``POOLINGS``, or an unsupported one of sentence-transformers.
         normalize: whether vectors are scaled to unit length.
-        max_length: in tokens, including special tokens.
-        prompts: what may be prepended to texts, by name.
-        default_prompt_name: of the prompt of every text that is given without one.
-        similarity: the name of the function by which vectors are compared, if the folder has one.
-        lowercase: whether texts are.
-        pools_prompt: whether the tokens of a prompt are part of the pooling.
+        max_length: maximum tokens including special tokens.
+        prompts: prompts by name.
+        default_prompt_name: name of the prompt for texts without one.
+        similarity: name of the similarity function, if the folder has one.
+        lowercase: whether texts are lower-cased.
+        pools_prompt: whether the pooling includes the tokens of the prompt.
     """
 
     pooling: str = "mean"
@@ -57,12 +56,12 @@ class EmbeddingConfig:
 
     @property
     def prompt(self) -> str:
-        """What is prepended to every text that is given without a prompt."""
+        """The default prompt, prepended to texts without one."""
         return self.prompts.get(self.default_prompt_name or "", "")
 
 
 def read_embedding_config(folder: Path) -> EmbeddingConfig:
-    """The settings that sentence-transformers saved with a model; defaults for those it did not.
+    """Read the settings saved by sentence-transformers, with defaults for missing ones.
 
     Raises:
         InputError: there is an unsupported module, which would change the vectors.
@@ -93,11 +92,11 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
 
 
 def write_changes(folder: Path, config: EmbeddingConfig) -> None:
-    """Write the prompts, the similarity and the limit of a config where ``folder`` has others.
+    """Write changed prompts, similarity and maximum length into ``folder``.
 
     Args:
-        folder: a copy of the folder that the config was read from.
-        config: with what was set since.
+        folder: copy of the folder that the config was read from.
+        config: current settings.
     """
     old = read_embedding_config(folder)
     own = (config.prompts, config.default_prompt_name, config.similarity)
@@ -118,7 +117,7 @@ def _inner(folder: Path) -> Path:
 
 
 def read_pooling(folder: Path) -> str | None:
-    """The pooling that sentence-transformers saved with a model; None without one of ``POOLINGS``.
+    """The pooling saved by sentence-transformers; None unless it is one of ``POOLINGS``.
 
     Raises:
         InputError: a file of sentence-transformers is damaged.
@@ -131,7 +130,7 @@ def read_pooling(folder: Path) -> str | None:
 
 
 def _modules(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The kind and the folder of each module."""
+    """Yield the kind and the folder of each module."""
     source = folder / "modules.json"
     for module in read_json(source, list, missing=[], check=_MODULES):
         path = inside(folder, module.get("path", ""), source)
@@ -139,7 +138,7 @@ def _modules(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _pooling_in(folder: Path) -> str:
-    """The pooling of a module's folder, several with + between them."""
+    """The pooling of a module's folder; several are joined by "+"."""
     config = _pooling_file(folder)
     modes = config.get("pooling_mode") or [
         name.removeprefix(_OLD_MODE).removesuffix("_token").removesuffix("_tokens")

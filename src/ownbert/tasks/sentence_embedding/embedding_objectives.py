@@ -1,7 +1,7 @@
-"""Objectives on sentence vectors.
+"""Objectives on sentence embeddings.
 
-The texts of a row are a query, a text that belongs to it (the positive), and maybe one that does
-not (a hard negative).
+The texts of a row are a query, a matching text (the positive), and optionally a text that does not
+match (a hard negative).
 """
 
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from ownbert.batches.batch import Batch
 from ownbert.objectives import Loss
 from ownbert.tasks.row_objectives import RowObjective
 
-# A cosine this close to the label counts as correct in the training log.
+# In the training log, a cosine within this distance of the label counts as correct.
 _NEAR = 0.1
 
 
 def vectors_of_rows(logits: Tensor, batch: Batch) -> Tensor:
-    """(B, D) -> (rows, texts of a row, D) of unit length, in float32."""
+    """(B, D) -> (rows, texts of a row, D) unit vectors in float32."""
     assert batch.groups is not None
     return F.normalize(logits.float(), dim=-1).unflatten(0, (len(batch.groups), -1))
 
 
 @dataclass(frozen=True)
 class CosineObjective(RowObjective):
-    """Squared difference between the cosine of a row's texts and its label in [0, 1].
+    """Squared difference between the cosine similarity of a row's texts and its label in [0, 1].
 
     Source: Reimers and Gurevych 2019, section 3, regression objective.
     """
@@ -46,12 +46,12 @@ class CosineObjective(RowObjective):
 class ContrastiveObjective(RowObjective):
     """InfoNCE with in-batch negatives.
 
-    The loss is the mean of the cross entropies of finding each positive by its query and each query
-    by its positive, by their cosines / ``temperature``. Hard negatives are further candidates for
-    all queries.
+    The loss is the mean of two cross entropies, of finding each query's positive and each
+    positive's query by their cosines / ``temperature``. Hard negatives are additional candidates
+    for all queries.
 
-    Labels (rows, texts of a row) number the texts; equal texts have one number. Rows that share a
-    text are not negatives of each other. The loss depends on the size of the batch.
+    Labels (rows, texts of a row) are text ids; equal texts share an id. Rows that share a text are
+    not negatives of each other. The loss depends on the batch size.
 
     Source: van den Oord et al. 2018, equation 4; both directions as in Radford et al. 2021, section
     2.3.
@@ -62,7 +62,7 @@ class ContrastiveObjective(RowObjective):
     head: str = "embedding"
 
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
-        if batch.labels is None:  # rows with scores, which it does not learn from
+        if batch.labels is None:  # rows with scores are for evaluation only
             return Loss(logits.new_zeros(()), logits.new_zeros(()), 0)
         vectors, texts = vectors_of_rows(logits, batch), batch.labels
         query, positive = texts[:, :2].unbind(1)  # (rows) each

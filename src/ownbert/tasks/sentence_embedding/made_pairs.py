@@ -1,4 +1,4 @@
-"""Pairs of texts that belong together, made from texts without labels."""
+"""Pairs of related texts generated from unlabelled texts."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,30 +17,30 @@ from ownbert.tasks.rows import Row, read_table
 from ownbert.tasks.text_input import EncodedRows
 from ownbert.views.tokens import spans_of, text_kind
 
-# Tokens from which a text is cut into pieces, and of a piece, on average at most.
+# Minimum tokens of texts that are split into pieces, and maximum mean tokens per piece.
 _LONG, _PIECE = 16, 64
-# By how much of a piece its end is moved, at most.
+# Maximum random shift of a boundary, as a share of a piece.
 _MOVED = 0.4
-# Documents that are held out: this share, at most; with fewer than the least, none.
+# Share and maximum number of held-out documents; with fewer than the minimum, none.
 _SHARE, _MOST, _LEAST = 0.1, 500, 10
-# The kinds of pairs, and how many texts gave them.
+# The kinds of pairs.
 LINES, PIECES, TWICE = KINDS = ("lines", "pieces", "twice")
 
 
 @dataclass(frozen=True)
 class MadePairs:
-    """What pairs were made from.
+    """Statistics of generated pairs.
 
     Args:
-        texts: by kind, the number of texts.
-        copies: the number of texts that were left out because an equal one came before.
+        texts: number of texts, by kind of pair.
+        copies: number of duplicate texts that were skipped.
     """
 
     texts: Mapping[str, int]
     copies: int
 
     def lines(self) -> Iterator[str]:
-        """For the user: a line per kind."""
+        """Yield one line per kind, for the user."""
         if count := self.texts.get(LINES):
             yield f"made pairs of two lines in a row from {count:,} texts"
         if count := self.texts.get(PIECES):
@@ -56,11 +56,12 @@ class MadePairs:
 
 @dataclass(frozen=True)
 class RecutPieces(EncodedRows):
-    """Rows of two pieces of a text, which each epoch cuts at another place.
+    """Pairs of pieces of a text, which is split at another position in each epoch.
 
     Args:
-        before, after: special tokens before and after the tokens of a text.
-        room: the most tokens of a text.
+        before: number of special tokens before a text.
+        after: number of special tokens after a text.
+        room: maximum tokens of a text.
     """
 
     before: int = 1
@@ -95,21 +96,22 @@ class RecutPieces(EncodedRows):
 
 
 def make_pairs(path: Source, found: Mapping[str, Sequence[str]]) -> tuple[list[Row], MadePairs]:
-    """Rows of two texts from single ones.
+    """Generate pairs from single texts.
 
-    A text of several lines gives pairs of lines in a row; a longer line gives pieces, each with the
-    next; a short one is paired with itself, and dropout makes its two vectors differ (Gao et al.
-    2021, "SimCSE", section 3). Lines and pieces are used once.
+    A text of several lines gives pairs of consecutive lines; a longer line gives pairs of
+    consecutive pieces; a short one is paired with itself, and dropout makes its two vectors differ
+    (Gao et al. 2021, "SimCSE", section 3). Lines and pieces are used once.
 
     Args:
-        path: of the texts: a table, or plain text as ``corpus.documents.read_documents`` reads it.
-        found: the column of texts of a table, by its role.
+        path: the texts: a table, or plain text as read by ``corpus.documents.read_documents``.
+        found: columns of a table by role.
 
     Returns:
-        Rows with the number of their text as ``line`` (for tables that of the row).
+        The rows, whose ``line`` is the number of their text (or of the row in a table), and
+        statistics.
 
     Raises:
-        InputError: there is no text.
+        InputError: there are no texts.
     """
     documents = [(number, lines) for number, lines in _documents(path, found) if lines]
     kind = text_kind(line for _, lines in documents for line in lines)
@@ -129,12 +131,14 @@ def make_pairs(path: Source, found: Mapping[str, Sequence[str]]) -> tuple[list[R
 
 
 def hold_out(rows: Sequence[Row], seed: int) -> tuple[Sequence[Row], Sequence[Row] | None]:
-    """Training rows, and a pair of each of some other texts, to measure with; None if there are too
-    few texts that give two different ones.
+    """Hold out some texts for evaluation, with one pair each.
 
     Args:
-        rows: from ``make_pairs``.
-        seed: of the draw.
+        rows: rows from ``make_pairs``.
+        seed: seed of the random selection.
+
+    Returns:
+        Training rows and dev rows; no dev rows (None) if too few texts give two distinct texts.
     """
     first = {row.line: row for row in reversed(rows) if row.texts[0] != row.texts[1]}
     count = min(_MOST, int(len(first) * _SHARE))
@@ -147,15 +151,15 @@ def hold_out(rows: Sequence[Row], seed: int) -> tuple[Sequence[Row], Sequence[Ro
 
 
 def refuse_ambiguous(path: Source, found: Mapping[str, Sequence[str]], given: ColumnNames) -> None:
-    """Check that a table without a second column of texts has single texts.
+    """Check that a table with one text column really contains single texts.
 
     Args:
         path: the table.
-        found: its columns by their roles.
-        given: what the user named; who names a column of texts has decided.
+        found: its columns by role.
+        given: columns named by the user; naming a text column resolves the ambiguity.
 
     Raises:
-        InputError: other columns may be what belongs to the texts.
+        InputError: another column may contain the second texts.
     """
     names = columns(path)
     text = found["text"][0]
@@ -174,7 +178,7 @@ def refuse_ambiguous(path: Source, found: Mapping[str, Sequence[str]], given: Co
 def _documents(
     path: Source, found: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """The number and the lines of each text."""
+    """Yield the number and the lines of each text."""
     if kind_of(path) == "txt":
         texts: Iterable[tuple[int, list[str]]] = (
             (number, document.pieces)
@@ -188,7 +192,7 @@ def _documents(
 
 
 def _pairs_of(lines: tuple[str, ...], kind: str) -> tuple[str, list[tuple[str, str]]]:
-    """The kind of pairs that a text gives, and the pairs."""
+    """The kind of pairs for a text, and the pairs."""
     if len(lines) > 1:
         return LINES, _in_twos(lines)
     pieces = [piece for line in lines for piece in _pieces(line, kind)]
@@ -198,7 +202,8 @@ def _pairs_of(lines: tuple[str, ...], kind: str) -> tuple[str, list[tuple[str, s
 
 
 def _in_twos(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Each with the next, each once; the last of an odd number is added to the one before."""
+    """Disjoint pairs of consecutive texts; the last of an odd number is appended to the previous
+    one."""
     pairs = list(zip(texts[::2], texts[1::2], strict=False))
     if len(texts) % 2:
         pairs[-1] = (pairs[-1][0], f"{pairs[-1][1]} {texts[-1]}")
@@ -206,11 +211,11 @@ def _in_twos(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _pieces(text: str, kind: str) -> list[str]:
-    """A text in an even number of pieces, or whole if it is short.
+    """Split a text into an even number of pieces; a short text stays whole.
 
-    The lengths are drawn: equal ones would tell which pieces belong together.
+    Lengths are random, because equal lengths would reveal which pieces belong together.
     """
-    # Other scripts are cut at blanks alone.
+    # Other scripts are split at spaces only.
     starts = [start for start, _ in spans_of(text, kind if kind == "chinese" else "ids")]
     if len(starts) < _LONG:
         return [text]

@@ -1,4 +1,4 @@
-"""Sentence embeddings, learnt from texts that belong together or have a similarity score."""
+"""Sentence embeddings learnt from matching texts or from similarity scores."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from ownbert.tasks.row_objectives import RowObjective
 
 SIMILARITY_METRICS = ("spearman", "pearson")
-# Rows of a batch of made pairs, each of which is told apart from all others; and epochs, of which
-# more teach to tell apart what is alike (docs/finetuning.md).
+# Batch size for generated pairs (in-batch negatives), number of texts, and limits on epochs; more
+# epochs learn to separate similar texts (docs/finetuning.md).
 _BATCH, _TEXTS, _EPOCHS = 64, 12_000, (2, 12)
-# Keys of the poolings in all versions of sentence-transformers.
+# Pooling keys of all versions of sentence-transformers.
 _FLAGS = {
     "first": "pooling_mode_cls_token",
     "mean": "pooling_mode_mean_tokens",
@@ -55,21 +55,21 @@ _FLAGS = {
 
 
 class PairSimilarity(NamedTuple):
-    """The cosine of two texts, and their vectors (2, D) of unit length."""
+    """The cosine similarity of two texts, and their unit vectors (2, D)."""
 
     cosine: float
     vectors: np.ndarray
 
 
 class EmbeddingTask(Task):
-    """Vectors whose cosine tells which texts belong together.
+    """Embeddings whose cosine similarity shows which texts match.
 
-    The columns decide the objective. With a score, the cosine is trained to equal the score, scaled
-    to [0, 1] by the lowest and highest of the training rows. Without, the second text is trained to
-    be closer to the first than those of other rows, and than a third one in a column ``negative``.
-    Pairs are made from files of single texts (``made_pairs``).
+    The columns determine the objective. With scores, the cosine is regressed on the score, scaled
+    to [0, 1] by the minimum and maximum of the training rows. Without, the second text is trained
+    to be closer to the first than those of other rows and than the text in a column ``negative``.
+    Files of single texts are turned into pairs (``made_pairs``).
 
-    The folder holds a plain encoder and the files of sentence-transformers; the pooling has no
+    The folder contains a plain encoder and the files of sentence-transformers; the pooling has no
     weights.
     """
 
@@ -88,7 +88,7 @@ class EmbeddingTask(Task):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        # Labels of the folder that training starts from have no meaning here.
+        # Labels of the base model's folder do not apply.
         self.labels = ()
         self.pooling = self.settings.pooling or "mean"
         if self.pooling not in POOLINGS:
@@ -96,12 +96,12 @@ class EmbeddingTask(Task):
                 f"task.pooling is {self.pooling!r}; embed knows {', '.join(POOLINGS)}, which need "
                 "no weights of their own"
             )
-        # Prepended to every text, as the folder of a model that was not trained here says.
+        # Prompt prepended to every text, from the folder of a model trained elsewhere.
         self.prompt = ""
-        # The lowest and highest training score, or None without scores.
+        # Minimum and maximum training score, or None without scores.
         self.scale: tuple[float, float] | None = None
         self.learnt = False
-        # What pairs were made from, by the source of the texts; of the training rows, if they were.
+        # Statistics of generated pairs, by the source of the texts.
         self.made_from: dict[str, MadePairs] = {}
         self.made: MadePairs | None = None
         self.held_out = 0
@@ -126,8 +126,8 @@ class EmbeddingTask(Task):
         ]
 
     def _columns_of(self, path: Source) -> dict[str, tuple[str, ...]]:
-        """The columns of rows to learn from by their roles; of single texts that of the texts, and
-        of plain text none."""
+        """The columns of training rows by role; only the text column for single texts, and none for
+        plain text."""
         if kind_of(path) == "txt":
             return {}
         found = find_columns(path, self.column_specs, self.columns)
@@ -136,7 +136,7 @@ class EmbeddingTask(Task):
         label = found.get("label", ("",))[0]
         scored = label and (self.columns.label is not None or label.lower() not in LABEL_NAMES)
         if scored or "negative" in found:
-            find_columns(path, self.column_specs, self.columns, pair=True)  # says what is missing
+            find_columns(path, self.column_specs, self.columns, pair=True)  # raises
         refuse_ambiguous(path, found, self.columns)
         return {"text": found["text"]}
 
@@ -190,7 +190,7 @@ class EmbeddingTask(Task):
             has, others = ("no score", "has") if self.scale else ("a score", "has none")
             raise InputError(f"{source}: its rows have {has}, and {known} {others}")
 
-    # To the model and back.
+    # Model inputs and outputs.
 
     def head_spec(self, description: Description) -> HeadSpec:
         return HeadSpec(self.head, pooling=self.pooling)
@@ -239,12 +239,11 @@ class EmbeddingTask(Task):
         )
 
     def _label(self, row: Row, numbers: dict[str, int]) -> dict[str, Any]:
-        """The label of the objective: the score in [0, 1], or the numbers of the texts; none unless
-        the task is training."""
+        """The label for the objective: the score in [0, 1], or text ids; empty unless training."""
         if not self.learnt:
             return {}
         if self.scale is None:
-            if row.target is not None:  # dev rows, whose scores are compared with cosines
+            if row.target is not None:  # dev rows: scores are compared with cosines later
                 return {}
             return {"label": np.asarray([numbers.setdefault(t, len(numbers)) for t in row.texts])}
         low, high = self.scale
@@ -287,24 +286,23 @@ class EmbeddingTask(Task):
         return self.score_vectors(rows, vectors[:, 0], vectors[:, 1])
 
     def score_vectors(self, rows: Sequence[Row], first: Any, second: Any) -> Scores:
-        """The metrics of any vectors of the texts of rows: (rows, D) of unit length, dense or
-        sparse."""
+        """The metrics of given text vectors, (rows, D) unit vectors, dense or sparse."""
         if rows[0].target is not None:
             truth = np.asarray([[row.target] for row in rows])
             cosines = np.asarray((first * second).sum(1)).reshape(-1, 1)
             scores = score_regression(truth, cosines, ("score",))
             return Scores({name: scores.values[name] for name in SIMILARITY_METRICS})
-        if self.made_from:  # a text that is paired with itself is always found
+        if self.made_from:  # a text paired with itself is trivial
             kept = [i for i, row in enumerate(rows) if row.texts[0] != row.texts[1]]
             kept = kept or [*range(len(rows))]
             rows, first, second = [rows[i] for i in kept], first[kept], second[kept]
         texts = [(row.texts[0], row.texts[1]) for row in rows]
         return Scores(retrieval_metrics(ranks(texts, first, second)))
 
-    # On disk.
+    # Saving.
 
     def finish(self, model: "Model") -> "Model":
-        """The encoder and its pooler, if any, without a head."""
+        """The encoder with its pooler, if any, without a head."""
         from ownbert.nn.model import Model
 
         pooler = model.pooler is not None
@@ -318,7 +316,7 @@ class EmbeddingTask(Task):
         return load(description, heads=[self.head_spec(description)])
 
     def write(self, folder: Path, model: "Model") -> None:
-        """Write the files of sentence-transformers, by the names that all its versions know."""
+        """Write the files of sentence-transformers, with the names used by all its versions."""
         kinds = (("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize"))
         modules = [
             {
@@ -338,7 +336,7 @@ class EmbeddingTask(Task):
         write_json(folder / "1_Pooling" / "config.json", pooling)
         write_json(folder / "sentence_bert_config.json", limit)
         write_json(folder / "config_sentence_transformers.json", prompts)
-        # Last, because it names the others.
+        # Written last, because it lists the others.
         write_json(folder / "modules.json", modules)
 
     def notes(self) -> list[str]:

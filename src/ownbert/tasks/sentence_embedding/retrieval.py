@@ -1,4 +1,4 @@
-"""Metrics of retrieval by sentence vectors."""
+"""Retrieval metrics of sentence embeddings."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,19 +6,20 @@ from typing import Any
 import numpy as np
 
 RETRIEVAL_METRICS = ("mrr", "recall_at_1", "recall_at_5", "recall_at_10")
-# The most elements of a matrix of cosines.
+# Maximum elements of a cosine matrix.
 _CHUNK = 1 << 24
 
 
 def ranks(texts: Sequence[tuple[str, str]], queries: Any, positives: Any) -> np.ndarray:
-    """The rank of each row's positive among all different positives, by the cosine with the query.
+    """The rank of each row's positive among all distinct positives, by the cosine with the query.
 
-    The query itself and its positives in other rows are not counted. Ties count against the
-    positive, or equal vectors for all texts would get the best rank.
+    The query itself and its positives in other rows are excluded. Ties count against the positive,
+    otherwise constant vectors would get the best rank.
 
     Args:
         texts: query and positive of each row.
-        queries, positives: their vectors (rows, D) of unit length, dense or sparse.
+        queries: unit vectors of the queries (rows, D), dense or sparse.
+        positives: unit vectors of the positives (rows, D).
 
     Returns:
         (rows), from 1.
@@ -27,7 +28,7 @@ def ranks(texts: Sequence[tuple[str, str]], queries: Any, positives: Any) -> np.
     rows = [places.setdefault(positive, len(places)) for _, positive in texts]
     own = np.asarray(rows)
     _, first_rows = np.unique(own, return_index=True)
-    candidates = positives[first_rows]  # (different positives, D)
+    candidates = positives[first_rows]  # (distinct positives, D)
     skipped: dict[str, set[int]] = {}
     for (query, _), place in zip(texts, rows, strict=True):
         skipped.setdefault(query, {places[query]} if query in places else set()).add(place)

@@ -1,9 +1,10 @@
-"""Entities in tags, by the rules of conlleval (Tjong Kim Sang and Buchholz 2000), and metrics.
+"""Entities in tag sequences by the rules of conlleval (Tjong Kim Sang and Buchholz 2000), and
+metrics.
 
 A tag is O, or a letter and a type: B begins an entity, I (M) continues it, E (L) ends it, S (U) is
-a single word; so BIO, IOBES, BILOU and BMES are read alike. A continuation without a beginning
-begins an entity, so that every sequence of tags is valid. The entities are those of seqeval's
-default mode.
+a single word; so BIO, IOBES, BILOU and BMES are all supported. A continuation without a beginning
+begins an entity, so that every tag sequence is valid. The entities are those of seqeval's default
+mode.
 """
 
 import re
@@ -18,7 +19,7 @@ from ownbert.tasks.metrics import Scores, label_scores, score_labels
 _TAG = re.compile(r"([BIESMLU])(?:-(.+))?")
 _SAME = {"M": "I", "L": "E", "U": "S"}
 OUTSIDE = "O"
-# Type, first word, and the word after the last one.
+# Type, index of the first word, and index after the last word.
 Entity = tuple[str, int, int]
 
 
@@ -37,7 +38,7 @@ def _parsed(tag: str) -> tuple[str, str]:
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of a sentence, in order; none overlap."""
+    """The entities of a sentence, in order and without overlap."""
     found: list[Entity] = []
     kind, start = None, 0
     before = OUTSIDE
@@ -52,7 +53,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def orphans(tags: Sequence[str]) -> list[int]:
-    """The words that continue (I) or end (E) an entity that no word before them began."""
+    """Indices of words whose tag continues (I) or ends (E) an entity that was not begun."""
     parsed = [(OUTSIDE, "_"), *map(_parsed, tags)]
     return [
         place
@@ -62,17 +63,18 @@ def orphans(tags: Sequence[str]) -> list[int]:
 
 
 def continuation_tag(tag: str) -> str:
-    """The tag that continues an entity that ``tag`` begins; other tags are returned unchanged."""
+    """The tag that continues an entity begun by ``tag``; other tags are returned unchanged."""
     return f"I{tag[1:]}" if _parsed(tag)[0] == "B" else tag
 
 
 def score_entities(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Scores:
     """Precision, recall and F1 of entities, micro-averaged and by type.
 
-    An entity is correct if its type, first and last word are.
+    An entity is correct if its type, first word and last word are correct.
 
     Args:
-        truth, predicted: the tags of each sentence.
+        truth: true tags of each sentence.
+        predicted: predicted tags of each sentence.
     """
     hits, gold, found = Counter[str](), Counter[str](), Counter[str]()
     for true_tags, tags in zip(truth, predicted, strict=True):
@@ -98,7 +100,7 @@ def score_entities(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[
 def score_tags(
     truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], labels: Sequence[str]
 ) -> Scores:
-    """Metrics of tags that are not of entities; micro-averaged, all of them are the accuracy."""
+    """Metrics of tags other than entity tags; the micro-averages equal the accuracy."""
     indices = {label: i for i, label in enumerate(labels)}
     true_tags, tags = (
         [indices[tag] for tags in each for tag in tags] for each in (truth, predicted)

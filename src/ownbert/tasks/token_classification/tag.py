@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ownbert.nn.model import Model
     from ownbert.tasks.token_classification.tag_objectives import TaggingObjective
 
-_SHOWN = 20  # the most types of entities, or tags, in the distribution of a file
+_SHOWN = 20  # maximum entity types or tags shown for a file
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class TaggedSentence:
     """A sentence with its predicted tags.
 
     Args:
-        tags: one per word.
-        probabilities: (words) of these tags.
+        tags: one tag per word.
+        probabilities: (words) probabilities of these tags.
     """
 
     tags: tuple[str, ...]
@@ -59,10 +59,10 @@ class TaggedSentence:
 
 
 class TaggingTask(Task):
-    """Softmax over the tags at the first piece of each word, or a CRF over these.
+    """Softmax over the tags at the first token of each word, optionally with a CRF.
 
-    A sentence that is too long is split into windows that share words, and each word is tagged in
-    the window where it is farthest from an edge. So no sentence is truncated.
+    A sentence that is too long is split into overlapping windows, and each word is tagged in the
+    window where it is farthest from an edge. So sentences are never truncated.
     """
 
     name = "tag"
@@ -80,7 +80,7 @@ class TaggingTask(Task):
     metrics = ("f1", "precision", "recall", "token_accuracy")
     gives_probabilities = True
     output_options = frozenset({"threshold"})
-    text_keys = ()  # the text of ``output_row`` may be that of the words
+    text_keys = ()  # ``output_row`` may join the words to a text
     uses = frozenset(
         {"stride", "label_smoothing", "crf", "tag_all", "rdrop", "mask_rate", "feature_size"}
     )
@@ -128,7 +128,7 @@ class TaggingTask(Task):
                     where = f"{row.place(source)}, word {number}"
                     raise unknown_label(tag, self.labels, where, known, kind="tag")
 
-    # To the model and back.
+    # Model inputs and outputs.
 
     def head_spec(self, description: Description) -> HeadSpec:
         return replace(super().head_spec(description), crf=self.settings.crf)
@@ -159,7 +159,7 @@ class TaggingTask(Task):
                 )
                 for window in windows
             )
-            # In training each window is an example; in use those of a sentence are one.
+            # Each window is a training example; for inference a sentence's windows are one example.
             if training:
                 examples += [join_windows([one]) for one in made]
             else:
@@ -169,7 +169,7 @@ class TaggingTask(Task):
     def _word_table(
         self, row: Row, window: WordWindow, sizes: Sequence[int], special: tuple[int, int]
     ) -> np.ndarray | None:
-        """The words of a window with their features, None for a model without features."""
+        """The words of a window with their features; None for a model without features."""
         if not self.features:
             return None
         own = slice(window.start, window.stop)
@@ -189,7 +189,7 @@ class TaggingTask(Task):
     def raw(
         self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
     ) -> list[np.ndarray]:
-        """Probabilities (words, C) of each sentence; of a CRF the marginals."""
+        """Tag probabilities (words, C) of each sentence; for a CRF the marginals."""
         words = [e.tags >= 0 for e in examples if e.tags is not None]
         counts = [int(own.sum()) for own in words]
         emissions = logits[np.concatenate(words)]
@@ -210,8 +210,8 @@ class TaggingTask(Task):
         """The sentence with its tags and entities.
 
         Returns:
-            text, words, tags, and entities with their characters in the text; the score of an
-            entity is the mean probability of its tags.
+            text, words, tags, and entities with their character spans; the score of an entity is
+            the mean probability of its tags.
         """
         text, _ = text_of(row)
         output: dict[str, Any] = {
@@ -234,8 +234,8 @@ class TaggingTask(Task):
         return output
 
     def answer(self, decided: TaggedSentence, row: Row, top_k: int | None = DEFAULT) -> Any:
-        """Entities as pipelines of Transformers have them with aggregation_strategy "first"; words
-        with their tags, as without aggregation, where tags are not of entities."""
+        """Entities in the format of Transformers pipelines with aggregation_strategy "first"; for
+        other tags, words with their tags, as without aggregation."""
         if are_entity_tags(self.labels):
             text, _ = text_of(row)
             return [
@@ -259,7 +259,7 @@ class TaggingTask(Task):
             return score_entities(truth, predicted)
         return score_tags(truth, predicted, self.labels)
 
-    # For people.
+    # For the user.
 
     def warnings(self) -> list[str]:
         return self.orphan_warnings
@@ -282,8 +282,8 @@ class TaggingTask(Task):
 
 
 def tagged_words(decided: TaggedSentence, row: Row) -> list[dict[str, Any]]:
-    """Every word with its tag, its number and its characters in the text, as pipelines of
-    Transformers have them without aggregation."""
+    """Every word with its tag, index and character span, in the format of Transformers pipelines
+    without aggregation."""
     _, starts = text_of(row)
     words = zip(decided.tags, decided.probabilities.tolist(), row.texts, starts, strict=True)
     return [
@@ -300,8 +300,8 @@ def tagged_words(decided: TaggedSentence, row: Row) -> list[dict[str, Any]]:
 
 
 def _spans(decided: TaggedSentence, row: Row) -> Iterator[tuple[str, float, int, int]]:
-    """The entities of a sentence: type, the mean probability of their tags, and their characters
-    in its text, end exclusive."""
+    """Yield the entities of a sentence: type, mean probability of their tags, and character span,
+    end exclusive."""
     _, starts = text_of(row)
     for kind, first, after in entities(decided.tags):
         end = starts[after - 1] + len(row.texts[after - 1])

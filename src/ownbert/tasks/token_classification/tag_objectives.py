@@ -1,6 +1,6 @@
-"""Objectives of tagging: one tag per word, or the tags of a sentence together.
+"""Objectives of tagging: independent tags, or a CRF over the tags of a sentence.
 
-A word is represented by its first token, the only one with a tag in use; C is the number of tags.
+A word is represented by its first token, the only one with a tag; C is the number of tags.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from ownbert.tasks.token_classification.word_windows import NO_TAG
 
 
 def word_counts(batch: Batch) -> list[int]:
-    """The number of tagged tokens of each sentence of a batch."""
+    """The number of tagged tokens of each sentence in a batch."""
     assert batch.tags is not None
     groups = (1,) * batch.sequences if batch.groups is None else batch.groups
     rows = np.repeat(np.arange(len(groups)), groups)
@@ -59,10 +59,10 @@ class TaggingObjective(RowObjective):
 
 @dataclass(frozen=True)
 class CrfObjective(TaggingObjective):
-    """Negative log likelihood of the tags of a sentence under a linear-chain CRF.
+    """Negative log-likelihood of the tags of a sentence under a linear-chain CRF.
 
-    The logits are the emission scores. It is counted per word, to be comparable with cross entropy;
-    the count of correct tags is by the logits alone.
+    The logits are the emission scores. The loss is counted per word, to be comparable with cross
+    entropy; correct tags are counted by the logits alone.
 
     Source: Lafferty, McCallum, Pereira 2001, section 3.
     """
@@ -84,16 +84,16 @@ class CrfObjective(TaggingObjective):
 
 
 def _right(logits: Tensor, tags: Tensor) -> Tensor:
-    # NO_TAG is no class, so tokens without a tag are not counted.
+    # NO_TAG is not a class, so tokens without a tag are not counted.
     return (logits.detach().argmax(-1) == tags).sum()
 
 
 def pad_sentences(values: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
-    """Pad words to sentences; sentences without words are left out.
+    """Pad words to sentences; sentences without words are skipped.
 
     Args:
         values: (words, ...).
-        counts: words of each sentence.
+        counts: number of words of each sentence.
 
     Returns:
         (sentences, longest, ...), and the mask of words (sentences, longest).
@@ -105,7 +105,7 @@ def pad_sentences(values: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
 
 
 def word_marginals(logits: Tensor, batch: Batch, crf: Any) -> Tensor:
-    """(T, C) -> (words, C): the log probability of each tag of a word given the whole sentence."""
+    """(T, C) -> (words, C): the log-probability of each tag of a word given the whole sentence."""
     assert batch.tags is not None
     emissions = logits.float()[batch.tags >= 0]
     if not len(emissions):
@@ -116,12 +116,12 @@ def word_marginals(logits: Tensor, batch: Batch, crf: Any) -> Tensor:
 
 @torch.inference_mode()
 def marginals(emissions: np.ndarray, counts: list[int], crf: Any) -> np.ndarray:
-    """(words, C) -> (words, C): the probability of each tag of a word given its whole sentence.
+    """(words, C) -> (words, C): the probability of each tag of a word given the whole sentence.
 
     Args:
-        emissions: scores of the words of all sentences.
-        counts: words of each sentence.
-        crf: its transitions are used; they may be arrays.
+        emissions: emission scores of the words of all sentences.
+        counts: number of words of each sentence.
+        crf: CRF, whose transitions may be arrays.
     """
     if not len(emissions):
         return emissions
@@ -132,13 +132,13 @@ def marginals(emissions: np.ndarray, counts: list[int], crf: Any) -> np.ndarray:
 
 
 def log_marginals(crf: Any, emissions: Tensor, mask: Tensor) -> Tensor:
-    """Marginal log probabilities by the forward-backward algorithm in log space.
+    """Marginal log-probabilities by the forward-backward algorithm in log space.
 
-    Taking the best tag of each word by these minimises the expected number of wrong words; the tags
-    need not be the single best path.
+    Choosing the best tag of each word by these minimises the expected number of wrong words; the
+    tags need not be the single best path.
 
     Args:
-        crf: its transitions are used.
+        crf: CRF with transitions.
         emissions: (sentences, longest, C).
         mask: (sentences, longest).
 

@@ -1,14 +1,14 @@
-"""Sentences of words, with or without tags, from files of several formats.
+"""Reads sentences of words, with or without tags, from files of several formats.
 
 Tables are .jsonl, .ndjson, .json, .parquet, .csv, and a .tsv whose header names columns of words
-and tags (``WORD_NAMES``, ``TAG_NAMES``) or the column that the user named. Other files are CoNLL
+and tags (``WORD_NAMES``, ``TAG_NAMES``) or the column named by the user. Other files are CoNLL
 columns (``data.readers.conll``); for prediction, a file without one of the extensions ``CONLL``
 (such as .txt) is plain text, one sentence per line. All may be compressed (.gz).
 
-The words in a table are a list, or a text that is split at blanks. For prediction, a text is split
-at blanks and around every Chinese character (by BERT's ranges), but in a column named tokens or
-words at blanks alone. The text of a row of words is the words joined: without blanks if all are
-single characters and one of them is Chinese, else by blanks.
+The words in a table are a list, or a text that is split at spaces. For prediction, a text is split
+at spaces and around every Chinese character (in BERT's ranges), but in a column named tokens or
+words only at spaces. The text of a row of words is the words joined: without spaces if all are
+single characters and one of them is Chinese, else with spaces.
 """
 
 import re
@@ -51,7 +51,7 @@ from ownbert.tasks.rows import Row
 CONLL = frozenset(
     (".conll", ".conllu", ".bio", ".iob", ".iob2", ".bioes", ".iobes", ".bilou", ".ner", ".tsv")
 )
-# The ideographs that google-research/bert sets apart (tokenization.py, _is_chinese_char).
+# Code points of _is_chinese_char in google-research/bert (tokenization.py).
 _CHINESE = (
     "\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b73f"
     "\U0002b740-\U0002b81f\U0002b820-\U0002ceaf\U0002f800-\U0002fa1f"
@@ -66,8 +66,8 @@ class PlainTextRow(Row):
     """A row whose words were split from ``text``.
 
     Args:
-        text: the original.
-        starts: the offset of each word in it.
+        text: original text.
+        starts: character offset of each word.
     """
 
     text: str = ""
@@ -88,25 +88,25 @@ def text_of(row: Row) -> tuple[str, Sequence[int]]:
 
 
 def split_text(line: int, text: str, *, chinese: bool = True) -> PlainTextRow:
-    """A row of plain text.
+    """Split a plain text into words.
 
     Args:
-        line: in the file.
-        text: to split.
+        line: line in the file.
+        text: text to split.
         chinese: whether every Chinese character is a word.
     """
     pattern = _WORD if chinese else _BLANKS
-    known: dict[str, str] = {}  # each word is kept once: a text may have millions
+    known: dict[str, str] = {}  # share equal words: a text may have millions
     words = tuple(known.setdefault(m[0], m[0]) for m in pattern.finditer(text))
     starts = array("I", (m.start() for m in pattern.finditer(text)))
     return PlainTextRow(line, words, None, text, starts)
 
 
 def read_sentences(path: Source, given: ColumnNames) -> list[Row]:
-    """Rows with a tag for each word, at least one.
+    """Read rows with a tag for each word, at least one row.
 
     Raises:
-        InputError: a row cannot be read; with file and line.
+        InputError: a row cannot be read; the message has file and line.
     """
     if isinstance(path, MemoryTable) or _is_table(path, given):
         rows = list(_tagged(path, given))
@@ -125,7 +125,7 @@ def read_sentences(path: Source, given: ColumnNames) -> list[Row]:
 
 
 def stream_sentences(path: Source, given: ColumnNames) -> Iterator[Row]:
-    """Rows to predict, without tags, including empty rows of tables and plain text."""
+    """Yield rows to predict, without tags, including empty rows of tables and plain text."""
     if isinstance(path, MemoryTable) or _is_table(path, given):
         rows = _untagged(path, given)
     elif _ending(path) in CONLL:
@@ -150,9 +150,9 @@ def _is_table(path: PathLike, given: ColumnNames) -> bool:
 
 
 def _columns(path: Source, given: ColumnNames, *, labelled: bool) -> list[str]:
-    """The columns of a table that hold words, if ``labelled`` tags, and word features."""
+    """The columns of a table with words, tags (if ``labelled``), and word features."""
     names = columns(path)
-    # Numbers of columns are for CoNLL files; tables ignore them.
+    # Column numbers are for CoNLL files and ignored for tables.
     text, label = (
         None if name not in names and (name or "").isdecimal() else name
         for name in (given.text, given.label)
@@ -188,7 +188,7 @@ def _untagged(path: Source, given: ColumnNames) -> Iterator[Row]:
         if isinstance(value, list) or is_written_list(value):
             row = Row(line, split_cell(value, column, where))
         else:
-            # Features are of the words that blanks separate.
+            # Features belong to space-separated words.
             text, chinese = as_text(value, column, where), column.lower() not in WORD_NAMES
             row = split_text(line, text, chinese=chinese and not names)
         features = read_features(cells[: len(names)], names, len(row.texts), where)

@@ -1,4 +1,4 @@
-"""Words as pieces, and sentences as windows of words."""
+"""Splits words into tokens, and sentences into windows of words."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,18 +10,18 @@ import numpy as np
 from ownbert.batches.example import Example
 from ownbert.tasks.text_input import TextInputBuilder
 
-# The tag of tokens without one.
+# Tag of tokens without a tag.
 NO_TAG = -1
 
 
 @dataclass(frozen=True, slots=True)
 class WordWindow:
-    """Words of a sentence, and which of them the window tags.
+    """A window of words, and the words that are tagged in it.
 
     Args:
-        start, stop: the words (stop exclusive).
-        first, last: those that are tagged (last exclusive), because they have more context here
-            than in the neighbours.
+        start, stop: range of words, ``stop`` exclusive.
+        first, last: range of tagged words, ``last`` exclusive; these have more context here than
+            in the neighbouring windows.
     """
 
     start: int
@@ -31,28 +31,28 @@ class WordWindow:
 
 
 def encode_words(words: Iterable[str], builder: TextInputBuilder) -> dict[str, list[int]]:
-    """The ids of each distinct word on its own: at least one, and no more than fit in a window.
+    """The ids of each distinct word: at least one, and at most as many as fit in a window.
 
-    As with ``is_split_into_words`` in Transformers, and ``add_prefix_space`` for byte-level BPE.
+    Same as ``is_split_into_words`` in Transformers, and ``add_prefix_space`` for byte-level BPE.
     """
     tokenizer, room = builder.tokenizer, builder.room
     distinct = list(dict.fromkeys(words))
-    # Byte-level BPE marks the start of a word by the blank before it.
+    # Byte-level BPE marks the start of a word by the space before it.
     blank = " " if tokenizer.kind == "bpe" else ""
     encoded = builder.ids([blank + word for word in distinct])
-    # A word of control characters has no ids.
+    # A word of control characters has no tokens.
     return {w: ids[:room] or [tokenizer.unk_id] for w, ids in zip(distinct, encoded, strict=True)}
 
 
 def split_into_windows(sizes: Sequence[int], room: int, stride: int) -> list[WordWindow]:
-    """The windows of a sentence, each of as many words as fit in ``room`` pieces.
+    """Split a sentence into windows with as many words as fit in ``room`` tokens.
 
-    Windows that would tag no word are left out; a sentence without words has one empty window.
+    Windows that would tag no word are dropped; a sentence without words has one empty window.
 
     Args:
-        sizes: the number of pieces of each word.
-        room: the most pieces of a window.
-        stride: words that neighbours share, or half of the earlier window if that is less.
+        sizes: number of tokens of each word.
+        room: maximum tokens of a window.
+        stride: number of words shared by neighbouring windows, at most half of the earlier one.
     """
     spans = list(_spans(sizes, room, stride))
     far = len(sizes)
@@ -60,7 +60,7 @@ def split_into_windows(sizes: Sequence[int], room: int, stride: int) -> list[Wor
     chosen = np.zeros(far, dtype=np.int32)
     for number, (start, stop) in enumerate(spans):
         here = np.arange(start, stop)
-        # The ends of the sentence are not edges: no context is missing there.
+        # The ends of the sentence are not edges, because no context is missing there.
         left = here - start if start else np.full(stop - start, far)
         right = stop - 1 - here if stop < far else np.full(stop - start, far)
         distance = np.minimum(left, right)
@@ -101,13 +101,13 @@ def window_example(
     """A window as an example with a tag for each token.
 
     Args:
-        window: the words to read and to tag.
-        pieces: the ids of each word of the sentence.
-        tags: the class of each word, given to its first piece; None gives these pieces class 0, to
-            mark them.
+        window: words of the window and those to tag.
+        pieces: ids of each word of the sentence.
+        tags: class of each word, assigned to its first token; None assigns class 0 to these tokens
+            as a mark.
         builder: adds the special tokens.
-        continuation: for each class, that of the other pieces of a word; None: they have no tag.
-        words: as of an ``Example``.
+        continuation: for each class, the class of a word's other tokens; None: they have no tag.
+        words: see ``Example``.
     """
     ids: list[int] = []
     token_tags = [NO_TAG] * builder.format.before
@@ -125,12 +125,11 @@ def window_example(
 
 
 def join_windows(examples: Iterable[Example], *, marks: bool = False) -> Example:
-    """Windows of a sentence as one example. Of a text of megabytes the tokens are in memory once if
-    the windows are made one by one.
+    """Combine the windows of a sentence into one example.
 
     Args:
-        examples: the windows.
-        marks: the tags only mark words, and the arrays may be small ones.
+        examples: windows; passing an iterator avoids holding a long text in memory twice.
+        marks: whether tags only mark words, so that arrays may be small.
     """
     small = {"token_ids": np.int32, "type_ids": np.int8, "tags": np.int8}
     kinds = small if marks else dict.fromkeys(small, np.int64)
