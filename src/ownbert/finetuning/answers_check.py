@@ -1,4 +1,4 @@
-"""Whether a fine-tuned model answers in bfloat16 what it answers in float32."""
+"""Checks whether a fine-tuned model's bfloat16 predictions agree with its float32 predictions."""
 
 from collections.abc import Sequence
 
@@ -15,9 +15,9 @@ from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
 from ownbert.train.watch.metric_names import shown_name
 
-# Rows to compare, of which a metric says something, and at most.
+# Minimum rows for a meaningful metric, and maximum rows to compare.
 _LEAST_ROWS, MOST_ROWS = 50, 1000
-# Answers agree if so many are the same and the metric differs by no more.
+# Required share of equal predictions, and maximum difference of the metric.
 _SAME, _METRIC = 0.99, 0.003
 
 
@@ -29,17 +29,18 @@ def check_answers(
     raws: Sequence[np.ndarray],
     metric: str,
 ) -> PrecisionCheck | None:
-    """Compare a model's answers as ``predict`` computes them in bfloat16 with those in float32.
+    """Compare a model's predictions in bfloat16, as computed by ``predict``, with those in float32.
 
     Args:
-        model: with the head of the task, on a CPU.
-        task: with its thresholds.
-        rows: labelled ones that were not learnt.
-        data: the same, encoded.
-        raws: their scores in float32.
-        metric: of the task.
+        model: model with the head of the task, on a CPU.
+        task: task with its thresholds.
+        rows: labelled rows that were not trained on.
+        data: the same rows, encoded.
+        raws: their float32 outputs.
+        metric: metric of the task.
 
     Returns:
+        The result, or None if there are too few rows.
         None if there are too few rows.
     """
     if len(rows) < _LEAST_ROWS:

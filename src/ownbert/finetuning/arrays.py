@@ -1,4 +1,4 @@
-"""Texts and targets in memory as rows of a task."""
+"""Converts texts and targets in memory to rows of a task."""
 
 import math
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from ownbert.tables.memory import is_table, table_of
 from ownbert.tables.tables import as_text
 from ownbert.tasks.rows import Row, label_text
 
-# Usual names of columns of answers.
+# Usual names of target columns.
 _ANSWERS = frozenset(LABEL_NAMES) - frozenset(TEXT_NAMES)
 
 
 def texts_of(X: Any, least: int = 1) -> list[tuple[str, ...]]:
-    """The text or the two texts of each row of X.
+    """The text or pair of texts of each row of X.
 
     Raises:
-        InputError: X is anything else, or has fewer than ``least`` rows.
+        InputError: X has another form, or fewer than ``least`` rows.
     """
     if isinstance(X, str):
         raise InputError("X is a single text; a list of texts is needed")
@@ -31,7 +31,7 @@ def texts_of(X: Any, least: int = 1) -> list[tuple[str, ...]]:
                 f"X has a column {answers[0]!r}, which is named like answers; give X the columns "
                 "of the texts alone"
             )
-        if not hasattr(X, "to_numpy"):  # a data set
+        if not hasattr(X, "to_numpy"):  # a datasets.Dataset
             X = [row for _, row in table.read(table.names)]
     X = X.to_numpy() if hasattr(X, "to_numpy") else X
     if isinstance(X, np.ndarray) and X.ndim == 2:
@@ -52,7 +52,7 @@ def texts_of(X: Any, least: int = 1) -> list[tuple[str, ...]]:
 
 
 def _text(value: Any, where: str) -> str:
-    """A text, or words joined by blanks."""
+    """A text, or a list of words joined by spaces."""
     words = value if isinstance(value, list | np.ndarray) else [value]
     for word in words:
         if not isinstance(word, str):
@@ -61,14 +61,14 @@ def _text(value: Any, where: str) -> str:
 
 
 def labels_of(y: Any) -> Any:
-    """y, where it is one label for each text, with the type that they have.
+    """Check that y has one label per text, and return it with its type.
 
     Raises:
-        InputError: there are none, or several for each text.
+        InputError: labels are missing, or there are several per text.
     """
     if y is None:
         raise InputError("y is None; a label for every text is needed")
-    # scikit-learn would make floats of the integers of pandas that may be missing.
+    # scikit-learn would convert pandas' nullable integers to floats.
     kind = getattr(getattr(y, "dtype", None), "numpy_dtype", None)
     if kind is not None and not y.isna().any():
         y = y.to_numpy(dtype=kind)
@@ -85,7 +85,7 @@ def labels_of(y: Any) -> Any:
 
 
 def _of_one_hot(y: Any) -> np.ndarray | None:
-    """The class of each text, from rows of 0 and 1 with a single 1; None if y is something else."""
+    """The class of each text, from rows of 0 and 1 with a single 1; None for other forms of y."""
     if hasattr(y, "columns") or not hasattr(y, "__len__") or not len(y):
         return None
     try:
@@ -101,7 +101,7 @@ def name_of(label: Any, where: str) -> str:
     """A label as text.
 
     Raises:
-        InputError: it is missing.
+        InputError: the label is missing.
     """
     plain = label.item() if isinstance(label, np.generic) else label
     if plain is None or (isinstance(plain, float) and math.isnan(plain)):
@@ -112,10 +112,10 @@ def name_of(label: Any, where: str) -> str:
 def rows_of(
     texts: Sequence[tuple[str, ...]], targets: Sequence[Any], weights: Any = None
 ) -> list[Row]:
-    """Texts with their targets and, if given, the weights of their losses.
+    """Make rows of texts with targets and, optionally, weights of their losses.
 
     Raises:
-        InputError: their numbers differ, or weights are not usable.
+        InputError: the lengths differ, or weights are invalid.
     """
     if len(texts) != len(targets):
         raise InputError(f"X has {len(texts)} texts and y has {len(targets)} answers")
@@ -125,7 +125,7 @@ def rows_of(
 
 
 def _weights(given: Any, count: int) -> np.ndarray:
-    """(N) weights, 1 on average."""
+    """(N) weights, normalised to 1 on average."""
     try:
         weights = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):
@@ -142,10 +142,10 @@ def _weights(given: Any, count: int) -> np.ndarray:
 
 
 def numbers_of(y: Any) -> np.ndarray:
-    """y as an array (texts) or (texts, numbers).
+    """y as an array (texts) or (texts, columns).
 
     Raises:
-        InputError: a number is not finite, or a column has fewer than two different ones.
+        InputError: a value is not finite, or a column is constant.
     """
     if y is None:
         raise InputError("y is None; a number for every text is needed")

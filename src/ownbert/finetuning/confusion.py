@@ -1,4 +1,4 @@
-"""Confusion matrices: as a plot, and the most frequent confusions in words."""
+"""Confusion matrices as plots, and the most frequent confusions in words."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +13,11 @@ from ownbert.run.file_names import CONFUSION as CONFUSION
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import shortened
 
-# The most labels for which cells have numbers, and for which all labels have names.
+# Maximum number of labels for showing counts in cells, and for naming all labels.
 _NUMBERS, _NAMES = 15, 40
-# The most labels with names if not all have one.
+# Maximum number of named labels if not all are named.
 _NAMED = 24
-_LONGEST = 28  # the most characters of a name
+_LONGEST = 28  # maximum characters of a name
 _DPI = 120
 
 
@@ -25,11 +25,11 @@ def most_confused(scores: Scores, most: int = 3) -> list[str]:
     """The most frequent confusions in words ("film taken for album: 12").
 
     Args:
-        scores: of predictions.
-        most: how many confusions.
+        scores: metrics with a confusion matrix.
+        most: maximum number of confusions.
 
     Returns:
-        One line each; none without a confusion matrix.
+        One line each; empty without a confusion matrix.
     """
     if scores.confusion is None:
         return []
@@ -42,19 +42,19 @@ def most_confused(scores: Scores, most: int = 3) -> list[str]:
 
 
 def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FONTS) -> str | None:
-    """Plot the confusion matrix as a PNG file; colours are shares of the rows, the true labels.
+    """Plot the confusion matrix as a PNG file; colours are shares of the rows (true labels).
 
-    Numbers in the cells are counts. With many labels only the most confused ones are named. Any
-    earlier plot is removed, also if ``scores`` has no confusion matrix.
+    Cells show counts. With many labels only the most confused ones are named. An earlier plot is
+    removed, even if ``scores`` has no confusion matrix.
 
     Args:
-        path: of the PNG.
-        scores: of predictions.
-        fonts: names of fonts to use for characters that matplotlib's own lacks.
+        path: PNG file to write.
+        scores: metrics with a confusion matrix.
+        fonts: names of fonts for characters that matplotlib's default font lacks.
 
     Returns:
-        A warning, if any: without matplotlib nothing is drawn; if no font has the characters of the
-        labels, their numbers in config.json's id2label are shown.
+        A warning or None. Without matplotlib nothing is drawn; if no font has the characters of
+        the labels, their indices (id2label in config.json) are shown.
     """
     if (confusion := scores.confusion) is None:
         path.unlink(missing_ok=True)
@@ -78,7 +78,8 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FON
     named: Sequence[int] = range(count)
     if count > _NAMES:
         named = _worst(confusion, apart=font / 72 * count / side)
-    # The matrix fills the figure; names and colour bar are outside, and the saved box has all.
+    # The matrix fills the figure; names and colour bar are outside, and the saved box includes
+    # them.
     figure = Figure(figsize=(side, side), dpi=_DPI)
     axis = figure.add_axes((0, 0, 1, 1))
     image = _cells(axis, confusion)
@@ -87,7 +88,7 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FON
     if len(named) < count:
         words = f"the {len(named)} most confused of {count} labels are named"
         axis.set_title(words, fontsize=9, loc="left")
-    # What bbox_inches="tight" would find, which draws everything once more before.
+    # Same as bbox_inches="tight", without drawing everything twice.
     box = figure.get_tightbbox().padded(0.1)
     with atomic_path(path) as temporary:
         figure.savefig(
@@ -97,7 +98,7 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FON
 
 
 def _worst(confusion: np.ndarray, apart: float) -> list[int]:
-    """The most confused labels whose names do not overlap, at least ``apart`` labels apart."""
+    """The most confused labels, at least ``apart`` apart so that their names do not overlap."""
     wrong = confusion.sum(0) + confusion.sum(1) - 2 * np.diag(confusion)
     named: list[int] = []
     for label in np.argsort(-wrong, kind="stable").tolist():
@@ -110,7 +111,7 @@ def _cells(axis: Any, confusion: np.ndarray) -> Any:
     from matplotlib.colors import PowerNorm
 
     shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
-    # The square root separates rare confusions from none.
+    # The square root makes rare confusions visible.
     image = axis.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
     if len(confusion) <= _NUMBERS:
         for (i, j), count in np.ndenumerate(confusion):
@@ -125,7 +126,7 @@ def _names(
     axis: Any, named: Sequence[int], labels: Sequence[str], font: float, family: list[str]
 ) -> None:
     names = [_shown(labels[i]) for i in named]
-    # Dollar signs in names are not mathematics.
+    # Dollar signs in names do not start math mode.
     style = {"fontsize": font, "fontfamily": family, "parse_math": False}
     axis.set_xticks(named, names, rotation=90, **style)
     axis.set_yticks(named, names, **style)
@@ -141,7 +142,7 @@ def _bar(figure: Any, image: Any, axis: Any) -> None:
 
 
 def fitting_fonts(labels: Sequence[str], fonts: Sequence[str] = CJK_FONTS) -> list[str] | None:
-    """Fonts that together have all characters of the labels; None if there are none."""
+    """Fonts that together cover all characters of the labels; None if there are none."""
     family, missing = fonts_for(map(_shown, labels), fonts)
     return None if missing else family
 

@@ -1,4 +1,4 @@
-"""Several trainings whose answers are averaged: one per fold of the rows, or one per seed."""
+"""Ensembles of averaged models: one per fold of the rows, or one per seed."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -35,15 +35,16 @@ _FILE = record({"identity": object_}, required=("identity",))
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Models that were trained with the same settings, and predict by the mean of their scores.
+    """Models trained with the same settings, whose outputs are averaged.
 
     Args:
-        folder: predicts by this mean.
-        members: the folders of the models.
-        metrics: of folds, those on all training rows, each predicted by the member that was not
-            trained on it; of seeds, those of the averaged predictions for dev rows.
-        mean, spread: mean and standard deviation of the members' own metrics.
-        dev: of folds, the metrics of the averaged predictions for dev rows, if any.
+        folder: folder of the ensemble.
+        members: folders of the models.
+        metrics: for folds, out-of-fold metrics on all training rows; for seeds, metrics of the
+            averaged predictions for dev rows.
+        mean: mean of the members' own metrics.
+        spread: standard deviation of the members' own metrics.
+        dev: for folds, metrics of the averaged predictions for dev rows, if any.
     """
 
     folder: Path
@@ -56,8 +57,12 @@ class Ensemble:
 
 @dataclass(frozen=True)
 class _Member:
-    """rows: to train on and to evaluate on. held_out: the indices of the latter among all training
-    rows; None: they are the dev rows."""
+    """A training of the ensemble.
+
+    Args:
+        rows: rows to train on and rows to evaluate on.
+        held_out: indices of the evaluation rows among all training rows; None: the dev rows.
+    """
 
     name: str
     recipe: FinetuneRecipe
@@ -66,18 +71,18 @@ class _Member:
 
 
 def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> Ensemble:
-    """Train the members that are not finished, in folders of their own, and evaluate them all.
+    """Train the unfinished members in separate folders, and evaluate all members.
 
-    Writes the recipe, a model card and ``ensemble.json``, which makes ``predict`` and ``evaluate``
-    average.
+    Writes the recipe, a model card and ``ensemble.json``, which ``predict`` and ``evaluate`` need
+    for averaging.
 
     Args:
-        run: with its rows.
-        folder: of the ensemble.
-        quiet: show nothing.
+        run: run with its rows.
+        folder: folder of the ensemble.
+        quiet: print nothing.
 
     Raises:
-        InputError: the rows cannot be split into so many folds.
+        InputError: the rows cannot be split into this many folds.
     """
     output = folder.path
     members = _fold_members(run) if run.given.run.folds else _seed_members(run)
@@ -105,7 +110,7 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
     ensemble = results.ensemble()
     metrics = {"measures": ensemble.metrics, "mean": ensemble.mean}
     metrics |= {"spread": ensemble.spread, "dev": ensemble.dev}
-    # With members only now, so that an incomplete ensemble cannot be used.
+    # Members are listed only now, so that an incomplete ensemble cannot be used.
     write_json(output / ENSEMBLE, {**header, "members": summaries, **metrics})
     warning = write_card(
         output,
@@ -126,7 +131,7 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
 
 
 def _baseline(run: FinetuningRun) -> str:
-    """How well a linear model does on the dev rows; empty for folds, which have other rows each."""
+    """The linear baseline on the dev rows as text; empty for folds, whose rows differ."""
     found = None if run.given.run.folds else run.baseline()
     return found.sentence if isinstance(found, LinearBaseline) else ""
 
@@ -139,13 +144,13 @@ def _train(run: FinetuningRun, member: _Member, folder: FinetuneFolder, *, quiet
 
 
 def _recipe(run: FinetuningRun, **changes: Any) -> FinetuneRecipe:
-    """The recipe of a member, with the settings that reading the files has completed."""
+    """The recipe of a member, with the settings completed by reading the files."""
     alone = replace(run.given.run, folds=None, seeds=None)
     return replace(run.given, task=run.task.settings, run=alone, **changes)
 
 
 def _seed_members(run: FinetuningRun) -> list[_Member]:
-    # The same rows for all seeds, even if labels_per_class has drawn them.
+    # The same rows for all seeds, even if they were sampled by labels_per_class.
     rows, first = (run.splits.train_rows, run.splits.dev_rows), run.given.seed
     return [
         _Member(f"seed-{seed}", _recipe(run, seed=seed), rows)
@@ -164,7 +169,7 @@ def _fold_members(run: FinetuningRun) -> list[_Member]:
             f"run.folds is {count}, but rows that share a text stay together, and the "
             f"{len(rows):,} training rows are only {len(set(folds))} such groups"
         )
-    # A member is evaluated on its held-out rows.
+    # Members are evaluated on their held-out rows.
     recipe = _recipe(run, data=replace(run.given.data, dev=None))
     members = []
     for fold in range(count):
@@ -178,16 +183,16 @@ def _fold_members(run: FinetuningRun) -> list[_Member]:
 def fold_of(
     rows: Sequence[Row], count: int, *, seed: int, texts: Sequence[Sequence[Any]] | None = None
 ) -> list[int]:
-    """The fold of each row, from 0.
+    """Assign each row to a fold, numbered from 0.
 
-    Folds have about the same size and, for single labels, the same distribution of labels.
+    Folds have about the same size and, for single labels, the same label distribution.
 
     Args:
-        rows: to divide.
-        count: the number of folds.
-        seed: of the draw.
-        texts: of each row; rows that share one of them are in one fold, or answers could be
-            memorised. By default all that the model reads.
+        rows: rows to split.
+        count: number of folds.
+        seed: seed of the random split.
+        texts: texts of each row; rows that share a text are assigned to the same fold, so that
+            answers cannot be memorised. By default all texts that the model reads.
     """
     groups = _groups([row.texts for row in rows] if texts is None else texts)
     order = np.random.default_rng(seed).permutation(len(groups))
@@ -208,11 +213,11 @@ def fold_of(
 
 
 def _groups(texts: Sequence[Sequence[Any]]) -> list[list[int]]:
-    """Groups of rows that are connected by shared texts, in the order of their first rows."""
+    """Groups of rows that are connected by shared texts, ordered by their first rows."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    # A graph in which each row is connected to the first row with one of its texts.
+    # A graph that connects each row to the first row with one of its texts.
     first: dict[Any, int] = {}
     pairs = [(i, first.setdefault(text, i)) for i, own in enumerate(texts) for text in own]
     rows, firsts = np.asarray(pairs, dtype=np.int64).reshape(-1, 2).T
@@ -225,7 +230,7 @@ def _groups(texts: Sequence[Sequence[Any]]) -> list[list[int]]:
 
 
 class _Results:
-    """The members' predictions for the rows that they are evaluated on. each: their metrics."""
+    """The members' predictions for their evaluation rows; ``each`` contains their metrics."""
 
     def __init__(self, run: FinetuningRun, members: Sequence[_Member], output: Path) -> None:
         self.run, self.members, self.output = run, members, output
@@ -248,7 +253,7 @@ class _Results:
 
     def ensemble(self) -> Ensemble:
         folders = tuple(self.output / member.name for member in self.members)
-        # A fold may lack the rows that a metric is defined on (unanswerable questions).
+        # A metric may be undefined in a fold (without unanswerable questions).
         names = [n for n in self.each[0] if all(n in each for each in self.each)]
         values = {name: [each[name] for each in self.each] for name in names}
         ensemble = Ensemble(

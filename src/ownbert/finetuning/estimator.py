@@ -1,4 +1,4 @@
-"""scikit-learn estimators: ``fit`` and ``predict`` on texts in memory."""
+"""scikit-learn estimators with ``fit`` and ``predict`` on texts in memory."""
 
 import contextlib
 import json
@@ -42,31 +42,31 @@ except ImportError:
     raise InputError("this needs scikit-learn: pip install 'ownbert[eval]'") from None
 
 
-# The __init__ of a dataclass only stores the parameters, as scikit-learn requires.
+# scikit-learn requires that __init__ only stores the parameters, as that of a dataclass does.
 @dataclass(eq=False, repr=False)
 class TextEstimator(BaseEstimator):
-    """A model that is fine-tuned by ``fit`` and then kept in memory.
+    """A model that is fine-tuned by ``fit`` and kept in memory.
 
     X is a list, an array or a Series of texts. A text may also be a list of words, which are joined
-    by blanks. Pairs of texts are tuples of two, or an array (texts, 2).
+    by spaces. Pairs of texts are tuples of two, or an array (texts, 2).
 
-    Predictions are in float32, so that they are the same regardless of the batch.
+    Predictions are in float32, so that they do not depend on the batch.
 
     Args:
-        model: the folder to start from; None: a small network that ``fit`` makes of the texts
+        model: folder to start from; None: a small network that ``fit`` pretrains on the texts
             themselves.
         epochs, learning_rate, batch_size: by default chosen by the number of texts and the size of
             the model.
-        max_length: the most tokens of a text, in ``fit`` and after it; by default the model's
-            positions.
-        pooling, long, precision, device: as the settings of ``ownbert finetune``.
-        dev_share: the share of the texts that is held out, so that the best weights are kept.
-            Without it all epochs are run and the last weights are kept.
-        patience: this many epochs without a better score on the held-out texts end the run.
-        output: a new folder for the model, recipe, log and curves; by default nothing remains on
-            disk.
-        verbose: show the run.
-        random_state: instead of ``seed``, as elsewhere in scikit-learn: a number, or a generator.
+        max_length: maximum tokens of a text, in ``fit`` and for predictions; by default the number
+            of the model's positions.
+        seed: seed of the random generators.
+        pooling, long, precision, device: see the settings of ``ownbert finetune``.
+        dev_share: share of the texts to hold out for choosing the best weights. With 0 all epochs
+            are run and the last weights are kept.
+        patience: number of epochs without a better held-out score after which training stops.
+        output: new folder for model, recipe, log and curves; by default nothing is kept on disk.
+        verbose: whether to show progress.
+        random_state: alternative to ``seed``, as in scikit-learn: a number or a generator.
     """
 
     model: str | Path | None = None
@@ -86,21 +86,21 @@ class TextEstimator(BaseEstimator):
     verbose: bool = False
     random_state: Any = None
 
-    # The task of ``ownbert finetune`` that it is.
+    # The corresponding task of ``ownbert finetune``.
     task_name: ClassVar[str]
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **parameters: Any) -> Any:
-        """An estimator that is fitted already, of a folder that ``finetune`` or ``fit`` made.
+        """Create a fitted estimator from a folder written by ``finetune`` or ``fit``.
 
-        Where the folder has a blend or an ensemble, this is what predicts.
+        If the folder contains a blend or an ensemble, this is used for predictions.
 
         Args:
-            folder: of the model; ``fit`` starts from it.
-            parameters: of the estimator.
+            folder: model folder; ``fit`` starts from it.
+            parameters: parameters of the estimator.
 
         Raises:
-            InputError: the folder was not trained for the task of the estimator.
+            InputError: the folder was trained for another task.
         """
         found = cls(folder, **parameters)
         found._open()
@@ -108,14 +108,14 @@ class TextEstimator(BaseEstimator):
 
     @classmethod
     def load(cls, folder: str | Path, **parameters: Any) -> Any:
-        """As ``from_pretrained``."""
+        """Same as ``from_pretrained``."""
         return cls.from_pretrained(folder, **parameters)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the fitted model as an ordinary Hugging Face folder.
 
-        It is for ``ownbert predict`` and Transformers. Its labels are the classes as text. A blend
-        or an ensemble is copied.
+        It can be used by ``ownbert predict`` and Transformers. Its labels are the classes as text.
+        A blend or an ensemble is copied.
         """
         self._require_fitted()
         if not hasattr(self, "folder_"):
@@ -125,29 +125,29 @@ class TextEstimator(BaseEstimator):
         copy_files(Path(self.folder_), Path(folder), finished_files(Path(self.folder_)))
 
     def save(self, folder: str | Path) -> None:
-        """As ``save_pretrained``."""
+        """Same as ``save_pretrained``."""
         self.save_pretrained(folder)
 
     def _open(self) -> None:
-        """Be fitted with the folder of ``model``."""
+        """Become fitted with the folder of ``model``."""
         assert self.model is not None
         folder = model_folder(self.model)
         several = any((folder / name).exists() for name in (BLEND, ENSEMBLE))
         opened = open_folder(folder, Compute(self.device if several else "cpu", packed=several))
         self._accept(opened.task)
-        if several or not opened.models:  # of an exported file
+        if several or not opened.models:  # an exported file
             self.folder_ = str(folder.resolve())
         self._keep(opened)
 
     def _keep(self, opened: Opened) -> None:
-        """Predict with a folder."""
+        """Use a folder for predictions."""
         self._opened, self.task_, self.tokenizer_ = opened, opened.task, opened.tokenizer
         if not hasattr(self, "folder_"):
             (self.model_,) = opened.models
-        self._answers()  # now: ``predict`` changes nothing in an estimator
+        self._answers()  # now, because ``predict`` must not modify the estimator
 
     def _accept(self, task: Any) -> None:
-        """Take the task of a folder, or refuse one that is of another kind."""
+        """Take over the task of a folder, or reject a folder of another task."""
         if task.name != self.task_name:
             raise InputError(
                 f"{self.model} was trained for {task.name}, and {type(self).__name__} is for "
@@ -157,11 +157,11 @@ class TextEstimator(BaseEstimator):
         self._take(task)
 
     def _take(self, task: Task) -> None:
-        """Set what ``fit`` sets besides the model. task: of the folder."""
+        """Set the attributes that ``fit`` sets besides the model, from the folder's task."""
         raise NotImplementedError
 
     def _require_fitted(self) -> None:
-        """Raises ``NotFittedError`` unless ``fit`` was called or ``model`` is a finished folder."""
+        """Raise ``NotFittedError`` unless ``fit`` was called or ``model`` is a finished folder."""
         if hasattr(self, "_texts"):
             return
         if self.model and Path(self.model).is_dir():
@@ -178,10 +178,14 @@ class TextEstimator(BaseEstimator):
         labels: Sequence[str] = (),
         **own: Any,
     ) -> None:
-        """Fine-tune on rows, and load the model from the folder that was written.
+        """Fine-tune on rows, and load the model from the written folder.
 
-        classes: (texts), to stratify the held-out texts by. labels: names of columns of numbers.
-        own: settings that override parameters of the same name.
+        Args:
+            task: name of the task.
+            rows: rows to train on.
+            classes: (texts) classes for stratifying the held-out texts.
+            labels: names of the columns of a regression.
+            own: settings that override parameters of the same name.
         """
         options = self.get_params(deep=False) | own
         for name in ("dev_share", "output", "verbose", "random_state", "class_weight"):
@@ -208,7 +212,7 @@ class TextEstimator(BaseEstimator):
 
     @contextlib.contextmanager
     def _start(self, recipe: FinetuneRecipe, rows: Sequence[Row]) -> Iterator[str | Path]:
-        """The folder to start from."""
+        """Yield the folder to start from."""
         if self.model:
             yield self.model
             return
@@ -239,18 +243,18 @@ class TextEstimator(BaseEstimator):
 
     @contextlib.contextmanager
     def _folder(self) -> Iterator[FinetuneFolder]:
-        """The folder to train in."""
+        """Yield the folder to train in."""
         if self.output is not None:
             yield FinetuneFolder(self.output)
             return
         with TemporaryDirectory(prefix="ownbert-") as name:
             try:
                 yield FinetuneFolder(name)
-            except Interrupted:  # It names a saved state, which has been removed.
+            except Interrupted:  # Its message names a state that has been removed.
                 raise KeyboardInterrupt from None
 
     def _predictions(self, X: Any) -> np.ndarray:
-        """The task's prediction for each text, (texts, ...)."""
+        """The task's raw output for each text, (texts, ...)."""
         self._require_fitted()
         texts = texts_of(X, least=0)
         rows = rows_of(texts, [None] * len(texts))
@@ -262,13 +266,13 @@ class TextEstimator(BaseEstimator):
         return np.asarray(decide_all(self._answers(), rows))
 
     def _answers(self) -> Opened:
-        """What predicts, with the model on the device and packed matrices, made once."""
+        """The opened model with packed matrices on the device, created once."""
         if not hasattr(self, "_ready"):
             self._ready = self._opened.packed(self.device)
         return self._ready
 
     def __getstate__(self) -> dict[str, Any]:
-        # Packed matrices would double a pickle; they are made again.
+        # Packed matrices would double the size of a pickle; they are created again.
         return {k: v for k, v in super().__getstate__().items() if k != "_ready"}
 
     def __sklearn_tags__(self) -> Any:
@@ -286,15 +290,15 @@ def _plain(value: Any) -> Any:
 
 
 def _can_be_stratified(classes: np.ndarray, share: float) -> bool:
-    """Whether scikit-learn can hold out as much of each class: it needs two texts of each, and
-    a place for each on both sides."""
+    """Whether a stratified split is possible: scikit-learn needs at least two texts per class, and
+    as many texts as classes on both sides."""
     counts = np.bincount(classes)
     held = math.ceil(share * len(classes))
     return counts.min() >= 2 and min(held, len(classes) - held) >= len(counts)
 
 
 def _held_out(classes: np.ndarray, count: int, seed: int) -> set[int]:
-    """Up to ``count`` texts, drawn so that each class keeps one to learn from."""
+    """Sample up to ``count`` texts, so that each class keeps at least one for training."""
     left, found = np.bincount(classes), set[int]()
     for i in np.random.default_rng(seed).permutation(len(classes)).tolist():
         if len(found) < count and left[classes[i]] > 1:
@@ -305,17 +309,17 @@ def _held_out(classes: np.ndarray, count: int, seed: int) -> set[int]:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class OwnBertClassifier(ClassifierMixin, TextEstimator):
-    """Classification of texts or pairs of texts, one label each.
+    """Single-label classification of texts or pairs of texts.
 
-    The parameters that are not listed are those of ``TextEstimator``.
+    Parameters that are not listed are those of ``TextEstimator``.
 
     Args:
-        class_weights, class_weight: "balanced", or a mapping from label to weight, 1 for labels
-            that are not in it; by one of these names.
-        label_smoothing: the probability mass that is spread over all labels.
+        class_weights, class_weight: "balanced", or a mapping from labels to weights, 1 for missing
+            labels; two names of the same parameter.
+        label_smoothing: probability mass spread over all labels.
 
     Attributes:
-        classes_: the labels in the order of the probabilities.
+        classes_: labels in the order of the probabilities.
     """
 
     class_weights: str | Mapping[Any, float] | None = None
@@ -328,13 +332,12 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
 
         Args:
             X: texts.
-            y: labels, of any one type.
-            sample_weight: (texts), the weight of each in the loss, compared with the others; None:
-                all count the same.
+            y: labels, all of the same type.
+            sample_weight: (texts) relative weights of the loss; None: equal weights.
 
         Raises:
             InputError: texts or labels cannot be used.
-            ValueError: the labels are continuous numbers.
+            ValueError: the labels are continuous values.
         """
         texts = texts_of(X)
         values = column_or_1d(labels_of(y), warn=True)
@@ -353,26 +356,26 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
         return self
 
     def _take(self, task: Task) -> None:
-        # In the order that scikit-learn's metrics suppose, whatever that of the folder.
+        # In sorted order, as scikit-learn's metrics assume, whatever the order of the folder.
         self.classes_, self._columns = np.unique(task.labels, return_index=True)
 
     def _weights(self) -> str:
-        """The weights in the form of a recipe."""
+        """The class weights in the format of a recipe."""
         if self.class_weights is not None and self.class_weight is not None:
             raise InputError("class_weight and class_weights are both set; take one")
         given = self.class_weights if self.class_weight is None else self.class_weight
         if not isinstance(given, Mapping):
-            return given or "equal"  # None means so in scikit-learn
+            return given or "equal"  # the meaning of None in scikit-learn
         pairs = ((name_of(label, "class_weights"), weight) for label, weight in given.items())
         return json.dumps({name: _plain(weight) for name, weight in pairs})
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities (texts, C), in the order of ``classes_``."""
-        found = self._predictions(X)  # first: it may be what reads the folder
+        found = self._predictions(X)  # first, because it may load the folder
         return found[:, self._columns]
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """The logarithms of ``predict_proba``."""
+        """The logarithm of ``predict_proba``."""
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
 
@@ -384,9 +387,9 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class OwnBertRegressor(RegressorMixin, TextEstimator):
-    """Regression: one number, or several, for each text or pair of texts.
+    """Regression of one or several values for texts or pairs of texts.
 
-    Predictions are in the units of ``y``. The parameters that are not listed are those of
+    Predictions are in the units of ``y``. Parameters that are not listed are those of
     ``TextEstimator``.
 
     Args:
@@ -397,16 +400,15 @@ class OwnBertRegressor(RegressorMixin, TextEstimator):
     task_name = "regress"
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "OwnBertRegressor":
-        """Fine-tune on texts and numbers.
+        """Fine-tune on texts and values.
 
         Args:
             X: texts.
-            y: numbers, (texts) or (texts, numbers).
-            sample_weight: (texts), the weight of each in the loss, compared with the others; None:
-                all count the same.
+            y: values, (texts) or (texts, columns).
+            sample_weight: (texts) relative weights of the loss; None: equal weights.
 
         Raises:
-            InputError: texts or numbers cannot be used.
+            InputError: texts or values cannot be used.
         """
         texts, numbers = texts_of(X), numbers_of(y)
         columns = numbers.reshape(len(numbers), -1)
@@ -421,7 +423,7 @@ class OwnBertRegressor(RegressorMixin, TextEstimator):
         self._flat = len(task.labels) == 1
 
     def predict(self, X: Any) -> np.ndarray:
-        """The numbers of each text: (texts) or (texts, numbers), as y in ``fit``."""
+        """The predicted values: (texts) or (texts, columns), like y in ``fit``."""
         numbers = self._predictions(X)
         return numbers[:, 0] if self._flat else numbers
 

@@ -1,4 +1,4 @@
-"""Fine-tuning from the user's options: one training, an ensemble, or a search."""
+"""Entry point of fine-tuning: a single training, an ensemble, or a search."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -41,23 +41,24 @@ def finetune(
 
     Args:
         task: one of ``ownbert.tasks.task.TASKS`` ("classify" by default).
-        output: the folder for the model.
-        config: a recipe file.
-        overrides: "section.name=value" settings.
-        resume, overwrite: what to do with an ``output`` that holds a run.
-        quiet: show nothing.
-        callbacks: functions to call with each row of the log, evaluation and saved model; those of
-            each member, where several models are trained.
+        output: folder for the model.
+        config: recipe file.
+        overrides: settings as "section.name=value".
+        resume: continue the run in ``output``.
+        overwrite: replace the run in ``output``.
+        quiet: print nothing.
+        callbacks: functions to call with each row of the log, evaluation and saved model, of every
+            member if several models are trained.
         options: settings of ``FinetuneRecipe`` by name: ``model`` (the folder), ``train``, ``dev``,
             ``epochs``, ... ``train`` and ``dev`` are files or rows in memory: a DataFrame, a
             datasets.Dataset, a list of mappings, a mapping of columns, (texts, labels), a list of
             (text, label); for "image" also (images, labels).
 
     Returns:
-        The model, or an ``Ensemble`` if ``folds`` or ``seeds`` ask for several.
+        The model, or an ``Ensemble`` if ``folds`` or ``seeds`` is set.
 
     Raises:
-        InputError: files, labels or settings cannot be used; raised before writing to ``output``.
+        InputError: files, labels or settings cannot be used; nothing has been written.
     """
     if under_torchrun():
         raise InputError("fine-tuning runs in one process; start it without torchrun")
@@ -97,10 +98,10 @@ def finetune(
 
 
 def refuse_other_task(task: str | None, overrides: Sequence[str]) -> None:
-    """Check that no override names another task than ``task``, which would decide.
+    """Check that no override names another task than ``task``.
 
     Raises:
-        InputError: one does.
+        InputError: an override does.
     """
     for override in overrides:
         name, _, value = (part.strip() for part in override.partition("="))
@@ -111,10 +112,10 @@ def refuse_other_task(task: str | None, overrides: Sequence[str]) -> None:
 
 
 def recipe_options(task: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by the names that a recipe has for them."""
+    """Options keyed by their names in a recipe."""
     options = with_label_columns(options)
     named = {("model.folder" if k == "model" else k): v for k, v in options.items()}
-    if named.pop("search", False):  # the flag of the command line
+    if named.pop("search", False):  # a command-line flag
         named["search.usual"] = True
     if task is not None:
         named["task.name"] = task_class(task).name
@@ -122,7 +123,7 @@ def recipe_options(task: str | None, options: Mapping[str, Any]) -> dict[str, An
 
 
 def sources_in_memory(options: Mapping[str, Any]) -> tuple[Sources, dict[str, Any]]:
-    """The training and dev rows that are in memory, None for files, and the other options."""
+    """The training and dev rows that are in memory (None for files), and the other options."""
     options = dict(options)
     train, dev = (
         options.pop(name)
@@ -134,7 +135,7 @@ def sources_in_memory(options: Mapping[str, Any]) -> tuple[Sources, dict[str, An
 
 
 def without_files(recipe: FinetuneRecipe, sources: Sources) -> FinetuneRecipe:
-    """The recipe without the names of files that rows in memory replace."""
+    """The recipe without the names of temporary files for rows in memory."""
     none, data = FinetuneData(), recipe.data
     if sources[0] is not None:
         data = replace(data, train=none.train)

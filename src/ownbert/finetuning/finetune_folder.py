@@ -1,4 +1,4 @@
-"""The output folder of fine-tuning, which may hold several runs: an ensemble or a search."""
+"""The output folder of fine-tuning, which may contain several runs of an ensemble or a search."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,27 +14,25 @@ from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.state_files import newest_state
 
-# The results of a search, beside the folder ``search`` of its runs.
+# Results of a search; its runs are in the folder ``search``.
 SEARCH = "search.json"
-# The files of sentence-transformers.
+# Files of sentence-transformers.
 _EMBEDDING_FILES = (
     "modules.json",
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
 )
-# The folder of pretraining on the texts of the task.
+# Folder for continued pretraining on the texts of the task.
 PRETRAINED = "pretrained"
 
 
 class FinetuneFolder(RunFolder):
-    """A ``RunFolder`` that may consist of several runs.
-
-    So it can be resumed without a state of its own.
-    """
+    """A ``RunFolder`` that may consist of several runs, so it can be resumed without its own
+    state."""
 
     @property
     def several(self) -> list[str]:
-        """The files that show that the folder holds several runs."""
+        """Files that show that the folder contains several runs."""
         return [name for name in (ENSEMBLE, SEARCH) if (self.path / name).exists()]
 
     @property
@@ -44,7 +42,7 @@ class FinetuneFolder(RunFolder):
         return complete and newest_state(self.path) is None
 
     def member(self, name: str) -> "FinetuneFolder":
-        """The folder of one of several runs, resumed or overwritten like this one."""
+        """The folder of a member run, resumed or overwritten like this one."""
         return FinetuneFolder(self.path / name, resume=self.resume, overwrite=not self.resume)
 
     def resolve_finetuning(
@@ -54,7 +52,7 @@ class FinetuneFolder(RunFolder):
         overrides: Sequence[str],
         options: Mapping[str, Any],
     ) -> FinetuneRecipe:
-        """As ``resolve``; a resumed run may change its epochs, and so its number of steps."""
+        """Like ``resolve``; a resumed run may change its epochs, and hence its number of steps."""
         now, before = self._resolve(
             FinetuneRecipe,
             resumes=self.resume,
@@ -79,7 +77,7 @@ class FinetuneFolder(RunFolder):
                 "would no longer be alike; leave these as they were, or start anew with --overwrite"
             )
         if now.run.epochs != before.run.epochs and now.run.max_steps == before.run.max_steps:
-            # The steps in the recipe were computed from the epochs.
+            # The recipe's number of steps was computed from the epochs.
             now = replace(now, run=replace(now.run, max_steps=None))
         return now
 
@@ -97,7 +95,7 @@ class FinetuneFolder(RunFolder):
         return [*super().written(), *several, *_EMBEDDING_FILES, "1_Pooling", CONFUSION, PROCESSOR]
 
     def replaced(self) -> list[Path]:
-        """What earlier runs left, whatever they were."""
+        """Files of earlier runs of any kind, which are replaced."""
         several = self.several
         folders = [self.path / "search"] if SEARCH in several else []
         if ENSEMBLE in several:

@@ -1,6 +1,6 @@
 """The model card of a fine-tuned folder: the model, its data, settings, metrics and use.
 
-It may contain names of labels, but never texts of the training data.
+It may contain label names, but never texts of the training data.
 """
 
 import hashlib
@@ -48,22 +48,23 @@ def write_card(
     baseline: str = "",
     name: str | None = None,
 ) -> str | None:
-    """Write README.md into a model folder, unless the user has written one there.
+    """Write README.md into a model folder, unless the user has written one.
 
     Args:
-        folder: of the model or ensemble.
-        recipe: a completed one.
-        parts: the training and dev rows.
-        metrics: by name, one value, or that of each of several models, of which mean and standard
+        folder: folder of the model or ensemble.
+        recipe: completed recipe.
+        parts: training and dev rows.
+        metrics: by name, one value, or the values of several models, whose mean and standard
             deviation are shown.
-        labels: the scores of each label.
-        several: what these models are ("3 seeds").
-        model: the folder of one of them, if ``folder`` is an ensemble.
-        precision: what is known of bfloat16.
-        baseline: how well a linear model does on the same rows.
-        name: of the folder, if the card is written before it is moved.
+        labels: metrics of each label.
+        several: description of several models ("3 seeds").
+        model: folder of one of them, if ``folder`` is an ensemble.
+        precision: result of the bfloat16 check.
+        baseline: score of the linear baseline.
+        name: final name of the folder, if the card is written before it is moved.
 
     Returns:
+        A warning or None.
         A warning, if any.
     """
     description, task = describe(model or folder, with_decoder=True), task_class(recipe.task.name)
@@ -94,7 +95,7 @@ def write_card(
 
 
 def _front(recipe: FinetuneRecipe, task: type[Task]) -> dict[str, str]:
-    """The metadata that the hub reads."""
+    """The metadata for the hub."""
     values = {"library_name": task.library, "pipeline_tag": task.pipeline_tag}
     if not recipe.model.new and (base := hub_base(recipe.model.folder)):
         values["base_model"] = base
@@ -102,13 +103,13 @@ def _front(recipe: FinetuneRecipe, task: type[Task]) -> dict[str, str]:
 
 
 def base_name(folder: str) -> str:
-    """The name of a model without the path to it; a name on the hub is kept."""
+    """The name of a model without the path; a name on the hub is kept."""
     path, folder = Path(folder), folder.removeprefix(PREFIX)
     return path.resolve().name if path.exists() or path.is_absolute() else folder
 
 
 def _data(parts: Sequence[LabelledSplit], labels: Sequence[str]) -> str:
-    """The files, and how often each label is in them."""
+    """The files with their label counts."""
     sums = {split.source: _sha256(split) for split in parts}
     rows = []
     for split in parts:
@@ -127,7 +128,7 @@ def _data(parts: Sequence[LabelledSplit], labels: Sequence[str]) -> str:
 
 
 def _settings(recipe: FinetuneRecipe) -> Iterator[tuple[str, str]]:
-    """The most important settings, then all others that differ from the default."""
+    """The most important settings, then all others with non-default values."""
     yield "learning rate", f"{recipe.optim.learning_rate:g}"
     yield "epochs", f"{recipe.run.epochs} at most"
     if recipe.run.max_steps is not None:
@@ -143,7 +144,7 @@ def _settings(recipe: FinetuneRecipe) -> Iterator[tuple[str, str]]:
 
 
 def _metrics(metrics: Mapping[str, Sequence[float]], labels: Sequence[LabelScore]) -> str:
-    """The metrics, and the scores of each label."""
+    """The metrics, and those of each label."""
     named = in_words((_named(name), _spread(values)) for name, values in metrics.items())
     blocks, shown = [table(("metric", "value"), named)], labels
     if len(labels) > MAX_ROWS:
@@ -170,14 +171,14 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _pairs(task: type[Task], parts: Sequence[LabelledSplit]) -> bool:
-    """Whether a row of the task is a pair of texts, as the rows are."""
+    """Whether the task and its rows are pairs of texts."""
     return task.head == "classification" and any(
         len(row.texts) == 2 for split in parts for row in split.rows[:1]
     )
 
 
 def _sha256(split: LabelledSplit) -> str:
-    """The SHA-256 of a file, or of the digests of the images in a folder."""
+    """The SHA-256 of a file, or of the digests of a folder's images."""
     if split.source and Path(split.source).is_dir():
         digests = (text for row in split.rows for text in row.texts)
         return hashlib.sha256("\n".join(digests).encode()).hexdigest()

@@ -58,30 +58,29 @@ from ownbert.train.state_files import remove_states
 from ownbert.train.watch.log import read_log
 from ownbert.train.watch.metric_names import BALANCED, LOWER, shown_name
 
-# What the dev score has gained in the last epoch (as a share of it, where lower is better) if it is
-# said to rise.
+# Gain of the dev score in the last epoch (relative, where lower is better) from which it is
+# reported as still rising.
 _STILL_RISES = 0.005
-# From this number of tokens in an example, activations are recomputed (gradient checkpointing).
+# Number of tokens in an example from which gradient checkpointing is used.
 _LONG = 4096
-# Tokens of a micro-batch: larger batches are split, with the same gradient.
+# Tokens per micro-batch: larger batches are split, with the same gradient.
 MICRO_TOKENS = 16_384
 
 
 class FinetuningRun(TrainingRun):
-    """A recipe with its labelled rows.
+    """A fine-tuning recipe with its labelled rows.
 
     Args:
-        recipe: of the run.
-        rows: training rows, and dev rows or None, instead of the files of the recipe; training
-            rows may have soft targets (``tasks/soft_targets.py``).
-        sources: rows in memory that the task reads, instead of the training and dev files.
-        labels: of the task, if it does not take them from the rows; their order is that of soft
-            targets.
-        like: another run whose task, which has learnt from the training rows, and model are used.
+        recipe: recipe of the run.
+        rows: training rows, and dev rows or None, instead of the recipe's files; training rows may
+            have soft targets (``tasks/soft_targets.py``).
+        sources: rows in memory that the task reads instead of the training and dev files.
+        labels: labels of the task, in the order of soft targets; by default learnt from the rows.
+        like: another run, whose task (with its labels) and model are reused.
         with_card: whether to write a model card and plots of the log and the confusion matrix.
 
     Attributes:
-        given: the recipe before it was completed.
+            given: the recipe before completion.
 
     Raises:
         InputError: the recipe, its files or its rows cannot be used.
@@ -121,10 +120,10 @@ class FinetuningRun(TrainingRun):
         self.adapted: Path | None = None if like is None else like.adapted
         if like is not None:
             self.callbacks = like.callbacks
-        self.name: str | None = None  # in the model card, by default that of the folder
-        # Of the saved weights on all dev rows, in the end.
+        self.name: str | None = None  # name in the model card, by default the folder's
+        # Final metrics of the saved weights on all dev rows.
         self.metrics: Mapping[str, float] = {}
-        # By metric, for all runs with these rows; a text says why there is none.
+        # Baselines by metric for these rows, or the reason why there is none.
         self.baselines: dict[str, LinearBaseline | str] = {}
         if like is not None and _same_rows(self.splits.rows, like.splits.rows):
             self.baselines = like.baselines
@@ -138,14 +137,15 @@ class FinetuningRun(TrainingRun):
         return Monitor(metric, lower=metric in LOWER, patience=recipe.run.patience)
 
     def _seen(self, settings: TaskSettings) -> float:
-        """The share of the tokens that an epoch reads: of a long document some windows."""
+        """The share of the tokens that an epoch reads, if only some windows of long documents
+        are."""
         data = self.splits.train_data
         if settings.train_windows is None:
             return 1.0
         return data.sizes.sum() / max(1, sum(len(own.token_ids) for own in data.examples))
 
     def _completed(self, recipe: FinetuneRecipe) -> FinetuneRecipe:
-        """The recipe with the defaults that depend on the machine, the model and the data."""
+        """The recipe with defaults that depend on the machine, the model and the data."""
         task, defaults = self.task, self.defaults
         recipe = task.complete_recipe(recipe, self.builder)
         classifies = isinstance(task, ClassificationTask)
@@ -178,31 +178,31 @@ class FinetuningRun(TrainingRun):
         )
 
     def _may_balance(self, recipe: FinetuneRecipe) -> bool:
-        """Whether labels are weighted by default: few rows of very different frequency gained
-        three to six points of macro-F1 by it (docs/lab/fine-tuning.md)."""
+        """Whether labels are weighted by default: with few, imbalanced rows this gained three to
+        six points of macro-F1 (docs/lab/fine-tuning.md)."""
         wanted = recipe.task.class_weights is None and self.monitor.metric in BALANCED
         return wanted and self.defaults.few and not self._taught
 
     @property
     def _trained_per_evaluation(self) -> float:
-        """The training examples that are learnt between two evaluations."""
+        """Number of training examples between evaluations."""
         recipe, count = self.recipe, len(self.splits.train_data)
         assert recipe.run.eval_every is not None
         assert recipe.data.batch_size is not None
-        batches = -(-count // recipe.data.batch_size)  # of an epoch
+        batches = -(-count // recipe.data.batch_size)  # per epoch
         passes = 2 if recipe.task.rdrop else 1
         return recipe.run.eval_every * recipe.run.accumulate * passes * count / batches
 
     @cached_property
     def defaults(self) -> DefaultSettings:
-        """The settings that follow from the rows and the model."""
+        """Default settings for the rows and the model."""
         model, size = self.given.model, self.config.hidden_size
         own = not model.new and is_small_and_own(model.folder, size)
         return DefaultSettings(len(self.splits.train_data), size, own, self.starts_linear)
 
     @cached_property
     def starts_linear(self) -> bool:
-        """Whether the head begins as a linear model on the frozen network."""
+        """Whether the head is initialised as a linear model on the frozen network."""
         given, rows = self.given.model, self.splits.train_rows
         if self.splits.train_data.sizes.sum() > MOST_TOKENS:
             return False
@@ -215,22 +215,22 @@ class FinetuningRun(TrainingRun):
 
     @property
     def keeps_head(self) -> bool:
-        """Whether training goes on from a head of the folder, which is for these labels."""
+        """Whether training continues with the folder's head, which has these labels."""
         kinds = {spec.kind for spec in self.description.specs}
         known = self.task.head in kinds and knows_labels(self.description, self.task)
         return known and not self.given.model.new
 
     @cached_property
     def _taught(self) -> bool:
-        """Whether rows have probabilities, which another model predicts, as their targets."""
+        """Whether rows have soft targets predicted by another model."""
         soft = self.task.takes_soft_targets
         return soft and any(is_soft(row.target) for row in self.splits.train_rows)
 
     def check_adapting(self) -> None:
-        """Check that pretraining on the texts of the task is possible.
+        """Check that continued pretraining on the task's texts is possible.
 
         Raises:
-            InputError: it is not.
+            InputError: it is not possible.
         """
         if self.recipe.model.pretrain_steps:
             from ownbert.finetuning.start.adapt import require_bert
@@ -238,15 +238,15 @@ class FinetuningRun(TrainingRun):
             require_bert(self.description, self.recipe.model.folder)
 
     def check_model(self) -> None:
-        """Load the model and drop it: what cannot be loaded is refused before anything is written.
+        """Load and discard the model, so that errors are reported before anything is written.
 
         Raises:
-            InputError: its weights are missing or damaged, or the head needs another package.
+            InputError: weights are missing or damaged, or the head needs another package.
         """
         make_model(self.description, self.task, self.recipe)
 
     def adapt(self, folder: FinetuneFolder, *, quiet: bool) -> None:
-        """Continue pretraining on the texts of the task, if the recipe says so."""
+        """Continue pretraining on the texts of the task, if the recipe requests it."""
         if self.recipe.model.pretrain_steps:
             from ownbert.finetuning.start.adapt import adapt
 
@@ -280,7 +280,7 @@ class FinetuningRun(TrainingRun):
                 table.rate = RATE_OF_FEW
         learns_words = self.config.image is None and not recipe.model.freeze
         self.words = WordsInUse(model, data) if learns_words else None
-        # The dev rows are evaluated with it, without the second pass of R-Drop.
+        # Also used for evaluation on dev rows, without the second pass of R-Drop.
         self.objective = self.task.objective(model)
         if fresh and self.starts_linear:
             with self.words.all() if self.words else contextlib.nullcontext():
@@ -301,13 +301,13 @@ class FinetuningRun(TrainingRun):
             device=self.device.type,
             precision=recipe.run.precision,
         )
-        # What training begins with is a candidate, where it knows something.
+        # The initial weights are a candidate if they are better than random.
         first = self.starts_linear or self.task.made is not None
         evaluate = partial(self._evaluate, learner)
         return [Phase(loader, learner.objectives, evaluate, evaluate_first=first)]
 
     def _evaluate(self, learner: Learner) -> Mapping[str, float]:
-        """Metrics on the dev rows, if any, with the full word table."""
+        """Metrics on the dev rows, if any, with the full word embedding table."""
         with self.words.all() if self.words else contextlib.nullcontext():
             scores = self.splits.evaluate(
                 learner.model,
@@ -331,7 +331,7 @@ class FinetuningRun(TrainingRun):
     def _save_best(
         self, job: Job, output: Path
     ) -> tuple[Model, Scores | None, PrecisionCheck | None]:
-        """Tune thresholds, evaluate and save; in float32, with which bfloat16 is compared."""
+        """Tune thresholds, evaluate and save in float32, and check bfloat16 against it."""
         model, best = job.state.learner.model, job.state.best
         scores = self.splits.evaluate(model, precision="float32", objective=self.objective)
         if scores is not None:
@@ -363,19 +363,19 @@ class FinetuningRun(TrainingRun):
         return model
 
     def save_start(self, output: Path) -> None:
-        """Save the model as it is before the first step."""
+        """Save the model before the first step."""
         learner = self.make_learner(ALONE, fresh=True, say=lambda _: None)
         if self.words:
             self.words.restore()
         self._save_model(learner.model, output)
 
     def _still_rising(self, job: Job, output: Path) -> str:
-        """A line if the last evaluation of a run of all its epochs was clearly the best."""
+        """A note if the last of all epochs was clearly the best evaluation."""
         best, epochs = job.state.best, self.recipe.run.epochs or 0
         name = self.monitor.metric
         found = [row[name] for row in read_log(output) if row.get("evaluation") and name in row]
         over = job.run.max_steps is not None and job.state.step >= job.run.max_steps
-        if self.task.made is not None:  # more epochs tell apart what is alike
+        if self.task.made is not None:  # more epochs would separate similar texts
             return ""
         if best is None or best["step"] < job.state.step or len(found) < 2:
             return ""
@@ -390,8 +390,8 @@ class FinetuningRun(TrainingRun):
         return f"the dev score still {moved}: --epochs {2 * epochs} would go on"
 
     def _check_precision(self, model: Model) -> PrecisionCheck | None:
-        """Compare bfloat16 with float32 on dev rows, where the processor has it: on those that are
-        evaluated during training, and so in little time."""
+        """Compare bfloat16 with float32 on the dev rows that are evaluated during training, if the
+        processor supports bfloat16."""
         splits = self.splits
         if self.device.type != "cpu" or pick_precision("auto", self.device) != "bfloat16":
             return None
@@ -399,7 +399,7 @@ class FinetuningRun(TrainingRun):
             return None
         chosen = range(len(splits.dev_rows)) if splits.sample is None else splits.sample
         chosen = [int(i) for i in chosen[:: -(-len(chosen) // MOST_ROWS)]]
-        # The loss is not known of answers, and of an error's size nothing but the data.
+        # Predictions have no loss; use a metric of the task if a loss is monitored.
         metric = self.task.metrics[0] if self.monitor.lower else self.monitor.metric
         return check_answers(
             model,
@@ -411,10 +411,10 @@ class FinetuningRun(TrainingRun):
         )
 
     def _describe(self, scores: Scores, checked: PrecisionCheck | None, output: Path) -> list[str]:
-        """Write the model card and the plot of the confusion matrix; returns warnings."""
+        """Write the model card and the plot of the confusion matrix; return warnings."""
         baseline = self.baseline()
         warnings = (
-            draw_confusion(output / CONFUSION, scores),  # first: the card shows it
+            draw_confusion(output / CONFUSION, scores),  # first, because the card includes it
             write_card(
                 output,
                 self.recipe,
@@ -429,8 +429,8 @@ class FinetuningRun(TrainingRun):
         return [line for line in warnings if line]
 
     def baseline(self) -> LinearBaseline | str | None:
-        """The score of a linear model on the same rows, or why there is none; None if it is not
-        wanted."""
+        """The score of a linear model on the same rows, or the reason why there is none; None if it
+        is disabled."""
         train, dev = self.splits.train_rows, self.splits.dev_rows
         if (
             not self.recipe.run.baseline
@@ -490,7 +490,7 @@ class FinetuningRun(TrainingRun):
             yield "rare labels have more weight (--class-weights equal gives all the same)"
 
     def _describe_features(self) -> Iterator[str]:
-        """The columns of word features, and whether they start from those of pretraining."""
+        """The columns of word features, and whether they continue those of pretraining."""
         if self.task.features:
             yield describe_features(self.task.features)
         known, folder = ", ".join(self.task.pretrained_features), self.recipe.model.folder
@@ -509,17 +509,17 @@ class FinetuningRun(TrainingRun):
 
 
 class WordsInUse:
-    """Replaces the word table (V, E) of a model by one with only the words in ``data``.
+    """Replaces the word embedding table (V, E) of a model by one with only the words in ``data``.
 
-    Other words get no gradient. Updating them takes an optimiser more than half of a step for short
-    texts (docs/lab/fine-tuning.md), and weight decay would shrink them.
+    Other words get no gradient. Updating them would take the optimizer more than half of a step for
+    short texts (docs/lab/fine-tuning.md), and weight decay would shrink them.
 
     Args:
-        model: its word table is replaced, which a decoder has too.
+        model: model whose word table is replaced, also in its decoder.
         data: rows whose words are kept.
 
     Attributes:
-        data: the rows, with the indices of the smaller table.
+        data: the rows, with indices into the smaller table.
     """
 
     def __init__(self, model: Model, data: EncodedRows) -> None:
@@ -550,7 +550,7 @@ class WordsInUse:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Put the full table back, with the trained rows."""
+        """Restore the full table with the trained rows."""
         self.full.weight[self.ids] = self.used.weight
         self._set(self.full, self.second_reading)
         for table in self.tables:
@@ -558,7 +558,7 @@ class WordsInUse:
 
     @contextlib.contextmanager
     def all(self) -> Iterator[None]:
-        """The full table for a while, for texts with other words."""
+        """Context with the full table, for texts with other words."""
         self.restore()
         try:
             yield

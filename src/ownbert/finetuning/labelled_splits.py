@@ -1,4 +1,4 @@
-"""The labelled rows of a fine-tuning run, training and dev, and how the model reads them."""
+"""The labelled training and dev rows of a fine-tuning run, and their encoding."""
 
 import zlib
 from collections.abc import Iterator, Sequence
@@ -23,16 +23,16 @@ from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows, UnknownWords, truncation_warning
 from ownbert.train.watch.evaluation_budget import affordable_tokens
 
-# Dev rows to evaluate even for very few training rows: with less a metric means little.
+# Minimum dev rows to evaluate even with very few training rows, so that metrics are meaningful.
 _LEAST_SAMPLE = 100
 
-# What training and dev rows are read from, where it is no file.
+# Sources of the training and dev rows that are not files.
 Sources = tuple[Any, Any]
 Rows = tuple[Sequence[Row], Sequence[Row] | None]
 
 
 def draw_rows(rows: Sequence[Row], recipe: FinetuneRecipe) -> Sequence[Row]:
-    """The training rows to use: all, or ``labels_per_class`` of each label."""
+    """The training rows to use: all, or a sample of ``labels_per_class`` rows per label."""
     count = recipe.data.labels_per_class
     if count is None:
         return rows
@@ -45,10 +45,10 @@ def draw_rows(rows: Sequence[Row], recipe: FinetuneRecipe) -> Sequence[Row]:
 def labels_per_class(labels: Sequence[str], n: int, seed: int) -> list[int]:
     """Indices of at most `n` rows of each label, drawn without replacement, ascending.
 
-    A label with fewer than `n` rows gives all of them. The draw of a label depends on `seed`, its
-    name and its number of rows only, so adding a label changes no other label's rows; and for one
-    seed the rows for a smaller `n` are among those for a larger one, so that scores at 20, 100, ...
-    labels per class differ by what was added and not by a fresh draw.
+    A label with fewer than `n` rows gives all of them. The draw of a label depends only on `seed`,
+    its name and its number of rows, so adding a label does not change the rows of others; and for
+    one seed the rows for a smaller `n` are among those for a larger one, so that scores at 20, 100,
+    ... labels per class differ by the added rows and not by a fresh draw.
     """
     if n < 1:
         raise InputError(f"labels per class is {n}; it must be at least 1")
@@ -59,20 +59,21 @@ def labels_per_class(labels: Sequence[str], n: int, seed: int) -> list[int]:
         rows_of.setdefault(label, []).append(row)
     chosen: list[int] = []
     for label, rows in sorted(rows_of.items()):
-        # crc32 and not hash(): the latter is salted anew in every process.
+        # crc32 and not hash(): hashes of strings are randomised per process.
         rng = np.random.default_rng([seed, zlib.crc32(label.encode())])
-        # Sorting uniform numbers, because `choice` may draw differently in another numpy: only the
-        # bit stream, of which `random` is the plainest function, is promised to stay.
+        # Sorting uniform numbers, because `choice` may draw differently in another NumPy version:
+        # only the bit stream, of which `random` is the simplest function, is guaranteed to be
+        # stable.
         order = np.argsort(rng.random(len(rows)), kind="stable")
         chosen.extend(rows[i] for i in order[:n])
     return sorted(chosen)
 
 
 def stratified_sample(rows: Sequence[Row], count: int, seed: int) -> list[int]:
-    """Draw rows among which labels are as frequent as among all, and numbers distributed alike.
+    """Sample rows stratified by label, or by value for regression.
 
     Returns:
-        Indices of ``count`` rows, ascending.
+        Sorted indices of ``count`` rows.
     """
     order = np.random.default_rng(seed).random(len(rows)).argsort(kind="stable").tolist()
     order.sort(key=lambda i: _stratum(rows[i].target))
@@ -80,7 +81,7 @@ def stratified_sample(rows: Sequence[Row], count: int, seed: int) -> list[int]:
 
 
 def _stratum(target: Any) -> tuple[Any, ...]:
-    """The labels or numbers of a target, or of others whether there is one (an answer)."""
+    """The labels or values of a target; for other targets whether there is one (an answer)."""
     parts = target if isinstance(target, tuple) else (target,)
     return parts if all(isinstance(p, str | int | float) for p in parts) else (bool(target),)
 
@@ -88,30 +89,30 @@ def _stratum(target: Any) -> tuple[Any, ...]:
 class LabelledSplits:
     """The training rows and dev rows, if any, from ``rows`` or the files of a recipe.
 
-        ``encode`` must be called before the rows are used.
+    ``encode`` must be called before the rows are used.
 
     Args:
-        task: takes labels and scales from the training rows, unless it has ``learnt`` them before.
-        recipe: names the files.
+        task: task, which learns labels and scales from the training rows unless ``learnt``.
+        recipe: recipe with the files.
         rows: training rows, and dev rows or None, instead of the files. Training rows may have
-            soft targets (``tasks/soft_targets.py``), dev rows may not.
-        sources: what the task reads training and dev rows from, instead of the files.
+            soft targets (``tasks/soft_targets.py``), dev rows must not.
+        sources: sources for the task to read training and dev rows from, instead of the files.
         learnt: whether the task has its labels and scales already.
 
     Raises:
         InputError: rows cannot be used.
     """
 
-    # What the rows were read from, if they were not given.
+    # Sources of the rows, if rows were not given.
     tables: Sources = (None, None)
     builder: Any
     train_data: EncodedRows
     dev_data: EncodedRows | None = None
-    # Of the dev rows, those that are evaluated during training; None: all.
+    # Indices of the dev rows that are evaluated during training; None: all.
     sample: Sequence[int] | None = None
     sample_rows: Sequence[Row] | None = None
     sample_data: EncodedRows | None = None
-    # The scores of the dev rows that were evaluated last.
+    # Outputs of the dev rows in the last evaluation.
     raws: Sequence[np.ndarray] = ()
 
     def __init__(
@@ -126,7 +127,7 @@ class LabelledSplits:
         self.task, self.recipe = task, recipe
         files = (recipe.data.train or "", recipe.data.dev or "")
         self.train_rows, self.dev_rows = rows or self._read(sources)
-        # For messages: a table in memory has a name too, and arrays have none.
+        # For messages: a table in memory has a name too, arrays have none.
         source, dev = (
             one if isinstance(one, MemoryTable) else file
             for one, file in zip(self.tables, files, strict=True)
@@ -145,7 +146,7 @@ class LabelledSplits:
         """Encode the rows for a model.
 
         Args:
-            builder: from ``Task.input_builder``.
+            builder: result of ``Task.input_builder``.
         """
         self.builder = builder
         self.train_data = self.task.encode(self.train_rows, builder, training=True)
@@ -159,11 +160,11 @@ class LabelledSplits:
             self.dev_data = self.task.encode(self.dev_rows, builder, training=False)
 
     def draw_sample(self, trained: float) -> None:
-        """Choose which dev rows are evaluated during training, so that it takes a fifth of the time
-        at most, or ``_LEAST_SAMPLE`` rows.
+        """Sample the dev rows that are evaluated during training, so that it takes at most a fifth
+        of the time, with at least ``_LEAST_SAMPLE`` rows.
 
         Args:
-            trained: training examples between two evaluations.
+            trained: training examples between evaluations.
         """
         if self.dev_rows is None or self.dev_data is None:
             return
@@ -202,7 +203,7 @@ class LabelledSplits:
         data, task, sets = self.recipe.data, self.task, self.task.label_sets
         parts = [LabelledSplit("training", self.train_rows, data.train, task.unit, sets)]
         if self.dev_rows is not None:
-            # Without a file of their own they were held out from the training file.
+            # Dev rows without their own file were held out from the training file.
             source = data.dev or data.train
             parts.append(LabelledSplit("dev", self.dev_rows, source, task.unit, sets))
         return parts
@@ -236,10 +237,10 @@ class LabelledSplits:
         """Tune the task's thresholds on dev rows, and evaluate the model on them.
 
         Args:
-            model: with the task's head.
-            precision: of the forward pass.
-            objective: its loss is added to the metrics.
-            sampled: on the sample of the dev rows, if there is one, and not on all.
+            model: model with the task's head.
+            precision: precision of the forward pass.
+            objective: objective whose loss is added to the metrics.
+            sampled: evaluate only the sample of the dev rows, if there is one.
 
         Returns:
             None without dev rows.
@@ -256,13 +257,13 @@ class LabelledSplits:
         scores = task.score(rows, decided)
         if network.loss is None or objective is None:
             return scores
-        # The second name is that of the training loss in the log.
+        # The second name is the one of the training loss in the log.
         losses = {"loss": network.loss, f"{objective.name}_loss": network.loss}
         return replace(scores, values={**losses, **scores.values})
 
 
 def texts_of(task: Task, splits: LabelledSplits) -> Iterator[str]:
-    """The distinct texts of training and dev rows, to continue pretraining on."""
+    """The distinct texts of training and dev rows, for continued pretraining."""
     seen = set()
     for text in task.texts_of((*splits.train_rows, *(splits.dev_rows or ()))):
         if text.strip() and text not in seen:

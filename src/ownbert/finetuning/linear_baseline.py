@@ -1,6 +1,6 @@
-"""What a linear model on TF-IDF scores on the rows that a fine-tuned network is measured on.
+"""A TF-IDF linear baseline on the rows that a fine-tuned network is evaluated on.
 
-A network that is below it has learnt too little, or has too few rows for what it can do.
+A network below the baseline has learnt too little, or has too few rows.
 """
 
 import copy
@@ -25,23 +25,23 @@ from ownbert.views.linear_view import LinearView
 from ownbert.views.tokens import text_kind
 from ownbert.views.view_features import NgramView, Texts
 
-# Seconds for all of it, at most, and the share of a time limit of the run.
+# Maximum seconds, and maximum share of the run's time limit.
 _SECONDS, _SHARE = 20.0, 0.05
-# Characters of training texts, times labels, that are learnt from: what takes a few seconds.
+# Maximum characters of training texts times labels, a few seconds of fitting.
 _MOST_WORK = 100_000_000
-# Inverse weight of the penalty, of labels and of numbers.
+# Inverse regularisation strength for labels and for regression.
 _STRENGTH, _STRENGTH_OF_NUMBERS = 10.0, 1.0
 _TITLE = "TF-IDF with a linear model"
 
 
 @dataclass(frozen=True)
 class LinearBaseline:
-    """The score of a linear model on TF-IDF of 1 to 2 words.
+    """The score of a linear model on TF-IDF of words and bigrams.
 
     Args:
-        metric: of the task.
-        value: of it, on the dev rows.
-        rows: training rows that it has learnt from, if not all.
+        metric: metric of the task.
+        value: value of the metric on the dev rows.
+        rows: number of training rows used, if not all.
     """
 
     metric: str
@@ -49,10 +49,10 @@ class LinearBaseline:
     rows: int | None
 
     def lines(self, network: float) -> list[str]:
-        """The comparison for the user, with a warning where the network is worse.
+        """The comparison for the user, with a warning if the network is worse.
 
         Args:
-            network: its value of the metric on the same rows.
+            network: the network's value of the metric on the same rows.
         """
         score = f"{_TITLE}: {shown_name(self.metric)} {self.value:.3f} on the same rows"
         if self.rows is not None:
@@ -68,13 +68,13 @@ class LinearBaseline:
 
     @property
     def sentence(self) -> str:
-        """For the model card, below the metrics of the network."""
+        """A sentence for the model card, below the metrics of the network."""
         line = f"{_TITLE} has {shown_name(self.metric)} {self.value:.4f} on the same rows"
         return f"{line}." if self.rows is None else f"{line} ({self.rows:,} training rows)."
 
 
 class WordBaseline(LinearBaseline):
-    """The score of cosines of TF-IDF of 1 to 2 words, where vectors of texts are learnt."""
+    """The score of cosine similarities of TF-IDF vectors, for tasks that learn text embeddings."""
 
     def lines(self, network: float) -> list[str]:
         score = f"TF-IDF alone: {shown_name(self.metric)} {self.value:.3f} on the same rows"
@@ -92,12 +92,12 @@ class WordBaseline(LinearBaseline):
 
 
 def seconds_for_baseline(max_minutes: float | None) -> float:
-    """The seconds that ``score_baseline`` may take in a run with this limit, if any."""
+    """Maximum seconds for ``score_baseline`` in a run with this time limit, if any."""
     return min(_SECONDS, _SHARE * 60 * (math.inf if max_minutes is None else max_minutes))
 
 
 def can_be_compared(task: Task, train: Sequence[Row], dev: Sequence[Row] | None) -> bool:
-    """Whether a model of words answers what the task asks, and there are dev rows."""
+    """Whether a bag-of-words model suits the task, and there are dev rows."""
     if task.made is not None and dev:
         return True
     if task.name not in TEXT_TASKS or not dev:
@@ -111,13 +111,14 @@ def score_baseline(
     """Fit a linear model on the training rows, and score it on the dev rows.
 
     Args:
-        task: has learnt its labels; remains as it is.
-        train, dev: rows with their targets.
-        metric: of the task.
-        seconds: after which it is given up.
+        task: task with its labels; it is not modified.
+        train: training rows with targets.
+        dev: dev rows with targets.
+        metric: metric of the task.
+        seconds: time limit.
 
     Returns:
-        The score, or why there is none. It comes after the training, which nothing here may end.
+        The score, or the reason why there is none; errors must not end a finished training.
     """
     try:
         with time_limit(seconds):
@@ -155,7 +156,7 @@ def _score_words(
 ) -> WordBaseline:
     kind = text_kind(text for row in train for text in row.texts)
     first, second = (Texts([(row.texts[side],) for row in dev], kind) for side in (0, 1))
-    # It learns how frequent words are from the texts that are searched too, as it would in use.
+    # Document frequencies include the texts to be searched, as in use.
     others = [(text,) for row in _affordable(train, 1) for text in {*row.texts}]
     view = NgramView.fit(Texts([*first.rows, *second.rows], kind), Texts(others, kind))
     check_time()
@@ -164,7 +165,7 @@ def _score_words(
 
 
 def _affordable(rows: Sequence[Row], labels: int) -> Sequence[Row]:
-    """All rows, or as many of them, drawn at random, as there is time for."""
+    """All rows, or a random sample that fits in the time."""
     work = sum(len(text) for row in rows for text in row.texts) * max(1, labels)
     if work <= _MOST_WORK:
         return rows

@@ -24,7 +24,7 @@ from ownbert.tasks.task import Task
 _SHOWN = 5
 # With more than _ALL labels, only the most frequent and the rarest are shown.
 _ALL, _FREQUENT, _RARE = 20, 10, 5
-_CHARACTERS = 200  # of a target
+_CHARACTERS = 200  # maximum characters of a target
 
 
 def preview_finetuning(
@@ -34,10 +34,10 @@ def preview_finetuning(
     overrides: Sequence[str] = (),
     **options: Any,
 ) -> str:
-    """What ``finetune`` would do, as text; the arguments are the same.
+    """Describe what ``finetune`` would do with the same arguments.
 
     Returns:
-        The resolved recipe, counts, columns, label distribution, lengths, rows that look wrong, and
+        The resolved recipe, counts, columns, label distribution, lengths, suspicious rows, and
         examples as the model sees them.
     """
     refuse_other_task(task, overrides)
@@ -71,7 +71,7 @@ def _settings(run: FinetuningRun) -> str:
 
 
 def _columns(run: FinetuningRun) -> Iterator[str]:
-    """The columns that are read, of tasks with texts and labels in a table."""
+    """The columns read by tasks with texts and labels in a table."""
     for part in run.splits.parts:
         if columns := run.task.describe_columns(part.source):
             yield f"columns, {part.name}: {columns}"
@@ -84,7 +84,7 @@ def _labels(run: FinetuningRun) -> Iterator[str]:
 
 
 def label_shares(task: Task, rows: Sequence[Row]) -> str:
-    """The distribution of the targets; of many labels only the most frequent and the rarest."""
+    """The distribution of the targets; with many labels, only the most frequent and the rarest."""
     if len(task.labels) <= _ALL or not task.counts_labels:
         return task.label_distribution(rows)
     counts = label_counts(rows, task.labels).most_common()

@@ -1,4 +1,4 @@
-"""Labelled rows that are probably mistakes, found by hashes of their texts, without a model."""
+"""Finds labelled rows that are probably mistakes by hashes of their texts, without a model."""
 
 import hashlib
 from collections import Counter
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ownbert.tasks.rows import Row, shortened
 
 _PLACES = 3
-_LABEL = 40  # the most characters of a target in a message
+_LABEL = 40  # maximum characters of a target in a message
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,10 @@ class LabelledSplit:
 
     Args:
         name: "training", "dev" or similar.
-        rows: with targets.
-        source: the file, "" if the rows were passed in Python.
-        unit: what rows are, in messages.
-        sets: whether targets are sets, whose order has no meaning.
+        rows: rows with targets.
+        source: file name, "" if the rows were passed in Python.
+        unit: noun for rows in messages.
+        sets: whether targets are unordered sets.
     """
 
     name: str
@@ -32,7 +32,7 @@ class LabelledSplit:
     sets: bool = False
 
     def where(self, row: Row) -> str:
-        """The place of a row, for messages."""
+        """The location of a row, for messages."""
         place = row.place(self.source)
         return place if self.source else f"{self.name} {place}"
 
@@ -43,13 +43,13 @@ class LabelledSplit:
 
 @dataclass(frozen=True)
 class Finding:
-    """A group of rows that look wrong.
+    """A group of suspicious rows.
 
     Args:
         kind: conflict, empty, repeated, duplicate or noise.
         count: number of rows.
-        line: the message.
-        severe: whether to warn before training; the others are common in some kinds of data.
+        line: message for the user.
+        severe: whether to warn before training; other findings are common in some kinds of data.
     """
 
     kind: str
@@ -59,15 +59,15 @@ class Finding:
 
 
 def check_rows(train: LabelledSplit, *others: LabelledSplit) -> list[Finding]:
-    """What looks wrong in the training rows and in those of ``others``, such as dev rows.
+    """Find suspicious rows in the training rows and in ``others``, such as dev rows.
 
     Texts that differ only in whitespace count as equal.
 
     Returns:
-        Findings of these kinds. conflict: equal texts with different answers (labels, not numbers).
+        Findings of these kinds. conflict: equal texts with different answers (labels, not values).
         empty: a text without characters. repeated: rows of ``others`` whose texts are also in the
         training rows. duplicate: copies of earlier training rows with the same answer. noise:
-        copies with another number.
+        copies with another value.
     """
     texts = _index(train)
     findings = [*_empty(train), *_conflicts(train, texts)]
@@ -79,9 +79,9 @@ def check_rows(train: LabelledSplit, *others: LabelledSplit) -> list[Finding]:
 
 
 def label_counts(rows: Sequence[Row], labels: Sequence[str]) -> Counter[str]:
-    """How often each of ``labels`` is the target of a row, or one of its targets.
+    """Count the rows that have each of ``labels`` as a target.
 
-    Other targets are not counted: they may be texts.
+    Other targets are not counted, because they may be texts.
     """
     counts = Counter(dict.fromkeys(labels, 0))
     for row in rows:
@@ -91,14 +91,18 @@ def label_counts(rows: Sequence[Row], labels: Sequence[str]) -> Counter[str]:
 
 
 def _key(row: Row) -> bytes:
-    """A hash of a row's texts, which takes less memory than they do."""
+    """A hash of a row's texts, to save memory."""
     texts = "\0".join(" ".join(text.split()) for text in row.texts)
     return hashlib.blake2b(texts.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 class _TextIndex(NamedTuple):
-    """first: by key, the first row with these texts. groups: by first row, all rows with the same
-    texts, if there are several."""
+    """An index of rows by text.
+
+    Args:
+        first: for each key, the first row with these texts.
+        groups: for each first row with copies, all rows with the same texts.
+    """
 
     first: dict[bytes, int]
     groups: dict[int, list[int]]
@@ -154,7 +158,7 @@ def _conflicts(split: LabelledSplit, texts: _TextIndex) -> list[Finding]:
 
 
 def _repeated(split: LabelledSplit, train: LabelledSplit, texts: _TextIndex) -> list[Finding]:
-    """Rows of a split whose texts are in the training rows too."""
+    """Rows of a split whose texts also occur in the training rows."""
     count = other = 0
     pairs: list[str] = []
     known: dict[int, set[str]] = {}
@@ -196,7 +200,7 @@ def _duplicates(split: LabelledSplit, texts: _TextIndex) -> list[Finding]:
 
 
 def _both(split: LabelledSplit, one: Row, two: Row) -> str:
-    """The places of two rows with their targets; of sequences of tags, those that differ."""
+    """The locations of two rows with their targets; for tag sequences only the differing tags."""
     answers = [r.target if isinstance(r.target, tuple) else (r.target,) for r in (one, two)]
     if not split.sets and len(answers[0]) == len(answers[1]):
         differ = [i for i, (a, b) in enumerate(zip(*answers, strict=True)) if a != b]

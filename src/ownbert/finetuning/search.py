@@ -31,24 +31,24 @@ _FORMAT = 1
 _FILE = record(
     {"identity": object_, "runs": list_of(object_, most=10_000)}, required=("identity", "runs")
 )
-# The usual grid: factors of the learning rate that the model would have without a search.
+# Factors of the default learning rate in the usual grid.
 USUAL_FACTORS = (0.5, 1.0, 2.0)
 USUAL = {"epochs": (2, 4, 8), "batch_size": (16, 32)}
-# The files that remain of a run that was not the best.
+# Files that are kept of runs that were not the best.
 _KEPT = (LOG, CURVES, RECIPE, BOARD)
 
 
 def search(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> Model:
-    """Train with each combination of the settings to try, and keep the best model.
+    """Train with each combination of settings in the grid, and keep the best model.
 
-    Each run is in ``search/run-N`` below ``folder``, and the best model is moved into ``folder``;
-    of the others, log and recipe remain. ``search.json`` lists all combinations with the metrics of
-    their best evaluations.
+    Each run is in ``search/run-N`` inside ``folder``, and the best model is moved to ``folder``;
+    logs and recipes of the others are kept. ``search.json`` lists all combinations with the metrics
+    of their best evaluations.
 
     Args:
-        run: with what to try in its recipe.
-        folder: of the search.
-        quiet: show nothing.
+        run: run whose recipe has the grid.
+        folder: folder of the search.
+        quiet: print nothing.
 
     Returns:
         The best model.
@@ -90,9 +90,9 @@ def search(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> Model:
 
 
 def combinations(run: FinetuningRun) -> Iterator[dict[str, Any]]:
-    """Learning rate, epochs and batch size of each training.
+    """Yield learning rate, epochs and batch size of each run.
 
-    Those that are not searched have the value that they would have without a search.
+    Settings that are not searched have their usual values.
     """
     grid: Search = run.given.search
     chosen: dict[str, tuple[Any, ...]] = {
@@ -129,7 +129,11 @@ def _recipe(run: FinetuningRun, tried: Mapping[str, Any]) -> FinetuneRecipe:
 def _train(
     run: FinetuningRun, tried: Mapping[str, Any], folder: FinetuneFolder, *, name: str, quiet: bool
 ) -> tuple[Mapping[str, float], float]:
-    """The metrics of the best evaluation, and the seconds. name: for the model card."""
+    """Train one combination; return the metrics of its best evaluation, and the seconds.
+
+    Args:
+        name: name in the model card.
+    """
     sampled, best = False, {}
     if not (folder.resume and folder.finished):
         rows = (run.splits.train_rows, run.splits.dev_rows)
@@ -138,7 +142,7 @@ def _train(
         one.train(folder, quiet=quiet)
         sampled, best = one.splits.sample_rows is not None, one.metrics
     evaluations = [row for row in read_log(folder.path) if row.get("evaluation")]
-    # The log has only a sample of many dev rows, on which runs can hardly be compared.
+    # The log only has a sample of many dev rows, which is too small for comparing runs.
     if not sampled:
         best = max(evaluations, key=lambda row: _value(run, row))
     metrics = {name: best[name] for name in (*run.task.metrics, "loss") if name in best}
@@ -154,13 +158,13 @@ def _value(run: FinetuningRun, metrics: Mapping[str, float]) -> float:
 
 
 def _best(run: FinetuningRun, done: list[dict[str, Any]]) -> int:
-    """The index of the best run; of equal ones the first."""
+    """The index of the best run, the first one of ties."""
     values = [_value(run, one["measures"]) for one in done]
     return values.index(max(values))
 
 
 def _done(run: FinetuningRun, output: Path) -> list[dict[str, Any]]:
-    """The runs that an earlier call has finished."""
+    """The runs that were finished by an earlier call."""
     if not (output / SEARCH).exists():
         return []
     before = read_json(output / SEARCH, check=_FILE)
@@ -175,7 +179,7 @@ def _slim(folder: Path) -> None:
 
 
 def _move_up(best: Path, output: Path) -> None:
-    """Move the best model to the output folder; the weights last, as they mark it as finished."""
+    """Move the best model to the output folder; weights last, because they mark it as finished."""
     for name in (LOG, CURVES):
         if (best / name).exists():
             with atomic_path(output / name) as new:
