@@ -1,1 +1,1 @@
-"""Inspecting models and runs: parameters, shapes, traces of attention, relevance, run lists."""
+"""Inspection of models and runs: parameters, shapes, attention, relevance, lists of runs."""

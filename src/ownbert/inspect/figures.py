@@ -1,4 +1,4 @@
-"""Pictures that a command writes where it is told to."""
+"""Plots written by commands."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +11,10 @@ DPI = 110
 
 
 def figure_class(path: Path) -> Any:
-    """matplotlib's, before anything is measured.
+    """Import matplotlib's Figure and check the file name, before anything is computed.
 
     Raises:
-        InputError: matplotlib is missing, or the name is no picture's.
+        InputError: matplotlib is missing, or the name has no image extension.
     """
     if path.suffix.lower() != ".png":
         raise InputError(f"{path}: the name of a picture ends with .png")
@@ -26,13 +26,13 @@ def figure_class(path: Path) -> Any:
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Write a figure, completely or not at all."""
+    """Write a figure atomically."""
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", dpi=DPI)
 
 
 def draw_layers(values: Sequence[float], name: str, path: Path) -> None:
-    """A metric against the layer that it is of, from the embeddings (0) to the last."""
+    """Plot a metric by layer, from the embeddings (0) to the last layer."""
     figure = figure_class(path)(figsize=(7, 3.6), layout="constrained")
     axis = figure.subplots()
     best = max(range(len(values)), key=lambda layer: values[layer])

@@ -1,4 +1,4 @@
-"""Running a model on one text while observing it. T tokens, H heads, K head size."""
+"""Runs a model on one text and observes it. T tokens, H heads, K head size."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,10 +17,10 @@ AttendObserver = Callable[[Tensor, Tensor, Tensor, Context, int], None]
 
 
 def core_model(model: nn.Module) -> Model:
-    """The packed model: ``model`` itself, or that of a model of ``ownbert.hf``.
+    """The packed model: ``model`` itself, or the one inside a model of ``ownbert.hf``.
 
     Raises:
-        InputError: it is any other module.
+        InputError: the module is something else.
     """
     core = model if isinstance(model, Model) else getattr(model, "model", None)
     if not isinstance(core, Model):
@@ -29,21 +29,21 @@ def core_model(model: nn.Module) -> Model:
 
 
 def text_ids(text: str, tokenizer: Tokenizer) -> list[int]:
-    """The ids of a text between the special tokens."""
+    """The ids of a text with special tokens."""
     (ids,) = tokenizer.encode_batch([text])
     return tokenizer.input_format.one(ids)
 
 
 def text_batch(model: Model, ids: Sequence[int], note: str = "") -> Batch:
-    """A batch of one text on the device of the model.
+    """A batch of one text on the model's device.
 
     Args:
-        model: reads texts.
-        ids: of the text, special tokens included.
-        note: added to the message of the error.
+        model: text model.
+        ids: ids of the text with special tokens.
+        note: appended to the error message.
 
     Raises:
-        InputError: there are more ids than the model takes.
+        InputError: there are too many ids for the model.
     """
     longest = model.config.max_length
     if longest is not None and len(ids) > longest:
@@ -56,7 +56,7 @@ def text_batch(model: Model, ids: Sequence[int], note: str = "") -> Batch:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, without dropout; afterwards each module's previous mode."""
+    """Context in evaluation mode; restores each module's previous mode."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -70,7 +70,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def observing_attend(attention: nn.Module, observer: AttendObserver) -> Iterator[None]:
     """Call ``observer`` with queries, keys and values (T, H, K), the context and the layer.
 
-    They are arguments of ``Attention.attend``, which no module's hook sees.
+    These are arguments of ``Attention.attend``, which module hooks do not see.
     """
     attend: Any = attention.attend
 

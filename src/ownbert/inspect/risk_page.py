@@ -1,4 +1,4 @@
-"""How good a model is where it may refuse to answer, as a page."""
+"""A page about selective prediction: error rate by coverage."""
 
 import html
 from pathlib import Path
@@ -18,12 +18,12 @@ _SHARES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 
 
 def write_risk_page(path: Path, scores: Scores, *, title: str) -> None:
-    """Write the metrics, and the share of wrong answers by the share of texts that is answered.
+    """Write the metrics and the error rate by the share of texts that are answered.
 
     Args:
-        path: of the page.
-        scores: of a task with one label per text.
-        title: of the page.
+        path: file to write.
+        scores: metrics of a single-label task.
+        title: title of the page.
 
     Raises:
         InputError: the task has no such curve.

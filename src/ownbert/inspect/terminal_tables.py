@@ -1,4 +1,4 @@
-"""Shared pieces of the tables of ``describe``, ``trace`` and ``runs``."""
+"""Shared parts of the tables of ``describe``, ``trace`` and ``runs``."""
 
 import io
 from collections.abc import Callable, Iterable
@@ -13,14 +13,14 @@ from ownbert.terminal import console
 
 
 def plain_text(show: Callable[[Console], None], width: int) -> str:
-    """What ``show`` prints on a terminal of ``width`` columns, without colours."""
+    """The output of ``show`` on a terminal with ``width`` columns, without colours."""
     text = io.StringIO()
     show(console(file=text, width=width, no_color=True))
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
 def facts_table(facts: Iterable[tuple[str, str]]) -> Table:
-    """A table with a name and its value in each row."""
+    """A table of names and values."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, style="cyan")
     table.add_column()
@@ -30,7 +30,7 @@ def facts_table(facts: Iterable[tuple[str, str]]) -> Table:
 
 
 def open_table(header_style: str = "bold") -> Table:
-    """A table without lines, two spaces between columns."""
+    """A table without borders, with two spaces between columns."""
     return Table(box=None, pad_edge=False, padding=(0, 1), header_style=header_style)
 
 

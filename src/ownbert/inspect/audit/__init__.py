@@ -1,1 +1,1 @@
-"""What a model remembers of the texts that it was trained on."""
+"""Audits of training-data memorisation."""

@@ -1,4 +1,4 @@
-"""What a model remembers of its training texts: membership, canaries, rare tokens, copies."""
+"""Measures memorisation of training texts: membership, canaries, rare tokens, copies."""
 
 import math
 from collections import Counter
@@ -30,12 +30,12 @@ from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.task import NoTaskHead
 
-MOST_TEXTS = 2000  # that are scored of either side
-# Other sequences that a canary is compared with, so that its exposure has 10 bits at most.
+MOST_TEXTS = 2000  # maximum texts scored per side
+# Number of random sequences that a canary is ranked among, which limits its exposure to 10 bits.
 _OTHERS = 1023
-# Occurrences of a rare token in the training texts, at most.
+# Maximum occurrences of a rare token in the training texts.
 _RARE = 5
-# A token is given back if the model gives it at least this probability; examples that are shown.
+# Minimum probability for a token to count as recalled; number of examples shown.
 _GIVEN_BACK, _SHOWN = 0.5, 10
 _FEWEST = 20
 _CHECK = record(
@@ -55,15 +55,16 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Membership:
-    """How well training texts are told from held-out ones by the model's loss.
+    """Membership inference: how well the loss separates training texts from held-out texts.
 
     Args:
-        score: what is compared.
-        auc: the probability that a training text has the lower loss; 0.5: they are not told.
-        low, high: its interval of 95 in 100 samples.
-        found: the share of the training texts that is found where 1 in 100 held-out ones is taken
-            for one.
-        train, held_out: number of texts.
+        score: name of the compared score.
+        auc: probability that a training text has the lower loss; 0.5 means no separation.
+        low: lower end of the 95% interval of the AUC.
+        high: upper end of the interval.
+        found: true positive rate at a false positive rate of 1%.
+        train: number of training texts.
+        held_out: number of held-out texts.
     """
 
     score: str
@@ -77,7 +78,8 @@ class Membership:
 
 @dataclass(frozen=True)
 class Canary:
-    """A planted sequence. exposure: in bits, of 10 at most; 1 is the mean of one not planted."""
+    """A planted sequence with its exposure in bits, at most 10; an unseen sequence has 1 on
+    average."""
 
     tokens: str
     times: int
@@ -86,13 +88,14 @@ class Canary:
 
 @dataclass(frozen=True)
 class RareTokens:
-    """Tokens that occur five times or fewer in the training texts.
+    """Tokens that occur at most five times in the training texts.
 
     Args:
-        given_back: the share of them that the model fills in where it is masked.
-        of_held_out: the same of such tokens in held-out texts.
-        count, held_out: number of both.
-        examples: tokens that are given back.
+        given_back: share of these that the model predicts where they are masked.
+        of_held_out: the same share for such tokens in held-out texts.
+        count: number of occurrences in training texts.
+        held_out: number of occurrences in held-out texts.
+        examples: tokens that are predicted.
     """
 
     given_back: float
@@ -104,7 +107,7 @@ class RareTokens:
 
 @dataclass(frozen=True)
 class Audit:
-    """What was found; ``rare`` is None for models without an MLM head."""
+    """The results of an audit; ``rare`` is None for models without an MLM head."""
 
     membership: Membership
     canaries: tuple[Canary, ...]
@@ -112,11 +115,11 @@ class Audit:
     copies: dict[str, int]
 
     def as_json(self) -> dict[str, Any]:
-        """As values that JSON can hold, with the advice."""
+        """The results as JSON values, with the advice."""
         return {**asdict(self), "advice": self.advice()}
 
     def advice(self) -> list[str]:
-        """What to do, in sentences."""
+        """Recommendations, as sentences."""
         found = []
         if self.membership.low > 0.55:
             found.append(
@@ -153,24 +156,24 @@ def audit(
     encoding: str | None = None,
     say: Say | None = None,
 ) -> Audit:
-    """What a model remembers of its training texts.
+    """Measure how much a model has memorised of its training texts.
 
     Args:
-        folder: of a model with an MLM head, or one with one label per text, whose files have
-            labels then.
+        folder: folder of a model with an MLM head, or of a single-label classifier, which needs
+            labelled files.
         train: texts that it was trained on: files, folders or globs, or texts in memory.
-        held_out: texts like them that it was not trained on.
-        text_column: of tables.
-        most: texts that are drawn of either side.
+        held_out: similar texts that it was not trained on.
+        text_column: column of the text in tables.
+        most: maximum number of texts, sampled at random, per side.
         device: auto, cpu or cuda.
-        encoding: of text files; by default UTF-8.
+        encoding: encoding of text files; by default UTF-8.
         say: called with notes.
 
     Raises:
         InputError: the folder or a file cannot be used, or there are fewer than 20 texts.
 
     Source: Carlini et al. 2019, "The Secret Sharer"; Yeom et al. 2018, "Privacy Risk in Machine
-        Learning", for the membership by the loss.
+                Learning", for membership inference by the loss.
     """
     between(_FEWEST, limits.COUNT, "[]")("most", most)
     folder = model_folder(folder)
@@ -214,7 +217,7 @@ def _of_texts(
     if say is not None and both[0][1] > len(kept):
         say(f"note: {len(kept):,} of the {both[0][1]:,} training texts are scored")
     members, rest = scorer(kept), scorer(others)
-    # Tokens that no training text has tell held-out texts by the vocabulary, not by memory.
+    # Tokens unseen in training would identify held-out texts by vocabulary, not by memorisation.
     means = ([_mean(one, counts) for one in side] for side in (members, rest))
     losses = [np.asarray([mean for mean in side if mean is not None]) for side in means]
     return Audit(
@@ -226,7 +229,7 @@ def _of_texts(
 
 
 def _mean(scored: ScoredText, counts: Counter[str]) -> float | None:
-    """The mean surprisal of the tokens that training texts have."""
+    """The mean surprisal of the tokens that occur in training texts."""
     pairs = zip(scored.tokens, scored.surprisals, strict=True)
     known = [value for token, value in pairs if counts[token]]
     return sum(known) / len(known) if known else None
@@ -266,7 +269,7 @@ def _membership(score: str, train: np.ndarray, held_out: np.ndarray) -> Membersh
 
 
 def _canaries(folder: Path, scorer: Scorer) -> tuple[Canary, ...]:
-    """The exposure of each: how much rarer than by chance a random sequence is more probable."""
+    """The exposure of each canary: its rank in bits among random sequences."""
     planted = read_json(folder / CANARIES, missing={"canaries": []}, check=_CHECK)["canaries"]
     if not planted:
         return ()

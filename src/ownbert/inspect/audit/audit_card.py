@@ -1,4 +1,4 @@
-"""The section of a model card on what the model remembers."""
+"""The section of a model card on memorisation."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _TITLE = "Memory of the training texts"
 
 
 def lines(audit: Audit) -> Iterator[tuple[str, str]]:
-    """What was found, as names and values; no text."""
+    """Yield the results as names and values, without any text."""
     own = audit.membership
     yield (
         translated(f"training texts told from held-out ones by their {own.score} (AUC)"),
@@ -45,10 +45,10 @@ def lines(audit: Audit) -> Iterator[tuple[str, str]]:
 
 
 def add_to_card(folder: Path, audit: Audit) -> str | None:
-    """Put the section into the README.md of a folder, or replace the one that is there.
+    """Add the section to the README.md of a folder, or replace the existing one.
 
     Returns:
-        A warning, if any.
+        A warning or None.
     """
     path = folder / CARD
     if not path.exists() or not is_ours(path):

@@ -1,28 +1,28 @@
-"""Near copies of training texts in what a model folder says in words: cards and pages."""
+"""Finds near copies of training texts in a model folder's text files, such as cards and pages."""
 
 import html
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-# Words in a row, or Chinese characters, that make a copy.
+# Number of consecutive words or Chinese characters that count as a copy.
 _RUN = 8
 _WORDS = re.compile(r"[\u3400-\u9fff]|[^\W_\u3400-\u9fff]+")
 _ENDINGS = (".md", ".html", ".txt", ".json", ".jsonl", ".csv")
-# Files that hold the vocabulary or numbers, and files above this size (bytes).
+# Skipped files: vocabularies, number tables, and files above this size (bytes).
 _OTHERS = {"vocab.txt", "tokenizer.json", "merges.txt"}
 _MOST_BYTES = 50_000_000
 
 
 def copies(folder: Path, texts: Iterable[str]) -> dict[str, int]:
-    """How many texts each file of a folder has a part of: eight words in a row.
+    """Count the texts that each file of a folder quotes, by eight consecutive words.
 
     Args:
-        folder: of a model.
-        texts: of the training data.
+        folder: model folder.
+        texts: training texts.
 
     Returns:
-        The number of texts by the name of the file, for files that have any.
+        The number of texts, keyed by file name, for files with any.
     """
     pages = {path.name: set(_runs(_shown(path))) for path in _files(folder)}
     found = dict.fromkeys(pages, 0)

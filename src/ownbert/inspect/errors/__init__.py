@@ -1,1 +1,1 @@
-"""Where a classifier is wrong: confident mistakes, groups that fail, labels that may be wrong."""
+"""Error analysis of classifiers: confident mistakes, failing groups, likely label errors."""

@@ -1,4 +1,4 @@
-"""The errors of a trained model on labelled rows. N rows, D size of a vector."""
+"""Error analysis of a trained model on labelled rows. N rows, D vector size."""
 
 import warnings
 from collections import Counter
@@ -26,26 +26,26 @@ from ownbert.tasks.task import Task
 from ownbert.views.linear_view import LinearView
 from ownbert.views.view_features import Texts
 
-# A group is shown from so many rows on, if its share of errors is so many standard errors above
-# that of all rows.
+# Minimum rows of a reported group, and by how many standard errors its error rate must exceed the
+# overall one.
 _FEWEST, _CLEARLY = 10, 2.0
 _EXPLAINED_WORDS = 5
-# Clusters of vectors: rows of each on average, how many at most, and words that name one.
+# Clusters of vectors: mean rows per cluster, maximum number, and words in a cluster's name.
 _ROWS_OF_CLUSTER, _CLUSTERS, _NAMING_WORDS = 25, 12, 3
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """Something that is answered wrongly.
+    """A wrong prediction.
 
     Args:
-        line: of the file, or the number of the row.
-        texts, label: of the row.
-        predicted, probability: the answer; of a number its distance from the right one stands in
-            place of a probability.
-        words: that speak most for the answer, if explained.
-        neighbour: the training row that is most alike, if there are training rows: its label and
-            text.
+        line: line in the file, or number of the row.
+        texts: texts of the row.
+        label: true label.
+        predicted: predicted label.
+        probability: probability of the prediction; for regression its distance from the truth.
+        words: words that support the prediction most, if explained.
+        neighbour: label and text of the most similar training row, if there are training rows.
     """
 
     line: int
@@ -59,12 +59,12 @@ class Mistake:
 
 @dataclass(frozen=True)
 class FailingGroup:
-    """Rows that fail together more often than all rows do.
+    """A group of rows with a higher error rate than average.
 
     Args:
-        name: what they have in common.
-        rows: how many.
-        errors: the share that is wrong; of numbers the mean distance.
+        name: common property of the rows.
+        rows: number of rows.
+        errors: error rate; for regression the mean distance.
     """
 
     name: str
@@ -74,16 +74,16 @@ class FailingGroup:
 
 @dataclass(frozen=True)
 class ErrorAnalysis:
-    """What is wrong, and where.
+    """The results of an error analysis.
 
     Args:
-        task: of the model.
-        rows: N.
-        errors: the share that is wrong; of numbers the mean distance from the right ones.
-        confusions: (label, predicted, how often), the most frequent first.
-        mistakes: the most confident first; of numbers the largest distances.
-        groups: the worst first.
-        label_errors: rows whose label the model contradicts, the most probable first.
+        task: task of the model.
+        rows: number of rows N.
+        errors: error rate; for regression the mean distance from the truth.
+        confusions: (label, prediction, count), most frequent first.
+        mistakes: most confident first; for regression largest distance first.
+        groups: failing groups, worst first.
+        label_errors: rows whose label the model contradicts, most likely errors first.
     """
 
     task: str
@@ -95,7 +95,7 @@ class ErrorAnalysis:
     label_errors: tuple[Mistake, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The results as JSON values."""
         return asdict(self)
 
 
@@ -107,21 +107,21 @@ def analyse_errors(
     most: int = 10,
     device: str = "auto",
 ) -> ErrorAnalysis:
-    """Where a model is wrong on rows that it was not trained on.
+    """Analyse the errors of a model on rows that it was not trained on.
 
-    What a mistake is, and how sure the model was of it, each task defines (``JUDGES``).
+    ``JUDGES`` defines mistakes and their confidence for each task.
 
     Args:
-        folder: of a model that ``ownbert finetune`` or ``fit`` made.
-        data: labelled rows, as for ``ownbert.evaluate``.
-        train: the rows that it was trained on, of which the nearest is named for each mistake.
-        most: so many mistakes, confusions and label errors.
+        folder: model folder written by ``ownbert finetune`` or ``fit``.
+        data: labelled rows, see ``ownbert.evaluate``.
+        train: training rows, for finding the nearest one to each mistake.
+        most: maximum number of mistakes, confusions and label errors.
         device: auto, cpu or cuda.
 
     Raises:
-        InputError: the task has no errors to be shown, or rows cannot be read.
+            InputError: the task is not supported, or rows cannot be read.
 
-    Source: of label errors Northcutt, Jiang and Chuang 2021, section 3.
+    Source: Northcutt, Jiang and Chuang 2021, section 3 (label errors).
     """
     predictor = open_folder(folder, Compute(device))
     task: Any = predictor.task
@@ -135,7 +135,7 @@ def analyse_errors(
     raws, decided = _answers(predictor, rows)
     found = JUDGES[task.name](task, rows, raws, decided)
     wrong = sorted(found.wrong, key=lambda each: -each.confidence)[:most]
-    wrong = list(found.wrong)[:most] if task.name == "regress" else wrong  # in their order
+    wrong = list(found.wrong)[:most] if task.name == "regress" else wrong  # keeps the order
     doubtful = list(found.doubtful)[:most]
     chosen = list(dict.fromkeys((*wrong, *doubtful)))
     vectors = None if task.reads_arrays else _Vectors(predictor)
@@ -167,7 +167,7 @@ def analyse_errors(
 
 
 def _answers(predictor: Opened, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
-    """The scores of each row, and what the task decides by them."""
+    """The outputs of each row, and the task's decisions."""
 
     def answered(block: Sequence[Row]) -> list[tuple[np.ndarray, Any]]:
         return list(zip(*predictor.answered(block), strict=True))
@@ -177,7 +177,8 @@ def _answers(predictor: Opened, rows: Sequence[Row]) -> tuple[Sequence[np.ndarra
 
 
 def _texts_of(task: Any, row: Any) -> tuple[str, ...]:
-    """What is shown of a row: its texts, of tags as one, of choices the prompt."""
+    """The texts of a row to show: words of a tagged sentence joined, for choices only the
+    prompt."""
     if task.reads_arrays:
         return (row.image.name,)
     if task.head == "tokens":
@@ -188,7 +189,7 @@ def _texts_of(task: Any, row: Any) -> tuple[str, ...]:
 def _words_of(
     predictor: Opened, rows: Sequence[Row], chosen: Sequence[WrongAnswer]
 ) -> list[list[str]]:
-    """The words of each row that speak most for the answer of the folder's network."""
+    """The words of each row that support the prediction of the folder's network most."""
     if predictor.task.reads_arrays:
         return [[] for _ in chosen]
     explainer = Explainer(predictor, device=predictor.compute.device)
@@ -199,10 +200,10 @@ def _words_of(
         if each.target is not None:
             try:
                 own = explainer([rows[each.row]], method=method, target=each.wanted)
-            except InputError:  # of a blend the network may answer otherwise
+            except InputError:  # a blend's network may predict something else
                 own = []
         named = [one for one in own if one.target == each.target]
-        if not named:  # a text without words has none
+        if not named:  # a text without words
             found.append([])
             continue
         values = -named[0].values if each.against else named[0].values
@@ -212,14 +213,14 @@ def _words_of(
 
 
 class _Vectors:
-    """Vectors of rows: those of the folder's network, or, where it has none, of its LSA."""
+    """Computes row vectors with the folder's network or, if there is none, with its LSA."""
 
     def __init__(self, predictor: Opened) -> None:
         self._predictor = predictor
         self._embedder: Embedder | None = None
 
     def __call__(self, rows: Sequence[Row]) -> np.ndarray:
-        """(N, D), of length 1."""
+        """Unit vectors (N, D) of rows."""
         found = self._predictor
         if isinstance(found, OpenedBlend) and not (found.folder / CONFIG).is_file():
             return _lsa_vectors(found, rows)
@@ -229,7 +230,7 @@ class _Vectors:
 
 
 def _lsa_vectors(predictor: OpenedBlend, rows: Sequence[Row]) -> np.ndarray:
-    """(N, D), of length 1; without an LSA the scores of the linear models take its place."""
+    """Unit vectors (N, D) from the LSA; without an LSA, the outputs of the linear models."""
     path = predictor.folder / "members" / "lsa"
     if path.is_dir():
         lsa = LinearView.load(path)
@@ -242,7 +243,7 @@ def _lsa_vectors(predictor: OpenedBlend, rows: Sequence[Row]) -> np.ndarray:
 def _neighbours(
     folder: str | Path, task: Task, rows: Sequence[Row], train: Any, vectors: Any
 ) -> list[tuple[str, str] | None]:
-    """Label and text of the training row with the most similar vector."""
+    """Label and text of the training row with the most similar vector, for each row."""
     if train is None:
         return [None] * len(rows)
     known = read_labelled_rows(task, train, folder)
@@ -254,7 +255,7 @@ def _neighbours(
 
 
 def _common_groups(predictor: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """Groups by length and unknown words; images have none."""
+    """Groups by length and unknown words; none for images."""
     if predictor.task.reads_arrays:
         return {}
     members: dict[str, np.ndarray] = {}
@@ -270,15 +271,15 @@ def _common_groups(predictor: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]
 
 
 def _clusters(vectors: _Vectors, rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """Rows whose vectors are alike (k-means), named by the words that are most their own."""
+    """Clusters of similar vectors (k-means), named by their most characteristic words."""
     from scipy.cluster.vq import kmeans2
 
     count = min(_CLUSTERS, len(rows) // _ROWS_OF_CLUSTER)
     if count < 2:
         return {}
-    with warnings.catch_warnings():  # of clusters without rows, where rows are equal
+    with warnings.catch_warnings():  # about empty clusters of identical rows
         warnings.simplefilter("ignore")
-        # Versions of scipy differ in what they call the seed; they all take this one.
+        # The name of the seed differs between scipy versions; all accept ``seed``.
         cluster = kmeans2(vectors(rows), count, minit="++", seed=0)[1]  # pyright: ignore[reportCallIssue]
     words = [set(" ".join(row.texts).lower().split()) for row in rows]
     everywhere = Counter(word for own in words for word in own)
@@ -287,7 +288,7 @@ def _clusters(vectors: _Vectors, rows: Sequence[Row]) -> dict[str, np.ndarray]:
         own = cluster == number
         size = max(1, int(own.sum()))
         inside = Counter(word for i in np.flatnonzero(own) for word in words[i])
-        # How much more of these rows than of all have the word.
+        # Difference between the word's frequency in the cluster and in all rows.
         excess = {w: n / size - everywhere[w] / len(rows) for w, n in inside.items()}
         names = sorted(excess, key=lambda w: (-excess[w], w))[:_NAMING_WORDS]
         if names:
@@ -296,7 +297,7 @@ def _clusters(vectors: _Vectors, rows: Sequence[Row]) -> dict[str, np.ndarray]:
 
 
 def _failing(members: Mapping[str, np.ndarray], badness: np.ndarray) -> list[FailingGroup]:
-    """Groups that are clearly worse than all rows."""
+    """Groups that are significantly worse than all rows."""
     mean, spread = float(badness.mean()), float(badness.std())
     found = []
     for name, own in members.items():
@@ -309,7 +310,7 @@ def _failing(members: Mapping[str, np.ndarray], badness: np.ndarray) -> list[Fai
 
 
 def as_lines(found: ErrorAnalysis, most_characters: int = 100) -> list[str]:
-    """The analysis for a terminal."""
+    """The analysis as lines for a terminal."""
     numbers = found.task == "regress"
     share = "{:.4g}" if numbers else "{:.1%}"
     lines = [

@@ -1,4 +1,4 @@
-"""What a mistake is, and how sure the model was of it, task by task.
+"""Defines mistakes, and the model's confidence in them, for each task.
 
 N rows, C labels, W words of a row.
 """
@@ -20,16 +20,16 @@ _NO_ANSWER, _AN_ANSWER = "no answer", "an answer"
 
 @dataclass(frozen=True)
 class WrongAnswer:
-    """One thing that a row is answered wrongly; a row may have several.
+    """A wrong prediction; a row may have several.
 
     Args:
-        row: its index.
-        label, predicted: what is right, and what the model answers.
-        confidence: how sure the model is: a probability; of a number its distance from the right
-            one.
-        target: what ``Explainer`` calls the answer; None: nothing is there to be explained.
-        wanted: what ``Explainer`` is asked for to have this target, by default the answer.
-        against: whether the answer is that the target does not hold.
+        row: index of the row.
+        label: true label or value.
+        predicted: predicted label or value.
+        confidence: probability of the prediction; for regression its distance from the truth.
+        target: name of the prediction in ``Explainer``; None: nothing to explain.
+        wanted: argument for ``Explainer`` to get this target; by default the prediction.
+        against: whether the model predicts that the target does not hold.
     """
 
     row: int
@@ -43,14 +43,14 @@ class WrongAnswer:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The answers to N rows, compared with what is right.
+    """Predictions for N rows, compared with the truth.
 
     Args:
-        badness: (N), 1 for a row with a wrong answer, else 0; of numbers the mean distance.
-        wrong: in any order; of numbers all rows are.
-        pairs: (label, answer) of all that was taken for another, for a table of confusions.
-        groups: names, and which rows (N) are in them.
-        doubtful: rows whose label may be wrong, the most probable first.
+        badness: (N) 1 for rows with a wrong prediction, else 0; for regression the mean distance.
+        wrong: wrong predictions in any order; for regression all rows.
+        pairs: (label, prediction) of all confusions.
+        groups: names, and masks (N) of their rows.
+        doubtful: rows whose label may be wrong, most likely first.
     """
 
     badness: np.ndarray
@@ -63,7 +63,7 @@ class Judgement:
 def judge_labels(
     task: Any, rows: Sequence[Row], raws: Sequence[np.ndarray], _: Sequence[Any]
 ) -> Judgement:
-    """One label of several: the label is another, with its probability."""
+    """Single-label: wrong labels with their probabilities."""
     found = np.stack(raws)
     truth = np.asarray([task.label_indices[row.target] for row in rows])
     best = found.argmax(1)
@@ -85,8 +85,8 @@ def judge_labels(
 def judge_label_sets(
     task: Any, rows: Sequence[Row], raws: Sequence[np.ndarray], _: Sequence[Any]
 ) -> Judgement:
-    """Several labels: each that is missing, and each that is too much, with the probability of
-    just that. A missing one is confused with those that stand in its place."""
+    """Multi-label: missing and superfluous labels with the probability of the wrong decision. A
+    missing label is paired with the superfluous ones in the confusions."""
     found = np.stack(raws)  # (N, C)
     truth = np.stack([task.target(row) for row in rows]) > 0.5
     answered = found >= task.threshold
@@ -123,12 +123,12 @@ def judge_label_sets(
 def judge_numbers(
     task: Any, rows: Sequence[Row], _: Sequence[np.ndarray], decided: Sequence[Any]
 ) -> Judgement:
-    """Numbers: how far each is from the right one. No row is right or wrong."""
+    """Regression: distances from the true values; no row is right or wrong."""
     truth = np.asarray([row.target for row in rows], dtype=float)  # (N, C)
     found = np.stack(decided)
     distance = np.abs(found - truth)
     one = len(task.labels) == 1
-    # Columns may have different units, so each is ordered by its own spread.
+    # Columns may have different units, so each is scaled by its standard deviation.
     spread = np.maximum(truth.std(0), 1e-9)
     column = (distance / spread).argmax(1)
 
@@ -152,8 +152,8 @@ def judge_numbers(
 def judge_tags(
     task: Any, rows: Sequence[Row], raws: Sequence[np.ndarray], decided: Sequence[Any]
 ) -> Judgement:
-    """Tags: of entities each that is missing, of another type, of other words or too much, with the
-    mean probability of the answer's tags; of other tags each word."""
+    """Tagging: for entities the missing, superfluous and mistyped ones and wrong boundaries, with
+    the mean probability of the predicted tags; for other tags each wrong word."""
     are_entities = are_entity_tags(task.labels)
     wrong: list[WrongAnswer] = []
     pairs: list[tuple[str, str]] = []
@@ -186,7 +186,7 @@ def _kinds(tags: Sequence[str], are_entities: bool) -> set[str]:
 
 
 def _entities_of(truth: Sequence[str], found: Sequence[str]) -> list[tuple[Any, Any, str, str]]:
-    """Entities that differ: what is right, what is found, and both for the table."""
+    """Differing entities: truth, prediction, and names of both for the confusions."""
     right, own = entities(truth), entities(found)
     differing = []
     for entity in right:
@@ -229,7 +229,7 @@ def _doubtful_tags(task: Any, rows: Sequence[Row], raws: Sequence[np.ndarray]) -
 def judge_answers(
     task: Any, rows: Sequence[Row], _: Sequence[np.ndarray], decided: Sequence[Any]
 ) -> Judgement:
-    """Answers in a text: those that match none of the right ones, with their probability, and
+    """Question answering: answers that match none of the true ones, with their probability, and
     whether start or end is right."""
     wrong, pairs, badness = [], [], np.zeros(len(rows))
     for i, (row, own) in enumerate(zip(rows, decided, strict=True)):
@@ -254,7 +254,7 @@ def judge_answers(
 
 
 def _place(row: Row, found: Any) -> str:
-    """Where a wrong answer stands, beside the right ones."""
+    """Where a wrong answer is, relative to the true ones."""
     if found.start is None:
         return _NO_ANSWER
     if not row.target:
@@ -276,8 +276,8 @@ def _place(row: Row, found: Any) -> str:
 def judge_choices(
     task: Any, rows: Sequence[Row], raws: Sequence[np.ndarray], _: Sequence[Any]
 ) -> Judgement:
-    """A choice: another one, with its probability. Choices of different rows have nothing in
-    common, so there is no table of confusions; but a place may be preferred."""
+    """Multiple choice: wrong choices with their probabilities. Choices of different rows are
+    unrelated, so confusions are between positions, which may be biased."""
     best = [int(raw.argmax()) for raw in raws]
     badness = np.asarray([float(b != r.target) for b, r in zip(best, rows, strict=True)])
     wrong = [
@@ -300,7 +300,7 @@ def judge_choices(
     return Judgement(badness, wrong, groups=groups)
 
 
-# By the name of the task.
+# Keyed by the name of the task.
 JUDGES: Mapping[str, Callable[[Any, Any, Any, Any], Judgement]] = {
     "classify": judge_labels,
     "multilabel": judge_label_sets,

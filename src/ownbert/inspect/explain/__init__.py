@@ -1,1 +1,1 @@
-"""Why a model answers as it does: relevance of words for every head, and whether it is true."""
+"""Explanations: relevance of words for the predictions of every head, and faithfulness."""

@@ -1,6 +1,6 @@
-"""Relevance of tokens, or of an image's patches, for a model's answer.
+"""Relevance of tokens, or of image patches, for a model's prediction.
 
-From attention maps alone (rollout), or with the gradient of a class's score. B sequences, S tokens
+From attention maps alone (rollout), or with the gradient of a class logit. B sequences, S tokens
 of a sequence, H heads, C classes.
 """
 
@@ -19,12 +19,13 @@ from ownbert.nn.model import Model
 
 @dataclass(frozen=True)
 class AttentionGradients:
-    """Attention maps, and the gradients of each sequence's class score with respect to them.
+    """Attention maps, and gradients of each sequence's class logit with respect to them.
 
     Args:
-        attentions, gradients: by layer, then one (H, S, S) per sequence.
+        attentions: by layer, one (H, S, S) per sequence.
+        gradients: by layer, one (H, S, S) per sequence.
         logits: (B, C).
-        targets: (B), the class of each sequence.
+        targets: (B) class of each sequence.
     """
 
     attentions: Mapping[int, list[Tensor]]
@@ -41,21 +42,21 @@ def attention_and_gradient(
     target: int | str | Sequence[int] | Tensor | None = None,
     head: str = "classification",
 ) -> AttentionGradients:
-    """The attention maps of some layers, and the gradients of class scores with respect to them.
+    """Compute attention maps of some layers, and gradients of class logits with respect to them.
 
-    One forward and one backward pass without dropout, for any number of sequences: these do not
-    attend to each other.
+    Takes one forward and one backward pass without dropout for any number of sequences, because
+    sequences do not attend to each other.
 
     Args:
-        model: with the head.
-        batch: of B sequences.
-        keep_attention: layers from 0, by default all.
-        target: a class by number or label, for all sequences or one for each; by default the one
-            with the highest score.
-        head: whose scores are used.
+        model: model with the head.
+        batch: batch of B sequences.
+        keep_attention: layers from 0; by default all.
+        target: a class by index or label, for all sequences or one for each; by default the
+            predicted one.
+        head: head of the logits.
 
     Raises:
-        InputError: there is no such head, layer or class.
+            InputError: the head, layer or class does not exist.
     """
     if head not in model.heads:
         raise InputError(f"the model has no head {head!r} whose score could be explained")
@@ -68,7 +69,7 @@ def attention_and_gradient(
         targets = _targets(model, logits.detach(), target)
         score = logits.gather(1, targets[:, None]).sum()
         maps = [(layer, a) for layer in layers for a in context.attentions[layer]]
-        # A layer that does not affect the score has no gradient.
+        # A layer that does not affect the logit has no gradient.
         grads = torch.autograd.grad(score, [a for _, a in maps], materialize_grads=True)
     attentions: dict[int, list[Tensor]] = {layer: [] for layer in layers}
     gradients: dict[int, list[Tensor]] = {layer: [] for layer in layers}
@@ -81,11 +82,11 @@ def attention_and_gradient(
 def rollout(attentions: Sequence[Tensor]) -> Tensor:
     """Attention rollout: how much of each token (column) reaches each token (row).
 
-    Heads are averaged, half of each token is kept (the residual connection), and layers are
+    Heads are averaged, the identity gets half of the weight (residual connection), and layers are
     multiplied. Rows sum to 1.
 
     Args:
-        attentions: (H, S, S) of each layer.
+        attentions: (H, S, S) for each layer.
 
     Returns:
         (S, S).
@@ -100,14 +101,14 @@ def rollout(attentions: Sequence[Tensor]) -> Tensor:
 
 
 def relevance(attentions: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """How relevant each token (column) is to each token (row) for a score.
+    """The relevance of each token (column) to each token (row) for a logit.
 
     R starts as the identity, and every layer adds the mean over heads of the positive part of
     gradient x attention, times R.
 
     Args:
-        attentions: (H, S, S) of each layer.
-        gradients: of the score with respect to them.
+        attentions: (H, S, S) for each layer.
+        gradients: gradients of the logit with respect to the attentions.
 
     Returns:
         R (S, S).
@@ -128,14 +129,14 @@ def gradient_relevance(
     layers: Sequence[int] | None = None,
     head: str = "classification",
 ) -> list[Tensor]:
-    """The relevance (S) of the tokens of each sequence for a class: the first token's row.
+    """The relevance (S) of each sequence's tokens for a class: the first token's row.
 
-    The first token, which heads read, is included with its initial 1; the patches of an image
-    follow, row by row (``over_patches``).
+    Heads read the first token, which is included with its initial 1; for an image, its patches
+    follow row by row (``over_patches``).
 
     Args:
-        model, batch, target, head: as for ``attention_and_gradient``.
-        layers: as ``keep_attention`` there.
+        model, batch, target, head: see ``attention_and_gradient``.
+        layers: see ``keep_attention`` there.
     """
     return first_rows(
         attention_and_gradient(model, batch, keep_attention=layers, target=target, head=head)
@@ -154,7 +155,7 @@ def first_rows(found: AttentionGradients) -> list[Tensor]:
 
 
 def over_patches(row: Tensor, model: Model) -> Tensor:
-    """The values of a row (S) for each patch, as an image of patches (rows, columns)."""
+    """The values of the patches in a row (S), as an image of patches (rows, columns)."""
     image = model.config.image
     if image is None:
         raise InputError("the model reads text: there are no patches")
@@ -162,10 +163,10 @@ def over_patches(row: Tensor, model: Model) -> Tensor:
 
 
 def class_number(model: Model, label: str) -> int:
-    """The number of a class by its label.
+    """The index of a class by its label.
 
     Raises:
-        InputError: there is no such label; the message names the known ones.
+        InputError: unknown label; the message lists the known ones.
     """
     if label not in model.labels:
         raise InputError(f"the model has no class {label!r}; one of {', '.join(model.labels)}")
@@ -185,7 +186,7 @@ def _layers(model: Model, chosen: Sequence[int] | None) -> list[int]:
 def _targets(
     model: Model, logits: Tensor, target: int | str | Sequence[int] | Tensor | None
 ) -> Tensor:
-    """The class (B) of each sequence."""
+    """The class index (B) of each sequence."""
     if target is None:
         return logits.argmax(-1)
     if isinstance(target, str):
@@ -193,7 +194,7 @@ def _targets(
     there = f"0..{logits.shape[1] - 1}"
     try:
         classes = torch.as_tensor(target, device=logits.device)
-    except (TypeError, ValueError, RuntimeError):  # names, rows of different lengths, huge numbers
+    except (TypeError, ValueError, RuntimeError):  # names, ragged lists, huge numbers
         raise InputError(f"target must be numbers of classes, {there}, or a label") from None
     if classes.shape not in ((), (len(logits),)):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Explain the answers of a trained folder: how much each word has to do with them."""
+"""Explains the predictions of a model folder by the relevance of each word."""
 
 import html
 from collections.abc import Iterator, Sequence
@@ -47,28 +47,28 @@ from ownbert.tasks.task import NoTaskHead
 
 METHOD = "integrated_gradients"
 UNITS = ("word", "sentence")
-# Words of an input: the model is run for each of them.
+# Maximum words of an input: some methods run the model once per word.
 _MOST_WORDS = 8192
-# Tokens of a text above which one label alone is explained: each takes all passes anew.
+# Longer texts, in tokens, are explained for a single label: each label takes all passes again.
 _LONG = 1024
-# Rows whose answers are computed together.
+# Rows predicted at a time.
 _ROWS = 32
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What an answer rests on.
+    """The relevance of a row's words for a prediction.
 
     Args:
-        row: its number among those given, from 0; rows without words have no explanation.
-        texts: of the row.
-        target: what is explained, such as a label.
-        probability: of the target, or its number.
-        method: by which.
-        words: U of them, by their characters in the texts.
-        values: (U), how much each word is for the target (above 0) or against it.
-        gap: of integrated gradients, see ``Relevance``.
-        answers: the likeliest answers with their probabilities, where it is one of several.
+        row: index among the given rows; rows without words have no explanation.
+        texts: texts of the row.
+        target: explained target, such as a label.
+        probability: probability of the target, or its value.
+        method: name of the method.
+        words: U words as character spans in the texts.
+        values: (U) relevance of each word, positive if it supports the target.
+        gap: for integrated gradients, see ``Relevance``.
+        answers: most probable predictions with their probabilities, for discrete predictions.
     """
 
     row: int
@@ -82,12 +82,12 @@ class Explanation:
     answers: tuple[tuple[str, float], ...] = ()
 
     def word(self, index: int) -> str:
-        """The word as it stands in its text."""
+        """The word as written in its text."""
         word = self.words[index]
         return self.texts[word.text][word.start : word.end]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The explanation as JSON values."""
         return {
             "texts": list(self.texts),
             "target": self.target,
@@ -112,7 +112,7 @@ class Explanation:
         return f"Explanation({self.target!r}, {self.probability:.3f}: {most})"
 
     def _repr_html_(self) -> str:
-        """The texts with the words for the target in blue and against it in red, for notebooks."""
+        """HTML for notebooks: supporting words in blue, opposing words in red."""
         largest = float(np.abs(self.values).max(initial=0)) or 1.0
         shown = [f"<b>{html.escape(self.target)}</b> {self.probability:.3f}"]
         for number, text in enumerate(self.texts):
@@ -130,10 +130,10 @@ class Explanation:
 
 @dataclass(frozen=True)
 class ExplainedRow:
-    """A row as the model reads it; words with tags are one text.
+    """A row as model input; tagged words are joined into one text.
 
     Args:
-        number: of the row among those given, from 0.
+        number: index among the given rows.
     """
 
     number: int
@@ -144,19 +144,19 @@ class ExplainedRow:
 
 
 class Explainer:
-    """A folder, loaded once, whose answers are to be explained.
+    """Explains the predictions of a folder, which is loaded once.
 
-    In a folder of ``fit`` the network is explained; where linear models alone answer, these are, by
-    the exact share of each word. A folder without a task head, but with one for masked words, is
-    explained by the words that it predicts for [MASK]; one that translates by the words of each
-    translation.
+    In a ``fit`` folder the network is explained; if only linear models are used, the exact
+    contributions of words to these. A folder without a task head but with an MLM head is explained
+    by its predictions for [MASK], a translation model by the words of each translation.
 
     Args:
-        folder: of a fine-tuned model that reads texts, of a pretrained one or of one that
-            translates; or one that was opened, of which ``device`` says nothing.
+        folder: folder of a fine-tuned text model, a pretrained model or a translation model; or an
+            opened one, for which ``device`` is ignored.
         device: auto, cpu or cuda.
 
     Raises:
+        InputError: the folder is not supported.
         InputError: the folder cannot be explained.
     """
 
@@ -198,17 +198,17 @@ class Explainer:
         by: str = "word",
         rows: int | None = None,
     ) -> list[Explanation]:
-        """Explanations of the answers to rows: one for each, or one for each entity or label.
+        """Explain predictions for rows: one explanation per row, or per entity or label.
 
         Args:
-            data: rows, as ``Predictor`` takes them, or a list of ``Row``.
-            method: a name of ``METHODS``, or several.
-            target: a label, the number of a choice, the type of an entity; by default the answer.
-            by: word, or sentence.
-            rows: at most so many are read, from the first.
+            data: rows in any form accepted by ``Predictor``, or a list of ``Row``.
+            method: a name in ``METHODS``, or several.
+            target: a label, the number of a choice, or an entity type; by default the prediction.
+            by: "word" or "sentence".
+            rows: maximum number of rows to read.
 
         Raises:
-            InputError: rows, method or target are not possible.
+            InputError: rows, method or target are invalid.
         """
         pairs = self.explained(data, method=method, target=target, by=by, rows=rows)
         return [each for _, own in pairs for each in own]
@@ -223,11 +223,11 @@ class Explainer:
         rows: int | None = None,
         labels: int = 1,
     ) -> Iterator[tuple[ExplainedRow, list[Explanation]]]:
-        """Rows as the model reads them, each with its explanations; see a call.
+        """Yield rows as model inputs with their explanations; see ``__call__``.
 
         Args:
-            labels: where the answer is one label of several, so many of the likeliest; of long
-                texts only the answer.
+            labels: number of most probable labels to explain for single-label tasks; long texts
+                are explained for the prediction only.
         """
         names = [method] if isinstance(method, str) else list(method)
         known(*UNITS)("by", by)
@@ -268,7 +268,7 @@ class Explainer:
         rows: int | None,
         labels: int,
     ) -> Iterator[tuple[ExplainedRow, list[Explanation]]]:
-        """The shares of words in the outputs of linear models."""
+        """Explain linear models by the exact contributions of words."""
         assert self.predictor is not None
         read = data if _are_rows(data) else self.predictor.rows(data)
         nothing = Example(np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -296,16 +296,18 @@ class Explainer:
     def observe(
         self, encoded: ExplainedRow, *, choice: HeadChoice = ALL_HEADS, budget: int = BUDGET
     ) -> Observation | None:
-        """What happens inside of the model on a row; of several models, of the first. Of one that
-        translates nothing is shown.
+        """Record the internals of the model on a row; for several models, of the first one.
 
         Args:
-            encoded: of ``explained``.
-            choice: layers and heads whose attention is kept.
-            budget: bytes of their weights.
+            encoded: a row from ``explained``.
+            choice: layers and heads whose attention is recorded.
+            budget: maximum bytes of attention weights.
+
+        Returns:
+            The observation; None for translation models.
 
         Raises:
-            InputError: there is no such layer or head, or there are too many.
+            InputError: a layer or head does not exist, or there are too many.
         """
         if self.translator is not None or self.linear is not None:
             if choice != ALL_HEADS:
@@ -325,7 +327,7 @@ class Explainer:
         )
 
     def _question(self, number: int, target: Target) -> LayerQuestion:
-        """What each layer is asked about a target: its probability, or its number."""
+        """The quantity of a target to compute from each layer: its probability or its value."""
         question = LayerQuestion(
             target.name, target.probability or target.score, target.probability is not None
         )
@@ -340,7 +342,7 @@ class Explainer:
     def explained_targets(
         self, encoded: ExplainedRow
     ) -> Iterator[tuple[Target, list[ExplainedTarget]]]:
-        """Each target of a row, with the models of the folder one by one."""
+        """Yield each target of a row, with one entry for each model of the folder."""
         for target in encoded.targets:
             yield (
                 target,
@@ -359,13 +361,13 @@ class Explainer:
 
     @property
     def _placeholder(self) -> int:
-        """The token that stands in place of one that is taken away."""
+        """The id of the token that replaces removed tokens."""
         return self.tokenizer.mask_id if self.translator is None else self.translator.unknown
 
     @staticmethod
     def _reader(predictor: Predictor) -> Networks:
         found = predictor.rows_predictor
-        assert isinstance(found, Networks)  # it was asked for the network
+        assert isinstance(found, Networks)  # the folder was opened with network=True
         return found
 
     @staticmethod
@@ -381,8 +383,8 @@ class Explainer:
         labels: int = 1,
         rows: int | None = None,
     ) -> Iterator[ExplainedRow]:
-        """Rows as the model reads them, with their words and targets; see a call. Those without
-        words, or without an answer, are left out."""
+        """Yield rows as model inputs, with words and targets; see ``__call__``. Rows without words
+        or without a prediction are skipped."""
         if self.translator is not None:
             answered = self.translator.translated(_text_rows(data), target)
         elif self.predictor is None:
@@ -421,7 +423,7 @@ class Explainer:
                 yield row, example, found
 
     def _masked(self, row: Row, wanted: str | None) -> tuple[Example, list[Target]]:
-        """The likeliest word of each mask, or the wanted one."""
+        """The most probable word for each mask, or the wanted one."""
         model, tokenizer = self.models[0], self.tokenizer
         if model.config.mask_vector:
             raise InputError(
@@ -462,12 +464,12 @@ def explain(
     by: str = "word",
     device: str = "auto",
 ) -> list[Explanation]:
-    """How much each word has to do with a model's answers; see ``Explainer``."""
+    """Explain a model's predictions by the relevance of words; see ``Explainer``."""
     return Explainer(folder, device=device)(data, method=method, target=target, by=by)
 
 
 def _explained(folder: Path | Opened, device: str) -> Opened:
-    """What is explained of a folder: the linear models, where they alone answer, or its network."""
+    """Open the model to explain: the linear models if only these are used, else the network."""
     blend = folder.blend if isinstance(folder, OpenedBlend) else None
     if isinstance(folder, Path):
         blend = blend_of(folder)
@@ -477,19 +479,19 @@ def _explained(folder: Path | Opened, device: str) -> Opened:
     linear = blend is not None and answers_linearly(place, blend)
     if linear and isinstance(folder, Opened):
         return folder
-    # Without the packed copies of weights that prediction uses, which have no gradient.
+    # Without packed weights, which have no gradients.
     return open_folder(place, Compute(device, network=not linear, packed=False))
 
 
 def _word_probabilities(model: Model, example: Example) -> np.ndarray:
-    """(masks, V)."""
+    """Probabilities of the masked words (masks, V)."""
     with evaluating(model), torch.inference_mode():
         logits = model(pack([example]).to(model.device), ["mlm"]).logits["mlm"]
     return logits.float().softmax(-1).cpu().numpy()
 
 
 def _label_probabilities(logits: Tensor, batch: Batch) -> Tensor:
-    """(C), means over the windows of a document."""
+    """Probabilities (C), averaged over the windows of a document."""
     return mean_per_row(logits.float().softmax(-1), batch)[0]
 
 

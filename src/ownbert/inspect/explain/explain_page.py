@@ -1,7 +1,7 @@
-"""Explanations as one page for a browser: texts in colours, a switch of method and of answer, and
-what happens inside of the model.
+"""Explanations as an HTML page: coloured texts, selection of method and prediction, and the
+internals of the model.
 
-The page is self-contained: nothing is fetched.
+The page is self-contained.
 """
 
 import html
@@ -46,13 +46,13 @@ def as_page(
     """The page as HTML.
 
     Args:
-        found: those of one row stand together, by one method or by several.
-        title: of the page.
-        inside: what happens inside of the model on each row.
-        pixels: of each image, (height, width, channels) from 0 to 1, if the rows are images.
+        found: explanations by one or several methods; those of the same row are consecutive.
+        title: title of the page.
+        inside: internals of the model for each row.
+        pixels: for image rows, (height, width, channels) from 0 to 1 for each image.
 
     Raises:
-        InputError: there is nothing to show, or it would be too large to open.
+        InputError: there is nothing to show, or the page would be too large to open.
     """
     rows = [
         [each.to_dict() for each in own] for _, own in groupby(found, key=lambda each: each.row)

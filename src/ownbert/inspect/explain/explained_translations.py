@@ -1,6 +1,6 @@
-"""Translations to be explained: each word of one, by the words of its source.
+"""Explains translations: each target word by the words of its source.
 
-S tokens of a source, T of its translation, N copies in a batch, V tokens of the vocabulary.
+S source tokens, T target tokens, N copies in a batch, V vocabulary size.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,25 +20,24 @@ from ownbert.tasks.rows import Row
 from ownbert.translate.decode import Translator
 from ownbert.translate.translation_pairs import encode_sources
 
-# Sources that are translated together.
+# Sources translated at a time.
 _TOGETHER = 32
-# The first signs of a word where no space stands before one: Chinese, Japanese, Korean.
+# Ranges of word-initial characters in scripts without spaces: Chinese, Japanese, Korean.
 _IDEOGRAPHS = ("\u3040", "\u9fff"), ("\uac00", "\ud7af")
 
 
 class ExplainedTranslator:
-    """A translation folder whose words are to be explained.
+    """A translation model whose words are to be explained.
 
     Args:
-        folder: of an encoder-decoder with its head.
+        folder: folder of an encoder-decoder with its head.
         device: auto, cpu or cuda.
 
     Attributes:
-        model: with gradients, which that of ``Translator`` has not.
-        head: of its next words.
-        tokenizer: of sources.
-        unknown: the id that stands in place of a source word that is taken away; such models know
-            no [MASK].
+        model: model with gradients, unlike the one of ``Translator``.
+        head: kind of the head for the next token.
+        tokenizer: source tokenizer.
+        unknown: id of the token that replaces removed source words; these models have no [MASK].
 
     Raises:
         InputError: the folder cannot be used.
@@ -55,12 +54,12 @@ class ExplainedTranslator:
     def translated(
         self, rows: Iterator[Row], wanted: str | None
     ) -> Iterator[tuple[Row, Example, list[Target]]]:
-        """Rows with their translations as the decoder reads them, and each word of these; none
-        where nothing is translated.
+        """Translate rows, and yield them with decoder inputs and one target per word; rows with an
+        empty translation are skipped.
 
         Args:
             rows: sources.
-            wanted: a word of the translation; None: all.
+            wanted: a word of the translation; None: all words.
 
         Raises:
             InputError: a source is too long, or its translation lacks the word.
@@ -98,7 +97,7 @@ class ExplainedTranslator:
         return found
 
     def _words(self, ids: Sequence[int]) -> list[tuple[str, list[int]]]:
-        """The words of a translation, and the places of their tokens in it."""
+        """The words of a translation with the positions of their tokens."""
         decode = self._translator.target.decode
         found: list[tuple[str, list[int]]] = []
         before = ""
@@ -115,18 +114,18 @@ class ExplainedTranslator:
 
 
 def _word_scores(logits: Tensor, batch: Batch) -> Tensor:
-    """(N, T): the log-probability of each token that was written."""
+    """(N, T): the log-probability of each generated token."""
     assert batch.tags is not None
     found = logits.float().log_softmax(-1).gather(1, batch.tags[:, None])[:, 0]
     return found.unflatten(0, (len(batch.layout.lengths), -1))
 
 
 def _target(name: str, places: Sequence[int], shown: float) -> Target:
-    """The log-probability of a word after those before it: the sum over its tokens."""
+    """The log-probability of a word given the previous ones: the sum over its tokens."""
 
     def score(logits: Tensor, batch: Batch) -> Tensor:
         return _word_scores(logits, batch)[:, list(places)].sum(-1)
 
-    # What the head reads is of the decoder; methods that ask for it are refused.
+    # The head reads decoder states; methods that need ``reads`` are rejected.
     reads = np.zeros(0)
     return Target(name, score, lambda logits, batch: score(logits, batch).exp(), reads, shown)

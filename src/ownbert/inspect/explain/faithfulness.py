@@ -1,6 +1,6 @@
-"""Is an explanation true of the model? Words are masked in its order, and the answer is watched.
+"""Faithfulness of explanations: mask words in order of relevance, and measure the effect.
 
-U words of a row, R rows and targets.
+U words of a row, R pairs of row and target.
 """
 
 import math
@@ -16,23 +16,23 @@ from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.methods import METHODS, ExplainedTarget, leave_one_out, random_order
 from ownbert.language import translated
 
-# Shares of the words that are masked, or that alone are kept.
+# Shares of the words that are masked, or kept while all others are masked.
 SHARES = (0.05, 0.1, 0.2, 0.5)
 RANDOM = "random order"
-# Methods that cost little; exact Shapley values of ten stretches take a thousand passes.
+# Fast methods; exact Shapley values of ten segments take a thousand passes.
 USUAL = tuple(name for name in METHODS if name != "shapley")
 _FEWEST_WORDS = 4
 
 
 @dataclass(frozen=True)
 class Faithfulness:
-    """How true the explanations of a method are, over R rows.
+    """Faithfulness of a method's explanations over R pairs of row and target.
 
     Args:
-        comprehensiveness: (R, shares), how far the answer falls without the words that the method
-            says it rests on: more is better.
-        sufficiency: (R, shares), how far it falls with these alone: less is better.
-        correlation: (R), Spearman's, with what leaving out single words does.
+        comprehensiveness: (R, shares) drop of the prediction without the most relevant words;
+            higher is better.
+        sufficiency: (R, shares) drop of the prediction with only these words; lower is better.
+        correlation: (R) Spearman correlation with leave-one-out values.
     """
 
     comprehensiveness: np.ndarray
@@ -60,19 +60,20 @@ def faithfulness(
     rows: int = 100,
     device: str = "auto",
 ) -> Mapping[str, Faithfulness]:
-    """Compare methods, and an order by chance, on rows.
+    """Compare methods and a random order on rows.
 
-    The fall of the answer is that of its probability; for numbers and cosines it is the change of
-    the number, whichever way. Rows of fewer than four words are left out.
+    The drop is that of the predicted probability; for regression values and cosines it is the
+    absolute change. Rows with fewer than four words are skipped.
 
     Args:
-        folder: of the model.
-        data: rows, as ``Predictor`` takes them.
-        methods: names of ``METHODS``.
-        rows: at most so many answers are explained, from the first row on.
+        folder: model folder.
+        data: rows in any form accepted by ``Predictor``.
+        methods: names in ``METHODS``.
+        rows: maximum number of explained predictions, from the first row.
+        device: auto, cpu or cuda.
 
     Raises:
-        InputError: no row can be explained, or a method is not known.
+        InputError: no row can be explained, or a method is unknown.
 
     Source: DeYoung et al. 2020 (ERASER), section 4.2: area over the perturbation curve.
     """
@@ -105,7 +106,8 @@ def faithfulness(
 
 
 def best_method(found: Mapping[str, Faithfulness]) -> str | None:
-    """The method with the largest comprehensiveness less sufficiency; None: chance is no worse."""
+    """The method with the largest comprehensiveness minus sufficiency; None if random is as
+    good."""
     score = {
         name: float(each.comprehensiveness.mean() - each.sufficiency.mean())
         for name, each in found.items()
@@ -141,7 +143,7 @@ def _falls(explained: ExplainedTarget, values: np.ndarray) -> tuple[np.ndarray, 
 
 
 def _spearman(a: np.ndarray, b: np.ndarray) -> float:
-    """The correlation of ranks; not a number where all values are equal."""
+    """The rank correlation; NaN if all values are equal."""
     from scipy.stats import rankdata
 
     x, y = (rankdata(v) - (len(v) + 1) / 2 for v in (a, b))
@@ -150,7 +152,7 @@ def _spearman(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def faithfulness_table(found: Mapping[str, Faithfulness]) -> list[str]:
-    """Lines: a method each, with means and standard errors."""
+    """A table with one line per method: means and standard errors."""
     names = ("comprehensiveness", "sufficiency", "correlation")
     width = max(len(name) for name in found)
     lines = [" " * width + "".join(f"  {translated(name):>17}" for name in names)]

@@ -1,4 +1,4 @@
-"""Pictures of faithfulness: the fall of the answer against the share of masked words."""
+"""Plots of faithfulness: drop of the prediction by share of masked words."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ from ownbert.inspect.figures import figure_class, save_figure
 
 
 def draw_curves(found: Mapping[str, Faithfulness], path: Path) -> None:
-    """Plot the fall of the answer against the share of masked, or of kept, words."""
+    """Plot the drop of the prediction by the share of masked and of kept words."""
     figure = figure_class(path)(figsize=(10, 4), layout="constrained")
     panels = (
         ("without the words it names", "comprehensiveness"),

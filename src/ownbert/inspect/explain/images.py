@@ -1,4 +1,4 @@
-"""Explanations of images: how much each patch has to do with a class."""
+"""Explanations of images: relevance of each patch for a class."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,24 +19,24 @@ from ownbert.inspect.explain.targets import likeliest
 from ownbert.inspect.internals.page_parts import packed_bytes
 from ownbert.train.device import pick_device
 
-# Of images; both are computed in one pass.
+# Methods for images; both are computed in one pass.
 IMAGE_METHODS = ("attention_x_gradient", "attention_rollout")
-# More pixels of a side make a page large, and show nothing more.
+# Maximum side in pixels; larger images only make the page larger.
 _SIDE = 512
 
 
 @dataclass(frozen=True)
 class PatchExplanation:
-    """What a class of an image rests on.
+    """The relevance of an image's patches for a class.
 
     Args:
-        row: the image's number among those explained, from 0.
-        name: of the image.
-        target: the class.
-        probability: of the class.
-        method: by which.
-        values: (rows, columns), how much each patch is for the class.
-        answers: the likeliest classes with their probabilities.
+        row: index among the explained images.
+        name: name of the image.
+        target: explained class.
+        probability: probability of the class.
+        method: name of the method.
+        values: (rows, columns) relevance of each patch.
+        answers: most probable classes with their probabilities.
     """
 
     row: int
@@ -48,7 +48,7 @@ class PatchExplanation:
     answers: tuple[tuple[str, float], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The explanation as JSON values."""
         return {
             "texts": [self.name],
             "target": self.target,
@@ -70,23 +70,24 @@ def explain_images(
     classes: int = 1,
     device: str = "auto",
 ) -> tuple[list[PatchExplanation], list[np.ndarray]]:
-    """What the classes of images rest on, and the images as the model sees them.
+    """Explain the classes of images, and return the images as model input.
 
     Args:
-        folder, description: of a model of images with a classification head.
-        images: files, or folders of them.
-        methods: names of ``IMAGE_METHODS``.
-        target: a class; by default the likeliest ones.
-        rows: at most so many images, from the first.
-        classes: so many of the likeliest.
+        folder: folder of an image classifier.
+        description: description of the folder.
+        images: files, or folders of files.
+        methods: names in ``IMAGE_METHODS``.
+        target: a class; by default the most probable ones.
+        rows: maximum number of images.
+        classes: number of most probable classes to explain.
         device: auto, cpu or cuda.
 
     Returns:
-        For each image, class and method an explanation; for each image its pixels (height, width,
-        channels) from 0 to 1.
+        An explanation for each image, class and method; and the pixels of each image (height,
+        width, channels) from 0 to 1.
 
     Raises:
-        InputError: there is no such method or class, or a file is no image.
+        InputError: unknown method or class, or a file is not an image.
     """
     for name in methods:
         if name not in IMAGE_METHODS:
@@ -124,7 +125,7 @@ def _heat(found: ImageExplanation, number: int) -> np.ndarray | None:
 
 
 def picture_data(pixels: np.ndarray) -> dict[str, Any]:
-    """An image for a page's script: its size, and bytes of red, green and blue."""
+    """An image for a page's script: its size, and RGB bytes."""
     step = max(1, -(-max(pixels.shape[:2]) // _SIDE))
     small = torch.from_numpy(np.ascontiguousarray(pixels, dtype=np.float32)).permute(2, 0, 1)
     if step > 1:

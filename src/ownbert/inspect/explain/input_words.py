@@ -1,4 +1,4 @@
-"""The words of an input, and where the model reads them. T tokens of an example."""
+"""The words of an input, and the positions of their tokens. T tokens of an example."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +15,13 @@ _BYTES = np.dtype(np.int64).itemsize
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a row's texts, or a longer part of one.
+    """A word in a row's texts, or a longer span.
 
     Args:
-        text: the number of the text in the row.
-        start, end: its characters there, end exclusive.
-        positions: of its tokens in the example: of all its pieces, in all windows that have it.
+        text: index of the text in the row.
+        start: first character of the span.
+        end: end of the span, exclusive.
+        positions: positions of all its tokens in the example, in all windows that contain it.
     """
 
     text: int
@@ -32,21 +33,21 @@ class Word:
 def words_of(
     example: Example, texts: Sequence[str], tokenizer: Tokenizer, *, are_words: bool = False
 ) -> list[Word]:
-    """The words that the model reads of a row, in their order; what was cut off is missing.
+    """The words of a row that the model sees, in order; truncated words are missing.
 
-    Where a text stands in the example is found by its ids, so this holds for all tasks.
+    Texts are located in the example by their ids, so this works for all tasks.
 
     Args:
-        example: the row as the task encodes it.
-        texts: of the row.
-        tokenizer: that made the example.
-        are_words: the texts are the words of one text (tags), and each is a word here.
+        example: the encoded row.
+        texts: texts of the row.
+        tokenizer: tokenizer of the example.
+        are_words: whether the texts are the words of one text (tagging).
     """
     encodings = tokenizer.encodings(list(texts))
     tokens = [[(t, i) for i in range(len(e.ids))] for t, e in enumerate(encodings)]
     if are_words:
         tokens = [[token for own in tokens for token in own]]
-    known = [encoding.ids for encoding in encodings]  # each access makes a new list
+    known = [encoding.ids for encoding in encodings]  # each access creates a new list
     ids = [np.asarray([known[t][i] for t, i in own], dtype=np.int64).tobytes() for own in tokens]
     places: dict[tuple[int, int], list[int]] = {}  # (text, token) -> positions
     used: set[tuple[int, int]] = set()
@@ -69,14 +70,14 @@ def words_of(
         start, end = span_in(texts[text], start, end)
         positions = sorted(p for token in own for p in places[token])
         word = Word(text, start, end, tuple(positions))
-        # An accent that is a token of its own belongs to its letter.
+        # A combining accent that is a separate token belongs to its letter.
         follows = made and made[-1].text == text and start < made[-1].end
         made[-1:] = [joined([made[-1], word])] if follows else [*made[-1:], word]
     return made
 
 
 def in_one_text(words: Sequence[Word], texts: Sequence[str]) -> tuple[list[Word], str]:
-    """Words whose texts are the words of one text, with their places in that, and the text."""
+    """Join texts that are words into one text; return the words as spans in it, and the text."""
     starts = np.cumsum([0, *(len(text) + 1 for text in texts)]).tolist()
     moved = [
         Word(0, starts[word.text] + word.start, starts[word.text] + word.end, word.positions)
@@ -86,7 +87,7 @@ def in_one_text(words: Sequence[Word], texts: Sequence[str]) -> tuple[list[Word]
 
 
 def sentences_of(words: Sequence[Word], texts: Sequence[str]) -> list[Word]:
-    """Words joined to the sentences that they are in."""
+    """Merge words into the sentences that contain them."""
     found: list[Word] = []
     for number, text in enumerate(texts):
         end = 0
@@ -100,18 +101,18 @@ def sentences_of(words: Sequence[Word], texts: Sequence[str]) -> list[Word]:
 
 
 def segments_of(words: Sequence[Word], most: int) -> list[list[int]]:
-    """Indices of words in up to ``most`` stretches of about equal length."""
+    """Indices of words in up to ``most`` segments of similar length."""
     return [part.tolist() for part in np.array_split(np.arange(len(words)), min(most, len(words)))]
 
 
 def joined(words: Sequence[Word]) -> Word:
-    """Neighbouring words of one text as one."""
+    """Merge neighbouring words of a text into one span."""
     positions = sorted(p for word in words for p in word.positions)
     return Word(words[0].text, words[0].start, words[-1].end, tuple(positions))
 
 
 def _stretches(example: Example, tokenizer: Tokenizer) -> list[tuple[int, np.ndarray]]:
-    """The stretches of ids between special tokens, each with its position in the example."""
+    """The segments of ids between special tokens, with their positions in the example."""
     borders = {*tokenizer.start_ids, tokenizer.sep_id, tokenizer.pad_id}
     ends = set(np.cumsum(example.parts or (len(example.token_ids),)).tolist())
     found, start = [], 0
@@ -126,8 +127,8 @@ def _stretches(example: Example, tokenizer: Tokenizer) -> list[tuple[int, np.nda
 def _place(
     texts: Sequence[bytes], stretch: np.ndarray, used: set[tuple[int, int]]
 ) -> tuple[int | None, int]:
-    """The text that has these ids and the first token of them there, if possible one that is not
-    used yet; None: no text has them."""
+    """Find a segment in the texts, preferably in an unused text: return the index of the text and
+    of the first token; None if no text contains the segment."""
     wanted, first_place = stretch.astype(np.int64).tobytes(), (None, 0)
     for number, text in enumerate(texts):
         start = text.find(wanted)

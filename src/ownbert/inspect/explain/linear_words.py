@@ -1,7 +1,7 @@
-"""Folders of ``fit`` that answer with linear models alone: the exact share of each word.
+"""Exact contributions of words for ``fit`` folders that only use linear models.
 
-An output of a linear model is a sum over the n-grams of a text, so what each word adds to it needs
-no approximation. C labels.
+An output of a linear model is a sum over the n-grams of a text, so no approximation is needed. C
+labels.
 """
 
 from collections.abc import Iterator
@@ -21,21 +21,21 @@ from ownbert.views.linear_models import LinearModel
 from ownbert.views.tokens import spans_of
 
 CONTRIBUTIONS = "contributions"
-# The likeliest answers that are named beside one.
+# Number of most probable predictions shown with an explanation.
 _ANSWERS = 3
 
 
 def answers_linearly(folder: Path, blend: Blend) -> bool:
-    """Whether linear models alone answer in a folder, or it has no network."""
+    """Whether a folder's predictions come from linear models only, or it has no network."""
     kinds = {member.kind for member in blend.members}
     return kinds == {"linear"} or not (folder / CONFIG).is_file()
 
 
 class LinearShares:
-    """The linear models of a folder.
+    """Contributions of words in the linear models of a folder.
 
     Raises:
-        InputError: it has models of other kinds too.
+        InputError: the folder also uses other models.
     """
 
     def __init__(self, opened: OpenedBlend) -> None:
@@ -47,7 +47,7 @@ class LinearShares:
             )
 
     def targets(self, row: Row, wanted: str | None, most: int) -> list[tuple[int, str, float]]:
-        """(index, name, probability or number) of what is explained of the answer to a row."""
+        """(index, name, probability or value) of each target to explain."""
         task: Any = self.predictor.task
         labels = [str(label) for label in task.labels]
         outputs = np.asarray(self.predictor.raws([row])[0][0])
@@ -65,13 +65,14 @@ class LinearShares:
         return [(i, labels[i], float(outputs[i])) for i in chosen]
 
     def answers(self, row: Row) -> tuple[tuple[str, float], ...]:
-        """The likeliest labels of a row, where it has one of several."""
+        """The most probable labels of a row, for single-label tasks."""
         if self.predictor.task.name != "classify":
             return ()
         return tuple((name, value) for _, name, value in self.targets(row, None, _ANSWERS))
 
     def words(self, row: Row) -> list[Word]:
-        """The words of a row: what blanks separate, or single characters where there are none."""
+        """The words of a row: separated by spaces, or single characters in scripts without
+        spaces."""
         kind = "chinese" if self._kind == "chinese" else "ids"
         return [
             Word(number, start, end, ())
@@ -84,14 +85,14 @@ class LinearShares:
         return next(view.kind for _, view in self._views())
 
     def _views(self) -> Iterator[tuple[float, Any]]:
-        """Each linear model with its weight."""
+        """Yield each linear model with its weight."""
         every = self.predictor.scores.models
         for member, models in zip(self.predictor.blend.members, every, strict=True):
             for view in models:
                 yield member.weight / len(models), view
 
     def shares(self, row: Row, target: int, words: list[Word]) -> np.ndarray:
-        """(words) what each adds to the output for a label, over that for the others."""
+        """Contributions (words) to the output for a label, relative to the other labels."""
         found = [np.zeros(len(text)) for text in row.texts]
         for weight, view in self._views():
             own = _direction(view.model, target)
@@ -101,6 +102,6 @@ class LinearShares:
 
 
 def _direction(model: LinearModel, target: int) -> np.ndarray:
-    """(F) weights of an output; of a softmax, which only compares outputs, less their mean."""
+    """(F) weights of an output; for softmax, minus the mean over outputs."""
     own = model.weights[:, target].astype(np.float64)
     return own - model.weights.mean(1) if model.link == "softmax" else own

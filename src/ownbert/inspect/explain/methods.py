@@ -1,10 +1,10 @@
-"""Ways to tell how much each word of an input has to do with a number of the answer.
+"""Methods for computing the relevance of each input word for an output.
 
 T tokens of an example, U words, E embedding size, N copies of the example in a batch, S tokens of a
 sequence, H heads.
 
-A word is taken away by masking its tokens, as pretraining does: no text is
-tokenised again, and the others keep their places.
+Words are removed by masking their tokens, as in pretraining: texts are not tokenised again, and
+other tokens keep their positions.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,27 +27,28 @@ from ownbert.inspect.observing import evaluating
 from ownbert.nn.context import AsPacked
 from ownbert.nn.model import Model
 
-# Tokens in a forward pass; with gradients all activations are kept.
+# Tokens per forward pass; with gradients all activations are kept.
 _TOKENS, _GRADIENT_TOKENS = 8192, 4096
-# Tokens of a text that take about as much memory as one that is written, with its logits.
+# Memory of a generated token with its logits, relative to an input token.
 _WRITTEN = 16
-# Integrated gradients: steps at first and at most, and the gap at which they suffice, as a share of
-# the difference that the words make.
+# Integrated gradients: initial and maximum number of steps, and the tolerated gap relative to the
+# difference that the words make.
 _STEPS, _MOST_STEPS, GAP = 16, 256, 0.02
-# Stretches of a text that exact Shapley values are computed of.
+# Maximum number of segments for exact Shapley values.
 SEGMENTS = 10
 
 
 @dataclass(frozen=True)
 class ExplainedTarget:
-    """A number of an answer, and the words that it may rest on.
+    """An output of the model, and the words to explain it by.
 
     Args:
-        model, head: that answers.
-        example: the input.
-        words: U of them; all else stays as it is.
-        target: the number.
-        mask: the id of [MASK], or what stands in its place.
+        model: model to explain.
+        head: head of the output.
+        example: input of the model.
+        words: U words; all other tokens are fixed.
+        target: output to explain.
+        mask: id of [MASK], or its substitute.
     """
 
     model: Model
@@ -59,22 +60,22 @@ class ExplainedTarget:
 
     @property
     def read(self) -> Example:
-        """What the words stand in: the example, or its source."""
+        """The example that contains the words: the input, or its source for translation."""
         return self.example.source or self.example
 
     def without(self, taken: Sequence[int]) -> np.ndarray:
-        """The ids (T) without some words. taken: their indices."""
+        """The ids (T) with some words masked, given by their indices."""
         ids = self.read.token_ids.copy()
         for index in taken:
             ids[list(self.words[index].positions)] = self.mask
         return ids
 
     def values(self, ids: Sequence[np.ndarray], *, probability: bool = False) -> np.ndarray:
-        """The target of inputs (N, T) that are of the example's form: (N).
+        """The target's scores (N) for N inputs of the example's form.
 
         Args:
-            ids: of each input.
-            probability: instead of the score, where the target has one.
+            ids: ids (T) of each input.
+            probability: return probabilities instead, if the target has any.
         """
         value = self.target.probability if probability else None
         value = value or self.target.score
@@ -115,7 +116,8 @@ class ExplainedTarget:
 
     @property
     def _tokens(self) -> int:
-        """Tokens of an input; each that is written takes the memory of many more (V logits)."""
+        """Memory of an input in tokens; a generated token counts for several because of its
+        logits."""
         written = 0 if self.example.source is None else _WRITTEN * len(self.example.token_ids)
         return len(self.read.token_ids) + written
 
@@ -128,12 +130,11 @@ class ExplainedTarget:
 
 @dataclass(frozen=True)
 class Relevance:
-    """How much each word has to do with the target.
+    """The relevance of each word for the target.
 
     Args:
-        values: (U).
-        gap: of integrated gradients: the difference that is not accounted for, as a share of that
-            which all words make.
+        values: (U) relevance of the words.
+        gap: for integrated gradients, the unexplained share of the difference that all words make.
     """
 
     values: np.ndarray
@@ -141,13 +142,13 @@ class Relevance:
 
 
 def integrated_gradients(explained: ExplainedTarget) -> Relevance:
-    """The gradient along the way from masked words to the words, times the way.
+    """Integrate the gradient along the path from masked words to the words.
 
-    The values add up to the difference that the words make to the score (completeness); steps are
-    added until they do but for ``GAP``. Steps are those of Gauss and Legendre.
+    Values sum to the difference that the words make to the score (completeness); steps are added
+    until this holds up to ``GAP``. Uses Gauss-Legendre quadrature.
 
     Raises:
-        InputError: the head reads n-grams, which are no embeddings of words.
+        InputError: the head reads n-grams, which are not word embeddings.
 
     Source: Sundararajan, Taly and Yan 2017, section 3.
     """
@@ -170,7 +171,7 @@ def integrated_gradients(explained: ExplainedTarget) -> Relevance:
 
 
 def gradient_x_input(explained: ExplainedTarget) -> Relevance:
-    """The gradient at the input times the way from masked words to the words: a first guess.
+    """The gradient at the input times the difference from masked words: a first approximation.
 
     Source: Shrikumar et al. 2017, section 3.2 of the related work, with masked words as reference.
     """
@@ -183,7 +184,7 @@ def gradient_x_input(explained: ExplainedTarget) -> Relevance:
 
 
 def attention_rollout(explained: ExplainedTarget) -> Relevance:
-    """How much of each word reaches what the head reads, by attention alone, for any answer.
+    """How much of each word reaches the tokens read by the head, whatever the prediction.
 
     Source: Abnar and Zuidema 2020, section 3.
     """
@@ -191,7 +192,7 @@ def attention_rollout(explained: ExplainedTarget) -> Relevance:
 
 
 def attention_x_gradient(explained: ExplainedTarget) -> Relevance:
-    """Attention times the positive part of its gradient, through all layers.
+    """Attention times the positive part of its gradient, propagated through all layers.
 
     Source: Chefer, Gur and Wolf 2021, equations 5 and 6.
     """
@@ -199,17 +200,17 @@ def attention_x_gradient(explained: ExplainedTarget) -> Relevance:
 
 
 def leave_one_out(explained: ExplainedTarget) -> Relevance:
-    """The difference that each word makes when it alone is masked."""
+    """The difference that masking each single word makes."""
     inputs = [explained.without([i]) for i in range(len(explained.words))]
     values = explained.values([explained.read.token_ids, *inputs])
     return Relevance(values[0] - values[1:])
 
 
 def shapley(explained: ExplainedTarget) -> Relevance:
-    """The mean difference that a word makes over all orders in which words may be masked.
+    """The mean difference that a word makes over all orders of masking words.
 
-    Exact for up to ``SEGMENTS`` words; of a longer text for as many stretches, the words of which
-    share their value evenly.
+    Exact for up to ``SEGMENTS`` words; a longer text is divided into that many segments, whose
+    words share their value equally.
 
     Source: Lundberg and Lee 2017, equation 4.
     """
@@ -232,7 +233,7 @@ def shapley(explained: ExplainedTarget) -> Relevance:
 
 
 def random_order(explained: ExplainedTarget) -> Relevance:
-    """Values that mean nothing: what a method must be better than."""
+    """Random values: the baseline for methods."""
     seed = [len(explained.words), int(explained.read.token_ids.sum())]
     return Relevance(np.random.default_rng(seed).normal(size=len(explained.words)))
 
@@ -248,10 +249,10 @@ METHODS: Mapping[str, Callable[[ExplainedTarget], Relevance]] = {
 
 
 def method_named(name: str) -> Callable[[ExplainedTarget], Relevance]:
-    """A method of the table.
+    """Look up a method by name.
 
     Raises:
-        InputError: there is none of this name.
+        InputError: unknown name.
     """
     known(*METHODS)("method", name)
     return METHODS[name]
@@ -260,8 +261,8 @@ def method_named(name: str) -> Callable[[ExplainedTarget], Relevance]:
 def _by_attention(
     explained: ExplainedTarget, combine: Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]
 ) -> Relevance:
-    """Values by ``combine``, which makes (S, S) of the attention (H, S, S) of each layer and its
-    gradient; rows are weighted by what the head reads."""
+    """Relevance from attention (H, S, S) and its gradient in each layer, which ``combine`` turns
+    into (S, S); rows are weighted by how much the head reads them."""
     model, example = explained.model, explained.example
     if example.source is not None:
         raise InputError(
@@ -290,7 +291,7 @@ def _by_attention(
 
 
 def _way(explained: ExplainedTarget) -> tuple[Tensor, Tensor]:
-    """Embeddings (T, E) of the input with all words masked, and as it is."""
+    """Word embeddings (T, E) of the input with all words masked, and of the input itself."""
     masked = explained.without(range(len(explained.words)))
     return explained.embeds(masked), explained.embeds(explained.read.token_ids)
 
@@ -305,7 +306,8 @@ def _refuse_ngrams(explained: ExplainedTarget) -> None:
 
 
 def _parts(items: Any, tokens: int, most: int) -> Iterator[Any]:
-    """Items, of so many tokens each, in parts of at most ``most`` tokens or of a single one."""
+    """Split items of ``tokens`` tokens each into parts of at most ``most`` tokens, or single
+    items."""
     size = max(1, most // max(1, tokens))
     for start in range(0, len(items), size):
         yield items[start : start + size]

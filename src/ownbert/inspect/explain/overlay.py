@@ -1,4 +1,4 @@
-"""Relevance maps drawn over images, as one PNG with one row per image."""
+"""Relevance maps drawn over images, as a PNG file with one row per image."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,14 +26,14 @@ from ownbert.inspect.explain.attribution import (
 from ownbert.nn.model import Model
 from ownbert.vit import to_batch
 
-# More rows are hard to read, and might not fit into memory.
+# Maximum rows, limited by legibility and memory, and images per batch.
 _MOST, _BATCH = 64, 8
 _INCHES, _DPI = 2.2, 120
-_LONGEST = 26  # characters of a title
-# A colour map whose lightness rises evenly, so that equal steps of relevance look equal, also in
-# print and to those who see few colours. It covers a grey image; what is not relevant least.
+_LONGEST = 26  # maximum characters of a title
+# A colour map with linear lightness, so that equal steps of relevance look equal, also in print and
+# to colour-blind readers. It covers a grey image, with less opacity where relevance is low.
 _COLOUR_MAP, _LEAST, _MOST_COVER = "viridis", 0.35, 0.75
-_DARK, _LIGHT = 0.15, 0.95  # the greys below it
+_DARK, _LIGHT = 0.15, 0.95  # range of the grey image
 _COLUMNS = (
     "as the model sees it",
     "attention rollout",
@@ -44,16 +44,16 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class ImageExplanation:
-    """A model's answer for an image, and the relevance of its patches (rows, columns).
+    """A model's prediction for an image, and the relevance of its patches.
 
     Args:
-        name: of the file.
-        pixels: (height, width, channels) as the model sees them, from 0 to 1.
-        rollout: (rows, columns), from attention alone.
-        predicted: the class with the highest score.
-        answer: its label.
+        name: name of the file.
+        pixels: (height, width, channels) model input, scaled to 0 to 1.
+        rollout: (rows, columns) attention rollout.
+        predicted: index of the predicted class.
+        answer: label of the predicted class.
         probabilities: (C).
-        maps: class numbers and their relevance (rows, columns), the predicted one first.
+        maps: class indices with their relevance (rows, columns), the predicted class first.
     """
 
     name: str
@@ -74,15 +74,15 @@ def draw_relevance(
     layers: Sequence[int] | None = None,
     rows: int | None = None,
 ) -> list[ImageExplanation]:
-    """Explain a model's answers for images, and draw them all into a PNG.
+    """Explain a model's predictions for images, and draw all of them into a PNG file.
 
     Args:
-        folder: of an image model with a classification head.
-        images: image files, or folders of them, at most 64 altogether.
-        output: the PNG.
-        label: a class whose relevance is drawn beside that of the predicted one.
-        layers: those whose attention is used, from 0; by default all.
-        rows: at most so many images, from the first.
+        folder: folder of an image classifier.
+        images: image files, or folders of these, at most 64 in total.
+        output: PNG file to write.
+        label: another class whose relevance is drawn beside that of the predicted one.
+        layers: layers whose attention is used, from 0; by default all.
+        rows: maximum number of images.
 
     Raises:
         InputError: the model reads text, a class or layer does not exist, a file is not an image,
@@ -113,7 +113,7 @@ def explain(
     label: str | None = None,
     layers: Sequence[int] | None = None,
 ) -> Iterator[ImageExplanation]:
-    """What ``draw_relevance`` draws, one image at a time."""
+    """Yield the explanations for ``draw_relevance``, one image at a time."""
     image = model.config.image
     if image is None or (processor.size, processor.channels) != (image.size, image.channels):
         raise InputError("the folder's preprocessor_config.json is not of its model: sizes differ")
@@ -132,7 +132,7 @@ def explain(
         for b, source in enumerate(some):
             flow = rollout([maps[b] for maps in found.attentions.values()])[0]
             yield ImageExplanation(
-                Path(source.name).name,  # "x.npz, picture 2" of an array
+                Path(source.name).name,  # "x.npz, picture 2" for an array
                 _visible(values[b], processor),
                 over_patches(flow, model).cpu().numpy(),
                 predicted[b],
@@ -143,7 +143,7 @@ def explain(
 
 
 def _visible(values: np.ndarray, processor: Processor) -> np.ndarray:
-    """(C, H, W) as the model takes them -> (H, W, C) from 0 to 1."""
+    """Model input (C, H, W) -> visible pixels (H, W, C) from 0 to 1."""
     mean, std = (np.array(x, np.float32)[:, None, None] for x in (processor.mean, processor.std))
     white = np.float32(255 * processor.scale)
     return np.moveaxis((values * std + mean) / white, 0, -1).clip(0, 1)
@@ -197,9 +197,9 @@ def _draw(
 def _titles(
     files: Sequence[str], labels: Sequence[str]
 ) -> tuple[Sequence[str], Sequence[str], list[str] | None]:
-    """Titles for files and for labels, and the fonts that have all characters of both.
+    """Titles for files and labels, and fonts that cover all their characters.
 
-    Where no font has the characters, they are numbers."""
+    Without such a font, titles are numbers."""
     images = [f"image {i}" for i in range(1, len(files) + 1)]
     classes = [f"class {i}" for i in range(len(labels))]
     for some, others in ((files, labels), (images, labels), (files, classes)):
@@ -209,7 +209,7 @@ def _titles(
 
 
 def _panel(axis: Any, pixels: np.ndarray, heat: np.ndarray | None) -> Any:
-    """An image; with ``heat`` it is grey, and covered with that, patch by patch."""
+    """Draw an image; with ``heat`` it is grey, and covered with the relevance of each patch."""
     axis.set_axis_off()
     size = pixels.shape[:2]
     extent = (0, size[1], size[0], 0)

@@ -1,4 +1,4 @@
-"""Explanations as one picture: each answer with its probabilities, and its text in colours."""
+"""Explanations as a PNG image: each prediction with probabilities and its coloured text."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,24 +12,24 @@ from ownbert.fonts import fonts_for
 from ownbert.inspect.explain.explain import Explanation
 from ownbert.inspect.figures import DPI, figure_class, save_figure
 
-# Pixels: width, margin, height of a line and of the colour behind a word, and between blocks.
+# Pixels: width, margin, height of a line and of a word's background, and gap between blocks.
 _WIDTH, _MARGIN, _LINE, _WORD, _GAP = 1000, 24, 27, 22, 16
-_POINTS = 11  # of the text
-_MOST_LINES = 600  # some 16,000 pixels, which most programs still show
-# Of words for the answer and against it, as in the page: blue and orange on white.
+_POINTS = 11  # font size
+_MOST_LINES = 600  # about 16,000 pixels, which most programs can display
+# Colours of supporting and opposing words, as on the page: blue and orange on white.
 _FOR, _AGAINST = (0x5A, 0x96, 0xD2), (0xE5, 0x8A, 0x2C)
 _TEXT, _SOFT, _RULE = "#1c2126", "#5c6670", "#d3d9df"
-_BAR = 90  # pixels of a probability of 1
-# Where lines break: between words, and around signs of writing without spaces.
+_BAR = 90  # pixels for a probability of 1
+# Line breaks are allowed between words, and around characters of scripts without spaces.
 _PIECES = re.compile(r"\s+|[\u1100-\u11ff\u3000-\u9fff\uac00-\ud7af\uff00-\uffef]|[^\s\u1100-\u11ff"
                      r"\u3000-\u9fff\uac00-\ud7af\uff00-\uffef]+")  # fmt: skip
 _UNKNOWN = "?"
-_MOST_SIGNS = 400  # of a word that are measured; so many are longer than a line
+_MOST_SIGNS = 400  # maximum measured characters of a word, more than a line
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Text at a place, with the share of the largest value that is its word's."""
+    """A positioned piece of text, with its word's share of the largest value."""
 
     text: str
     left: float
@@ -39,7 +39,7 @@ class _Piece:
 
 
 class _Measure:
-    """Widths of texts in pixels, in fonts that have their characters."""
+    """Measures text widths in pixels, in fonts that have the characters."""
 
     def __init__(self, figure: Any, family: Sequence[str]) -> None:
         from matplotlib.font_manager import FontProperties
@@ -52,11 +52,11 @@ class _Measure:
         self._known: dict[tuple[str, str], float] = {}
 
     def __call__(self, text: str, weight: str = "normal") -> float:
-        """The width; spaces at the ends count."""
+        """The width including spaces at the ends."""
         key = text, weight
         if key not in self._known:
             font = self.fonts[weight]
-            # A space alone has no ink, and so no width of its own.
+            # A space alone is measured with width 0.
             width, edge = (
                 self._renderer.get_text_width_height_descent(own, font, False)[0]
                 for own in (f"|{text}|", "||")
@@ -69,16 +69,16 @@ def draw_explanations(found: Sequence[Explanation], path: Path, *, title: str) -
     """Draw explanations, one block for each, into a PNG file.
 
     Args:
-        found: those of one row stand together.
-        path: of the picture.
-        title: at its head.
+        found: explanations; those of the same row are consecutive.
+        path: PNG file to write.
+        title: title of the image.
 
     Returns:
-        A warning, if any: characters that no font here has are drawn as question marks.
+        A warning or None: characters without a font are drawn as question marks.
 
     Raises:
-        InputError: matplotlib is missing, there is nothing to draw, it would be too long, or no
-            font has most of its characters.
+        InputError: matplotlib is missing, there is nothing to draw, the image would be too long,
+            or no font has most of the characters.
     """
     made = figure_class(path)
     if not found:
@@ -90,7 +90,7 @@ def draw_explanations(found: Sequence[Explanation], path: Path, *, title: str) -
     figure = made(figsize=(_WIDTH / DPI, 1), dpi=DPI)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    FigureCanvasAgg(figure)  # which measures
+    FigureCanvasAgg(figure)  # needed for measuring
     picture = _Picture(figure, _Measure(figure, family), missing)
     picture.head(title)
     for number, (_, own) in enumerate(groupby(found, key=lambda each: each.row)):
@@ -104,7 +104,7 @@ def draw_explanations(found: Sequence[Explanation], path: Path, *, title: str) -
 
 
 def _warning(missing: frozenset[str], text: str) -> str | None:
-    """What is not drawn as it should be."""
+    """A warning about characters that cannot be drawn."""
     if not missing:
         return None
     written = [c for c in text if not c.isspace()]
@@ -122,7 +122,7 @@ def _warning(missing: frozenset[str], text: str) -> str | None:
 
 
 class _Picture:
-    """Blocks below each other."""
+    """Draws blocks from top to bottom."""
 
     def __init__(self, figure: Any, measure: _Measure, missing: frozenset[str]) -> None:
         self._figure, self._measure = figure, measure
@@ -133,7 +133,7 @@ class _Picture:
         self._lines = 0
 
     def head(self, title: str) -> None:
-        """The title, and what the colours mean."""
+        """Draw the title and the legend of colours."""
         self._text(title, _MARGIN, weight="bold")
         left = _WIDTH - _MARGIN - self._measure("for it")
         self._text("for it", left, color=_SOFT)
@@ -146,14 +146,14 @@ class _Picture:
         self._down += _LINE + _GAP
 
     def rule(self) -> None:
-        """A line between rows."""
+        """Draw a line between rows."""
         self._axis.plot(
             [_MARGIN, _WIDTH - _MARGIN], [self._down] * 2, color=_RULE, linewidth=1, zorder=0
         )
         self._down += _GAP
 
     def block(self, found: Explanation) -> None:
-        """An answer, the likeliest ones, and the text in colours."""
+        """Draw a prediction, the most probable ones, and the coloured text."""
         method = found.method.replace("_", " ")
         right = _WIDTH - _MARGIN - self._measure(method)
         name = self._cut(found.target, right - _MARGIN - 120)
@@ -191,7 +191,7 @@ class _Picture:
     def _laid_out(
         self, text: str, number: int, found: Explanation, largest: float
     ) -> Iterator[_Piece]:
-        """Pieces of a text in lines that are not too long."""
+        """Yield the pieces of a text, broken into lines."""
         left, line, width = 0.0, 0, _WIDTH - 2 * _MARGIN
         for part, share in _marked(text, number, found, largest):
             for piece in _PIECES.findall(part):
@@ -205,7 +205,7 @@ class _Picture:
                         left += wide
 
     def _split(self, piece: str, width: float) -> Iterator[str]:
-        """A word that is longer than a line in parts."""
+        """Split a word that is longer than a line."""
         while len(piece) > 1 and (wide := self._measure(piece[:_MOST_SIGNS])) > width:
             size = max(1, int(min(len(piece), _MOST_SIGNS) * width / wide) - 1)
             yield piece[:size]
@@ -246,7 +246,7 @@ class _Picture:
         return " ".join(text.translate(self._unknown).split()) if text.strip() else text
 
     def _cut(self, text: str, width: float) -> str:
-        """As much of a name as a line has room for."""
+        """Truncate a name to the width."""
         text = self._drawable(text)
         if self._measure(text, "bold") <= width:
             return text
@@ -264,7 +264,7 @@ class _Picture:
             )
 
     def finish(self) -> None:
-        """Give the figure its height."""
+        """Set the height of the figure."""
         height = self._down + _MARGIN - _GAP
         self._axis.set(xlim=(0, _WIDTH), ylim=(height, 0))
         self._figure.set_size_inches(_WIDTH / DPI, height / DPI)
@@ -273,7 +273,7 @@ class _Picture:
 def _marked(
     text: str, number: int, found: Explanation, largest: float
 ) -> Iterator[tuple[str, float | None]]:
-    """The parts of a text, with the share of the largest value where they are a word's."""
+    """Yield the parts of a text; words with their share of the largest value."""
     end = 0
     for word, value in zip(found.words, found.values.tolist(), strict=True):
         if word.text == number and word.start >= end:

@@ -1,5 +1,4 @@
-"""The most unusual of scored texts as a page of explanations: the more surprising a token, the
-stronger its colour."""
+"""The most unusual scored texts as a page of explanations, coloured by surprisal."""
 
 from heapq import heappush, heappushpop
 from pathlib import Path
@@ -12,31 +11,31 @@ from ownbert.inspect.explain.explain_page import write_page
 from ownbert.inspect.explain.input_words import Word
 from ownbert.language import translated
 
-# The method of these explanations; the page has another scale for it.
+# Method name of these explanations; the page uses another scale for it.
 SURPRISAL = "surprisal"
-# Texts of a page.
+# Maximum texts on the page.
 _MOST = 200
 
 
 class MostUnusual:
-    """Keeps the texts with the highest scores of those that it is called with."""
+    """Keeps the texts with the highest scores among all texts that it is called with."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[float, int, ScoredText]] = []
         self._count = 0
 
     def __call__(self, scored: ScoredText) -> None:
-        """Keep a text, and let go of the least unusual one where there are too many."""
+        """Add a text, and drop the least unusual one if there are too many."""
         self._count += 1
         if scored.score is not None and scored.tokens:
             add = heappush if len(self._kept) < _MOST else heappushpop
             add(self._kept, (scored.score, -self._count, scored))
 
     def write(self, path: Path, *, title: str) -> None:
-        """Write the page, the most unusual text first.
+        """Write the page, most unusual text first.
 
         Raises:
-            InputError: there was no text.
+            InputError: there were no texts.
         """
         found = [_explained(row, each[2]) for row, each in enumerate(sorted(self._kept)[::-1])]
         write_page(found, path, title=title)

@@ -1,6 +1,6 @@
-"""What is explained of an answer: one number for each label, entity, span, choice, ...
+"""Explanation targets of predictions: one number for each label, entity, span, choice, ...
 
-N copies of one example in a batch, T tokens of it, B sequences of the batch, C labels.
+N copies of an example in a batch, T tokens of the example, B sequences of the batch, C labels.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,21 +23,21 @@ from ownbert.tasks.task import Task
 from ownbert.tasks.token_classification.entities import are_entity_tags, entities
 
 Score = Callable[[Tensor, Batch], Tensor]
-# The likeliest answers that are named beside one.
+# Number of most probable predictions shown with an explanation.
 _ANSWERS = 3
 
 
 @dataclass(frozen=True)
 class Target:
-    """One number of a row's answer.
+    """A number in a row's prediction that can be explained.
 
     Args:
-        name: for people.
-        score: logits and batch -> (N), with a gradient: a logit, a number, a cosine.
-        probability: likewise, from 0 to 1; None: the answer has none.
-        reads: (T), how much of what the head reads is each token's.
-        shown: the row's probability, or its number, for people.
-        answers: the likeliest answers with their probabilities, where it is one of several.
+        name: name shown to the user.
+        score: maps logits and batch to (N), differentiably: a logit, value or cosine.
+        probability: the same for a probability; None if there is none.
+        reads: (T) weight of each token in the input of the head.
+        shown: probability or value shown to the user.
+        answers: most probable predictions with their probabilities, for discrete predictions.
     """
 
     name: str
@@ -58,18 +58,20 @@ def targets_of(
     wanted: str | None,
     labels: int = 1,
 ) -> list[Target]:
-    """What can be explained of the answer to a row, or what is wanted of it.
+    """The targets of a row's prediction, or the wanted ones.
 
     Args:
-        task, model: of the folder.
-        row, example: the row, and as the model reads it.
-        raw, note: the task's scores of the row, and what it needs to decide.
-        wanted: a label, the number of a choice, the type of an entity; by default what the model
-            answers.
-        labels: of one label of several, so many of the likeliest.
+        task: task of the folder.
+        model: model of the folder.
+        row: the row.
+        example: the encoded row.
+        raw: outputs of the row.
+        note: the row's note in ``EncodedRows``.
+        wanted: a label, the number of a choice, or an entity type; by default the prediction.
+        labels: number of most probable labels for single-label tasks.
 
     Raises:
-        InputError: there is no such label or choice.
+        InputError: the label or choice does not exist.
     """
     if task.head == "classification":
         return _labels(task, model, example, raw, wanted, labels)
@@ -92,7 +94,7 @@ def masked_word(
     shown: float,
     answers: tuple[tuple[str, float], ...] = (),
 ) -> Target:
-    """The logit of a token at the masked position of number ``mask``."""
+    """The logit of a token at the masked position ``mask``, counted from 0."""
     assert example.masked_positions is not None
     count, length = len(example.masked_positions), len(example.token_ids)
     reads = np.zeros(length)
@@ -119,7 +121,7 @@ def _labels(
     wanted: str | None,
     labels: int,
 ) -> list[Target]:
-    """The likeliest label or labels, those that hold, or numbers; means over the windows of a
+    """The most probable labels, the positive labels, or values; averaged over the windows of a
     document."""
     reads = _pooled(model, example)
     if wanted is not None:
@@ -135,7 +137,7 @@ def _labels(
             return mean_per_row(logits.float(), batch)[:, index]
 
         def probability(logits: Tensor, batch: Batch) -> Tensor:
-            logits = logits.float()  # with a gradient, which the task's own function has not
+            logits = logits.float()  # differentiable, unlike the task's function
             single = isinstance(task, SingleLabelTask)
             found = logits.softmax(-1) if single else logits.sigmoid()
             return mean_per_row(found, batch)[:, index]
@@ -150,7 +152,7 @@ def _labels(
 
 
 def _choice(example: Example, raw: np.ndarray, wanted: str | None) -> Target:
-    """The logit of a choice, less the mean of the others'."""
+    """The logit of a choice minus the mean of the others."""
     index = int(raw.argmax()) if wanted is None else _index(range(len(raw)), wanted)
     assert example.parts is not None
     reads = np.zeros(len(example.token_ids))
@@ -171,9 +173,9 @@ def _choice(example: Example, raw: np.ndarray, wanted: str | None) -> Target:
 def _tags(
     task: Any, row: Row, example: Example, raw: np.ndarray, wanted: str | None
 ) -> list[Target]:
-    """One for each entity; of tags that are not of entities one for each word."""
+    """One target per entity; for other tags, one per word."""
     assert example.tags is not None
-    first = np.flatnonzero(example.tags >= 0)  # the first piece of each word
+    first = np.flatnonzero(example.tags >= 0)  # first token of each word
     found = raw.argmax(-1)
     tags = [task.labels[i] for i in found]
     if are_entity_tags(task.labels):
@@ -214,7 +216,7 @@ def _tags(
 
 
 def _span(task: Any, row: Row, example: Example, raw: np.ndarray, note: Any) -> Target:
-    """The logits of the first and of the last token of the answer, or of none."""
+    """The logits of the first and the last token of the answer, or of "no answer"."""
     decided = task.decide(raw, row, note)
     positions = note.windows.positions
     span = best_span(raw, positions, task.settings.answer_length)
@@ -256,13 +258,13 @@ def _similarity(example: Example, raw: np.ndarray) -> Target:
 def likeliest(
     probabilities: np.ndarray, name: Callable[[int], Any]
 ) -> tuple[tuple[str, float], ...]:
-    """The answers (C) with the largest probabilities; ``name`` gives their names."""
+    """The predictions with the largest probabilities (C), named by ``name``."""
     order = np.argsort(-probabilities, kind="stable")[:_ANSWERS]
     return tuple((str(name(i)), float(probabilities[i])) for i in order.tolist())
 
 
 def _pooled(model: Model, example: Example) -> np.ndarray:
-    """(T), what the head of a sentence reads: first tokens, or all of them."""
+    """(T) weights of the tokens read by a sentence head: first tokens, or all tokens."""
     parts = example.parts or (len(example.token_ids),)
     reads = np.zeros(len(example.token_ids))
     starts = np.cumsum([0, *parts[:-1]])

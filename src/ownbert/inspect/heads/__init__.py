@@ -1,1 +1,1 @@
-"""Which attention heads a model needs: importance, pruning, and the score of what is left."""
+"""Importance of attention heads, pruning, and the score after pruning."""

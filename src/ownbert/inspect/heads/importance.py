@@ -1,4 +1,4 @@
-"""How much a trained model needs each of its attention heads. L layers, H heads of a layer."""
+"""Importance of a trained model's attention heads. L layers, H heads of a layer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,12 +27,12 @@ _TOKENS = 4096
 
 @dataclass(frozen=True)
 class LabelledModel:
-    """A fine-tuned model, and labelled rows as it reads them.
+    """A fine-tuned model with encoded labelled rows.
 
     Args:
-        opened: the folder of the model.
-        rows: of the data.
-        data: the same, encoded.
+        opened: opened model folder.
+        rows: labelled rows.
+        data: the same rows, encoded.
     """
 
     opened: Networks
@@ -41,26 +41,26 @@ class LabelledModel:
 
     @property
     def task(self) -> Task:
-        """That of the folder."""
+        """The task of the folder."""
         return self.opened.task
 
     @property
     def model(self) -> Model:
-        """The only one of the folder."""
+        """The folder's only model."""
         return self.opened.models[0]
 
     def score(self) -> float:
-        """The task's first metric."""
+        """The task's main metric."""
         decided = self.task.decide_each(self.opened.raws_of(self.data), self.rows, self.data.notes)
         return float(self.task.score(self.rows, decided).values[self.metric])
 
     @property
     def metric(self) -> str:
-        """The name of the task's first metric."""
+        """The name of the task's main metric."""
         return self.task.metrics[0]
 
     def batches(self) -> Sequence[Batch]:
-        """All rows, in packed batches of similar length."""
+        """All rows in packed batches of similar length."""
         examples = self.data.examples
         sizes = [len(example.token_ids) for example in examples]
         order = np.argsort(sizes, kind="stable")
@@ -76,9 +76,9 @@ def labelled_model(
     """Load a fine-tuned folder and labelled rows for it.
 
     Args:
-        folder: of one network on texts or images.
-        data: rows, as for ``ownbert.evaluate``.
-        rows: at most so many, from the first.
+        folder: folder of a single network for texts or images.
+        data: labelled rows, see ``ownbert.evaluate``.
+        rows: maximum number of rows.
         device: auto, cpu or cuda.
 
     Raises:
@@ -95,10 +95,10 @@ def labelled_model(
 
 
 def gradient_importance(labelled: LabelledModel) -> np.ndarray:
-    """The expected change of the loss with the output of each head: (L, H).
+    """The expected sensitivity of the loss to masking each head: (L, H).
 
-    The mean over batches of the absolute gradient of a factor 1 on the head's output, divided by
-    the layer's Euclidean norm, so that layers can be compared; pruned heads have 0.
+    The mean over batches of the absolute gradient with respect to a factor of 1 on the head's
+    output, divided by the layer's Euclidean norm to make layers comparable; pruned heads have 0.
 
     Source: Michel, Levy and Neubig 2019, equation 2 and section 4.1.
     """
@@ -117,7 +117,7 @@ def gradient_importance(labelled: LabelledModel) -> np.ndarray:
 
 
 def masking_importance(labelled: LabelledModel) -> np.ndarray:
-    """How far the mean loss rises when each head alone is masked: (L, H)."""
+    """The increase of the mean loss when each single head is masked: (L, H)."""
     model = labelled.model
     objective, batches = labelled.task.objective(model), labelled.batches()
     found = np.zeros(_shape(model))
@@ -137,7 +137,7 @@ def masking_importance(labelled: LabelledModel) -> np.ndarray:
 
 
 def left_heads(model: Model) -> list[tuple[int, int]]:
-    """Layers and numbers of the heads that a model has."""
+    """The (layer, head) pairs that are not pruned."""
     return [(i, h) for i in range(len(model.encoder.blocks)) for h in model.config.kept_heads(i)]
 
 
@@ -156,7 +156,7 @@ def _loss(labelled: LabelledModel, objective: Objective, batch: Batch, mask: Ten
 
 
 def heads_table(importance: np.ndarray, kept: Sequence[tuple[int, int]]) -> list[str]:
-    """Lines: a layer each, with a number for every head; a point for those that are pruned."""
+    """A table with one line per layer and one number per head; pruned heads are dots."""
     left = set(kept)
     width = max(8, len(f"layer {len(importance) - 1}"))
     lines = [" " * width + "".join(f"{head:>8}" for head in range(importance.shape[1]))]

@@ -1,4 +1,4 @@
-"""Pictures of heads: how important each is, and the score of a model against what is left of it."""
+"""Plots of heads: their importance, and the score by the number of remaining heads or layers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,17 +8,17 @@ import numpy as np
 from ownbert.inspect.figures import figure_class, save_figure
 from ownbert.inspect.heads.pruning import PruningRound
 
-# Inches of a cell, in which a number of three digits can be read.
+# Inches per cell, enough for a number of three digits.
 _CELL = 0.6
 
 
 def draw_importance(
     importance: np.ndarray, left: Sequence[tuple[int, int]], title: str, path: Path
 ) -> None:
-    """A cell for each head, layers from below: (L, H). Pruned heads stay white.
+    """Plot importance (L, H) as a heat map, first layer at the bottom; pruned heads stay white.
 
     Raises:
-        InputError: matplotlib is missing, or the name is no picture's.
+        InputError: matplotlib is missing, or the name has no image extension.
     """
     layers, heads = importance.shape
     size = (max(4.0, _CELL * heads + 2), max(2.0, _CELL * layers + 1.2))
@@ -39,10 +39,10 @@ def draw_importance(
 
 
 def draw_rounds(found: Sequence[PruningRound], path: Path) -> None:
-    """The score and the speed of each round, against the heads or the layers that are left.
+    """Plot score and speed of each round by the number of remaining heads or layers.
 
     Raises:
-        InputError: matplotlib is missing, or the name is no picture's.
+        InputError: matplotlib is missing, or the name has no image extension.
     """
     layers = len({each.layers for each in found}) > 1
     left = [each.layers if layers else each.heads for each in found]

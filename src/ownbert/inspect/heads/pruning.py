@@ -1,4 +1,4 @@
-"""Take heads or layers away, round by round, and see what is left of the score."""
+"""Prunes heads or layers in rounds and measures the score."""
 
 import statistics
 import tempfile
@@ -22,18 +22,20 @@ from ownbert.inspect.heads.importance import (
 )
 from ownbert.nn.model import Model
 
-# Over all rows, of which the median time counts.
+# Passes over all rows; the median time is used.
 _PASSES = 3
 
 
 @dataclass(frozen=True)
 class PruningRound:
-    """What is left after a round.
+    """The model after a round.
 
     Args:
-        layers, heads: how many.
-        metric, score: the task's first metric.
-        tokens_per_second: of all rows, with the decisions: the median of three passes.
+        layers: number of remaining layers.
+        heads: number of remaining heads.
+        metric: name of the task's main metric.
+        score: value of the metric.
+        tokens_per_second: throughput on all rows including decisions, median of three passes.
     """
 
     layers: int
@@ -45,17 +47,17 @@ class PruningRound:
 
 @dataclass(frozen=True)
 class Pruning:
-    """A model from which heads or layers are taken in rounds; what is left is saved.
+    """Prunes heads or layers of a model in rounds and saves the result.
 
     Args:
-        folder: of a fine-tuned model.
-        data: labelled rows, as for ``ownbert.evaluate``: dev rows, not test rows.
-        output: the folder for the pruned model, new or empty.
-        rows: at most so many of the data.
-        train: rows to fine-tune what is left on after each round.
-        epochs: over these.
+        folder: folder of a fine-tuned model.
+        data: labelled rows, see ``ownbert.evaluate``; use dev rows, not test rows.
+        output: folder for the pruned model, new or empty.
+        rows: maximum number of rows of the data.
+        train: rows for fine-tuning the remaining model after each round.
+        epochs: epochs of this fine-tuning.
         device: auto, cpu or cuda.
-        on_round: called after each round, with the whole model first.
+        on_round: called with the full model first, and after each round.
     """
 
     folder: str | Path
@@ -68,18 +70,18 @@ class Pruning:
     on_round: Callable[[PruningRound], None] = lambda found: None
 
     def heads(self, share: float = 0.3, rounds: int = 5) -> list[PruningRound]:
-        """Prune a share of a model's heads, the least important first.
+        """Prune a share of a model's heads, least important first.
 
-        In each round the importance of the heads that are left is measured anew. A layer keeps one
-        head. The folder has ``pruned_heads`` in its config.json, as Transformers knows them;
-        ``ownbert finetune --model`` trains it on.
+        The importance of the remaining heads is measured again in each round. A layer keeps at
+        least one head. The folder has ``pruned_heads`` in its config.json, as in Transformers;
+        ``ownbert finetune --model`` continues training.
 
         Args:
-            share: of all heads, between 0 and 1.
-            rounds: at least 1.
+            share: share of all heads, between 0 and 1.
+            rounds: number of rounds, at least 1.
 
         Returns:
-            The whole model, and each round.
+            The full model, and the model after each round.
 
         Raises:
             InputError: the model has too few heads, or folder or rows cannot be used.
@@ -90,7 +92,7 @@ class Pruning:
         family_of(whole.model.model_type, str(self.folder)).require_pruning()
         heads = len(left_heads(whole.model))
         gone = round(share * heads)
-        most = heads - len(whole.model.encoder.blocks)  # one for each layer is left
+        most = heads - len(whole.model.encoder.blocks)  # each layer keeps one
         if not 1 <= gone <= most:
             raise InputError(
                 f"{share:g} of {heads} heads are {gone}; from 1 to {most} can be pruned: a layer "
@@ -104,13 +106,13 @@ class Pruning:
         return self._taken(whole, prune, rounds)
 
     def layers(self, count: int = 1) -> list[PruningRound]:
-        """Take layers away from the top, one in each round.
+        """Drop layers from the top, one per round.
 
         Args:
-            count: fewer than there are.
+            count: number of layers to drop, fewer than the model has.
 
         Returns:
-            The whole model, and each round.
+            The full model, and the model after each round.
 
         Raises:
             InputError: the model has too few layers, or folder or rows cannot be used.
@@ -138,7 +140,7 @@ class Pruning:
     def _taken(
         self, left: LabelledModel, take: Callable[[LabelledModel, int], None], rounds: int
     ) -> list[PruningRound]:
-        """Measure the whole model, and what ``take`` leaves of it in each round; save the last."""
+        """Measure the full model and the model after each round of ``take``; save the last one."""
         found = []
         for number in range(rounds + 1):
             if number:
@@ -150,7 +152,7 @@ class Pruning:
         return found
 
     def _tuned(self, left: LabelledModel) -> LabelledModel:
-        """The model, fine-tuned on the training rows."""
+        """The model after fine-tuning on the training rows."""
         from ownbert.finetuning.finetune import finetune
 
         with tempfile.TemporaryDirectory() as work:
@@ -177,7 +179,7 @@ def _save(labelled: LabelledModel, folder: Path) -> None:
 
 
 def _prune(model: Model, importance: np.ndarray, gone: int, heads: int) -> None:
-    """Prune the least important heads until ``gone`` of ``heads`` are away."""
+    """Prune the least important heads until ``gone`` of ``heads`` are pruned."""
     order = sorted(left_heads(model), key=lambda at: importance[at])
     chosen: dict[int, list[int]] = {}
     missing = gone - (heads - len(order))

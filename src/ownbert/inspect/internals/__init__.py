@@ -1,1 +1,1 @@
-"""What happens inside of a model on one input, and the parts of pages that show it."""
+"""The internals of a model on one input, and the parts of pages that show them."""

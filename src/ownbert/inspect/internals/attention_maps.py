@@ -1,6 +1,6 @@
-"""The attention weights of chosen layers and heads as numbers, for programs.
+"""Attention weights of selected layers and heads as arrays.
 
-T tokens of an example, S of one of its sequences, H heads of a layer.
+T tokens of an example, S tokens of one of its sequences, H heads of a layer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,22 +14,22 @@ from ownbert.inspect.internals.observation import HeadChoice, heads_by_layer, re
 from ownbert.inspect.observing import evaluating
 from ownbert.nn.model import Model
 
-# The heads of layers, both by their numbers from 0.
+# Selected heads by layer, both counted from 0.
 ChosenHeads = Mapping[int, Sequence[int]]
 
 
 def chosen_heads(
     model: Model, layers: Sequence[int], heads: Sequence[int] | None = None
 ) -> ChosenHeads:
-    """The heads that a layer and a head name, without those that are pruned.
+    """Resolve layers and heads, skipping pruned heads.
 
     Args:
-        model: of texts.
-        layers: their numbers from 0; negative ones count from the last layer, which is -1.
-        heads: their numbers from 0; None: all.
+        model: text model.
+        layers: layers from 0; negative ones count from the end, -1 is the last.
+        heads: heads from 0; None: all.
 
     Raises:
-        InputError: the model has no such layer or head.
+        InputError: a layer or head does not exist.
     """
     kept = heads_by_layer(model)
     ends = range(-len(kept), 0)
@@ -44,16 +44,16 @@ def chosen_heads(
 def attention_maps(
     model: Model, example: Example, chosen: ChosenHeads
 ) -> list[dict[int, np.ndarray]]:
-    """Run a model once and take its attention weights.
+    """Run a model once and return its attention weights.
 
     Args:
-        model: of texts.
-        example: what it reads; may have several sequences.
-        chosen: of ``chosen_heads``.
+        model: text model.
+        example: input; may have several sequences.
+        chosen: result of ``chosen_heads``.
 
     Returns:
-        For each sequence the weights of each layer, float32 (its chosen heads, S, S): a row for
-        each token, with the weights of the tokens that it attends to.
+        For each sequence the weights by layer, float32 (selected heads, S, S): one row per query
+        token, with its weights over key tokens.
     """
     batch = pack([example]).to(model.device)
     kept = heads_by_layer(model)
@@ -69,10 +69,10 @@ def attention_maps(
 
 
 class _Taken(dict[int, list[Tensor]]):
-    """Takes the weights of a ``Context`` as layers make them: those of one layer exist at a time.
+    """Collects the weights of a ``Context`` layer by layer, so that only one layer is in memory.
 
     Args:
-        indices: of the heads that are kept of each layer.
+        indices: indices of the selected heads of each layer.
     """
 
     def __init__(self, indices: Mapping[int, Sequence[int]]) -> None:

@@ -1,8 +1,8 @@
-"""Attention weights small enough for a page: the largest ones of each token, in a byte each.
+"""Attention weights compressed for a page: the largest weights of each token, one byte each.
 
-S tokens of a sequence, H heads of a layer, k weights that are kept of each token.
+S tokens of a sequence, H heads of a layer, k kept weights per token.
 
-Weights are taken while the model runs, layer by layer, so that only those of one layer exist as
+Weights are collected layer by layer while the model runs, so that only one layer is in memory as
 (H, S, S) at a time.
 """
 
@@ -16,31 +16,31 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# The side of the small picture of a head.
+# Side of a head's thumbnail.
 THUMBNAIL = 32
-# What a head's weights go to: the token itself, the one before, the next, the first one of the
-# sequence, and the separators.
+# Targets of a head's attention: the token itself, its neighbours, the first token of the sequence,
+# and the separators.
 SHARES = ("itself", "previous", "next", "first", "separators")
-# A weight w is the byte 255 sqrt(w / largest): the error is at most 1/255 of the largest weight of
-# the head, and far less for small ones.
+# A weight w is stored as the byte 255 sqrt(w / largest): the error is at most 1/255 of the head's
+# largest weight, and much smaller for small weights.
 _BYTE = 255
-# A weight and its place take so many bytes when they are compressed: at worst, and at best.
+# Compressed bytes per weight with its position: worst and best case.
 WORST_BYTES, BEST_BYTES = 2.0, 0.35
-# How many times more weights than of the first layer may fit of others.
+# Other layers may fit up to this many times as many weights as the first layer.
 _MARGIN = 4
 
 
 @dataclass(frozen=True)
 class HeadWeights:
-    """The weights of one head in one sequence.
+    """The weights of a head in a sequence.
 
     Args:
-        sequence, layer, head: their numbers.
-        peak: the largest weight.
-        values: (S, k) uint8, square roots of the weights as shares of the largest.
-        keys: (S, k), where they are, ascending in each row; None: k is S.
-        thumbnail: (n, n) uint8, means over stretches of tokens, the largest of which is 255.
-        shares: of ``SHARES``.
+        sequence, layer, head: indices.
+        peak: largest weight.
+        values: (S, k) uint8, square roots of the weights relative to the largest one.
+        keys: (S, k) positions of the weights, ascending in each row; None: k is S.
+        thumbnail: (n, n) uint8, block means, scaled to a maximum of 255.
+        shares: mean weights by ``SHARES``.
     """
 
     sequence: int
@@ -55,8 +55,8 @@ class HeadWeights:
     def packed(self, most: int) -> str:
         """The ``most`` largest weights of each row, compressed, in base64.
 
-        All values come first, then the low bytes of the distances between places, then the high
-        ones: what is alike lies side by side.
+        For better compression all values come first, then the low bytes of the differences between
+        positions, then the high bytes.
         """
         values, keys = self.values, self.keys
         if most < values.shape[1]:
@@ -73,15 +73,15 @@ class HeadWeights:
 
 
 class WeightsCollector(dict[int, list[Tensor]]):
-    """Takes the attention weights of a ``Context`` as each layer makes them, and keeps the largest.
+    """Collects the attention weights of a ``Context`` layer by layer, and keeps the largest ones.
 
     Args:
-        kept: the heads of each layer, those that pruning has left.
-        wanted: heads that are of interest; None: all.
-        most: weights that are kept of each token.
-        separators: their places in each sequence.
-        budget: bytes that each head may take, in base64. The first layer tells how many weights
-            of each token that is about, and of the others not many more are looked for.
+        kept: heads of each layer that are not pruned.
+        wanted: heads to collect; None: all.
+        most: maximum number of weights per token.
+        separators: positions of separators in each sequence.
+        budget: bytes per head in base64. The first layer shows how many weights per token fit,
+            which limits the search in the other layers.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class WeightsCollector(dict[int, list[Tensor]]):
 
 
 def _shares(weights: Tensor, separators: Sequence[int]) -> list[tuple[float, ...]]:
-    """``SHARES`` of each head, means over the tokens: the largest weight on average is 1."""
+    """Mean weight per head for each of ``SHARES``."""
     size = weights.shape[-1]
     found = [
         weights.diagonal(offset, 1, 2).sum(-1) / max(1, size - abs(offset)) for offset in (0, -1, 1)
@@ -150,27 +150,28 @@ def _shares(weights: Tensor, separators: Sequence[int]) -> list[tuple[float, ...
 
 
 def weights_per_token(sizes: Sequence[int], heads: int, budget: int, weight_bytes: float) -> int:
-    """How many weights of each token fit into a page.
+    """Number of weights per token that fit into a page.
 
     Args:
-        sizes: tokens of each sequence.
-        heads: of all layers together.
-        budget: bytes of base64.
-        weight_bytes: of a weight, compressed.
+        sizes: number of tokens of each sequence.
+        heads: total number of heads in all layers.
+        budget: bytes in base64.
+        weight_bytes: compressed bytes per weight.
     """
     return int(budget * 3 / 4 / weight_bytes / max(1, sum(sizes) * heads))
 
 
 def pack_heads(heads: Sequence[HeadWeights], most: int, budget: int) -> tuple[list[str], int]:
-    """The weights of heads in base64, and how many of each token there are: as many as fit.
+    """Encode heads in base64, with as many weights per token as fit; return that number as well.
 
     Args:
-        most: at most so many.
-        budget: bytes of all together.
+        heads: weights of the heads.
+        most: maximum number of weights per token.
+        budget: total bytes.
     """
     most = min([most, *(head.values.shape[1] for head in heads if head.keys is not None)])
     sample = heads[:: max(1, len(heads) // 12)]
-    while most > 1:  # a few heads tell how many about
+    while most > 1:  # estimate from a few heads
         size = sum(len(head.packed(most)) for head in sample) * len(heads) / len(sample)
         if size <= budget:
             break
@@ -183,5 +184,5 @@ def pack_heads(heads: Sequence[HeadWeights], most: int, budget: int) -> tuple[li
 
 
 def packed_bytes(raw: bytes) -> str:
-    """Compressed (zlib) and in base64, as ``unpacked`` in view.js reads it."""
+    """Compress with zlib and encode in base64; the counterpart of ``unpacked`` in view.js."""
     return b64encode(zlib.compress(raw, 6)).decode("ascii")

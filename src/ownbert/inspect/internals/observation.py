@@ -1,7 +1,7 @@
-"""What happens inside of a model on one example: attention, hidden states, what each layer answers.
+"""The internals of a model on one example: attention, hidden states, and a prediction per layer.
 
-T tokens of an example, S of one of its sequences, L layers, H heads, K head size, D hidden, C
-classes or tokens of the vocabulary.
+T tokens of an example, S tokens of one of its sequences, L layers, H heads, K head size, D hidden,
+C classes or vocabulary size.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,25 +28,25 @@ from ownbert.inspect.overview.parameters import ranges
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 
-# Bytes of a page's attention weights, in base64.
+# Bytes of the attention weights in a page, in base64.
 BUDGET = 8_000_000
-# Weights of each token that a page has of every head, before it has fewer layers.
+# Minimum number of weights per token before layers are dropped.
 _LEAST = 8
-# Tokens of a sequence whose attention is kept: of one layer there are H times their square.
+# Maximum sequence length for recording attention, which is quadratic in it.
 _LONGEST = 4096
 _CANDIDATES = 3
 
 
 @dataclass(frozen=True)
 class LayerQuestion:
-    """A number of the answer that every layer is asked for, by the head of the last one.
+    """A quantity that is computed from every layer with the head of the last one.
 
     Args:
-        name: for people.
-        value: logits and batch -> (1).
-        is_probability: whether the value is one.
-        distribution: logits and batch -> (C), if it is one of several; else None.
-        names: of the C.
+        name: name shown to the user.
+        value: maps logits and batch to (1).
+        is_probability: whether the value is a probability.
+        distribution: maps logits and batch to (C) probabilities; None if there is none.
+        names: names of the C entries.
     """
 
     name: str
@@ -58,15 +58,16 @@ class LayerQuestion:
 
 @dataclass(frozen=True)
 class LayerAnswers:
-    """What the head answers when it reads the hidden states of each layer (a logit lens).
+    """The head's predictions from the hidden states of each layer (logit lens).
 
     Args:
-        name: of what is followed through the layers.
-        is_probability: whether the values are.
-        values: (L + 1), from the embeddings to the last layer.
-        candidates: the likeliest of each layer with their probabilities, if it is one of several.
-        settled: the first layer from which on the last layer's answer stays the likeliest, 0 for
-            the embeddings; None: it is not one of several.
+        name: name of the quantity.
+        is_probability: whether the values are probabilities.
+        values: (L + 1) values, from the embeddings to the last layer.
+        candidates: most probable entries of each layer with their probabilities, if there is a
+            distribution.
+        settled: first layer (0: embeddings) from which the final prediction is the most probable
+            one; None without a distribution.
     """
 
     name: str
@@ -78,20 +79,20 @@ class LayerAnswers:
 
 @dataclass(frozen=True)
 class Observation:
-    """What happens inside of a model on one example.
+    """The internals of a model on one example.
 
     Args:
-        tokens: of each sequence.
-        heads: H of the model, with those that are pruned.
-        kept: the heads of each layer that pruning has left.
-        layers: the layers whose attention is here.
-        weights: of each of their heads in each sequence.
-        most: weights of each token that are kept.
+        tokens: tokens of each sequence.
+        heads: number of heads H, including pruned ones.
+        kept: heads of each layer that are not pruned.
+        layers: layers with recorded attention.
+        weights: weights of each of their heads in each sequence.
+        most: number of weights per token.
         packed: the weights in base64.
-        norms: (L + 1, T) of the hidden states.
-        written: (L, H) for each layer: the mean norm of what a head adds; NaN: pruned.
-        answers: of each layer.
-        note: why there are no weights, or fewer than could be.
+        norms: (L + 1, T) norms of the hidden states.
+        written: (L, H) mean norm of each head's contribution; NaN for pruned heads.
+        answers: predictions of each layer.
+        note: reason for missing weights, if any.
     """
 
     tokens: tuple[tuple[str, ...], ...]
@@ -109,10 +110,11 @@ class Observation:
 
 @dataclass(frozen=True)
 class HeadChoice:
-    """The attention heads to show.
+    """Selection of attention heads.
 
     Args:
-        layers, heads: their numbers, from 0; None: all that a page has room for.
+        layers: layers from 0; None: as many as fit in a page.
+        heads: heads from 0; None: all.
     """
 
     layers: Sequence[int] | None = None
@@ -133,20 +135,19 @@ def observe(
     choice: HeadChoice = ALL_HEADS,
     budget: int = BUDGET,
 ) -> Observation:
-    """Run a model once and keep what happens in it.
+    """Run a model once and record its internals.
 
     Args:
-        model: of texts.
-        tokenizer: of the model.
-        example: what it reads; may have several sequences.
-        head: that is applied to every layer's hidden states.
-        questions: to this head.
-        choice: of layers and heads; a layer or head that is chosen and does not fit is refused.
+        model: text model.
+        tokenizer: tokenizer of the model.
+        example: input; may have several sequences.
+        head: head applied to every layer's hidden states.
+        questions: quantities computed with this head.
+        choice: layers and heads; explicitly selected ones that do not fit are an error.
         budget: bytes of the weights, in base64.
 
     Raises:
-        InputError: there is no such layer or head, or the weights of those that were chosen are
-            too many.
+        InputError: a layer or head does not exist, or the selected ones have too many weights.
     """
     batch = pack([example]).to(model.device)
     schedule = [block for block, _ in model.encoder.schedule()]
@@ -191,10 +192,14 @@ def layer_answers(
     batch: Batch,
     questions: Sequence[LayerQuestion],
 ) -> list[LayerAnswers]:
-    """The answers of a head that reads the hidden states of each layer instead of the last.
+    """Apply a head to the hidden states of each layer instead of the last.
 
     Args:
-        states: L + 1 of (T, D), as ``Outputs.hidden_states``.
+        model: text model.
+        head: name of the head.
+        states: L + 1 of (T, D), as in ``Outputs.hidden_states``.
+        batch: batch of the example.
+        questions: quantities to compute.
 
     Source: nostalgebraist 2020, "interpreting GPT: the logit lens", for a language model's head.
     """
@@ -229,7 +234,7 @@ def _settled(candidates: Sequence[Sequence[tuple[str, float]]]) -> int | None:
 
 
 def heads_by_layer(model: Model) -> tuple[tuple[int, ...], ...]:
-    """The heads of each layer that pruning has left; layers are counted as blocks run."""
+    """The heads of each layer that are not pruned; shared blocks count once per use."""
     schedule = [block for block, _ in model.encoder.schedule()]
     return tuple(tuple(block.attention.kept) for block in schedule)  # pyright: ignore
 
@@ -238,11 +243,11 @@ def require_heads(choice: HeadChoice, kept: Sequence[Sequence[int]]) -> None:
     """Check that layers and heads exist.
 
     Args:
-        choice: of them.
-        kept: of ``heads_by_layer``.
+        choice: selected layers and heads.
+        kept: result of ``heads_by_layer``.
 
     Raises:
-        InputError: there is no such layer or head.
+        InputError: a layer or head does not exist.
     """
     for layer in choice.layers or ():
         if layer not in range(len(kept)):
@@ -257,7 +262,7 @@ def require_heads(choice: HeadChoice, kept: Sequence[Sequence[int]]) -> None:
 def _layers(
     choice: HeadChoice, kept: Sequence[Sequence[int]], sizes: Sequence[int], budget: int
 ) -> tuple[list[int], str]:
-    """The layers whose attention is kept, and why not all of them."""
+    """The layers to record, and the reason why not all of them."""
     wanted = [*range(len(kept))] if choice.layers is None else sorted(set(choice.layers))
     chosen = choice.layers is not None or choice.heads is not None
     if max(sizes) > _LONGEST:
@@ -270,7 +275,7 @@ def _layers(
         return [], note
     least = min(_LEAST, max(sizes))
     count, room = 0, []
-    for layer in reversed(wanted):  # the last layers are the nearest to the answer
+    for layer in reversed(wanted):  # prefer layers close to the output
         count += len(_of(choice.heads, kept[layer]))
         if weights_per_token(sizes, count, budget, WORST_BYTES) < least:
             break
@@ -293,9 +298,9 @@ def _of(wanted: Sequence[int] | None, kept: Sequence[int]) -> list[int]:
 
 @contextmanager
 def _head_norms(schedule: Sequence[nn.Module], heads: int) -> Iterator[list[np.ndarray]]:
-    """The mean norms (H) of what heads add to the output of attention, layer by layer.
+    """Yield for each layer the mean norms (H) of the heads' contributions to its output.
 
-    The output matrix is a sum over heads: each has its own columns of it.
+    The output projection is a sum over heads, each with its own columns of the matrix.
     """
     found: list[np.ndarray] = []
 
@@ -320,7 +325,7 @@ def _head_norms(schedule: Sequence[nn.Module], heads: int) -> Iterator[list[np.n
 def observation_of_text(
     model: Model, tokenizer: Tokenizer, ids: Sequence[int], choice: HeadChoice = ALL_HEADS
 ) -> Observation:
-    """What happens inside of a model on one text; masked words are followed through the layers."""
+    """Observe a model on one text, with a logit lens for masked words."""
     array = np.asarray(ids, dtype=np.int64)
     masks = np.flatnonzero(array == tokenizer.mask_id)
     if "mlm" not in model.heads or not len(masks):
@@ -335,7 +340,7 @@ def observation_of_text(
 
 
 def masked_question(tokenizer: Tokenizer, mask: int, token: int) -> LayerQuestion:
-    """The probability of a token at the masked position of number ``mask``."""
+    """The probability of a token at the masked position ``mask``, counted from 0."""
 
     def distribution(logits: Tensor, batch: Batch) -> Tensor:
         return logits[mask].float().softmax(-1)

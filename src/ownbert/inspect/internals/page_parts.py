@@ -1,7 +1,7 @@
-"""The parts of pages that show what happens inside of a model: style, script and data.
+"""Parts of pages that show a model's internals: style, script and data.
 
-A page has the style and the script once. Weights stand at its end, each head's apart, and are read
-when the head is opened.
+A page contains style and script once. The weights of each head are in separate scripts at its end,
+which are decoded when the head is opened.
 """
 
 import json
@@ -23,19 +23,19 @@ _FUNCTIONS = (
 
 
 def style() -> str:
-    """The style sheet that all pages share."""
+    """The style sheet shared by all pages."""
     return _resource("view.css")
 
 
 def script() -> str:
-    """The script: an object ``inspector`` with the functions that pages call."""
+    """The script: an object ``inspector`` with functions for pages."""
     parts = "\n".join(map(_resource, _SCRIPTS))
     names = ", ".join(_FUNCTIONS)
     return translated_page(f"const inspector = (() => {{\n{parts}\nreturn {{ {names} }};\n}})();\n")
 
 
 def as_data(observation: Observation) -> dict[str, Any]:
-    """An observation for the script, without the weights."""
+    """An observation as data for the script, without the weights."""
     thumbnails = b"".join(head.thumbnail.tobytes() for head in observation.weights)
     return {
         "tokens": [list(own) for own in observation.tokens],
@@ -68,7 +68,7 @@ def as_data(observation: Observation) -> dict[str, Any]:
 
 
 def weights_of(observations: Sequence[Observation | None]) -> str:
-    """Scripts that hold the weights of all heads, by row, sequence, layer and head."""
+    """Scripts with the weights of all heads, by row, sequence, layer and head."""
     return "\n".join(
         f'<script type="text/plain" data-weights="{row}.{head.sequence}.{head.layer}.{head.head}">'
         f"{packed}</script>"
@@ -79,7 +79,7 @@ def weights_of(observations: Sequence[Observation | None]) -> str:
 
 
 def as_json(value: Any) -> str:
-    """JSON that may stand in a script of a page."""
+    """JSON that is safe inside a script element."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
 
 

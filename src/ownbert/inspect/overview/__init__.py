@@ -1,1 +1,1 @@
-"""What a model is made of: its parameters, and the shapes in a forward pass."""
+"""The structure of a model: its parameters, and the shapes of a forward pass."""

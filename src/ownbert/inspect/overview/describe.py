@@ -1,4 +1,4 @@
-"""``describe``: the structure of a model, which printing it does not show, and its parameters."""
+"""``describe``: the structure of a model, in more detail than ``print``, and its parameters."""
 
 from collections import Counter
 from pathlib import Path
@@ -33,17 +33,17 @@ def describe(
     tokens: int | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> Overview:
-    """What a model, or the model of a folder, is made of.
+    """Describe a model, or the model of a folder.
 
     Args:
         model: a model or a folder, of which only config.json and the tokenizer are read.
-        text: add the shape of every step of its forward pass.
-        tokens: the same for a number of tokens, without a text.
-        tokenizer: by default that of the folder.
+        text: show the shapes of a forward pass of this text.
+        tokens: show the shapes for this number of tokens.
+        tokenizer: tokenizer of the text; by default the folder's.
 
     Raises:
-        InputError: the folder holds no model, the text has no tokenizer, or it is longer than the
-            model takes.
+        InputError: the folder contains no model, there is no tokenizer for the text, or the text
+            is too long.
     """
     if tokens is not None:
         between(0, limits.LENGTH, "[]")("tokens", tokens)
@@ -82,7 +82,7 @@ def describe(
 
 
 def structure_of(description: Description) -> Model:
-    """The model of a config.json on PyTorch's meta device: shapes without numbers."""
+    """The model of a config.json on PyTorch's meta device: shapes without values."""
     with shapes_alone():
         model = new_model(description, pooler=description.pooler)
     return model.eval()
@@ -111,7 +111,7 @@ def _overview(model: Model, **further: Any) -> Overview:
 
 
 def _shared(model: Model) -> tuple[str, ...]:
-    """Tensors with several names, and blocks that several layers use."""
+    """Tensors with several names, and blocks used by several layers."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -154,7 +154,7 @@ def _shapes(
 
 
 def _weights(folder: Path) -> dict[str, int]:
-    """The file that would be loaded, and its size; {} where there is none."""
+    """The weight file that would be loaded, with its size; empty if there is none."""
     forms = (*FORMS, QUANTIZED)
     path = next((folder / name for name in forms if (folder / name).is_file()), None)
     return {} if path is None else {path.name: path.stat().st_size}

@@ -1,4 +1,4 @@
-"""An overview of a model, and its tables in a terminal."""
+"""The overview of a model, and its tables for a terminal."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -52,19 +52,19 @@ _SHOWN_TOKENS, _SHOWN_LABELS = 24, 8
 
 @dataclass(frozen=True)
 class Overview:
-    """A description of a model; printed, it is what ``ownbert describe`` shows.
+    """The structure of a model; ``print`` shows the output of ``ownbert describe``.
 
     Args:
         groups: parameters by module.
-        head_columns: the attention heads of block 0.
-        outputs: the heads on top.
-        shared: one line for each tensor or block that is shared.
-        norms: how many of each class.
-        dropouts: how many of each rate above 0.
-        decoder: structure of the decoder that the heads stand on, if there is one.
+        head_columns: attention heads of block 0.
+        outputs: heads on top of the encoder.
+        shared: one line per shared tensor or block.
+        norms: number of normalisation layers by class.
+        dropouts: number of dropout layers by rate above 0.
+        decoder: structure of the decoder, if any.
         folder, architecture: of a model on disk.
         weights: file names and bytes of a model on disk.
-        walk: the shapes in a forward pass of one text, if requested.
+        walk: shapes of a forward pass, if requested.
     """
 
     model_type: str
@@ -86,11 +86,11 @@ class Overview:
 
     @property
     def parameters(self) -> int:
-        """The number of parameters, tied ones counted once."""
+        """The number of parameters, with tied ones counted once."""
         return sum(group.count for group in self.groups)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything as plain values."""
+        """The overview as JSON values."""
         values = asdict(self)
         for row, group in zip(values["groups"], self.groups, strict=True):
             row |= {"each": group.each, "count": group.count}
@@ -115,7 +115,7 @@ class Overview:
 
 
 def show(overview: Overview, console: Console) -> None:
-    """Structure, parameters, the columns of the heads and, if any, the shapes of a text."""
+    """Print structure, parameters, columns of the heads and, if requested, shapes."""
     name = overview.architecture or "Model"
     folder = f"{overview.folder}: " if overview.folder else ""
     console.print(Text(f"{folder}{name} ({overview.model_type})", style="bold"))
@@ -196,14 +196,14 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
 
 
 def _local_attention(config: EncoderConfig) -> str:
-    """Which layers see the whole text, and how far the others see."""
+    """Which layers attend to the whole text, and the windows of the others."""
     layers = [i for i in range(config.num_hidden_layers) if config.window_of(i) is None]
     far = (config.local_attention or 0) // 2
     return f"a token sees {far:,} on each side of it; the whole text in layers {ranges(layers)}"
 
 
 def _distances(disentangled: Disentangled) -> str:
-    """What distances add to the scores."""
+    """Terms that relative positions add to the attention scores."""
     terms = " and ".join(_TERMS[term] for term in sorted(disentangled.terms))
     rows = f"{2 * disentangled.span:,} vectors"
     if disentangled.position_buckets:
@@ -212,7 +212,7 @@ def _distances(disentangled: Disentangled) -> str:
 
 
 def _parameters(overview: Overview) -> Table:
-    """By module: in one block, in all blocks, share of the total, and memory."""
+    """Parameters by module: in one block, in all blocks, share of the total, and memory."""
     total = overview.parameters
     table = open_table()
     table.add_column(translated("parameters"))
@@ -253,7 +253,7 @@ def size(count: int) -> str:
 
 
 def _attention_note(overview: Overview) -> str:
-    """That attention has 4 D^2 + 4 D parameters, where it does."""
+    """A note that attention has 4 D^2 + 4 D parameters, if it has."""
     config = overview.config
     d = config.hidden_size
     parts = {p.path.split(".", 3)[-1]: p.count for g in overview.groups for p in g.parts}
@@ -307,13 +307,13 @@ def _heads_note(overview: Overview) -> str:
 
 
 def _per_head(model_type: str) -> bool:
-    """Whether Transformers stores matrices of three dimensions, one of them the heads."""
+    """Whether Transformers stores three-dimensional matrices with an axis of heads."""
     family = all_families().get(model_type)
     return family is not None and any(isinstance(r, Heads) for r in family.weight_map.rules)
 
 
 def _is_fused(model_type: str) -> bool:
-    """Whether Transformers stores queries, keys and values apart."""
+    """Whether Transformers stores separate matrices for queries, keys and values."""
     family = all_families().get(model_type)
     return family is None or any(isinstance(rule, Fuse) for rule in family.weight_map.rules)
 

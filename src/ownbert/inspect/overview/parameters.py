@@ -10,7 +10,7 @@ from ownbert.nn.encoder import Encoder
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import MultiHeadAttention
 
-# Names of modules by their path in the embeddings, a block or a head; others keep that path.
+# Names of modules by their path within embeddings, block or head; the default is the path.
 NAMES = {
     "word": "word table",
     "position": "position table",
@@ -46,7 +46,7 @@ NAMES = {
 }
 
 
-# What a stack may have beside its embeddings and blocks, and what it is called.
+# Names of modules that a stack may have besides embeddings and blocks.
 _BESIDE = {
     "buckets": "buckets of distances",
     "gate": "layer gate",
@@ -58,12 +58,12 @@ _BESIDE = {
 
 @dataclass(frozen=True)
 class ModuleParameters:
-    """The parameters of one module, without those of its submodules.
+    """The parameters of a module, without its submodules.
 
     Args:
-        shape: of its matrix, (inputs, outputs).
-        count: including biases.
-        tied: whether the matrix is that of the word embeddings, which is not counted again.
+        shape: shape of its matrix, (inputs, outputs).
+        count: number of parameters including biases.
+        tied: whether the matrix is the word embedding table, which is not counted again.
     """
 
     name: str
@@ -78,8 +78,8 @@ class ParameterGroup:
     """Embeddings, identical blocks, the pooler or a head.
 
     Args:
-        times: how many are identical.
-        parts: the modules of one of them.
+        times: number of identical blocks.
+        parts: modules of one of them.
     """
 
     name: str
@@ -97,7 +97,7 @@ class ParameterGroup:
 
 @dataclass(frozen=True)
 class HeadColumns:
-    """The columns and rows of one attention head in the matrices of its block.
+    """The columns and rows of an attention head in the matrices of its block.
 
     Args:
         columns: for queries, keys and values (matrix, first column, last column).
@@ -112,7 +112,7 @@ class HeadColumns:
 def parameter_groups(model: Model) -> tuple[ParameterGroup, ...]:
     """All parameters of a model, in the order of the forward pass."""
     counted: set[int] = set()
-    table = getattr(model.encoder.embeddings, "word", None)  # images have none
+    table = getattr(model.encoder.embeddings, "word", None)  # image models have none
     word = None if table is None else table.weight
 
     def parts(module: nn.Module, path: str) -> tuple[ModuleParameters, ...]:
@@ -153,7 +153,7 @@ def parameter_groups(model: Model) -> tuple[ParameterGroup, ...]:
 
 
 def head_columns(attention: MultiHeadAttention) -> tuple[HeadColumns, ...]:
-    """Which columns of the fused matrices belong to each remaining head."""
+    """The columns of the fused matrices for each remaining head."""
     found = []
     for index, head in enumerate(attention.kept):
         first = index * attention.head_size
@@ -169,7 +169,7 @@ def head_columns(attention: MultiHeadAttention) -> tuple[HeadColumns, ...]:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """0, 1, 2, 5 as "0-2, 5"."""
+    """Format 0, 1, 2, 5 as "0-2, 5"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][1] == number - 1:
@@ -180,7 +180,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def _folded(blocks: list[tuple[ModuleParameters, ...]]) -> list[ParameterGroup]:
-    """Identical blocks as one group, under the paths of the first one."""
+    """Merge identical blocks into groups with the paths of the first block."""
     alike: dict[tuple, list[int]] = {}
     for number, parts in enumerate(blocks):
         alike.setdefault(tuple((p.name, p.shape, p.count) for p in parts), []).append(number)
@@ -193,7 +193,7 @@ def _folded(blocks: list[tuple[ModuleParameters, ...]]) -> list[ParameterGroup]:
 
 
 def _shape(module: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
-    # PyTorch stores a linear layer as outputs x inputs.
+    # PyTorch stores the weight of a linear layer as (outputs, inputs).
     return tuple(reversed(shape)) if isinstance(module, nn.Linear) else tuple(shape)
 
 

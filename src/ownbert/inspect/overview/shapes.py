@@ -1,4 +1,4 @@
-"""The shape of each step's output, observed while the model runs on one text.
+"""The output shape of each step, observed while the model runs on one text.
 
 T tokens, T' tokens of the source text of a decoder, D hidden, E embedding size, N narrow width, H
 heads, K head size, I intermediate, V vocabulary, C labels. One text: no B.
@@ -21,8 +21,8 @@ from ownbert.inspect.observing import evaluating, observing_attend, text_batch
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model
 
-# Path in the model; what is observed there (input or output; in attention queries, keys, values and
-# weights, too); the step's name, letters and meaning.
+# Path in the model; what is observed there (input or output; in attention also queries, keys,
+# values and weights); the step's name, dimension letters and description.
 _BLOCK = "encoder.blocks.0"
 _STEPS = (
     ("encoder.embeddings.word", "out", "word vectors", "T E", "one row of the table per token"),
@@ -85,7 +85,7 @@ _STEPS = (
     ("heads.span", "out", "span logits", "T 2", "does the answer start here, end here?"),
     ("heads.discriminator", "out", "discriminator", "T", "was this token replaced?"),
 )
-# Position kinds that add a term to the scores.
+# Position encodings that add a term to the attention scores.
 _IN_SCORES = ("relative_key", "relative_key_query", "alibi", "relative_buckets", "transformer_xl")
 # Length of the source text for a decoder with cross attention, in tokens.
 _SOURCE = 5
@@ -99,9 +99,9 @@ class ShapeStep:
     """The output of a step.
 
     Args:
-        letters: of its shape ("T H K").
-        sizes: of its shape.
-        meaning: what it is.
+        letters: dimension letters of the shape ("T H K").
+        sizes: the shape.
+        meaning: description of the output.
     """
 
     name: str
@@ -115,10 +115,10 @@ class ForwardShapes:
     """The shapes in a forward pass of one text.
 
     Args:
-        tokens: of the text; None if only their number was given.
-        ids: of the tokens.
-        steps: in order.
-        legend: letters to their sizes and what they count.
+        tokens: tokens of the text; None if only their number is given.
+        ids: ids of the tokens.
+        steps: steps in order.
+        legend: dimension letters with sizes and meanings.
     """
 
     tokens: tuple[str, ...] | None
@@ -133,12 +133,12 @@ def forward_shapes(
     """Run the model on one text and record the shape of every step.
 
     Args:
-        model: in any mode, which is restored.
-        ids: of the text, special tokens included.
-        tokens: to show beside the ids.
+        model: model in any mode, which is restored.
+        ids: ids of the text with special tokens.
+        tokens: tokens to show beside the ids.
 
     Raises:
-        InputError: there are no ids, or more than the model takes.
+        InputError: there are no ids, or too many for the model.
     """
     if not len(ids):
         raise InputError("the number of tokens must be at least 1")
@@ -177,7 +177,7 @@ def forward_shapes(
 
 
 def _context(model: Model, batch: Batch) -> Context:
-    """Keep the weights of layer 0; a decoder with cross attention gets a source text."""
+    """A context that keeps the weights of layer 0; with a source text for cross-attention."""
     context = Context(batch.layout, batch.positions, keep=frozenset([0]))
     if not model.config.add_cross_attention:
         return context
@@ -190,7 +190,7 @@ def _context(model: Model, batch: Batch) -> Context:
 def _observing(model: Model, observed: Observed) -> Iterator[None]:
     """Record the shapes of ``_STEPS`` in the order of the forward pass.
 
-    Only the first time: layers that share a block run it again.
+    Only the first run counts, because layers may share a block.
     """
     modules = dict(model.named_modules())
 
@@ -209,7 +209,7 @@ def _observing(model: Model, observed: Observed) -> Iterator[None]:
             note((path, side), value)
         observed.setdefault(
             (path, "weights"), ()
-        )  # reserves the position; the values come at the end
+        )  # reserves the position; values are filled in later
 
     with ExitStack() as stack:
         for path, side, *_ in _STEPS:
@@ -228,7 +228,7 @@ def _observing(model: Model, observed: Observed) -> Iterator[None]:
 
 
 def _letters(letters: str, path: str, config: EncoderConfig) -> str:
-    """The letters of a step, with D for N without bottlenecks, and D for E if they are equal."""
+    """The letters of a step; D replaces N without bottlenecks, and E if both are equal."""
     if config.attention_size == config.hidden_size:
         letters = letters.replace("N", "D")
     narrow_words = path == "encoder.embeddings.word" or config.mobile is None
@@ -240,7 +240,7 @@ def _letters(letters: str, path: str, config: EncoderConfig) -> str:
 
 
 def _legend(steps: Sequence[ShapeStep]) -> dict[str, tuple[int, str]]:
-    """The letters in use, their sizes, and what they count."""
+    """The letters in use with their sizes and meanings."""
     words = {
         "T": "tokens",
         "T'": "tokens of the source text",

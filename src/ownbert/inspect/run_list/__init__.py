@@ -1,1 +1,1 @@
-"""The runs below a folder, side by side."""
+"""Comparison of all runs inside a folder."""

@@ -1,4 +1,4 @@
-"""Runs side by side: a table, or blocks if it is too wide; CSV; and a plot."""
+"""Compares runs: a table, or blocks if it is too wide; CSV; and a plot."""
 
 import csv
 import io
@@ -35,11 +35,12 @@ _NAMES = {
 
 
 def show_runs(runs: Sequence[RunSummary], *, width: int | None = None) -> str:
-    """A table for pretraining and one for fine-tuning: state, time, differing settings, results.
+    """Tables of pretraining and fine-tuning runs: state, time, differing settings, results.
 
     Args:
-        runs: to compare.
-        width: in characters; a wider table becomes a block for each run. None: no limit.
+        runs: runs to compare.
+        width: maximum width in characters; a wider table is split into one block per run. None:
+            unlimited.
     """
     parts = []
     for kind, title in _TITLES.items():
@@ -54,7 +55,7 @@ def show_runs(runs: Sequence[RunSummary], *, width: int | None = None) -> str:
 
 
 def runs_csv(runs: Sequence[RunSummary]) -> str:
-    """One row per run: what it is, the settings that differ, last and best metrics."""
+    """CSV with one row per run: identity, differing settings, last and best metrics."""
     settings = differing(runs)
     metrics = list(dict.fromkeys(name for run in runs for name in run.last))
     rows = []
@@ -72,7 +73,7 @@ def runs_csv(runs: Sequence[RunSummary]) -> str:
 
 
 def draw(runs: Sequence[RunSummary], path: Path) -> Path:
-    """Plot the main held-out metric of all runs, of pretraining and of fine-tuning."""
+    """Plot the main held-out metric of all runs, for pretraining and fine-tuning."""
     panels = {}
     for kind in _TITLES:
         chosen = [run for run in runs if run.kind == kind]
@@ -90,7 +91,7 @@ Columns = dict[str, list[str]]
 
 
 def _columns(runs: Sequence[RunSummary]) -> Columns:
-    """Heading to one cell per run."""
+    """Columns by heading, with one cell per run."""
     columns: Columns = {
         "run": [run.name for run in runs],
         "state": [translated(run.state) for run in runs],
@@ -114,7 +115,7 @@ def _columns(runs: Sequence[RunSummary]) -> Columns:
 
 
 def _result(run: RunSummary, name: str) -> str:
-    """The last value, and the best one if that differs."""
+    """The last value, and the best one if it differs."""
     if name not in run.last:
         return "-"
     last = _figure(name, run.last[name])
@@ -132,7 +133,7 @@ def _setting(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A setting in one line; lists and phases abbreviated."""
+    """A setting on one line, with lists and phases abbreviated."""
     if value is None or value == []:
         return "-"
     if isinstance(value, dict):
@@ -145,7 +146,7 @@ def _plain(value: Any) -> Any:
 
 
 def _table(columns: Columns) -> str:
-    """Words left-aligned, numbers right-aligned; two spaces between columns."""
+    """Format a table: words left-aligned, numbers right-aligned."""
     table = open_table()
     for heading, cells in columns.items():
         words = all(c == "-" or not c.strip("+-")[:1].isdigit() for c in cells)
@@ -166,7 +167,7 @@ def _blocks(columns: Columns, width: int) -> str:
     for cells in zip(*columns.values(), strict=True):
         pairs = dict(zip(columns, cells, strict=True))
         lines.append(f"{pairs.pop('run')}: {pairs.pop('state')}")
-        # No-break spaces keep a heading with its value.
+        # Non-breaking spaces keep a heading with its value.
         facts = ", ".join(
             f"{translated(k)} {v}".replace(" ", "\xa0") for k, v in pairs.items() if v != "-"
         )

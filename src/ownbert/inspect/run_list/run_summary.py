@@ -1,4 +1,4 @@
-"""The runs below a folder: their settings, progress and results."""
+"""Reads the runs inside a folder: settings, progress and results."""
 
 import math
 import os
@@ -15,17 +15,18 @@ from ownbert.files import read_json, read_yaml
 from ownbert.train.watch.log import LOG, read_log
 from ownbert.train.watch.metric_names import LOWER, UP_TO_ONE
 
-# As in ownbert.run.run_folder and ownbert.train.state_files, which load torch: that takes seconds.
+# Copies of constants in ownbert.run.run_folder and ownbert.train.state_files, whose import loads
+# torch.
 _RECIPE, _STATES = "recipe.yaml", "checkpoints/step-*"
 _SKIPPED = ("checkpoints", "tensorboard", "node_modules")
 
-# A run whose last row is at most so many seconds old may still be running.
+# A run whose last log row is at most this old, in seconds, may still be running.
 _ACTIVE = 60.0
 
-# How often something is written has no effect on the model.
+# Settings without effect on the model.
 _NO_EFFECT = ("log_every", "eval_every", "save_every", "keep", "tensorboard")
 
-# Numbers in a row of an evaluation that are not metrics. Of the baselines only the one that shows
+# Numbers in an evaluation row that are not metrics. Of the baselines only the one that shows
 # whether a run learns anything is kept.
 _NOT_METRICS = ("step", "evaluation", "phase", "seconds", "uniform_loss")
 _TOKEN_LOSSES = ("mlm_loss", "clm_loss")
@@ -34,21 +35,21 @@ BASELINE = "unigram_loss"
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run.
+    """A run.
 
     Args:
-        name: its folder relative to the one searched.
+        name: folder relative to the searched one.
         kind: pretrain or finetune.
-        state: finished, or how far it got.
-        size: name of the model's size, or layers x hidden size.
-        written: time of the last row, in seconds since 1970.
-        seconds: in the training loop.
+        state: finished, or the progress.
+        size: name of the model size, or layers x hidden size.
+        written: time of the last log row, in seconds since 1970.
+        seconds: time spent in the training loop.
         step, tokens: trained so far.
-        tokens_per_second: the median.
-        settings: by dotted name.
-        last: the metrics of the last evaluation.
-        best: the best value of each metric and its step.
-        rows: of the log.
+        tokens_per_second: median throughput.
+        settings: settings by dotted name.
+        last: metrics of the last evaluation.
+        best: best value of each metric, and its step.
+        rows: rows of the log.
     """
 
     name: str
@@ -67,7 +68,7 @@ class RunSummary:
     rows: Sequence[Mapping[str, Any]] = field(repr=False)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but the rows; the time as ISO 8601."""
+        """All fields except the rows as JSON values; the time in ISO 8601."""
         values = asdict(self)
         del values["rows"]
         values["folder"] = str(self.folder)
@@ -79,21 +80,21 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class RunList:
-    """The runs below a folder, and a message for each folder whose log cannot be read."""
+    """The runs inside a folder, and a message for each folder with an unreadable log."""
 
     runs: Sequence[RunSummary]
     broken: Sequence[str]
 
 
 def find_runs(folder: str | os.PathLike[str], *, sort: str = "name") -> RunList:
-    """Every run in ``folder`` and below it.
+    """Find all runs in ``folder`` and its subfolders.
 
     Args:
-        folder: searched at any depth.
-        sort: name, when, time, step, tokens, a metric (the best first) or a setting.
+        folder: folder to search at any depth.
+        sort: name, when, time, step, tokens, a metric (best first) or a setting.
 
     Raises:
-        InputError: there is no run, or none has what to sort by.
+        InputError: there are no runs, or none has the sort key.
     """
     top = Path(folder)
     if not top.is_dir():
@@ -111,11 +112,11 @@ def find_runs(folder: str | os.PathLike[str], *, sort: str = "name") -> RunList:
 
 
 def read_run(folder: Path, *, name: str | None = None) -> RunSummary:
-    """The run in a folder.
+    """Read the run in a folder.
 
     Args:
-        folder: of the run.
-        name: by default that of the folder.
+        folder: folder of the run.
+        name: name of the run; by default the folder's.
 
     Raises:
         InputError: the log or the recipe is missing or damaged.
@@ -151,7 +152,7 @@ def read_run(folder: Path, *, name: str | None = None) -> RunSummary:
 def differing(runs: Sequence[RunSummary]) -> list[str]:
     """Dotted names of the settings in which ``runs`` differ.
 
-    One that older runs lack counts only if the others differ."""
+    A setting that older runs lack counts only if it differs among the others."""
     names = dict.fromkeys(name for run in runs for name in run.settings)
     found = []
     for name in names:
@@ -162,11 +163,11 @@ def differing(runs: Sequence[RunSummary]) -> list[str]:
 
 
 def main_metric(runs: Sequence[RunSummary]) -> str | None:
-    """The metric to compare runs by in a plot.
+    """The metric for comparing runs in a plot.
 
     Returns:
-        The loss of tokens, the first metric of a task other than accuracy, or the loss; without
-        these any metric, None if there is none.
+        The token loss, the main metric of a task other than accuracy, or the loss; otherwise any
+        metric, or None.
     """
     for name in (*_TOKEN_LOSSES, *(n for n in UP_TO_ONE if n != "accuracy"), "loss"):
         if any(name in run.last for run in runs):
@@ -179,7 +180,7 @@ def lower_is_better(metric: str) -> bool:
 
 
 def _candidates(top: Path) -> Iterator[Path]:
-    """Folders with a log; folders that belong to a run are not searched."""
+    """Yield folders with a log; folders inside a run are not searched."""
     for path, folders, files in os.walk(top):
         folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _SKIPPED)
         if LOG in files:
@@ -212,13 +213,13 @@ def _state(
     rows: Sequence[Mapping[str, Any]],
     written: float,
 ) -> str:
-    """finished, or how far it got and whether it can be resumed."""
+    """finished, or the progress and whether the run can be resumed."""
     resumable = any(folder.glob(_STATES))
     if not rows:
         return "nothing logged yet"
     last = rows[-1]
     limits = (("run.max_steps", last["step"]), ("run.max_minutes", last.get("seconds", 0.0) / 60))
-    # The states of a fine-tuning run are deleted at its end.
+    # A fine-tuning run deletes its states when it finishes.
     over = kind == "finetune" and not resumable and (folder / "model.safetensors").exists()
     for name, reached in limits:
         limit = settings.get(name)
@@ -232,8 +233,7 @@ def _state(
 
 
 def _size(folder: Path, settings: Mapping[str, Any]) -> str:
-    """The name of the size, else layers x width, by config.json; by the recipe if there is none
-    yet."""
+    """The name of the model size, or layers x width, from config.json, or else from the recipe."""
     try:
         config = read_json(folder / "config.json")
     except InputError:
@@ -245,7 +245,7 @@ def _size(folder: Path, settings: Mapping[str, Any]) -> str:
 
 
 def _metrics(row: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics to compare runs by: losses of tokens, else accuracy and the like."""
+    """The metrics for comparing runs: token losses, or accuracy and the like."""
     losses = [k for k in row if k in _TOKEN_LOSSES] or ["loss"]
     numbers = {k: v for k, v in row.items() if isinstance(v, int | float) and k not in _NOT_METRICS}
     return {
@@ -256,7 +256,7 @@ def _metrics(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _best(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, int]]:
-    """The best finite value of each metric and its step."""
+    """The best finite value of each metric, and its step."""
     best: dict[str, tuple[float, int]] = {}
     for row in rows:
         for key, value in _metrics(row).items():
@@ -293,7 +293,7 @@ def _sorted(runs: list[RunSummary], sort: str) -> list[RunSummary]:
 
 
 def _order(value: Any) -> tuple[int, float, str]:
-    """Numbers first, then words, then what is not set."""
+    """Sort key: numbers first, then words, then missing values."""
     if isinstance(value, int | float):
         return (0, float(value), "")
     return (2, 0.0, "") if value is None else (1, 0.0, str(value))

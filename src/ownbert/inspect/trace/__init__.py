@@ -1,4 +1,4 @@
-"""Self-attention step by step, with every number, of the worked example or of a model."""
+"""Self-attention step by step, with all numbers, of a worked example or of a model."""
 
 from ownbert.inspect.trace.worked_example import EXAMPLE as EXAMPLE
 from ownbert.inspect.trace.worked_example import trace_attention as trace_attention

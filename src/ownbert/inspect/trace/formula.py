@@ -1,4 +1,4 @@
-"""The formula of one number of a trace. ``page.js`` writes the same in a browser."""
+"""The formula of a single number in a trace; ``page.js`` has a JavaScript version."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,16 +8,16 @@ import numpy as np
 from ownbert.inspect.trace.steps import Derivation, TraceStep
 from ownbert.language import translated
 
-# Terms of a sum that are written out; further ones are counted.
+# Number of terms of a sum that are written out.
 _TERMS = 6
-# Above it exp(score) says little, and the largest score is subtracted first.
+# Above this score, the formula shows the subtraction of the maximum before exp.
 _LARGE = 20.0
 
 Matrices = Mapping[str, np.ndarray]
 
 
 def number(value: float) -> str:
-    """Up to four decimals, or the order of magnitude of what would be zero."""
+    """Format with up to four decimals, or with the order of magnitude instead of zero."""
     if not math.isfinite(value):
         return translated("hidden")
     if value and abs(value) < 5e-5:
@@ -30,9 +30,10 @@ def formula_of(step: TraceStep, row: int, column: int, matrices: Matrices) -> st
     """How a number of a step is computed: "scores[1][2] = queries[1] . keys[2] = ...".
 
     Args:
-        step: the one with the number.
-        row, column: of the number, from 0.
-        matrices: those of all steps, by their keys.
+        step: step of the number.
+        row: row of the number, from 0.
+        column: column of the number, from 0.
+        matrices: matrices of all steps by key.
     """
     name, value = f"{step.key}[{row}][{column}]", number(step.values[row, column])
     return " = ".join([name, *_terms(step.made, row, column, matrices), value])

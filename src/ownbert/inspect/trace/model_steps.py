@@ -1,4 +1,4 @@
-"""The steps of a trace from what was captured in one attention layer.
+"""The steps of a trace, from the captured tensors of one attention layer.
 
 T tokens, D hidden, H heads, K head size.
 """
@@ -26,14 +26,15 @@ from ownbert.nn.variants.sesame import blur
 
 @dataclass
 class CapturedAttention:
-    """Inputs and outputs inside the attention of one layer.
+    """Inputs and outputs inside the attention of a layer.
 
     Args:
-        causal, norm_first: of the model.
-        projections: inputs (T, D) and outputs of each fused matrix, by its name.
-        attended: queries, keys and values (T, H, K) as ``attend`` gets them.
-        bias: what is added to the scores.
-        joined, output: input (T, HK) and output (T, D) of the output matrix.
+        causal, norm_first: settings of the model.
+        projections: inputs (T, D) and outputs of each fused matrix, by name.
+        attended: queries, keys and values (T, H, K) passed to ``attend``.
+        bias: term added to the scores.
+        joined: (T, HK) input of the output matrix.
+        output: (T, D) output of the output matrix.
     """
 
     causal: bool
@@ -55,11 +56,11 @@ def attention_steps(
     """All steps of one head.
 
     Args:
-        attention: of the layer.
-        cut: the head's part of it.
-        captured: of a forward pass.
-        weights: the head's attention weights (T, T).
-        tokens: T, of the text.
+        attention: attention of the layer.
+        cut: the head's part of the layer.
+        captured: tensors captured in a forward pass.
+        weights: (T, T) attention weights of the head.
+        tokens: T tokens of the text.
     """
     steps = _projected(attention, cut, captured, tokens)
     index, size = cut.rows[0] // cut.head_size, cut.head_size
@@ -88,7 +89,7 @@ def attention_steps(
 
 
 def _masked(window: int | None, causal: bool, scores: TraceStep) -> list[TraceStep]:
-    """The scores without those of tokens that may not be seen, if there are such."""
+    """The scores after masking, if there is a mask."""
     if window is None and not causal:
         return []
     places = np.arange(len(scores.values))
@@ -121,10 +122,10 @@ def _projected(
     captured: CapturedAttention,
     tokens: tuple[str, ...],
 ) -> list[TraceStep]:
-    """The incoming hidden states, the head's part of the matrices, and queries, keys, values."""
+    """The layer's input, the head's part of the matrices, and its queries, keys and values."""
     steps: list[TraceStep] = []
     products: list[TraceStep] = []
-    sources: dict[str, Tensor] = {}  # the matrices may have different inputs (MobileBERT)
+    sources: dict[str, Tensor] = {}  # matrices may have different inputs (MobileBERT)
     normed = ", normalised already (pre-norm)" if captured.norm_first else ""
     for name, (matrix, first, last) in cut.columns.items():
         linear: torch.nn.Linear = getattr(attention, matrix)
@@ -163,7 +164,7 @@ def _projected(
 def _distances(
     attention: MultiHeadAttention, captured: CapturedAttention, index: int, scores: TraceStep
 ) -> list[TraceStep]:
-    """What distances add to the scores, and the sum."""
+    """The relative-position term of the scores, and the sum."""
     assert captured.bias is not None
     meaning = {
         "RelativeBuckets": "a learnt number for the bucket of each distance",
@@ -194,7 +195,8 @@ def _outputs(
     tokens: tuple[str, ...],
     weights: np.ndarray,
 ) -> list[TraceStep]:
-    """The head's outputs, blurred or not, its share of what leaves the layer, and all of that."""
+    """The head's outputs (blurred or not), its contribution to the layer's output, and that
+    output."""
     assert captured.joined is not None
     assert captured.output is not None
     first, last = cut.rows
@@ -244,7 +246,7 @@ def _outputs(
 def _head_outputs(
     sigma: float | None, outputs: np.ndarray, sharp: np.ndarray, tokens: tuple[str, ...]
 ) -> list[TraceStep]:
-    """What the head gives each token, and if it is blurred, by which matrix."""
+    """The head's output for each token and, if blurred, the blur matrix."""
     made = Derivation("product", left="weights", right="values")
     title, meaning = "the head's outputs", "the sum of what each token takes"
     if sigma is None:

@@ -1,6 +1,6 @@
-"""Self-attention of one head of a model, step by step, with the model's own numbers.
+"""Traces self-attention of one head of a model, step by step, with the model's own numbers.
 
-The model runs as usual; what passes through one attention layer is captured.
+The model runs as usual while the tensors in one attention layer are captured.
 T tokens, D hidden, H heads, K head size.
 """
 
@@ -29,14 +29,14 @@ from ownbert.text.tokenizer import Tokenizer
 
 
 def trace_folder(folder: str | Path, text: str, layer: int = 0, head: int = 0) -> Trace:
-    """``trace_model`` of the model and the tokenizer of a folder."""
+    """``trace_model`` with the model and the tokenizer of a folder."""
     return trace_model(*_loaded(folder), text, layer, head)
 
 
 def trace_and_observe(
     folder: str | Path, text: str, layer: int = 0, head: int = 0
 ) -> tuple[Trace, Observation]:
-    """``trace_folder``, and what happens in the whole model: both are of its page."""
+    """``trace_folder``, and an observation of the whole model, for the page."""
     model, tokenizer = _loaded(folder)
     trace = trace_model(model, tokenizer, text, layer, head)
     return trace, observation_of_text(model, tokenizer, text_ids(text, tokenizer))
@@ -54,16 +54,17 @@ def _loaded(folder: str | Path) -> tuple[Model, Tokenizer]:
 def trace_model(
     model: nn.Module, tokenizer: Tokenizer, text: str, layer: int = 0, head: int = 0
 ) -> Trace:
-    """A trace of one attention head.
+    """Trace one attention head.
 
     Args:
-        model: of texts, in any mode, which is restored.
-        tokenizer: of the model.
-        text: of at most as many tokens as the model takes.
-        layer, head: from 0.
+        model: text model in any mode, which is restored.
+        tokenizer: tokenizer of the model.
+        text: text that fits in the model.
+        layer: layer from 0.
+        head: head from 0.
 
     Raises:
-        InputError: there is no such layer or head, the text is too long, or the model does not
+        InputError: the layer or head does not exist, the text is too long, or the model does not
             read a single text (image models, decoders with cross-attention).
     """
     core = core_model(model)
@@ -127,8 +128,8 @@ def _head_slice(attention: MultiHeadAttention, head: int, index: int) -> HeadSli
 def _capturing(
     attention: MultiHeadAttention, layer: int, captured: CapturedAttention
 ) -> Iterator[None]:
-    """Layers may share their weights (ALBERT), so only the run of ``layer`` is captured."""
-    latest: dict[str, tuple[Tensor, Tensor]] = {}  # inputs and outputs of the projections
+    """Capture the tensors of ``layer`` only; layers may share their weights (ALBERT)."""
+    latest: dict[str, tuple[Tensor, Tensor]] = {}  # input and output of each projection
     at_layer = False
 
     def project(name: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""The matrices of a trace, and how the numbers of each are derived from others.
+"""The matrices of a trace, and how their numbers are derived from each other.
 
 T tokens, D hidden, H heads, K head size.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 from ownbert.language import translated
 
-# Queries, keys and values: the matrix that makes them, and what they are.
+# Queries, keys and values, with their projection matrix and description.
 PROJECTIONS = {
     "queries": ("query", "what each token looks for"),
     "keys": ("key", "what each token is found by"),
@@ -22,12 +22,12 @@ PROJECTIONS = {
 
 @dataclass(frozen=True)
 class Derivation:
-    """How each number of a step is computed from those of other steps, named by their keys.
+    """How each number of a step is computed from other steps, which are named by key.
 
     Args:
-        kind: given; product (a row of ``left`` by a column of ``right``, or by a row of it if
-            ``turned``, plus ``bias``, one row); scale (by ``factor``); add; hide; softmax; round;
-            rotate; weigh (row i T + j: the share of row j of ``right`` in row i).
+        kind: given; product (a row of ``left`` times a column of ``right``, or a row if ``turned``,
+            plus ``bias``, a single row); scale (by ``factor``); add; hide; softmax; round; rotate;
+            weigh (row i T + j: the share of row j of ``right`` in row i).
     """
 
     kind: str = "given"
@@ -40,12 +40,13 @@ class Derivation:
 
 @dataclass(frozen=True)
 class TraceStep:
-    """One matrix.
+    """A matrix of the trace.
 
     Args:
-        key: its name in formulas.
+        key: name in formulas.
         made: how its numbers are computed.
-        rows, columns: their names.
+        rows: names of the rows.
+        columns: names of the columns.
     """
 
     key: str
@@ -58,7 +59,7 @@ class TraceStep:
     columns: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; a number that is hidden (minus infinity) is null."""
+        """The step as JSON values; masked scores (minus infinity) are null."""
         rows = self.values.tolist()
         return {
             "key": self.key,
@@ -75,14 +76,14 @@ class TraceStep:
 
 @dataclass(frozen=True)
 class HeadSlice:
-    """The rows and columns of a layer's matrices that belong to one head.
+    """The rows and columns of a layer's matrices that belong to a head.
 
     Args:
-        size: D.
-        width: H x K, of the heads that are not pruned.
+        size: hidden size D.
+        width: H x K of the heads that are not pruned.
         head_size: K.
-        head: its number.
-        heads: numbers of the heads that are not pruned, in order.
+        head: index of the head.
+        heads: indices of the heads that are not pruned.
         columns: for queries, keys and values (matrix, first column, last column).
         rows: first and last row of the output matrix.
     """
@@ -97,22 +98,22 @@ class HeadSlice:
 
 
 def row_names(step: TraceStep) -> tuple[str, ...]:
-    """The names of the rows as they are shown: tokens stay, pairs of tokens are described."""
+    """Row names as shown: tokens unchanged, pairs of tokens described."""
     return tuple(map(translated, step.rows)) if step.made.kind == "weigh" else step.rows
 
 
 def shown_formula(step: TraceStep) -> str:
-    """The formula as it is shown; one that is no more than the step's key stays."""
+    """The formula as shown; a formula that is just a key is unchanged."""
     return step.formula if step.formula == step.key else translated(step.formula)
 
 
 def score_steps(scores: np.ndarray, *, factor: float | None, size: int) -> list[TraceStep]:
-    """The scores and, with a ``factor``, the scaled ones.
+    """The scores and, with a ``factor``, the scaled scores.
 
     Args:
         scores: (T, T).
-        factor: of the scaled scores.
-        size: K.
+        factor: scaling factor.
+        size: head size K.
     """
     steps = [
         TraceStep(
@@ -140,11 +141,11 @@ def score_steps(scores: np.ndarray, *, factor: float | None, size: int) -> list[
 
 
 def weights_step(weights: np.ndarray, scores: str) -> TraceStep:
-    """The attention weights, the softmax of some scores.
+    """The attention weights, the softmax of scores.
 
     Args:
         weights: (T, T).
-        scores: key of the step that has the scores.
+        scores: key of the step with the scores.
     """
     return TraceStep(
         "weights",

@@ -1,4 +1,4 @@
-"""A trace, and its tables in a terminal: small matrices in full, corners of large ones."""
+"""A trace and its tables for a terminal: small matrices in full, corners of large ones."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from ownbert.inspect.trace.steps import HeadSlice, TraceStep, shown_formula
 from ownbert.language import translated
 
 _ROWS = 10
-_NAME = 10  # cells of a row's name, and at most of a column's
+_NAME = 10  # terminal cells of a row name, maximum of a column name
 _MORE = "…"
 
 
@@ -27,8 +27,8 @@ class Trace:
     """All steps in order.
 
     Args:
-        facts: about the input, by name.
-        steps: of one attention head.
+        facts: facts about the input, by name.
+        steps: steps of one attention head.
         cut: the head's part of its layer.
     """
 
@@ -48,7 +48,7 @@ class Trace:
         raise KeyError(f"no step {key!r}; one of {', '.join(s.key for s in self.steps)}")
 
     def as_json(self) -> dict[str, Any]:
-        """Everything as plain values."""
+        """The trace as JSON values."""
         return {
             "title": self.title,
             "facts": dict(self.facts),
@@ -67,7 +67,7 @@ def explain(trace: Trace, key: str, row: int, column: int) -> str:
 
 
 def show(trace: Trace, console: Console) -> None:
-    """Every step: its formula, what it is, its numbers, and how one of them is computed."""
+    """Print every step: formula, description, numbers, and an example of their computation."""
     console.print(Text(translated(trace.title), style="bold"))
     console.print(facts_table(trace.facts.items()))
     if trace.cut is not None:
@@ -86,7 +86,7 @@ def show(trace: Trace, console: Console) -> None:
 
 
 def _show_head(head: HeadSlice, console: Console) -> None:
-    """One character per head, with this one marked."""
+    """Print one character per head, with this one marked."""
     bar = "".join("#" if other == head.head else "." for other in head.heads)
     parts = Counter(matrix for matrix, *_ in head.columns.values())
     table = Table.grid(padding=(0, 1))
@@ -133,7 +133,7 @@ def _table(step: TraceStep, width: int) -> Table:
 
 
 def _heading(index: int, name: str, cells: int) -> str:
-    """A column's number, and its name below."""
+    """The number of a column above its name."""
     return f"{index}\n{_short(name, cells)}" if name else str(index)
 
 
@@ -142,14 +142,14 @@ def _short(name: str, cells: int) -> str:
 
 
 def _corner(count: int, limit: int) -> Sequence[int | None]:
-    """All numbers below ``count``, or the first ones, None and the last."""
+    """All indices below ``count``, or the first ones, None and the last."""
     if count <= limit:
         return range(count)
     return [*range(limit - 2), None, count - 1]
 
 
 def _decimals(values: np.ndarray) -> int:
-    """The smallest number that shows the values exactly, at most four."""
+    """The smallest number of decimals that shows the values exactly, at most four."""
     finite = values[np.isfinite(values)]
     for decimals in range(4):
         if np.abs(finite - finite.round(decimals)).max(initial=0.0) < 1e-9:

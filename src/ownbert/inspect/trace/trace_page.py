@@ -1,7 +1,7 @@
-"""A trace as one page for a browser: every number, coloured by its value, and how it is computed;
-of a model also the attention of all heads, and what happens through its layers.
+"""A trace as an HTML page: every number, coloured by value, with its computation; for a model also
+the attention of all heads, and the hidden states of all layers.
 
-The page is self-contained: nothing is fetched.
+The page is self-contained.
 """
 
 import base64
@@ -34,8 +34,8 @@ def as_page(trace: Trace, *, inside: Observation | None = None) -> str:
     """The page as HTML.
 
     Args:
-        trace: of one head.
-        inside: what happens in the whole model; it stands first, and the steps are folded.
+        trace: trace of one head.
+        inside: observation of the whole model, shown first; the steps are then collapsed.
     """
     facts = "".join(
         f"<div><dt>{_words(name)}</dt><dd>{_words(value)}</dd></div>"
@@ -79,7 +79,7 @@ def _resource(name: str) -> str:
 
 
 def _head_figure(head: HeadSlice) -> str:
-    """The fused matrices to scale, with the columns (rows, of output) of the head filled."""
+    """The fused matrices to scale, with the head's columns (for the output, rows) filled."""
     matrices: dict[str, list[tuple[str, int, int]]] = {}
     for name, (matrix, first, last) in head.columns.items():
         matrices.setdefault(matrix, []).append((name, first, last))

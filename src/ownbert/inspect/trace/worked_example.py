@@ -1,4 +1,4 @@
-"""Self-attention step by step with given numbers: those of the documentation, or the user's.
+"""Self-attention step by step with given numbers, from the documentation or the user.
 
 T tokens, D width of the inputs, K width of queries and keys, K' width of values.
 """
@@ -24,7 +24,7 @@ from ownbert.inspect.trace.steps import (
 )
 from ownbert.inspect.trace.trace import Trace
 
-# The example of the documentation: three inputs of four numbers, three matrices of 4 x 3.
+# The documentation's example: three inputs of size 4, three 4 x 3 matrices.
 EXAMPLE: dict[str, Any] = {
     "inputs": [[1, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]],
     "query": [[1, 0, 1], [1, 0, 0], [0, 0, 1], [0, 1, 1]],
@@ -32,11 +32,11 @@ EXAMPLE: dict[str, Any] = {
     "value": [[0, 2, 0], [0, 3, 0], [1, 0, 3], [1, 1, 0]],
 }
 
-# Weighted values, T x T x K', are shown up to this many.
+# Maximum size T x T x K' up to which weighted values are shown.
 _MOST_WEIGHTED = 20_000
 # A score is a sum of products of four numbers, and float64 overflows at 1e308.
 _LARGEST = 1e60
-# T, D, K, K': the scores are T x T, and a trace keeps all of its steps and shows every number.
+# Maximum of T, D, K, K': scores are T x T, and a trace keeps all steps and shows every number.
 _MOST_ROWS = 1000
 
 Numbers = Sequence[Sequence[float]] | np.ndarray
@@ -51,18 +51,19 @@ def trace_attention(
     scale: bool = False,
     digits: int | None = None,
 ) -> Trace:
-    """Self-attention step by step.
+    """Compute self-attention step by step.
 
     Args:
         inputs: (T, D).
-        query, key: matrices (D, K).
+        query: matrix (D, K).
+        key: matrix (D, K).
         value: matrix (D, K').
         scale: divide the scores by sqrt(K) (Vaswani et al. 2017, equation 1).
-        digits: decimals to which ``round_weights`` rounds the weights, before they are multiplied
-            by the values.
+        digits: round the weights to this number of decimals with ``round_weights`` before they are
+            multiplied by the values.
 
     Raises:
-        InputError: the shapes do not fit.
+        InputError: the shapes do not match.
     """
     given = {"inputs": inputs, "query": query, "key": key, "value": value}
     x, *matrices = (_matrix(name, rows) for name, rows in given.items())
@@ -101,15 +102,15 @@ def trace_attention(
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
-    """Of each row; subtracting the largest changes nothing and prevents overflow."""
+    """Softmax of each row; subtracting the maximum prevents overflow."""
     powers = np.exp(scores - scores.max(1, keepdims=True))
     return powers / powers.sum(1, keepdims=True)
 
 
 def round_weights(weights: np.ndarray, digits: int) -> np.ndarray:
-    """Each row rounded so that it still sums to 1 (the largest remainder method).
+    """Round each row so that it still sums to 1 (largest remainder method).
 
-    All are rounded down; what is missing from 1 is given, unit by unit, to those that lost most.
+    All weights are rounded down, and the missing units go to those with the largest remainders.
     Ordinary rounding of 0.0634, 0.4683, 0.4683 to one decimal gives 0.1, 0.5, 0.5, which is 1.1.
     """
     unit = 10.0**digits
@@ -121,7 +122,7 @@ def round_weights(weights: np.ndarray, digits: int) -> np.ndarray:
 
 
 def read_inputs(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """``inputs``, ``query``, ``key`` and ``value`` of a JSON or npz file.
+    """Read ``inputs``, ``query``, ``key`` and ``value`` from a JSON or npz file.
 
     Raises:
         InputError: the file cannot be read, a name is missing or unknown, or a number is so large
@@ -201,10 +202,10 @@ def _require_fit(inputs: np.ndarray, matrices: Mapping[str, np.ndarray]) -> None
 
 
 def _largest(rows: Any) -> float:
-    """The largest absolute value; 0 for anything but numbers, which ``trace_attention`` refuses."""
+    """The largest absolute value; 0 for non-numeric input, which ``trace_attention`` rejects."""
     try:
         return float(np.abs(np.asarray(rows, dtype=np.float64)).max(initial=0))
-    except OverflowError:  # a whole number in JSON may have any number of digits
+    except OverflowError:  # JSON integers may have any number of digits
         return math.inf
     except (TypeError, ValueError):
         return 0.0
