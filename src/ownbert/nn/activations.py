@@ -1,4 +1,4 @@
-"""Activations by the names of ``config.json`` (``config.ACTIVATIONS``)."""
+"""Activation functions by their names in ``config.json`` (``config.ACTIVATIONS``)."""
 
 from collections.abc import Callable
 

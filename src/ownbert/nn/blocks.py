@@ -1,4 +1,4 @@
-"""The sublayers of an encoder, and a block of them. T tokens, D hidden, I intermediate."""
+"""The sublayers of an encoder and its blocks. T tokens, D hidden, I intermediate."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from ownbert.nn.norms import make_norm
 class FeedForward(nn.Module):
     """Position-wise feed-forward network: down(act(up(x))).
 
-    With ``gated_feed_forward``, down(act(a) * b): ``up`` makes a and b, side by side.
+    With ``gated_feed_forward``, down(act(a) * b), where ``up`` computes a and b, concatenated.
 
     Source: Vaswani et al. 2017, equation 2; Shazeer 2020, equation 6.
     """
@@ -51,11 +51,11 @@ class FeedForward(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Attention, then feed-forward, each f added to its input x.
+    """Attention, then feed-forward, each with a residual connection.
 
-    Post-norm: x = norm(x + dropout(f(x))) (Vaswani et al. 2017, section 3.1). Pre-norm, with
-    ``norm_first``: x = x + dropout(f(norm(x))) (Xiong et al. 2020). A decoder's block, with
-    ``add_cross_attention``, has a third sublayer in between, which attends to an encoder.
+    For a sublayer f with input x, post-norm is x = norm(x + dropout(f(x))) (Vaswani et al. 2017,
+    section 3.1), and pre-norm (``norm_first``) is x = x + dropout(f(norm(x))) (Xiong et al. 2020).
+    A decoder block (``add_cross_attention``) has cross-attention as a third sublayer in between.
     """
 
     def __init__(self, config: EncoderConfig, block: int = 0) -> None:
@@ -79,8 +79,7 @@ class EncoderBlock(nn.Module):
         """Hidden states (T, D) -> (T, D).
 
         Raises:
-            ValueError: ``context`` has an encoder to attend to, and the block has no cross
-                attention.
+                ValueError: ``context`` has encoder states, but the block has no cross-attention.
         """
         if context.cross is not None and not hasattr(self, "cross_attention"):
             raise ValueError("this model attends to no encoder: add_cross_attention is false")
@@ -110,7 +109,7 @@ class EncoderBlock(nn.Module):
         return chunks[0] if len(chunks) == 1 else torch.cat(chunks)
 
     def chunks(self, x: Tensor, context: Context) -> Sequence[Tensor]:
-        """(T, D), whole or cut: a chunk is so many tokens of every sequence, as in Transformers."""
+        """Split (T, D) into chunks of a number of tokens of every sequence, as in Transformers."""
         return x.split(self.chunk * len(context.layout.lengths)) if self.chunk else (x,)
 
     def extra_repr(self) -> str:

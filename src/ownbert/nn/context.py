@@ -1,7 +1,7 @@
-"""What a forward pass takes along from block to block, and what it collects on the way.
+"""State that a forward pass carries from block to block, and outputs that it collects.
 
 T tokens, B sequences, S longest sequence, L layers, H heads, K head size, D hidden; T', S' and B'
-those of the keys, or after a change of order.
+are of the keys, or after reordering.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def per_sequence(rows: Tensor, layout: Layout) -> Tensor:
     """(T, ...) -> (B, S, ...).
 
     Raises:
-        ValueError: the sequences differ in length.
+        ValueError: the sequences have different lengths.
     """
     if len({*layout.lengths}) > 1:
         raise ValueError(
@@ -30,7 +30,7 @@ def per_sequence(rows: Tensor, layout: Layout) -> Tensor:
 
 
 def rows_of(layout: Layout, order: Tensor) -> tuple[Tensor, Layout]:
-    """Rows (T') of the sequences ``order`` (B') in their new order, and the layout of these."""
+    """Rows (T') of the sequences ``order`` (B') in their new order, and the new layout."""
     numbers = order.tolist()
     chosen = make_layout([layout.lengths[b] for b in numbers], layout.cu_seqlens.device)
     starts = layout.cu_seqlens[:-1][order] - chosen.cu_seqlens[:-1]
@@ -39,15 +39,15 @@ def rows_of(layout: Layout, order: Tensor) -> tuple[Tensor, Layout]:
 
 
 class Cache:
-    """Keys and values that need not be computed again, by layer.
+    """Cached keys and values by layer.
 
-    ``cache[layer]`` gives (keys, values), or (keys, values, cross keys, cross values) in a decoder
-    with cross attention, each (B, H, S, K) as in Transformers.
+    ``cache[layer]`` is (keys, values), or (keys, values, cross keys, cross values) in a decoder
+    with cross-attention, each (B, H, S, K) as in Transformers.
 
     Attributes:
-        self_attention: of earlier tokens, (B, S, H, K) each; a mask hides padding.
-        cross_attention: of an encoder's hidden states, (T', H, K) each, laid end to end.
-        memory_layout: of these hidden states.
+        self_attention: keys and values of earlier tokens, (B, S, H, K) each; padding is masked.
+        cross_attention: keys and values of the encoder states, (T', H, K) each, packed.
+        memory_layout: layout of the encoder states.
     """
 
     def __init__(self) -> None:
@@ -57,21 +57,22 @@ class Cache:
 
     @property
     def length(self) -> int:
-        """Tokens per sequence that are in the cache already."""
+        """Number of cached tokens per sequence."""
         return next(iter(self.self_attention.values()))[0].shape[1] if self.self_attention else 0
 
     def append(
         self, layer: int, keys: Tensor, values: Tensor, layout: Layout
     ) -> tuple[Tensor, Tensor]:
-        """Put keys and values of new tokens behind those of the layer.
+        """Append keys and values of new tokens to a layer.
 
         Args:
-            layer: its number.
-            keys, values: (T, H, K).
-            layout: of the new tokens.
+            layer: index of the layer.
+            keys: (T, H, K).
+            values: (T, H, K).
+            layout: layout of the new tokens.
 
         Returns:
-            All keys and values of the layer, laid end to end: (T', H, K) each.
+            All keys and values of the layer, packed: (T', H, K) each.
         """
         keys, values = per_sequence(keys, layout), per_sequence(values, layout)
         if layer in self.self_attention:
@@ -81,16 +82,16 @@ class Cache:
         return keys.flatten(0, 1), values.flatten(0, 1)
 
     def reorder_self_attention(self, order: Tensor) -> None:
-        """Take the sequences ``order`` (B') of the decoder's own, as a beam search does."""
+        """Select the decoder's sequences ``order`` (B'), as in beam search."""
         for layer, kept in self.self_attention.items():
-            # By an index in brackets it takes three times as long on a CPU.
+            # Indexing with brackets takes three times as long on a CPU.
             self.self_attention[layer] = (
                 kept[0].index_select(0, order),
                 kept[1].index_select(0, order),
             )
 
     def reorder_cross_attention(self, order: Tensor) -> None:
-        """Take the sequences ``order`` (B') of the encoder's."""
+        """Select the encoder's sequences ``order`` (B')."""
         assert self.memory_layout is not None
         rows, self.memory_layout = rows_of(self.memory_layout, order)
         for layer, kept in self.cross_attention.items():
@@ -116,7 +117,7 @@ class Cache:
 
     @classmethod
     def from_layers(cls, layers: Sequence[Sequence[Tensor]]) -> "Cache":
-        """The cache of what ``cache[layer]`` gives, layer by layer."""
+        """Create a cache from the values of ``cache[layer]`` of all layers."""
         cache = cls()
         for number, kept in enumerate(layers):
             parts = [x.transpose(1, 2) for x in kept]
@@ -130,16 +131,16 @@ class Cache:
 
 @dataclass(frozen=True)
 class QueryStream:
-    """A second stream of hidden states: of tokens that are to be predicted and do not see
-    themselves (Yang et al. 2019, section 2.3).
+    """The second stream of hidden states, for tokens that are predicted without seeing themselves
+    (Yang et al. 2019, section 2.3).
 
-    Its M rows stand behind the T rows of the tokens.
+    Its M rows follow the T rows of the tokens.
 
     Args:
-        rows: (M), the row of each token that is predicted.
-        layout: which keys the queries at all T rows see.
-        mapping: (B, P, S), how the P queries of each sequence are made of, and added to, its S
-            places; None: each is the one of ``rows``.
+        rows: (M) row of each predicted token.
+        layout: visible keys of the queries at all T rows.
+        mapping: (B, P, S) mapping between the P queries and the S places of each sequence; None:
+            each query corresponds to one of ``rows``.
     """
 
     rows: Tensor
@@ -147,7 +148,7 @@ class QueryStream:
     mapping: Tensor | None = None
 
     def to_tokens(self, queries: Tensor) -> Tensor:
-        """(M, H, K) -> (T, H, K), zero where no token is predicted."""
+        """(M, H, K) -> (T, H, K), zero for tokens that are not predicted."""
         if self.mapping is not None:
             queries = queries.unflatten(0, self.mapping.shape[:2])
             spread = torch.einsum("bps,bphk->bshk", self.mapping.to(queries.dtype), queries)
@@ -164,21 +165,22 @@ class QueryStream:
 
 
 class Returned(Protocol):
-    """How hidden states and attention weights are returned. The network goes on from what is
-    returned, so ``torch.autograd.grad`` finds its gradients."""
+    """Form in which hidden states and attention weights are returned.
+
+    The network continues from the returned tensors, so ``torch.autograd.grad`` can use them."""
 
     def hidden(self, rows: Tensor) -> tuple[Any, Tensor]:
-        """What is returned of hidden states (T, D), and the same rows made of it."""
+        """The returned form of hidden states (T, D), and the same rows derived from it."""
         ...
 
     def attended(self, weights: list[Tensor], v: Tensor, layout: Layout) -> tuple[Any, Tensor]:
-        """What is returned of weights (H, S, S') of each sequence, and their sums (T, H, K) of
-        the values v (T', H, K)."""
+        """The returned form of weights (H, S, S') of each sequence, and the weighted sums (T, H, K)
+        of the values v (T', H, K)."""
         ...
 
 
 class AsPacked:
-    """Hidden states by row, and weights by sequence."""
+    """Packed hidden states, and weights by sequence."""
 
     def hidden(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         return rows, rows
@@ -192,26 +194,25 @@ class AsPacked:
 
 @dataclass
 class Context:
-    """What the blocks need besides hidden states, and what they collect.
+    """Inputs of the blocks besides hidden states, and collected outputs.
 
-    Layers are counted as blocks run, so one of ALBERT's may count several times.
+    Layers are counted in the order of execution, so a shared block of ALBERT counts several times.
 
     Args:
-        layout: of the batch.
-        positions: (T), of the batch.
-        head_mask: (L, H) or (L, B, H), factors for the outputs of heads.
-        cross_head_mask: that of cross attention; None: ``head_mask``.
-        keep: layers whose attention weights are wanted.
-        encoder_hidden: (T', D), what cross attention attends to.
-        cross: the layout of this attention.
+        layout: layout of the batch.
+        positions: (T) positions of the tokens.
+        head_mask: (L, H) or (L, B, H) factors for the outputs of heads.
+        cross_head_mask: head mask of cross-attention; None: ``head_mask``.
+        keep: layers whose attention weights are collected.
+        encoder_hidden: (T', D) encoder states for cross-attention.
+        cross: layout of cross-attention.
         cache: keys and values of earlier tokens.
-        segments: (T), of the tokens, where attention tells them apart; None: all are of one.
-        query_stream: tokens that are predicted by a second stream.
-        attentions, cross_attentions: the weights that are wanted, by layer, (H, S, S') for each
-            sequence.
-        query_attentions: those of the second stream, a row for each token.
-        distances: the vectors of distances that all layers of DeBERTa share.
-        returned: the form of what is kept, where gradients at it are wanted, which is slower.
+        segments: (T) segments of the tokens if attention depends on them; None: a single segment.
+        query_stream: tokens predicted by a second stream.
+        attentions, cross_attentions: collected weights by layer, (H, S, S') for each sequence.
+        query_attentions: weights of the second stream, with a row for each token.
+        distances: relative-position vectors shared by all layers of DeBERTa.
+        returned: form of collected tensors if their gradients are needed, which is slower.
         last_hidden: the hidden states after the stack, in that form.
     """
 

@@ -1,4 +1,4 @@
-"""Token embeddings: word + position + type, normalised (Devlin et al. 2019, figure 2).
+"""Token embeddings: word + position + type, then LayerNorm (Devlin et al. 2019, figure 2).
 
 T tokens, E embedding size, D hidden.
 """
@@ -19,11 +19,11 @@ from ownbert.nn.positions import sinusoids
 
 
 class Embeddings(nn.Module):
-    """Sum of the embedding tables in the config, then LayerNorm and dropout.
+    """The sum of the embedding tables in the config, then LayerNorm and dropout.
 
-    The Transformer of 2017 has no LayerNorm here. Where words have a width of their own (E),
-    ``projection`` takes the sum to D (ALBERT, ELECTRA). MobileBERT widens the words alone, before
-    the sum, each with its two neighbours; DeBERTa widens the sum before its LayerNorm.
+    The Transformer of 2017 has no LayerNorm here. If E differs from D, ``projection`` maps the sum
+    to D (ALBERT, ELECTRA). MobileBERT projects the words before the sum, each concatenated with its
+    two neighbours; DeBERTa projects the sum before LayerNorm.
 
     Source: Devlin et al. 2019, figure 2.
     """
@@ -35,7 +35,7 @@ class Embeddings(nn.Module):
         self.kind, self.offset = config.position_embedding_type, config.position_offset
         self.longest = config.max_length
         self.scale = math.sqrt(width) if config.scale_embeddings else 1.0
-        # T5 and XLNet learn the vector of padding: with it T5's decoder begins a text.
+        # T5 and XLNet learn the vector of padding: T5's decoder starts with this token.
         learnt = self.kind in ("relative_buckets", "transformer_xl")
         padding = None if learnt else config.pad_token_id
         self.word = nn.Embedding(config.vocab_size, width, padding_idx=padding)
@@ -65,7 +65,7 @@ class Embeddings(nn.Module):
         Raises:
             ValueError: a sequence is too long.
         """
-        length = (batch.layout.keys or batch.layout).max_seqlen  # with what a cache has of it
+        length = (batch.layout.keys or batch.layout).max_seqlen  # including cached tokens
         if self.longest is not None and length > self.longest:
             raise ValueError(
                 f"a sequence of {length} tokens is longer than the "
@@ -107,7 +107,7 @@ class Embeddings(nn.Module):
         return F.embedding(batch.candidates.index_of(batch.token_ids), rows)
 
     def predicted(self, count: int) -> Tensor:
-        """(count, D), with what tokens to be predicted begin, whichever they are.
+        """The initial vectors (count, D) of tokens to be predicted, equal for all tokens.
 
         Raises:
             ValueError: the model has no such vector.
@@ -122,9 +122,9 @@ class Embeddings(nn.Module):
 
 
 def _with_neighbours(words: Tensor, batch: Batch) -> Tensor:
-    """(T, E) -> (T, 3E): the next token, the token, the one before (Sun et al. 2020, 3.1).
+    """(T, E) -> (T, 3E): the next token, the token, the previous one (Sun et al. 2020, 3.1).
 
-    At the ends of a text the missing neighbour is zero.
+    Missing neighbours at the ends of a text are zero.
     """
     starts = batch.layout.cu_seqlens[:-1]
     ends = batch.layout.cu_seqlens[1:] - 1

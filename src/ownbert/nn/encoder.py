@@ -22,20 +22,20 @@ from ownbert.nn.variants.disentangled import DistanceTable
 from ownbert.nn.variants.patches import PatchEmbeddings
 from ownbert.nn.variants.sesame import LayerGate
 
-# Kinds of positions that are part of the embeddings.
+# Position kinds that are added to the embeddings.
 _OF_EMBEDDINGS = ("absolute", "sinusoidal", "sinusoidal_halves")
 
 
 class Encoder(nn.Module):
-    """BERT without its pooler and heads; of images, ViT; as a decoder, that of a Transformer.
+    """BERT without pooler and heads; also the encoder of ViT, and the decoder of a Transformer.
 
-    With ``config.is_decoder`` no token sees those after it; ``add_cross_attention`` lets it attend
-    to an encoder.
+    With ``config.is_decoder`` self-attention is causal; ``add_cross_attention`` adds attention to
+    an encoder.
 
     Attributes:
-        buckets: of ``relative_buckets``, the table that all blocks share.
-        gradient_checkpointing: false at first; whether activations inside of the blocks are
-            computed again for the backward pass (Chen et al. 2016): less memory, a third more time.
+        buckets: the bias table of ``relative_buckets``, shared by all blocks.
+        gradient_checkpointing: whether to recompute the blocks' activations in the backward pass
+            (Chen et al. 2016), which saves memory and takes a third more time; initially false.
 
     Source: Devlin et al. 2019, section 3; Vaswani et al. 2017, section 3.1.
     """
@@ -54,7 +54,7 @@ class Encoder(nn.Module):
             self.buckets = self.blocks[0].attention.bias.table  # pyright: ignore
             for block in self.blocks:
                 block.attention.bias.share(self.buckets)  # pyright: ignore
-        # Whether blocks take each row by itself, but for attention by places in the sequence.
+        # Whether blocks treat rows independently, except in attention.
         self.fills = kind is EncoderBlock and config.position_embedding_type in _OF_EMBEDDINGS
         self.fills &= config.attention_blur is None and config.layer_gate is None
         self.fills &= config.disentangled is None and not config.chunk_size_feed_forward
@@ -73,14 +73,14 @@ class Encoder(nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Packed batch -> hidden states (T, D), and those between layers.
 
-        With a query stream its M rows stand behind those of the tokens, (T + M, D).
+        With a query stream its M rows follow those of the tokens, (T + M, D).
 
         Args:
-            batch: of T tokens.
+            batch: batch of T tokens.
             context: by default ``plain_context``.
-            keep_hidden: also return the hidden states before and after each layer (of the last one
-                before ``final_norm``, as in Transformers' ViT, and before ``layer_gate``), L + 1
-                tensors (T, D).
+            keep_hidden: also return the hidden states before and after each layer, L + 1 tensors
+                (T, D); the last one is before ``final_norm``, as in Transformers' ViT, and before
+                ``layer_gate``.
         """
         context = self.plain_context(batch) if context is None else context
         hidden = embedded = self.embeddings(batch)
@@ -95,7 +95,7 @@ class Encoder(nn.Module):
         if keep_hidden:
             hidden = embedded = self._keep(hidden, context, kept)
         layers = []
-        # A cache must not take what is computed a second time.
+        # Recomputation would append to the cache twice.
         again = self.gradient_checkpointing and self.training and context.cache is None
         for layer, (block, ends) in enumerate(self.schedule()):
             if again and hidden.requires_grad:
@@ -118,15 +118,15 @@ class Encoder(nn.Module):
         return hidden, tuple(kept)
 
     def _keep(self, hidden: Tensor, context: Context, kept: list[Any]) -> Tensor:
-        """Put hidden states into ``kept``; returns those that the next layer reads."""
+        """Append hidden states to ``kept``, and return the input of the next layer."""
         shown, hidden = (context.returned or AsPacked()).hidden(hidden)
         kept.append(shown)
         return hidden
 
     def _extra_rows(self, hidden: Tensor, context: Context) -> int:
-        """With how many rows of zeros every product of a block would be filled up, in training.
+        """Number of zero rows that pad the matrix products of blocks in training.
 
-        Given to all of them at once, they need not be copied for each. No token attends to them.
+        Padding once avoids a copy for each product. No token attends to these rows.
         """
         trains = self.training and torch.is_grad_enabled() and hidden.device.type == "cpu"
         alone = context.query_stream is None and context.head_mask is None
@@ -141,7 +141,7 @@ class Encoder(nn.Module):
         return rows_to_multiply(len(hidden), widest, dtype) - len(hidden)
 
     def plain_context(self, batch: Batch) -> Context:
-        """The context of a batch alone: a token sees its sequence, or in a decoder its past."""
+        """The default context of a batch: attention within sequences, causal in a decoder."""
         layout = batch.layout
         if self.config.is_decoder and not layout.causal:
             layout = replace(layout, causal=True)
@@ -153,9 +153,9 @@ class Encoder(nn.Module):
         return Context(layout, batch.positions, segments=segments, query_stream=stream)
 
     def schedule(self) -> list[tuple[nn.Module, bool]]:
-        """The blocks in the order in which they run, and whether a layer ends with each.
+        """The blocks in the order of execution, and whether a layer ends with each.
 
-        Layers of a group (ALBERT) run the same blocks.
+        Layers of a group (ALBERT) share blocks.
         """
         config, inner = self.config, self.config.inner_group_num
         if config.num_hidden_groups is None:

@@ -1,6 +1,6 @@
-"""Decoding by an encoder-decoder model: greedy and beam search, with or without a cache.
+"""Decoding with an encoder-decoder model: greedy and beam search, with or without a cache.
 
-B sources, S tokens so far, D hidden, V vocabulary. The beams of a source are rows side by side.
+B sources, S tokens so far, D hidden, V vocabulary. The beams of a source are consecutive rows.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ class Hypothesis:
     """A finished output sequence.
 
     Args:
-        ids: token ids without start and end.
-        score: log-probability in nats, in beam search over the length penalty.
-        ended: whether the end token was reached, and not the longest length.
+            ids: token ids without start and end token.
+            score: log-probability in nats; in beam search divided by the length penalty.
+            ended: whether the end token was reached before the maximum length.
     """
 
     ids: tuple[int, ...]
@@ -31,10 +31,10 @@ class Hypothesis:
 
 
 class _Decoder:
-    """An encoder-decoder model that has read its sources, and the cache of what is decoded.
+    """Decoding state: an encoder-decoder model with encoded sources and a cache.
 
-    All beams of a source attend to the same keys: to cross attention they are queries of one
-    sequence, so that nothing is kept once per beam.
+    All beams of a source share its keys: cross-attention treats them as queries of one sequence, so
+    that nothing is stored per beam.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class _Decoder:
         self.cache = Cache() if cached else None
 
     def logits(self, tokens: Tensor) -> Tensor:
-        """(B beams, S) -> the next token's, (B beams, V)"""
+        """(B beams, S) -> logits of the next token (B beams, V)"""
         rows, length = tokens.shape
         new = tokens[:, -1:] if self.cache is not None and self.cache.length else tokens
         count, device = new.shape[1], tokens.device
@@ -75,7 +75,7 @@ class _Decoder:
         return scores
 
     def keep(self, order: Tensor, sources: Tensor | None = None) -> None:
-        """Continue with the rows ``order``, and of the sources with ``sources`` (all if None)."""
+        """Continue with the rows ``order``, and with ``sources`` of the sources (None: all)."""
         if self.cache is not None:
             self.cache.reorder_self_attention(order)
         if sources is None:
@@ -97,18 +97,19 @@ def greedy(
     cached: bool = True,
     banned: Sequence[int] = (),
 ) -> list[Hypothesis]:
-    """Decode by taking the likeliest token each time.
+    """Decode greedily, taking the most probable token in each step.
 
     Args:
         model: an encoder-decoder model.
-        source: a packed batch of B sequences.
-        start, end: ids of these tokens.
-        longest: (B), most tokens, the end included.
-        cached: keep keys and values between steps (the same, but faster).
-        banned: ids of tokens that are never written.
+        source: packed batch of B sequences.
+        start: id of the start token.
+        end: id of the end token.
+        longest: (B) maximum tokens, including the end token.
+        cached: whether to cache keys and values, which is equivalent but faster.
+        banned: ids of tokens that are never generated.
 
     Returns:
-        A hypothesis for each source, whose score is the sum of its log-probabilities in nats.
+        A hypothesis for each source; its score is the sum of log-probabilities in nats.
     """
     decoder = _Decoder(model, source, 1, cached=cached, banned=banned)
     device = source.token_ids.device
@@ -153,17 +154,17 @@ def beam_search(
 ) -> list[Hypothesis]:
     """Decode by beam search.
 
-    A source is done when no candidate can be better than the ``beams`` finished ones, or has
+    A source is finished when no candidate can beat the ``beams`` finished ones, or when it has
     ``longest`` tokens.
 
     Args:
-        model, source, start, end, longest, cached, banned: as for ``greedy``.
-        beams: candidates at a time.
-        length_penalty: a finished text of n tokens (its end included) is ranked by its
-            log-probability over ((5 + n) / 6) ** length_penalty.
-        by_length: rank by n ** length_penalty instead, count a text without an end as finished at
-            its longest length, and stop when no candidate of this length would be better: as
-            Transformers does.
+        model, source, start, end, longest, cached, banned: see ``greedy``.
+        beams: number of beams.
+        length_penalty: a finished text of n tokens (including the end token) is ranked by its
+            log-probability divided by ((5 + n) / 6) ** length_penalty.
+        by_length: as in Transformers: divide by n ** length_penalty instead, count a text of
+            maximum length as finished without an end token, and stop when no candidate of the
+            current length would be better.
 
     Returns:
         The best hypothesis for each source.
@@ -175,13 +176,13 @@ def beam_search(
     candidates = [_Candidates(beams, length_penalty, end, most, by_length) for most in longest]
     alive = list(range(source.sequences))
     tokens = torch.full((len(alive) * beams, 1), start, device=device)
-    # All beams begin alike: only the first one counts.
+    # All beams are equal at first, so only the first one counts.
     totals = torch.full((len(alive), beams), float("-inf"), device=device)
     totals[:, 0] = 0
     while alive:
         scores = decoder.logits(tokens).log_softmax(-1).unflatten(0, (-1, beams))  # (B, beams, V)
         scores = (totals[..., None] + scores).flatten(1)
-        best, at = scores.topk(2 * beams, -1)  # half of them may be ends
+        best, at = scores.topk(2 * beams, -1)  # up to half of them may be end tokens
         words = scores.shape[1] // beams
         parents, chosen = at // words, at % words
         unfinished, order, ids, kept = [], [], [], []
@@ -220,12 +221,12 @@ class _Candidates:
     def take(
         self, totals: Sequence[float], parents: Sequence[int], news: Sequence[int], rows: Tensor
     ) -> list[tuple[float, int, int]]:
-        """The candidates to continue with (total, beam, token), ``beams`` of them or none."""
-        length = rows.shape[1]  # with the start, which makes room for the new token
+        """The candidates to continue with, (total, beam, token): ``beams`` of them, or none."""
+        length = rows.shape[1]  # counts the start token instead of the new token
         full, live = length >= self.longest, []
         for place, (total, parent, new) in enumerate(zip(totals, parents, news, strict=True)):
             if new == self.end:
-                if place < self.beams:  # what is not among the best beams would not be kept
+                if place < self.beams:  # only candidates among the best beams count
                     self.finish(rows[parent, 1:].tolist(), total, length)
             elif len(live) < self.beams and not (full and self.by_length and place >= self.beams):
                 live.append((total, parent, new))
@@ -234,7 +235,7 @@ class _Candidates:
                 self.finish([*rows[parent, 1:].tolist(), new], total, length, ended=False)
             return []
         if len(self.finished) >= self.beams:
-            # Log-probabilities only fall, and the penalty is the least at the greatest length.
+            # Log-probabilities only decrease, and the penalty is smallest at the maximum length.
             least = length if self.by_length or self.penalty <= 0 else self.longest
             best_possible = self.ranked(live[0][0], least)
             worst = sorted(each.score for each in self.finished)[-self.beams]

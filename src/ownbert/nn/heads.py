@@ -1,7 +1,7 @@
-"""What stands on an encoder: the pooler and the heads, each of which picks its own rows.
+"""The pooler and the heads on top of an encoder; each head selects its own rows.
 
 T tokens, B sequences, M masked tokens, D hidden, E embedding size, V vocabulary, C labels. Every
-head is called on hidden states (T, D), the pooler's output (B, D) or None, and the batch.
+head takes hidden states (T, D), the pooler's output (B, D) or None, and the batch.
 """
 
 from collections.abc import Sequence
@@ -47,13 +47,12 @@ class Pooler(nn.Module):
 class MaskedLMHead(nn.Module):
     """Logits over the vocabulary at the masked positions only: (T, D) -> (M, V).
 
-    A batch that names no masked positions gets logits at all of them, (T, V), and one that has
-    candidates gets logits of these alone, (M, C), with their offsets. The matrix of
-    ``decoder`` is the table of word embeddings itself: ``Model`` ties them. Where words are
-    narrower than the encoder and ``dense`` does not narrow (MobileBERT), the rest of the matrix is
-    ``decoder_rest`` (D - E, V). Without ``spec.transform`` the decoder is all there is (XLNet).
-    With ``spec.features`` a projection of its word and the features of the word, which are not
-    masked, is added to the vector of each token.
+    A batch without masked positions gets logits at all positions, (T, V); a batch with candidates
+    gets logits of these, (M, C), with their offsets. ``decoder`` shares its matrix with the word
+    embeddings (tied by ``Model``). If words are narrower than the encoder and ``dense`` does not
+    reduce the width (MobileBERT), the rest of the matrix is ``decoder_rest`` (D - E, V). Without
+    ``spec.transform`` there is only the decoder (XLNet). With ``spec.features`` a projection of the
+    word with its features, which are not masked, is added to each token.
     """
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec) -> None:
@@ -67,7 +66,7 @@ class MaskedLMHead(nn.Module):
         self.act = spec.activation or config.hidden_act
         if self.transform:
             self.dense = Linear(config.hidden_size, inner, bias=spec.dense_bias)
-            # That of MobileBERT is a LayerNorm too.
+            # MobileBERT has a LayerNorm here, too.
             self.norm = nn.LayerNorm(inner, eps=config.layer_norm_eps, bias=config.norm_bias)
         self.decoder = Linear(narrow, config.vocab_size, bias=spec.output_bias)
         self.decoder_rest = None
@@ -84,7 +83,7 @@ class MaskedLMHead(nn.Module):
         return self.words(rows, batch.candidates)  # (M, V)
 
     def words(self, rows: Tensor, candidates: Candidates | None = None) -> Tensor:
-        """Logits of the words behind vectors, masked tokens' or a pooler's: (M, D) -> (M, V)."""
+        """Logits over words for the vectors of masked tokens or a pooler: (M, D) -> (M, V)."""
         if self.transform:
             rows = self.norm(ACTIVATION[self.act](self.dense(rows)))  # (M, D) -> (M, E)
         if candidates is not None:
@@ -95,7 +94,7 @@ class MaskedLMHead(nn.Module):
         return self.decoder(rows[..., :narrow]) + rows[..., narrow:] @ self.decoder_rest.weight
 
     def _among(self, rows: Tensor, candidates: Candidates) -> Tensor:
-        """Logits of some words: (M, E) -> (M, C)."""
+        """Logits of candidate words: (M, E) -> (M, C)."""
         weight = candidate_rows(self.decoder.weight, candidates)
         if self.decoder_rest is not None:
             rest = self.decoder_rest.weight.index_select(1, candidates.ids)
@@ -110,10 +109,10 @@ class MaskedLMHead(nn.Module):
 
 
 class NextSentenceHead(nn.Module):
-    """Scores of two classes for each pair of texts: (B, D) -> (B, 2).
+    """Logits of two classes for each pair of texts: (B, D) -> (B, 2).
 
-    Class 0: the second text follows the first; class 1: it comes from elsewhere, or in ALBERT's
-    sentence order head, the two are exchanged.
+    Class 0: the second text follows the first. Class 1: it is unrelated or, in ALBERT's sentence
+    order head, the two are swapped.
 
     Source: Devlin et al. 2019, section 3.1, task 2; Lan et al. 2020, section 3.1.
     """
@@ -122,7 +121,7 @@ class NextSentenceHead(nn.Module):
         super().__init__()
         rate = 0.0 if spec.kind == "nsp" else config.hidden_dropout_prob
         self.dropout = Dropout(rate if spec.dropout is None else spec.dropout)
-        # As a sentence order head Transformers makes it as wide as there are labels.
+        # As a sentence order head Transformers has as many outputs as labels.
         self.dense = Linear(config.hidden_size, spec.output or 2)
 
     def forward(self, hidden: Tensor, pooled: Tensor, batch: Batch) -> Tensor:
@@ -130,12 +129,11 @@ class NextSentenceHead(nn.Module):
 
 
 class ClassificationHead(nn.Module):
-    """Scores of a whole sequence: ``outputs`` numbers, (B, C), or one for each choice, (B, 1).
+    """Logits of a whole sequence: ``outputs`` values, (B, C), or one for each choice, (B, 1).
 
-    With ``spec.segments`` the vectors of a group of sequences (a long document) become one, and
-    there are as many rows as ``batch.answers``. With ``spec.ngrams`` the last layer also sees the
-    vector of the tokens' n-grams; with ``spec.features`` the rows that are pooled are words with
-    their features.
+    With ``spec.segments`` a group of sequences (a long document) is pooled into one vector, and
+    there are as many rows as ``batch.answers``. With ``spec.ngrams`` the last layer also gets the
+    n-gram vector of the tokens; with ``spec.features`` words with their features are pooled.
     """
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec, outputs: int) -> None:
@@ -170,7 +168,7 @@ class ClassificationHead(nn.Module):
         return self.scores(vectors, batch)
 
     def scores(self, pooled: Tensor, batch: Batch) -> Tensor:
-        """Of vectors of whole sequences: (B, D) -> (B, C)."""
+        """Logits for vectors of whole sequences: (B, D) -> (B, C)."""
         if self.act is not None:
             pooled = ACTIVATION[self.act](self.hidden(self.dense_dropout(pooled)))
             pooled = pooled if self.norm is None else self.norm(pooled)
@@ -178,18 +176,19 @@ class ClassificationHead(nn.Module):
         kind = pooled.device.type
         if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
             return self.dense(rows)  # (B, C)
-        # In bfloat16 a number in the thousands has three digits, and these few scores cost nothing.
+        # In float32: values in the thousands have only three digits in bfloat16, at no gain in
+        # speed.
         with torch.autocast(kind, enabled=False):
             return self.dense(rows.float())
 
     def initialize_ngrams(self) -> None:
-        """Larger weights for the n-grams than for the pooled vector: their table starts at zero,
-        and its gradient is in proportion to them."""
+        """Initialise larger weights for n-grams than for the pooled vector: the n-gram table starts
+        at zero, and its gradient is proportional to them."""
         if self.ngrams is not None:
             nn.init.normal_(self.dense.weight.detach()[:, -WIDTH:], std=WIDTH**-0.5)
 
     def _beside_ngrams(self, pooled: Tensor, batch: Batch) -> Tensor:
-        """(answers, D) -> (answers, D + W), or unchanged without n-grams."""
+        """(answers, D) -> (answers, D + W); unchanged without n-grams."""
         if self.ngrams is None:
             return pooled
         vector = self.ngrams(batch, grouped=self.segments is not None)
@@ -202,16 +201,16 @@ class ClassificationHead(nn.Module):
 
 
 class TokenHead(nn.Module):
-    """Scores of each token: of the labels (T, C), or of the start and end of an answer (T, 2).
+    """Logits of each token: labels (T, C), or start and end of an answer (T, 2).
 
-    With ``spec.dense`` a dense layer comes first (ModernBERT). With ``spec.crf`` there are scores
-    of neighbouring tags too, for decoding (Lafferty, McCallum, Pereira 2001). With
-    ``spec.features`` every token of a word has the vector of the word and its features.
+    ``spec.dense`` adds a dense layer (ModernBERT). ``spec.crf`` adds transition scores for decoding
+    (Lafferty, McCallum, Pereira 2001). With ``spec.features`` every token of a word has the vector
+    of the word with its features.
     """
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec, outputs: int) -> None:
         super().__init__()
-        # BERT's head for answers has no dropout; DistilBERT's has.
+        # BERT's span head has no dropout; DistilBERT's has.
         usual = 0.0 if spec.kind == "span" else config.hidden_dropout_prob
         self.dropout = Dropout(usual if spec.dropout is None else spec.dropout)
         size, self.act, self.norm = config.hidden_size, spec.dense, None
@@ -235,10 +234,10 @@ class TokenHead(nn.Module):
 
 
 class BeamSpanHead(nn.Module):
-    """Scores of each token as the start of an answer: (T, D) -> (T).
+    """Logits of each token as the start of an answer: (T, D) -> (T).
 
-    The end is scored for a start that is known (``ends``), and whether there is an answer for a
-    start and the vector of <cls> (``answerable``).
+    ``ends`` computes the end given a start, and ``answerable`` whether there is an answer, given a
+    start and the vector of <cls>.
 
     Source: Yang et al. 2019, released code (SQuAD).
     """
@@ -257,12 +256,12 @@ class BeamSpanHead(nn.Module):
         return self.start(hidden)[..., 0]
 
     def ends(self, hidden: Tensor, starts: Tensor) -> Tensor:
-        """Scores of tokens as the end of an answer: (..., D), (..., D) of its start -> (...)."""
+        """Logits of tokens as the end of an answer: (..., D), (..., D) of its start -> (...)."""
         inner = self.end_hidden(torch.cat((hidden, starts), -1)).tanh()
         return self.end(self.end_norm(inner))[..., 0]
 
     def answerable(self, starts: Tensor, cls: Tensor) -> Tensor:
-        """Scores of there being no answer: (B, D) of starts, (B, D) of <cls> -> (B)."""
+        """Logits of "no answer": (B, D) of starts, (B, D) of <cls> -> (B)."""
         inner = self.answer_hidden(torch.cat((starts, cls), -1)).tanh()
         return self.answer(inner)[..., 0]
 
@@ -279,7 +278,7 @@ class EmbeddingHead(nn.Module):
 
 
 class DiscriminatorHead(nn.Module):
-    """One score for each token, above 0 for a replaced one: (T, D) -> (T).
+    """One logit per token, positive for replaced tokens: (T, D) -> (T).
 
     Source: Clark et al. 2020, section 2.
     """
@@ -298,10 +297,10 @@ class DiscriminatorHead(nn.Module):
 
 
 class NextTokenHead(nn.Module):
-    """Logits of each next token: (T, D) -> (T, V).
+    """Logits of the next token at each position: (T, D) -> (T, V).
 
-    The softmax is the objective's, which needs no more of it than the gradient. With shared
-    embeddings the matrix is the word table: ``Model`` ties them.
+    The objective computes the softmax, of which it only stores the gradient. With shared embeddings
+    the matrix is the word table (tied by ``Model``).
 
     Source: Vaswani et al. 2017, section 3.4.
     """
@@ -324,7 +323,7 @@ class NextTokenHead(nn.Module):
 
 
 def _require_plain_pooling(spec: HeadSpec) -> None:
-    """``InputError`` if a pooling has weights for vectors without features."""
+    """Raise ``InputError`` if a pooling has weights, which do not fit vectors with features."""
     if spec.pooling not in ("first", "mean", "max") or spec.segments is not None:
         name = spec.pooling if spec.segments is None else f"{spec.segments} over segments"
         raise InputError(
@@ -341,10 +340,10 @@ def _crf(tags: int) -> nn.Module:
 
 
 def make_head(spec: HeadSpec, config: EncoderConfig, labels: Sequence[str]) -> nn.Module:
-    """The head that ``spec`` describes, on an encoder of ``config``, with an output per label.
+    """Create the head described by ``spec`` for an encoder, with one output per label.
 
     Raises:
-        ValueError: a kind or pooling is not known.
+        ValueError: unknown kind or pooling.
     """
     if spec.pooling != "pooler" and spec.pooling not in POOLINGS:
         known = ", ".join(["pooler", *POOLINGS])

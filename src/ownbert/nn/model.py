@@ -24,15 +24,15 @@ from ownbert.nn.undrawn import truncated_normal_
 
 @dataclass
 class Outputs:
-    """What a forward pass returns.
+    """The outputs of a forward pass.
 
     Args:
         hidden: (T, D).
-        pooled: (B, D), where there is a pooler.
-        logits: by the name of the head.
-        hidden_states: if wanted, before and after each layer, L + 1 tensors (T, D).
-        attentions, cross_attentions: if wanted, by layer, (H, S, S') for each sequence.
-        cache: that of the context.
+        pooled: (B, D), if there is a pooler.
+        logits: logits by name of the head.
+        hidden_states: if requested, before and after each layer, L + 1 tensors (T, D).
+        attentions, cross_attentions: if requested, by layer, (H, S, S') for each sequence.
+        cache: cache of the context.
     """
 
     hidden: Tensor
@@ -45,25 +45,25 @@ class Outputs:
 
 
 class Model(nn.Module):
-    """An encoder, its pooler if it has one, and heads by the name of their kind.
+    """An encoder with an optional pooler, and heads by their kind.
 
     Args:
-        config: of the encoder.
-        heads: kinds ("mlm", "nsp", "classification", ...) as BERT has them, or specs of others.
-        pooler: whether there is one, by default if a head needs it or there are no heads.
-        labels: of the sequence or token classification.
-        model_type: Hugging Face's name of the family, in whose format the model is saved.
-        decoder: that of an encoder-decoder Transformer, which the heads then stand on: it writes
-            the sequences of a batch, and attends to the encoder's of ``batch.source``.
-        second_reading: of a decoder that reads the sequences of a batch without a source once more.
-        share_embeddings: encoder, decoder and, if it is ``tied``, the next-token head have one word
-            table (Vaswani et al. 2017, section 3.4).
+        config: configuration of the encoder.
+        heads: kinds as in BERT ("mlm", "nsp", "classification", ...), or specs of others.
+        pooler: whether there is one; by default if a head needs it or there are no heads.
+        labels: labels of sequence or token classification.
+        model_type: Hugging Face's name of the family, which determines the saved format.
+        decoder: configuration of the decoder of an encoder-decoder model; it reads the batch,
+            attends to the encoded ``batch.source``, and has the heads on top.
+        second_reading: for a decoder that reads the encoder's input again, if there is no source.
+        share_embeddings: whether encoder, decoder and, if it is ``tied``, the next-token head share
+            one word table (Vaswani et al. 2017, section 3.4).
 
     Attributes:
-        head_dtype: in which hidden states reach pooler and heads; None: as the encoder has them.
+        head_dtype: dtype of the inputs of pooler and heads; None: the encoder's.
 
     Raises:
-        ValueError: a head is not known, or needs a pooler where there is to be none.
+        ValueError: unknown head, or a head needs a pooler although ``pooler`` is false.
     """
 
     head_dtype: torch.dtype | None = None
@@ -103,7 +103,7 @@ class Model(nn.Module):
         self.tie()
 
     def tie(self) -> None:
-        """Make the word embeddings the matrix of the MLM decoder, and of what else shares it."""
+        """Share the word embeddings with the MLM decoder and other modules that use them."""
         for kind, head in self.heads.items():
             if isinstance(head, MaskedLMHead):
                 head.decoder.weight = self.encoder.embeddings.word.weight
@@ -114,11 +114,11 @@ class Model(nn.Module):
             self.decoder.embeddings.word.weight = self.encoder.embeddings.word.weight
 
     def initialize(self, names: Collection[str] | None = None) -> None:
-        """Weights from ``truncated_normal_``, biases zero (as BERT).
+        """Initialise weights with ``truncated_normal_`` and biases with zero, as in BERT.
 
         Args:
-            names: of the parameters to initialise, where a checkpoint has the others; by default
-                all. Only these take numbers from the generator.
+            names: parameters to initialise, if a checkpoint has the others; by default all. Only
+                these consume random numbers.
         """
         std = self.config.initializer_range
         new = {id(p) for name, p in self.named_parameters() if names is None or name in names}
@@ -133,7 +133,8 @@ class Model(nn.Module):
             elif isinstance(module, nn.EmbeddingBag):
                 nn.init.zeros_(module.weight)
             elif names is not None:
-                # Convolutions, recurrent layers, a CRF: those of a whole model are drawn when made.
+                # Convolutions, recurrent layers, CRF: in a new model the constructor initialises
+                # them.
                 getattr(module, "reset_parameters", lambda: None)()
         gate = self.encoder.gate
         if gate is not None and id(gate.up.weight) in new:
@@ -146,7 +147,7 @@ class Model(nn.Module):
                 head.initialize_ngrams()
 
     def _vectors(self) -> Iterator[nn.Parameter]:
-        """Those of XLNet, which belong to no layer of PyTorch's."""
+        """Vectors of XLNet, which belong to no PyTorch layer."""
         for module in self.modules():
             if isinstance(module, RelativeSinusoids):
                 yield from module.parameters(recurse=False)
@@ -172,11 +173,11 @@ class Model(nn.Module):
         """Run the model on a packed batch.
 
         Args:
-            batch: of B sequences.
-            heads: names of those to run, by default all.
-            context: masks of heads, an encoder to attend to, a cache, layers whose attention
-                weights to keep; by default that of the batch alone.
-            keep_hidden: also return the hidden states between layers.
+            batch: batch of B sequences.
+            heads: names of the heads to run; by default all.
+            context: head masks, encoder states, a cache, layers whose attention weights to keep; by
+                default the plain context of the batch.
+            keep_hidden: whether to return the hidden states between layers.
         """
         written = batch
         if self.decoder is None:
@@ -205,13 +206,13 @@ class Model(nn.Module):
         )
 
     def words_of(self, pooled: Tensor, candidates: Candidates | None = None) -> Tensor:
-        """Logits of the words of whole sequences, by the MLM head: (B, D) -> (B, V), or (B, C)."""
+        """Logits of words for whole sequences by the MLM head: (B, D) -> (B, V), or (B, C)."""
         head = self.heads["mlm"]
         assert isinstance(head, MaskedLMHead)
         return head.words(pooled, candidates)
 
     def decoder_context(self, batch: Batch) -> Context:
-        """The decoder's context: a token sees those before it, and all of its encoded source.
+        """The decoder's context: causal self-attention, and attention to the whole encoded source.
 
         Raises:
             ValueError: the batch has no source.
@@ -226,7 +227,7 @@ class Model(nn.Module):
         return context
 
     def parts(self, heads: Iterable[str]) -> list[nn.Module]:
-        """The modules that take part in the logits of these heads."""
+        """The modules that the logits of these heads depend on."""
         found: list[nn.Module] = [self.encoder, *(self.heads[name] for name in heads)]
         if self.decoder is not None:
             found.append(self.decoder)
@@ -235,13 +236,13 @@ class Model(nn.Module):
         return found
 
     def prune_heads(self, heads: dict[int, Sequence[int]]) -> None:
-        """Remove attention heads for good.
+        """Remove attention heads permanently.
 
         Args:
-            heads: their numbers, by layer; earlier ones stay gone.
+            heads: indices of heads by layer, in addition to those pruned earlier.
 
         Raises:
-            InputError: a head does not exist, or a layer would lose all.
+            InputError: a head does not exist, or a layer would lose all heads.
         """
         gone = {layer: set(numbers) for layer, numbers in self.config.pruned_heads.items()}
         for layer, numbers in heads.items():
@@ -253,10 +254,10 @@ class Model(nn.Module):
         self.config = self.encoder.config = config
 
     def keep_layers(self, count: int) -> None:
-        """Remove the layers above the first ``count`` for good.
+        """Remove the layers above the first ``count`` permanently.
 
         Raises:
-            InputError: there are not more layers than that, or the layers share their weights.
+            InputError: the model has no more layers than that, or its layers share weights.
         """
         self._refuse_decoder()
         config = self.config
@@ -274,13 +275,13 @@ class Model(nn.Module):
         self.encoder.config = self.config
 
     def set_words(self, words: nn.Embedding) -> None:
-        """Replace the word embeddings by another table; a tied output follows.
+        """Replace the word embeddings; a tied output follows.
 
         Args:
             words: (V, E).
 
         Raises:
-            InputError: E is another one, or the model has a decoder.
+            InputError: E differs, or the model has a decoder.
         """
         self._refuse_decoder()
         old, size = self.encoder.embeddings.word, words.num_embeddings
@@ -295,10 +296,10 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def resize(self, vocab_size: int) -> None:
-        """Give the vocabulary another size; new tokens start as the mean of the old ones.
+        """Change the vocabulary size; new tokens start as the mean of the old ones.
 
         Raises:
-            InputError: encoder and decoder have a vocabulary each.
+            InputError: encoder and decoder have separate vocabularies.
         """
         if self.decoder is not None and not self.share_embeddings:
             raise InputError("a model with two vocabularies keeps their sizes")
@@ -344,7 +345,7 @@ class Model(nn.Module):
 
 
 def _resize_output(layer: nn.Linear, vocab_size: int) -> None:
-    """Logits for so many words; a tied matrix is set later, and new words have no bias."""
+    """Resize the output layer; a tied matrix is set later, and new words have zero bias."""
     layer.out_features = vocab_size
     layer.weight = nn.Parameter(_resized(layer.weight, vocab_size))
     if layer.bias is not None:
@@ -353,6 +354,6 @@ def _resize_output(layer: nn.Linear, vocab_size: int) -> None:
 
 
 def _resized(rows: Tensor, count: int) -> Tensor:
-    """(V, E) -> (count, E), cut or filled up with the mean row."""
+    """(V, E) -> (count, E), truncated or padded with the mean row."""
     more = max(0, count - len(rows))
     return torch.cat((rows[:count], rows.mean(0).expand(more, -1)))

@@ -1,6 +1,6 @@
-"""Multi-head attention (Vaswani et al. 2017, section 3.2.2): self-attention and cross attention.
+"""Multi-head attention (Vaswani et al. 2017, section 3.2.2): self-attention and cross-attention.
 
-T tokens, T' those of an encoder, B sequences, D hidden, H heads, K head size.
+T tokens, T' tokens of an encoder, B sequences, D hidden, H heads, K head size.
 """
 
 import torch
@@ -17,26 +17,26 @@ from ownbert.nn.positions import Alibi, RelativeBuckets, RelativeSinusoids, make
 from ownbert.nn.variants.disentangled import DisentangledBias
 from ownbert.nn.variants.sesame import blur
 
-# What ``MultiHeadAttention.fused`` counts, in its order.
+# Names of the matrices counted by ``MultiHeadAttention.fused``.
 _KINDS = ("queries", "keys", "values")
 
 
 class MultiHeadAttention(nn.Module):
-    """What every kind of attention has: heads, a bias of their scores, and the output matrix.
+    """The common part of all kinds of attention: heads, bias of the scores, output matrix.
 
-    What queries, keys and values are made of, each kind defines in its ``forward``.
+    Subclasses compute queries, keys and values in ``forward``.
 
     Args:
         config: sizes, rates and the position kind.
-        block: number of the block, for its pruned heads.
-        projections: by name, the matrices that make queries, keys and values (D, HK), or two or
-            three of these side by side. Head h owns the columns ``h * K : (h + 1) * K`` of each.
+        block: index of the block, for its pruned heads.
+        projections: by name, the matrices (D, HK) of queries, keys and values, or two or three of
+            these concatenated. Head h owns the columns ``h * K : (h + 1) * K`` of each.
 
     Attributes:
-        kept: the numbers of the heads that pruning has left.
-        window: how far a token sees in self-attention; None: the whole sequence.
-        blur: sigma of the Gaussian over the heads' outputs of neighbouring tokens; None: none.
-        fused: how many matrices are side by side in each projection, by its name.
+        kept: indices of the heads that are not pruned.
+        window: maximum distance in self-attention; None: the whole sequence.
+        blur: sigma of a Gaussian over outputs of neighbouring tokens; None: no blur.
+        fused: number of concatenated matrices in each projection, by name.
     """
 
     def __init__(self, config: EncoderConfig, block: int, **projections: Linear) -> None:
@@ -46,7 +46,7 @@ class MultiHeadAttention(nn.Module):
         self.rotary_base = config.rotary_base_of(block)
         self.window = config.window_of(block)
         self.blur = config.attention_blur
-        # Scores are divided by sqrt(K) later on, whatever the scale.
+        # Scores are divided by sqrt(K) later on, so queries are pre-scaled for other scales.
         scale = config.score_scale
         self.scaled = None if scale is None else scale * self.head_size**0.5
         self.fused: dict[str, int] = {}
@@ -63,13 +63,13 @@ class MultiHeadAttention(nn.Module):
 
     @property
     def width(self) -> int:
-        """HK, the channels of all heads together."""
+        """HK, the total width of all heads."""
         return self.heads * self.head_size
 
     def attend_to_self(
         self, q: Tensor, k: Tensor, v: Tensor, context: Context, layer: int
     ) -> Tensor:
-        """Self-attention, also to the tokens in a cache: q, k, v (T, H, K) -> (T, D)."""
+        """Self-attention, including cached tokens: q, k, v (T, H, K) -> (T, D)."""
         if self.rotary:
             q, k = (rotate(x, context.positions, self.rotary_base) for x in (q, k))
         if isinstance(self.bias, RelativeSinusoids):
@@ -79,14 +79,15 @@ class MultiHeadAttention(nn.Module):
         return self.attend(q, k, v, context, layer)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: Context, layer: int) -> Tensor:
-        """Attention of all heads, their masks, and the output matrix.
+        """Attention of all heads, head masks, and the output matrix.
 
         Args:
             q: (T, H, K).
-            k, v: (T, H, K) or (T', H, K).
-            context: of the batch; attention weights that it wants go into its ``attentions`` or
-                ``cross_attentions``.
-            layer: its number.
+            k: (T, H, K) or (T', H, K).
+            v: (T, H, K) or (T', H, K).
+            context: context of the batch, which collects attention weights in ``attentions`` or
+                ``cross_attentions`` if requested.
+            layer: index of the layer.
 
         Returns:
             (T, D).
@@ -105,7 +106,7 @@ class MultiHeadAttention(nn.Module):
         layout: Layout,
         collected: dict[int, list[Tensor]],
     ) -> Tensor:
-        """As ``attend``, by a layout of its own and without the output matrix: (T, H, K)."""
+        """Like ``attend``, with a given layout and without the output matrix: (T, H, K)."""
         bias = self.bias_in(context)
         out, weights = attend(
             q if self.scaled is None else q * self.scaled,
@@ -118,7 +119,7 @@ class MultiHeadAttention(nn.Module):
         )
         mask = self.head_mask_in(context)
         if mask is not None:
-            # Scaling a head's output is scaling its weights, and needs no weights.
+            # Scaling a head's output is equivalent to scaling its weights.
             scale = self.head_scale(mask, layer).to(out.dtype)  # (H) or (B, H)
             out = out * (scale if scale.ndim == 1 else scale[layout.sequences])[..., None]
             if weights is not None:
@@ -131,23 +132,23 @@ class MultiHeadAttention(nn.Module):
         return out if self.blur is None else blur(out, layout, self.blur)
 
     def layout_of(self, context: Context) -> tuple[Layout, dict[int, list[Tensor]]]:
-        """Which keys each query sees, and where weights that are kept go, by layer."""
+        """The visible keys of each query, and where collected weights are stored, by layer."""
         return context.layout.within(self.window), context.attentions
 
     def bias_in(self, context: Context) -> Bias | None:
-        """What is added to the scores in this pass."""
+        """The bias of the scores in this pass."""
         return self.bias
 
     def head_mask_in(self, context: Context) -> Tensor | None:
         return context.head_mask
 
     def head_scale(self, head_mask: Tensor, layer: int) -> Tensor:
-        """The factors of the heads that are left, (H) or (B, H)."""
+        """The factors of the remaining heads, (H) or (B, H)."""
         scale = head_mask[layer]
         return scale if scale.shape[-1] == self.heads else scale[..., list(self.kept)]
 
     def prune(self, config: EncoderConfig, block: int) -> None:
-        """Remove the heads of this block that ``config`` no longer has."""
+        """Remove the heads that are pruned in ``config``."""
         kept = config.kept_heads(block)
         rows = torch.cat(
             [torch.arange(self.head_size) + self.kept.index(head) * self.head_size for head in kept]
@@ -179,7 +180,8 @@ class MultiHeadAttention(nn.Module):
 
 
 class Attention(MultiHeadAttention):
-    """Multi-head self-attention: one D x 3HK matrix makes queries, keys and values of all heads.
+    """Multi-head self-attention; one D x 3HK matrix projects to queries, keys and values of all
+    heads.
 
     The number of heads does not change the number of parameters, 4 D^2 + 4 D.
 
@@ -206,7 +208,7 @@ class Attention(MultiHeadAttention):
         return self._two_streams(q, k, v, context, layer)
 
     def _two_streams(self, q: Tensor, k: Tensor, v: Tensor, context: Context, layer: int) -> Tensor:
-        """Keys and values are those of the tokens: (T + M, H, K) each -> (T + M, D).
+        """Attention of two streams to the tokens: (T + M, H, K) each -> (T + M, D).
 
         Source: Yang et al. 2019, section 2.3.
         """
@@ -227,14 +229,14 @@ class Attention(MultiHeadAttention):
         return self.output(torch.cat((of_content, stream.of_tokens(predicted))).flatten(1))
 
     def bias_in(self, context: Context) -> Bias | None:
-        """Vectors of distances become scores by the matrices of this layer, once in a pass."""
+        """Project the relative-position vectors with this layer's matrices, once per pass."""
         if isinstance(self.bias, DisentangledBias) and context.distances is not None:
             return self.bias.scores(self.project, context.distances)
         return self.bias
 
 
 class CrossAttention(MultiHeadAttention):
-    """Attention of a decoder's queries to keys and values made of an encoder's hidden states.
+    """Attention of a decoder's queries to keys and values from an encoder's hidden states.
 
     Only heads of self-attention can be pruned, as in Transformers.
 
@@ -249,7 +251,7 @@ class CrossAttention(MultiHeadAttention):
         query = Linear(config.hidden_size, width, bias=config.qkv_bias)
         key_value = Linear(config.hidden_size, 2 * width, bias=config.qkv_bias)
         super().__init__(config, -1, query=query, key_value=key_value)
-        self.bias = self.window = None  # Distances between two texts mean nothing.
+        self.bias = self.window = None  # Distances between two texts are meaningless.
 
     def forward(self, hidden: Tensor, context: Context, layer: int = 0) -> Tensor:
         """(T, D) -> (T, D)"""
@@ -266,7 +268,7 @@ class CrossAttention(MultiHeadAttention):
         return context.head_mask if own is None else own
 
     def keys_and_values(self, context: Context, layer: int) -> tuple[Tensor, Tensor]:
-        """(T', H, K) each: made once for a source, then taken from the cache."""
+        """(T', H, K) each: computed once per source, then taken from the cache."""
         cache = context.cache
         if cache is not None and layer in cache.cross_attention:
             return cache.cross_attention[layer]

@@ -1,4 +1,4 @@
-"""The norms of blocks, embeddings and heads. D hidden."""
+"""Normalisation layers. D hidden."""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ from ownbert.config import EncoderConfig
 
 
 class NoNorm(nn.Module):
-    """Scale and shift of each channel in place of LayerNorm: (..., D) -> (..., D).
+    """Scale and shift of each channel instead of LayerNorm: (..., D) -> (..., D).
 
     Source: Sun et al. 2020, equation 1.
     """
@@ -25,11 +25,11 @@ class NoNorm(nn.Module):
 
 
 def make_norm(config: EncoderConfig, size: int, *, eps: float | None = None) -> nn.Module:
-    """LayerNorm, RMSNorm (T5), or what MobileBERT has instead of both.
+    """LayerNorm, RMSNorm (T5), or MobileBERT's ``NoNorm``.
 
     Args:
-        config: which of them.
-        size: channels.
+        config: configuration that selects the norm.
+        size: number of channels.
         eps: by default the config's.
     """
     if config.mobile is not None and config.mobile.normalization_type == "no_norm":

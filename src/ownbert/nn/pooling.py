@@ -1,6 +1,6 @@
-"""One vector for a sequence of vectors, other than BERT's pooler. T tokens, B sequences, D hidden.
+"""Pooling layers other than BERT's pooler. T tokens, B sequences, D hidden.
 
-All are of the packed rows themselves, so there is no padding to leave out.
+They work on packed rows, so there is no padding to exclude.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class LastPooling(FirstPooling):
 
 
 class MeanPooling(FirstPooling):
-    """The mean over all tokens, special ones included: (T, D) -> (B, D)."""
+    """The mean over all tokens, including special tokens: (T, D) -> (B, D)."""
 
     def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
         counts = layout.cu_seqlens.diff()[:, None]
@@ -40,7 +40,7 @@ class MeanPooling(FirstPooling):
 
 
 class MaxPooling(FirstPooling):
-    """The largest value of each channel: (T, D) -> (B, D)."""
+    """The maximum of each channel: (T, D) -> (B, D)."""
 
     def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
         lengths = layout.cu_seqlens.diff()
@@ -62,7 +62,7 @@ class AttentionPooling(nn.Module):
         scores = self.score(self.dense(hidden).tanh())  # (T, 1)
         scores = _wide(scores)
         lengths = layout.cu_seqlens.diff()
-        # Subtracted for the sake of range alone: a softmax does not change by it.
+        # Subtracted to avoid overflow; a softmax does not change.
         highest = torch.segment_reduce(scores.detach(), "max", lengths=lengths)
         weights = (scores - highest[layout.sequences]).exp()
         return (
@@ -71,7 +71,7 @@ class AttentionPooling(nn.Module):
 
 
 class RecurrentPooling(nn.Module):
-    """Last states of a two-way recurrent layer, D/2 channels each way: (T, D) -> (B, D)."""
+    """Final states of a bidirectional recurrent layer, D/2 channels each way: (T, D) -> (B, D)."""
 
     layer: type[nn.LSTM] | type[nn.GRU] = nn.GRU
 
@@ -90,13 +90,13 @@ class RecurrentPooling(nn.Module):
 
 
 class LSTMPooling(RecurrentPooling):
-    """As ``RecurrentPooling``, by an LSTM."""
+    """``RecurrentPooling`` with an LSTM."""
 
     layer = nn.LSTM
 
 
 def sums_per_sequence(x: Tensor, layout: Layout) -> Tensor:
-    """(T, ...) summed over each sequence: (B, ...), in float32 at least."""
+    """(T, ...) summed over each sequence: (B, ...), at least in float32."""
     x = _wide(x)
     zeros = x.new_zeros(len(layout.lengths), *x.shape[1:])
     return zeros.index_add(0, layout.sequences, x)

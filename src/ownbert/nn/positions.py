@@ -1,4 +1,4 @@
-"""Position kinds beyond a learnt table: how a model knows where a token stands.
+"""Position kinds other than a learnt table.
 
 T tokens, B sequences, S longest sequence (S' of the keys), H heads, K head size, D hidden.
 """
@@ -25,7 +25,7 @@ def sinusoids(positions: Tensor, size: int, *, halves: bool = False) -> Tensor:
     Args:
         positions: (T).
         size: D.
-        halves: first all sines, then all cosines, in place of sine and cosine in turn.
+            halves: first all sines, then all cosines, instead of alternating.
 
     Source: Vaswani et al. 2017, section 3.5.
     """
@@ -38,15 +38,15 @@ def sinusoids(positions: Tensor, size: int, *, halves: bool = False) -> Tensor:
 
 
 def rotate(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
-    """Turn pairs of channels by angles that grow with the position.
+    """Rotary position embedding: rotate pairs of channels by angles proportional to the position.
 
-    The product of a rotated query and a rotated key depends on their distance alone. Channel i is
+    The product of a rotated query and a rotated key depends only on their distance. Channel i is
     paired with channel i + K/2.
 
     Args:
         x: (T, H, K).
         positions: (T).
-        base: of the angles; the larger, the slower pairs turn.
+        base: base of the angles; a larger base means slower rotation.
 
     Returns:
         (T, H, K).
@@ -55,7 +55,7 @@ def rotate(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
     """
     half = x.shape[-1] // 2
     steps = torch.arange(half, dtype=torch.float32, device=x.device)
-    # A power, rounded as Transformers rounds it: thousands of tokens on, angles would differ.
+    # Computed as in Transformers: other rounding would change angles after thousands of tokens.
     angles = positions[:, None] * (1 / base ** (2 * steps / x.shape[-1]))  # (T, K/2)
     sin, cos = angles.sin()[:, None].to(x.dtype), angles.cos()[:, None].to(x.dtype)
     first, second = x[..., :half], x[..., half:]
@@ -63,9 +63,9 @@ def rotate(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
 
 
 class RelativeKeys(nn.Module):
-    """Scores of a learnt vector for each distance, clipped at the longest one of the table.
+    """Scores from a learnt vector for each distance, clipped at the table's maximum.
 
-    ``relative_key``: its product with the query; ``relative_key_query``: with the query and with
+    ``relative_key``: the product with the query; ``relative_key_query``: with the query and with
     the key.
 
     Source: Shaw et al. 2018, equation 5; Huang et al. 2020, equation 13.
@@ -80,7 +80,7 @@ class RelativeKeys(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, distances: Tensor) -> Tensor:
         """(B, H, S, K), (B, H, S', K), (B or 1, S, S') -> (B, H, S, S')"""
-        # Each distance is multiplied once; looking it up for every pair of places comes after.
+        # Each distance is multiplied once, then looked up for every pair of places.
         reach = min(self.longest, max(q.shape[2], k.shape[2]) - 1)
         span = slice(self.longest - reach, self.longest + reach + 1)
         table = self.distance.weight[span].to(q.dtype)
@@ -97,7 +97,7 @@ class RelativeKeys(nn.Module):
 
 
 class Alibi(nn.Module):
-    """Scores that fall with the distance, each head at its own rate.
+    """A score penalty proportional to the distance, with a fixed slope for each head.
 
     Head h of H has the slope 2^(-8 (h + 1) / H); a pruned layer keeps the slopes of its heads.
 
@@ -111,7 +111,7 @@ class Alibi(nn.Module):
         self.fill_buffers()
 
     def fill_buffers(self) -> None:
-        """Set what is in no file."""
+        """Compute values that are not saved in files."""
         self.register_buffer("slopes", torch.tensor(self._slopes), persistent=False)
 
     def forward(self, q: Tensor, k: Tensor, distances: Tensor) -> Tensor:
@@ -123,8 +123,8 @@ class DistanceKeys(NamedTuple):
     """The keys of all distances from ``farthest`` downwards.
 
     Args:
-        farthest: the first distance, of a query that stands so many tokens behind its key.
-        keys: (H, P, K), of P distances.
+        farthest: first distance, position of the query minus position of the key.
+        keys: (H, P, K) for P distances.
     """
 
     farthest: int
@@ -132,15 +132,15 @@ class DistanceKeys(NamedTuple):
 
 
 class RelativeSinusoids(nn.Module):
-    """Scores of the sinusoids of each distance, and of whether two tokens are of one segment.
+    """Scores from sinusoids of each distance, and from whether two tokens share a segment.
 
-    The score of a query q and a key k at the distance d is ((q + content) k + (q + position) W r(d)
-    + (q + segment) s) / sqrt(K). s is ``segments[0]`` where both tokens are of one segment, else
-    ``segments[1]``. ``extended`` makes one product of the first and the last summand, which every
-    backend computes as that of any queries and keys; ``forward`` gives the one between them.
+    The score of a query q and a key k at distance d is ((q + content) k + (q + position) W r(d)
+    + (q + segment) s) / sqrt(K). s is ``segments[0]`` if both tokens share a segment, else
+    ``segments[1]``. ``extended`` merges the first and the last term into one product, which every
+    backend computes like that of ordinary queries and keys; ``forward`` computes the other term.
 
     Attributes:
-        distance: W, which makes a key for each head out of the D sinusoids r(d).
+        distance: W, which projects the D sinusoids r(d) to a key for each head.
 
     Source: Dai et al. 2019, section 3.3; Yang et al. 2019, section 2.5.
     """
@@ -159,16 +159,17 @@ class RelativeSinusoids(nn.Module):
     def extended(
         self, q: Tensor, k: Tensor, of_queries: Tensor | None, of_keys: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Queries and keys whose product, divided by the root of their width, is the score.
+        """Queries and keys whose scaled product is the first and the last term of the score.
 
-        A query gets a channel for each segment, with what it adds for keys of its own segment in
-        the one of that, and a key has a 1 there. What it adds for other segments is the same for
-        all keys, and a softmax does not change by it.
+        A query gets a channel for each segment, which contains the term for keys of its own
+        segment, and a key has a 1 in the channel of its segment. The term for other segments is
+        equal for all keys, so it does not change the softmax.
 
         Args:
-            q, k: (T, H, K) and (T', H, K).
-            of_queries, of_keys: (T) and (T'), their segments, 0 to ``SEGMENTS`` - 1; None: all are
-                of the same one.
+            q: (T, H, K).
+            k: (T', H, K).
+            of_queries: (T) segments of the queries, 0 to ``SEGMENTS`` - 1; None: a single segment.
+            of_keys: (T') segments of the keys.
 
         Returns:
             (T, H, K + SEGMENTS) and (T', H, K + SEGMENTS); without segments (T, H, K) and
@@ -183,7 +184,8 @@ class RelativeSinusoids(nn.Module):
         return q * self._scale(q), k
 
     def _scale(self, q: Tensor) -> float:
-        """Scores are divided by the root of the whole width later on, and have to be by sqrt(K)."""
+        """Correction for scores that are divided by the root of the extended width instead of
+        sqrt(K)."""
         return (q.shape[-1] / self.size) ** 0.5
 
     def keys(self, farthest: int, latest: int) -> DistanceKeys:
@@ -193,14 +195,14 @@ class RelativeSinusoids(nn.Module):
         if self.longest is not None:
             far = far.clamp(-self.longest, self.longest)
         steps = torch.arange(0, size, 2.0, device=device)
-        # A power, rounded as Transformers rounds it: hundreds of tokens on, angles would differ.
+        # Computed as in Transformers: other rounding would change angles after hundreds of tokens.
         angles = far[:, None] * (1 / 10_000 ** (steps / size))  # (P, D/2)
         known = torch.cat((angles.sin(), angles.cos()), 1)[:, :size].to(self.content.dtype)
         made = self.distance(self.dropout(known)).view(-1, self.heads, self.size)
         return DistanceKeys(farthest, made.transpose(0, 1))
 
     def over(self, layout: Layout) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        """``forward`` for the sequences of a layout, with the keys of all their distances."""
+        """``forward`` for the sequences of a layout, with precomputed keys of all distances."""
         queries, keys = layout.longest_padded
         return partial(self, known=self.keys(keys - 1, queries - 1))
 
@@ -210,15 +212,15 @@ class RelativeSinusoids(nn.Module):
         """Scores of the distances: (B, H, S, K), (B, H, S', K), (B or 1, S, S') -> (B, H, S, S').
 
         Args:
-            q, k: as ``extended`` returns them.
-            distances: between them.
-            known: the keys of the distances, of these or more; by default they are made.
+            q, k: as returned by ``extended``.
+            distances: distances between them.
+            known: precomputed keys of at least these distances; by default they are computed.
         """
         queries, keys = q.shape[2], k.shape[2]
         known = self.keys(keys - 1, queries - 1) if known is None else known
         first, count = known.farthest - (keys - 1), queries + keys - 1
         table = known.keys[:, first : first + count].to(q.dtype)  # (H, P, K)
-        shift = (self.position - self.content) * self._scale(q)  # ``extended`` has added another
+        shift = (self.position - self.content) * self._scale(q)  # ``extended`` adds content
         q, scale = q[..., : self.size] + shift[:, None].to(q.dtype), q.shape[-1] ** -0.5
         scores = (q * scale) @ table.transpose(1, 2)  # (B, H, S, P)
         if distances.shape[0] > 1:
@@ -226,12 +228,12 @@ class RelativeSinusoids(nn.Module):
             return scores.gather(-1, index.expand(-1, self.heads, -1, -1))
         if queries == 1:
             return scores
-        # Row i begins at the distance of query i to the first key, which is at S - 1 - i.
+        # Row i starts at the distance of query i to the first key, which is at S - 1 - i.
         rows = scores.flatten(-2)[..., queries - 1 : queries - 1 + queries * (count - 1)]
         return rows.unflatten(-1, (queries, count - 1))[..., :keys]
 
     def keep(self, places: Sequence[int], distance: Linear) -> None:
-        """Keep the heads at these places alone; ``distance`` is what is left of the matrix."""
+        """Keep only the heads at these places; ``distance`` is the remaining matrix."""
         for name in ("content", "position", "segment"):
             setattr(self, name, nn.Parameter(getattr(self, name).data[list(places)]))
         self.segments = nn.Parameter(self.segments.data[:, list(places)])
@@ -243,19 +245,19 @@ class RelativeSinusoids(nn.Module):
 
 
 class RelativeBuckets(nn.Module):
-    """A learnt number for each bucket of distances and each head; all blocks share the table.
+    """A learnt bias for each bucket of distances and each head; all blocks share the table.
 
-    Half of the buckets are for keys behind the query; in a decoder, which sees none of these, all
-    are for keys before it. Small distances have a bucket each, larger ones share them, the more the
-    farther (logarithmically), and all from ``relative_max_distance`` on share the last one.
+    Half of the buckets are for keys after the query; in a decoder, where these are invisible, all
+    are for keys before it. Small distances have separate buckets, larger ones share buckets of
+    logarithmically increasing size, and all from ``relative_max_distance`` on share the last one.
 
     Args:
-        config: of the encoder or decoder.
-        heads: numbers of the heads of the block.
+        config: configuration of the encoder or decoder.
+        heads: indices of the heads of the block.
 
     Attributes:
-        heads: the same.
-        table: of the ``Encoder``, which owns it; (buckets, H).
+        heads: indices of the heads.
+        table: (buckets, H), owned by the ``Encoder``.
 
     Source: Raffel et al. 2020, section 2.1.
     """
@@ -265,7 +267,7 @@ class RelativeBuckets(nn.Module):
         self.heads = tuple(heads)
         self.both, self.buckets = not config.is_decoder, config.relative_buckets
         self.largest = config.relative_max_distance
-        # In a tuple it is no submodule: weights that are sharded block by block are in one block.
+        # In a tuple it is not a submodule, so that sharding by block assigns it to one block.
         self._table = (nn.Embedding(config.relative_buckets, config.num_attention_heads),)
 
     @property
@@ -273,7 +275,7 @@ class RelativeBuckets(nn.Module):
         return self._table[0]
 
     def share(self, table: nn.Embedding) -> None:
-        """Take another block's table."""
+        """Use another block's table."""
         self._table = (table,)
 
     def forward(self, q: Tensor, k: Tensor, distances: Tensor) -> Tensor:
@@ -287,7 +289,7 @@ class RelativeBuckets(nn.Module):
         return numbers.to(q.dtype)[:, index].transpose(0, 1)
 
     def bucket(self, distances: Tensor) -> Tensor:
-        """The bucket of each distance, the position of a query minus that of a key."""
+        """The bucket of each distance, position of the query minus position of the key."""
         count, first = self.buckets, torch.zeros_like(distances)
         if self.both:
             count //= 2
@@ -295,7 +297,7 @@ class RelativeBuckets(nn.Module):
             distances = distances.abs()
         distances = distances.clamp(min=0)
         exact = count // 2
-        # In the order of Transformers, so that rounding puts no distance into another bucket.
+        # Computed in the order of Transformers, so that rounding gives the same buckets.
         share = torch.log(distances.float() / exact) / math.log(self.largest / exact)
         shared = (exact + (share * (count - exact)).long()).clamp(max=count - 1)
         return first + torch.where(distances < exact, distances, shared)
@@ -305,7 +307,7 @@ class RelativeBuckets(nn.Module):
 
 
 def make_bias(config: EncoderConfig, heads: Sequence[int]) -> nn.Module | None:
-    """What a block adds to the scores of ``heads``; None for position kinds that add nothing."""
+    """The bias module for the scores of ``heads``; None for position kinds without one."""
     if config.disentangled is not None and config.disentangled.terms:
         return DisentangledBias(config)
     if config.position_embedding_type in ("relative_key", "relative_key_query"):

@@ -1,4 +1,4 @@
-"""Drawing weights, and models for which nothing is drawn."""
+"""Random initialisation, and contexts that skip it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,23 +7,23 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 
-# What a new model is drawn by.
+# Functions that initialise new models randomly.
 _DRAWS = {"normal_", "uniform_", "kaiming_uniform_", "kaiming_normal_", "truncated_normal_"}
 
 
 def truncated_normal_(tensor: Tensor, std: float) -> Tensor:
-    """Fill a tensor from a normal distribution cut off at two deviations."""
-    # PyTorch's own is none of those that a mode is asked about; it would draw what lies outside
-    # again and again where its ``normal_`` does nothing.
+    """Fill a tensor from a normal distribution truncated at two standard deviations."""
+    # PyTorch's trunc_normal_ does not dispatch to modes; with ``normal_`` disabled it would
+    # resample values out of range forever.
     if has_torch_function((tensor,)):
         return handle_torch_function(truncated_normal_, (tensor,), tensor, std)
     return nn.init.trunc_normal_(tensor, std=std, a=-2 * std, b=2 * std)
 
 
 class Undrawn(TorchFunctionMode):
-    """Within this context nothing is drawn for a new model.
+    """A context in which new models are not initialised, because their weights will be overwritten.
 
-    For those that are written over. Their memory holds what happened to be there.
+    Their memory is uninitialised.
     """
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -34,18 +34,18 @@ class Undrawn(TorchFunctionMode):
 
 @contextmanager
 def shapes_alone() -> Iterator[None]:
-    """Within this context a new model has shapes and no values: its parameters can be counted, and
-    compared with those of a file before ``materialize`` takes memory for them.
+    """A context in which new models have shapes but no values: their parameters can be counted and
+    compared with those of a file before ``materialize`` allocates memory.
 
-    Drawing without values would load torch's compiler, for a second and 60 MB.
+    The meta device alone would load torch's compiler for random initialisation: a second and 60 MB.
     """
     with torch.device("meta"), Undrawn():
         yield
 
 
 def materialize(model: nn.Module) -> None:
-    """Take memory for the parameters of a model of ``shapes_alone``; it holds what happened to be
-    there. One that two modules share stays one."""
+    """Allocate uninitialised memory for the parameters of a model from ``shapes_alone``; shared
+    parameters stay shared."""
     made: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, own in module._parameters.items():

@@ -1,7 +1,7 @@
 """Scaled dot-product attention over packed sequences (Vaswani et al. 2017, equation 1).
 
-T tokens, B sequences (of a group, where they are grouped), S longest sequence, H heads, K head
-size; T' and S' of the keys, where these are of another batch. Places are tokens and padding.
+T tokens, B sequences (of a group, if grouped), S longest sequence, H heads, K head size; T' and S'
+are of the keys, if these come from another batch. Places are tokens and padding.
 """
 
 from collections.abc import Callable
@@ -26,16 +26,16 @@ from ownbert.nn.attention.manual import attend_manually
 from ownbert.nn.attention.varlen import attend_varlen, unsupported
 from ownbert.nn.fast.dropout import dropout as drop
 
-# Above that PyTorch's kernel, which never holds all scores, is as fast on a CPU, also in training.
+# Above this length PyTorch's kernel, which never stores all scores, is as fast on a CPU.
 _LONG = 1024
 
 
 class AttentionResult(NamedTuple):
-    """What ``attend`` returns.
+    """The result of ``attend``.
 
     Args:
         out: (T, H, K).
-        weights: if wanted, (H, S, S') of each sequence, without padding.
+        weights: if requested, (H, S, S') for each sequence, without padding.
     """
 
     out: Tensor
@@ -44,7 +44,7 @@ class AttentionResult(NamedTuple):
 
 @dataclass(frozen=True)
 class AttentionOptions:
-    """``dropout``, ``bias`` and ``weights`` as ``attend`` takes them."""
+    """Options of ``attend``."""
 
     dropout: float = 0.0
     bias: Bias | None = None
@@ -53,17 +53,17 @@ class AttentionOptions:
 
 @dataclass(frozen=True)
 class Backend:
-    """One way to compute attention, and what it can do.
+    """An implementation of attention and its capabilities.
 
     Args:
-        run: computes it.
-        dropout: whether it drops attention weights.
-        weights: whether it returns them.
-        gradients: whether it can be trained through.
-        masks: whether it takes layouts that hide keys, or whose keys are of another batch.
-        biases: whether it adds them to the scores.
-        extra_rows: whether it takes rows behind those of the layout, and gives them zeros.
-        unsupported: why it cannot take these queries and this layout, or None.
+        run: computes attention.
+        dropout: whether it supports dropout of attention weights.
+        weights: whether it returns attention weights.
+        gradients: whether it is differentiable.
+        masks: whether it supports layouts that mask keys, or with keys from another batch.
+        biases: whether it supports biases of the scores.
+        extra_rows: whether inputs may have more rows than the layout; their output is zero.
+        unsupported: returns the reason why it cannot handle queries and layout, or None.
     """
 
     run: Callable[[Tensor, Tensor, Tensor, Layout, AttentionOptions], AttentionResult]
@@ -87,23 +87,24 @@ def attend(
     weights: bool = False,
     backend: str | None = None,
 ) -> AttentionResult:
-    """Attention of each query to the keys that ``layout`` lets it see.
+    """Attention of each query to the keys that are visible to it.
 
     Args:
-        q: (T, H, K), queries.
-        k, v: (T', H, K), keys and values; these may have another width.
-        layout: of queries and keys; rows behind its own take no part, and get zeros.
-        dropout: rate for the attention weights, which must be 0 in evaluation.
-        bias: what to add to the scores.
-        weights: also return the attention weights.
-        backend: one of ``BACKENDS``, by default the fastest that can do it; all compute the same.
+        q: (T, H, K) queries.
+        k: (T', H, K) keys.
+        v: (T', H, K) values, possibly of another width.
+        layout: layout of queries and keys; rows beyond it are ignored, and their output is zero.
+        dropout: dropout rate of the attention weights, which must be 0 in evaluation.
+        bias: computes a term that is added to the scores.
+        weights: whether to return the attention weights.
+        backend: one of ``BACKENDS``; by default the fastest suitable one. All are equivalent.
 
     Returns:
-        (T, H, K), and the weights if wanted. A query that sees no key gets the mean of all values
-        of its sequence.
+        (T, H, K), and the weights if requested. A query without visible keys gets the mean of all
+        values of its sequence.
 
     Raises:
-        ValueError: the backend is not known or cannot do this.
+            ValueError: the backend is unknown or lacks a required capability.
 
     Source: Vaswani et al. 2017, equation 1.
     """
@@ -126,7 +127,7 @@ def attend(
 def _fastest(q: Tensor, layout: Layout, options: AttentionOptions, training: bool) -> str:
     alone = not (options.dropout or options.weights or options.bias)
     if q.device.type != "cpu" and alone and unsupported(q, layout) is None:
-        return "varlen"  # it has windows, too
+        return "varlen"  # it supports windows, too
     if windowed.pays(layout) and not (options.weights or options.bias):
         return "windowed"
     if q.device.type != "cpu":
@@ -134,8 +135,8 @@ def _fastest(q: Tensor, layout: Layout, options: AttentionOptions, training: boo
     if options.weights or (options.bias and (options.dropout or training)):
         return "matmul"
     long = layout.max_seqlen > _LONG
-    # On CPU the backward pass of scaled_dot_product_attention costs several times that of plain
-    # matrix products at the lengths of pretraining, and with dropout it leaves its fast kernel.
+    # On a CPU the backward pass of scaled_dot_product_attention is several times slower than plain
+    # matrix products at pretraining lengths, and dropout disables its fast kernel.
     if options.dropout or (training and not long):
         return "manual"
     return "sdpa" if training or layout.hides or long else "equal_lengths"
@@ -144,7 +145,7 @@ def _fastest(q: Tensor, layout: Layout, options: AttentionOptions, training: boo
 def _require(
     backend: Backend, name: str, layout: Layout, options: AttentionOptions, training: bool
 ) -> None:
-    """``ValueError`` for what the backend cannot do."""
+    """Raise ``ValueError`` if the backend lacks a required capability."""
     if options.dropout and not backend.dropout:
         raise ValueError(f"attention backend {name!r} has no dropout; asked for {options.dropout}")
     if options.weights and not backend.weights:
@@ -160,7 +161,7 @@ def _require(
 def _reference(
     q: Tensor, k: Tensor, v: Tensor, layout: Layout, options: AttentionOptions
 ) -> AttentionResult:
-    """One sequence after the other, in the words of the equation."""
+    """One sequence at a time, written like the equation."""
     keys = layout.keys or layout
     out, weights = [], []
     parts = zip(q.split(layout.lengths), k.split(keys.lengths), v.split(keys.lengths), strict=True)
@@ -197,9 +198,10 @@ def _matmul(
     if options.bias is not None:
         scores = scores + _bias(q, k, group, options.bias)
     if group.mask is not None:
-        # Nobody needs the scores again, and a sum has no backward pass of its own.
+        # In place: the scores are not needed again, and an addition needs no input for its
+        # gradient.
         scores += group.hidden(scores.dtype)
-    # Autocast computes a softmax in float32; the product is in the type of the values.
+    # Autocast computes the softmax in float32; the product has the dtype of the values.
     weights = drop(scores.softmax(-1), options.dropout).to(v.dtype)
     return weights @ v, weights
 
@@ -218,13 +220,13 @@ def _sdpa(
 
 
 def _bias(q: Tensor, k: Tensor, group: PaddedGroup, bias: Bias) -> Tensor:
-    """(B or 1, H, S, S'), zero for a query that sees nothing."""
+    """(B or 1, H, S, S'), zero for queries without visible keys."""
     scores = bias(q, k, group.distances)
     return scores if group.seen is None else scores.masked_fill(~group.seen, 0)
 
 
 def _grouped(run_group: Callable[..., tuple[Tensor, Tensor | None]]):
-    """Run a padded kernel on groups of sequences of nearly equal length."""
+    """Run a padded kernel on groups of sequences with similar lengths."""
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, layout: Layout, options: AttentionOptions
@@ -237,7 +239,7 @@ def _grouped(run_group: Callable[..., tuple[Tensor, Tensor | None]]):
             qg = q[group.queries].unflatten(0, (group.count, -1)).transpose(1, 2)
             kg, vg = (x[group.keys].unflatten(0, (group.count, -1)).transpose(1, 2) for x in (k, v))
             if group.seen is not None:
-                qg = qg.masked_fill(~group.seen, 0)  # All its scores are zero: the mean of all.
+                qg = qg.masked_fill(~group.seen, 0)  # Equal scores give the mean of all values.
             result, kept = run_group(qg, kg, vg, group, options)  # (B, H, S, K)
             out.append(result.transpose(1, 2).reshape(-1, *v.shape[1:]))
             if options.weights and kept is not None:
@@ -277,14 +279,14 @@ def _windowed(
 
 
 def _place(x: Tensor, side: PaddedIndex) -> Tensor:
-    """Rows (T, H, K) to places (places, H, K)."""
+    """Scatter rows (T, H, K) to places (places, H, K)."""
     if side.same:
         return x
     return _Scatter.apply(x, side.rows, side.places, side.padding)  # pyright: ignore[reportReturnType]
 
 
 def _cut_out(weights: dict[int, Tensor], layout: Layout) -> list[Tensor]:
-    """The weights of each sequence without its padding."""
+    """The weights of each sequence without padding."""
     keys = (layout.keys or layout).lengths
     sizes = zip(layout.lengths, keys, strict=True)
     return [weights[b][:, :queries, :sources] for b, (queries, sources) in enumerate(sizes)]
@@ -297,10 +299,10 @@ def _equal_lengths(
 
 
 class _Scatter(torch.autograd.Function):
-    """Rows (T) to places; padding gets a copy of some row, which attention masks out.
+    """Scatters rows (T) to places; padding gets a copy of some row, which attention masks.
 
-    The gradient at padding is zero, so that of a row is the one at its place: a gather, where
-    autograd would add up duplicates.
+    The gradient at padding is zero, so the backward pass is a gather, while autograd would sum
+    over duplicates.
     """
 
     @staticmethod
@@ -315,7 +317,7 @@ class _Scatter(torch.autograd.Function):
 
 
 class _Gather(torch.autograd.Function):
-    """Places back to rows (T)."""
+    """Gathers places back to rows (T)."""
 
     @staticmethod
     def forward(ctx, x, rows, places, padding):

@@ -1,6 +1,6 @@
-"""Attention by plain matrix products over sequences of equal length: no padding, no mask.
+"""Attention by plain matrix products over sequences of equal length, without padding and mask.
 
-For evaluation on a CPU: at all but great lengths faster than scaled_dot_product_attention.
+For evaluation on a CPU; faster than scaled_dot_product_attention except for long sequences.
 
 T tokens, B sequences of one length S, H heads, K head size.
 """
@@ -14,28 +14,28 @@ from torch import Tensor
 from ownbert.batches.layout import Layout, distances
 from ownbert.nn.fast.linear_layers import has_matrix_units
 
-# Scores to add, (B or 1, H, S, S'), out of queries (B, H, S, K), keys (B, H, S', K) and their
-# distances (B or 1, S, S'): a position kind.
+# Computes a bias (B or 1, H, S, S') of the scores from queries (B, H, S, K), keys (B, H, S', K) and
+# distances (B or 1, S, S').
 Bias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-# Rows of queries that are attended to at a time: their scores stay in the cache of a core.
+# Rows of queries per chunk, so that their scores fit in a core's cache.
 _CHUNK = 512
 
-# PyTorch's softmax takes rows that are shorter than a vector register number by number.
+# PyTorch's softmax is not vectorised for rows shorter than a vector register.
 _SHORT = 16
-# More numbers than any register has.
+# At least the number of elements in any vector register.
 _REGISTER = 64
 
-# In bfloat16 PyTorch's kernel, a single call, pays for so few tokens, and for long sequences where
-# the processor has matrix units, which it uses itself. In float32 an answer must not depend on how
-# many sequences there are.
+# In bfloat16 PyTorch's kernel is faster for few tokens, because it is a single call, and for long
+# sequences on processors with matrix units, which it uses. In float32 results must not depend on
+# the number of sequences.
 _FEW_TOKENS, _LONG_IN_UNITS = 64, 128
 
 
 def attend_equal_lengths(
     q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Bias | None
 ) -> Tensor:
-    """As ``attend``: q, k, v (T, H, K) -> (T, H, K), without gradients."""
+    """See ``attend``: q, k, v (T, H, K) -> (T, H, K), without gradients."""
     equal = layout.equal_lengths
     if equal.order is not None:
         q, k, v = (x[equal.order] for x in (q, k, v))
@@ -51,26 +51,26 @@ def attend_equal_lengths(
 
 
 def _fuses(q: Tensor, v: Tensor, count: int, length: int) -> bool:
-    """Whether PyTorch's kernel is faster for so many sequences of this length."""
+    """Whether PyTorch's kernel is faster for this number and length of sequences."""
     if q.dtype != torch.bfloat16 or q.shape != v.shape:
         return False
     return count * length <= _FEW_TOKENS or (length >= _LONG_IN_UNITS and has_matrix_units())
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, length: int) -> Tensor:
-    """As ``_chunk``, by PyTorch's kernel."""
+    """Same as ``_chunk``, with PyTorch's kernel."""
     q, k, v = (x.unflatten(0, (-1, length)).transpose(1, 2) for x in (q, k, v))  # (B, H, S, K)
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(0, 1)
 
 
 def _chunk(q: Tensor, k: Tensor, v: Tensor, length: int, bias: Bias | None) -> Tensor:
-    """(B S, H, K) each, of one length S -> (B S, H, K), a view of heads first.
+    """(B S, H, K) each, with equal lengths S -> (B S, H, K), a view with heads first.
 
     Values may have another width than queries and keys.
     """
     heads, size = q.shape[1:]
     parts = [x.unflatten(0, (-1, length)).transpose(1, 2) for x in (q, k, v)]  # (B, H, S, K)
-    # Contiguous and three-dimensional: the products of strided ones take twice as long.
+    # Contiguous and three-dimensional: products of strided tensors take twice as long.
     qc, kc, vc = (x.contiguous().flatten(0, 1) for x in parts)  # (B H, S, K)
     nothing = qc.new_zeros(1, 1, 1)
     scores = torch.baddbmm(nothing, qc, kc.transpose(1, 2), beta=0, alpha=size**-0.5)
@@ -81,7 +81,7 @@ def _chunk(q: Tensor, k: Tensor, v: Tensor, length: int, bias: Bias | None) -> T
     if length < _SHORT:
         weights = _softmax_of_short(scores)
     elif scores.dtype != torch.float32 and length < 64:
-        # The softmax of short rows is slow in other types than float32.
+        # The softmax of short rows is slow in other dtypes than float32.
         weights = scores.softmax(-1, dtype=torch.float32).to(scores.dtype)
     else:
         weights = torch.softmax(scores, -1, out=scores)
@@ -89,9 +89,11 @@ def _chunk(q: Tensor, k: Tensor, v: Tensor, length: int, bias: Bias | None) -> T
 
 
 def _softmax_of_short(scores: Tensor) -> Tensor:
-    """(N, S, S') -> (N, S, S'): rows turned to columns, so that a register holds one number of each
-    of many rows. Columns of zeros fill the last register: what is left over is computed otherwise,
-    and would depend on N."""
+    """Softmax of short rows: (N, S, S') -> (N, S, S').
+
+    Rows are transposed to columns, so that a register holds one element of each of many rows. Zero
+    columns fill the last register; a remainder would be computed differently and depend on N.
+    """
     turned = scores.flatten(0, 1).t()  # (S', N S)
     count = turned.shape[1]
     weights = F.pad(turned, (0, -count % _REGISTER)).softmax(0)

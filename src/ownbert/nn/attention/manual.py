@@ -1,11 +1,11 @@
-"""Attention with its backward pass written out: what training on a CPU takes.
+"""Attention with a hand-written backward pass, for training on a CPU.
 
-The same matrix products as autograd would make, on nearly equal sequences at a time, without its
-copies: scores and their gradients of all groups lie in one piece each, and dropout draws for all of
-them at once.
+It uses the same matrix products as autograd on groups of sequences with similar lengths, but avoids
+copies: scores of all groups share one tensor, as do their gradients, and dropout draws for all
+groups at once.
 
-T tokens, B sequences of a group, S longest of them, H heads, K head size; T' and S' of the keys,
-where these are of another batch. Places are tokens and padding.
+T tokens, B sequences of a group, S longest of them, H heads, K head size; T' and S' are of the
+keys, if these come from another batch. Places are tokens and padding.
 """
 
 from collections.abc import Sequence
@@ -21,13 +21,14 @@ from ownbert.nn.fast.dropout import keep_some
 
 
 def attend_manually(q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout: float) -> Tensor:
-    """As ``ownbert.nn.attention.attend.attend``; it can be differentiated once.
+    """See ``ownbert.nn.attention.attend.attend``; differentiable once.
 
     Args:
         q: (T, H, K).
-        k, v: (T', H, K).
-        layout: of queries and keys.
-        dropout: rate for the attention weights.
+        k: (T', H, K).
+        v: (T', H, K).
+        layout: layout of queries and keys.
+        dropout: dropout rate of the attention weights.
 
     Returns:
         (T, H, K).
@@ -37,11 +38,15 @@ def attend_manually(q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout: fl
 
 @dataclass(frozen=True)
 class _HeadOrder:
-    """From token by token, head beside head, to group by group, sequence by sequence, head by
-    head, and back: so the queries of a head of a sequence lie together.
+    """A permutation from token-major to head-major order (by group, sequence, head) and back.
 
-    tokens, heads (places H): which token and which head comes to each place; back (T H): the
-    place of each head of each token; padding: the places that no token comes to.
+    In head-major order the queries of a head of a sequence are contiguous.
+
+    Args:
+        tokens: (places H) token at each place.
+        heads: (places H) head at each place.
+        back: (T H) place of each head of each token.
+        padding: places without a token.
     """
 
     tokens: Tensor
@@ -51,31 +56,32 @@ class _HeadOrder:
     _rows: dict[int, Tensor]
 
     def rows(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(T, H, K), as it lies in memory -> rows of K numbers, and which comes to each place."""
+        """(T, H, K) as stored in memory -> rows of K elements, and the row for each place."""
         tokens, heads, size = x.shape
         if x.stride()[1:] != (size, 1) or x.stride(0) % size:
             x = x.contiguous()
-        width = x.stride(0) // size  # how many rows of K numbers a token takes
+        width = x.stride(0) // size  # rows of K elements per token
         if width not in self._rows:
             self._rows[width] = self.tokens * width + self.heads
         return x.as_strided(((tokens - 1) * width + heads, size), (size, 1)), self._rows[width]
 
 
 def _take(*wanted: tuple[_HeadOrder, Tensor, float]) -> list[Tensor]:
-    """For an order and a tensor (T, H, K) each, with a factor -> (places H, K)"""
+    """For each order, tensor (T, H, K) and factor -> (places H, K)"""
     found = [(*order.rows(x), factor) for order, x, factor in wanted]
     return _select([(x, rows, factor, len(rows)) for x, rows, factor in found])
 
 
 def _put(*wanted: tuple[_HeadOrder, Tensor, float], shapes: Sequence[torch.Size]) -> list[Tensor]:
-    """The reverse, (T, H, K) each; rows behind those of the layout become zero."""
+    """The reverse of ``_take``, (T, H, K) each; rows beyond the layout become zero."""
     found = zip(wanted, shapes, strict=True)
     given = [(x, order.back, factor, size[0] * size[1]) for (order, x, factor), size in found]
     return [x.view(size) for x, size in zip(_select(given), shapes, strict=True)]
 
 
 def _select(wanted: Sequence[tuple[Tensor, Tensor, float, int]]) -> list[Tensor]:
-    """For (N, K), rows of it, a factor and a count -> these rows times the factor, then zeros."""
+    """For each (N, K), row indices, factor and count: the scaled rows, padded by zeros to the
+    count."""
     outs = [x.new_empty(count, x.shape[1]) for x, _, _, count in wanted]
     for out, (_, rows, _, _) in zip(outs, wanted, strict=True):
         out[len(rows) :] = 0
@@ -92,8 +98,8 @@ def _select(wanted: Sequence[tuple[Tensor, Tensor, float, int]]) -> list[Tensor]
 
 
 def _order(side: PaddedIndex, spans: Sequence[tuple[slice, int]], heads: int) -> _HeadOrder:
-    """spans: the places of each group, and of how many sequences."""
-    first, step = [], []  # of the first head, and from head to head, by place
+    """Create an order from the places of each group and its number of sequences (``spans``)."""
+    first, step = [], []  # row of the first head and step between heads
     for places, count in spans:
         size = (places.stop - places.start) // count
         at = places.start + np.arange(count)[:, None] * size
@@ -116,7 +122,7 @@ def _order(side: PaddedIndex, spans: Sequence[tuple[slice, int]], heads: int) ->
 
 @dataclass(frozen=True)
 class _Part:
-    """Where a group lies in queries (places H, K), in keys and in scores, and its rows."""
+    """A group's slices of queries (places H, K), keys and scores."""
 
     group: PaddedGroup
     rows: int  # B H
@@ -133,12 +139,13 @@ class _Part:
         return x[self.keys].view(self.rows, -1, x.shape[1])
 
     def scores_of(self, x: Tensor) -> Tensor:
-        """Scores of all groups -> (B H, S, S')"""
+        """Concatenated scores of all groups -> (B H, S, S')"""
         queries = (self.queries.stop - self.queries.start) // self.rows
         return x[self.scores].view(self.rows, queries, -1)
 
     def zero_blind(self, x: Tensor) -> None:
-        """Zero (places H, K) where a query sees no key: its scores are equal then, as its mask."""
+        """Zero (places H, K) where a query sees no key, so that its scores are equal, like its
+        mask."""
         if self.group.seen is not None:
             rows = self.queries_of(x).unflatten(0, (self.group.count, -1))  # (B, H, S, K)
             rows.masked_fill_(~self.group.seen, 0)
@@ -146,10 +153,11 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The order of queries and of keys, where each group lies, and how many scores there are.
+    """Orders of queries and keys, the slices of each group, and the total number of scores.
 
-    blocks: (B H, 6), as the compiled ``softmax`` takes it; None where more than padding and what
-    comes later is hidden.
+    Args:
+        blocks: (B H, 6) for the compiled ``softmax``; None if there are masks other than padding
+            and causal masks.
     """
 
     queries: _HeadOrder
@@ -159,7 +167,7 @@ class _Plan:
     blocks: np.ndarray | None
 
     def softmax(self, scores: Tensor, keep: Tensor | None) -> Tensor:
-        """Attention weights, in place of scores, and returns those that are kept."""
+        """Compute attention weights in place of scores, and return those kept by dropout."""
         loops = None if self.blocks is None else loops_for(scores)
         if loops is not None:
             left = None if keep is None else torch.empty_like(scores)
@@ -170,7 +178,7 @@ class _Plan:
         return _kept(scores, keep)
 
     def softmax_backward(self, weights: Tensor, keep: Tensor | None, grad: Tensor) -> None:
-        """The gradient of scores, in place of that of the weights that are kept."""
+        """Replace the gradient of the kept weights by the gradient of the scores, in place."""
         loops = None if self.blocks is None else loops_for(weights)
         if loops is not None:
             run(loops.softmax_backward, len(weights), self.blocks, weights, keep, grad)
@@ -183,7 +191,7 @@ class _Plan:
 
 
 def _kept(weights: Tensor, keep: Tensor | None) -> Tensor:
-    """The weights that dropout leaves."""
+    """The weights kept by dropout."""
     if keep is None:
         return weights
     if loops := loops_for(weights):
@@ -194,7 +202,7 @@ def _kept(weights: Tensor, keep: Tensor | None) -> Tensor:
 
 
 def _plan(layout: Layout, heads: int) -> _Plan:
-    """Made once a batch and number of heads."""
+    """Plans are cached per layout and number of heads."""
     if heads in layout.plans:
         return layout.plans[heads]
     grouping, parts, end = layout.grouping, [], 0
@@ -239,7 +247,7 @@ class _Attend(torch.autograd.Function):
         plan = _plan(layout, q.shape[1])
         ctx.shapes, ctx.plan, ctx.root = (q.shape, k.shape, v.shape), plan, q.shape[2] ** -0.5
         keep, ctx.scale = keep_some(plan.scores, dropout, q.device) if dropout else (None, 1.0)
-        # v is scaled up in place of the weights, which are more. (places H, K) each
+        # Scaling v is cheaper than scaling the weights. (places H, K) each
         q, k, v = _take((plan.queries, q, ctx.root), (plan.keys, k, 1.0), (plan.keys, v, ctx.scale))
         weights, out = q.new_empty(plan.scores), torch.empty_like(q)
         for part in plan.parts:
@@ -279,11 +287,11 @@ class _Attend(torch.autograd.Function):
 
 
 def _softmax(scores: Tensor, group: PaddedGroup) -> None:
-    """In place, (B H, S, S'), over the keys that a query sees."""
+    """Softmax in place, (B H, S, S'), over visible keys."""
     if group.mask is not None:
         by_sequence = scores.view(group.count, -1, *scores.shape[1:])  # (B, H, S, S')
         by_sequence += group.hidden(scores.dtype)
     if scores.dtype in (torch.float32, torch.float64):
         torch.softmax(scores, -1, out=scores)
-    else:  # in float32, which is twice as fast too
+    else:  # float32 is also twice as fast
         scores.copy_(scores.softmax(-1, dtype=torch.float32))

@@ -1,6 +1,6 @@
-"""Attention by PyTorch's kernel for packed sequences, on a GPU.
+"""Attention by PyTorch's variable-length kernel, on a GPU.
 
-T tokens (T' those of the keys), H heads, K head size.
+T tokens (T' of the keys), H heads, K head size.
 """
 
 import importlib.util
@@ -12,13 +12,13 @@ from torch import Tensor
 
 from ownbert.batches.layout import Layout
 
-# Flash attention needs tensor cores of that generation.
+# Minimum compute capability for flash attention.
 _CAPABILITY = (8, 0)
 _LARGEST_HEAD = 256
 
 
 def unsupported(q: Tensor, layout: Layout) -> str | None:
-    """Why the kernel cannot take these queries (T, H, K) and this layout; None if it can."""
+    """The reason why the kernel cannot handle queries (T, H, K) and layout; None if it can."""
     if q.device.type != "cuda":
         return f"is for a GPU, not for {q.device.type}"
     if q.dtype not in (torch.float16, torch.bfloat16):
@@ -33,7 +33,7 @@ def unsupported(q: Tensor, layout: Layout) -> str | None:
 
 @lru_cache
 def _missing(device: torch.device) -> str | None:
-    """What this GPU or this PyTorch lacks; every layer asks, and it does not change."""
+    """Missing features of this GPU or PyTorch; cached, because every layer asks."""
     if torch.version.hip or torch.cuda.get_device_capability(device) < _CAPABILITY:
         return "needs an NVIDIA GPU of the Ampere generation or later"
     if importlib.util.find_spec("torch.nn.attention.varlen") is not None:
@@ -45,7 +45,7 @@ def _missing(device: torch.device) -> str | None:
 
 
 def attend_varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-    """As ``ownbert.nn.attention.attend.attend``: q (T, H, K), k and v (T', H, K) -> (T, H, K)."""
+    """See ``ownbert.nn.attention.attend.attend``: q (T, H, K), k and v (T', H, K) -> (T, H, K)."""
     from torch.nn.attention.varlen import varlen_attn
 
     keys = layout.keys or layout
@@ -58,6 +58,6 @@ def attend_varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         keys.offsets,
         layout.max_seqlen,
         keys.max_seqlen,
-        # The tokens before a query, and those after it unless the layout is causal.
+        # Number of visible tokens before and after a query.
         window_size=(far, 0 if layout.causal else far),
     )  # pyright: ignore[reportReturnType]

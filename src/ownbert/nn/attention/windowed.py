@@ -1,4 +1,4 @@
-"""Local attention of long sequences, block by block: memory grows with the length alone.
+"""Local attention over long sequences in blocks, with memory linear in the length.
 
 B sequences of a group, S longest of them, H heads, K head size.
 """
@@ -10,35 +10,37 @@ from torch import Tensor
 from ownbert.batches.layout import Layout, lowest
 from ownbert.nn.fast.dropout import dropout as drop
 
-# Queries of a block at least: fewer calls, against keys that a block's first queries do not see.
+# Minimum queries per block: fewer calls, but more keys that are invisible to some queries.
 _BLOCK = 64
 
 
 def unsupported(q: Tensor, layout: Layout) -> str | None:
-    """Why this cannot compute a layout, or None."""
+    """The reason why a layout is not supported, or None."""
     return None if layout.near_alone else "is for windows that alone hide keys"
 
 
 def pays(layout: Layout) -> bool:
-    """Whether blocks are faster than all scores, most of them hidden."""
+    """Whether blocks are faster than computing all scores, most of them masked."""
     return layout.near_alone and layout.max_seqlen > 4 * max(layout.window or 0, _BLOCK)
 
 
 def attend_windowed(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, window: int, dropout: float
 ) -> Tensor:
-    """Attention of each query to the keys that are at most ``window`` places away.
+    """Attention of each query to keys at a distance of at most ``window``.
 
     Args:
-        q, k, v: (B, H, S, K).
-        mask: broadcastable to (B, 1, S, S), the same for all queries, false where a key is padding.
-        window: in tokens.
-        dropout: rate for the attention weights.
+        q: (B, H, S, K).
+        k: (B, H, S, K).
+        v: (B, H, S, K).
+        mask: broadcastable to (B, 1, S, S), equal for all queries, false for padding keys.
+        window: maximum distance in tokens.
+        dropout: dropout rate of the attention weights.
 
     Returns:
         (B, H, S, K).
 
-    Source: Beltagy, Peters, Cohan 2020 (Longformer), section 3.1, without its dilation.
+    Source: Beltagy, Peters, Cohan 2020 (Longformer), section 3.1, without dilation.
     """
     size, length = max(window, _BLOCK), q.shape[2]
     out = []
@@ -56,7 +58,7 @@ def attend_windowed(
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, dropout: float) -> Tensor:
-    """As ``attend_windowed``, with ``hidden`` added to the scores."""
+    """One block of ``attend_windowed``; ``hidden`` is an additive mask of the scores."""
     if not dropout:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=hidden)
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2) + hidden

@@ -1,1 +1,1 @@
-"""What is only there to train faster: each computes the same as a few plain lines of PyTorch."""
+"""Optimisations of training; each is equivalent to a few plain lines of PyTorch."""

@@ -1,8 +1,8 @@
-"""What several batches before one update have in common.
+"""Work shared by the batches of one update (gradient accumulation).
 
-Within ``one_update`` autocast converts each weight once, and the gradient of the rows that are
-selected from a table of words is added to that of earlier batches where it lies. Autograd would
-make a gradient of the whole table for each batch and then add it.
+Within ``one_update`` autocast converts each weight once, and gradients of rows selected from a word
+table are accumulated in place. Autograd would create a gradient of the whole table for each batch
+and then add it.
 
 V vocabulary, E embedding size, C candidates.
 """
@@ -20,24 +20,28 @@ from ownbert.batches.sampled_softmax import Candidates
 
 @dataclass(frozen=True)
 class _Update:
-    """adds: whether gradients may be added where they lie; kept: converted weights, by id of what
-    they were made from and beside it."""
+    """State of an update.
+
+    Args:
+        adds: whether gradients may be accumulated in place.
+        kept: cache of converted weights, by the id of the source tensor, which it keeps alive.
+    """
 
     adds: bool
     kept: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
 
-# Of each thread: two that train must not take each other's weights.
+# Per thread, because two training threads must not share weights.
 _update: ContextVar[_Update | None] = ContextVar("update", default=None)
 
 
 @contextmanager
 def one_update(*, adds: bool = True) -> Iterator[None]:
-    """Within this context, of several backward passes, no weight may change.
+    """Context of several backward passes, during which no weight may change.
 
     Args:
-        adds: whether gradients may be added to ``.grad`` without telling autograd; not where it is
-            asked for them (``torch.autograd.grad``), or something waits for them (hooks).
+        adds: whether gradients may be added to ``.grad`` without autograd; must be false with
+            ``torch.autograd.grad`` and with hooks on gradients.
     """
     token = _update.set(_Update(adds))
     try:
@@ -47,7 +51,7 @@ def one_update(*, adds: bool = True) -> Iterator[None]:
 
 
 def converted(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """(I, D) in another type."""
+    """A weight (I, D) converted to another dtype."""
     update = _update.get()
     if update is None or dtype == weight.dtype or not weight.is_leaf:
         return weight.to(dtype)
@@ -55,10 +59,9 @@ def converted(weight: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def candidate_rows(table: Tensor, candidates: Candidates) -> Tensor:
-    """The rows of a table of words that are the candidates': (V, E) -> (C, E).
+    """Select the rows of the candidates from a word table: (V, E) -> (C, E).
 
-    They are selected once, whoever reads them, since each selection has a gradient of the size of
-    the table.
+    Rows are selected once for all users, since each selection has a gradient as large as the table.
     """
     rows, ids = candidates.rows, candidates.ids
     if id(table) not in rows:

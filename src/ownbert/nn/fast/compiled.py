@@ -1,9 +1,8 @@
-"""Whether there are compiled loops (``loops``), and how they are run on tensors.
+"""Provides compiled loops (``loops``) if available, and runs them on tensors.
 
-They are there where numba is installed, ``pip install "ownbert[fast]"``; without it the same is
-computed by PyTorch's operations, of which each reads and writes all of its numbers again. numba
-compiles a loop when it is first called, for some tenths of a second, and keeps it on disk
-(``NUMBA_CACHE_DIR``).
+They require numba, ``pip install "ownbert[fast]"``; otherwise PyTorch operations compute the same,
+each reading and writing all elements. numba compiles a loop on its first call, which takes some
+tenths of a second, and caches it on disk (``NUMBA_CACHE_DIR``).
 """
 
 import os
@@ -18,13 +17,13 @@ from torch import Tensor
 if TYPE_CHECKING:
     from ownbert.nn.fast.loops import Loop
 
-# Less work is not worth waking a second thread.
+# With fewer elements a second thread does not pay off.
 _SHARED = 1 << 18
 
 
 @lru_cache
 def loops() -> ModuleType | None:
-    """The compiled loops, or None where numba is missing or told not to compile."""
+    """The compiled loops, or None if numba is missing or its compiler is disabled."""
     try:
         from numba.core import config
 
@@ -37,7 +36,7 @@ def loops() -> ModuleType | None:
 
 
 def loops_for(*tensors: Tensor) -> ModuleType | None:
-    """The compiled loops, if they take tensors like these: on a CPU, float32 or bfloat16."""
+    """The compiled loops if they support the tensors: on a CPU, float32 or bfloat16."""
     for x in tensors:
         if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.bfloat16):
             return None
@@ -45,12 +44,12 @@ def loops_for(*tensors: Tensor) -> ModuleType | None:
 
 
 def run(loop: "Loop", size: int, *args) -> None:
-    """Call a loop on all parts of its work, each in a thread.
+    """Call a loop on all parts of its work, one per thread.
 
     Args:
-        size: how many numbers there are to compute.
-        args: what it takes after ``part`` and ``parts``; tensors, also in tuples, must be
-            contiguous.
+        loop: compiled loop.
+        size: number of elements to compute.
+        args: arguments after ``part`` and ``parts``; tensors, also in tuples, must be contiguous.
     """
     given = [_given(x) for x in args]
     parts = parts_of(size)
@@ -64,12 +63,12 @@ def run(loop: "Loop", size: int, *args) -> None:
 
 
 def parts_of(size: int) -> int:
-    """Into how many parts work on so many numbers is cut."""
+    """Number of parts for this number of elements."""
     return torch.get_num_threads() if size >= _SHARED else 1
 
 
 def _given(x: object) -> object:
-    """NumPy's view of a tensor; of bfloat16, its bits."""
+    """A NumPy view of a tensor; for bfloat16, of its bits."""
     if isinstance(x, tuple):
         return tuple(map(_given, x))
     if not isinstance(x, Tensor):
@@ -88,8 +87,8 @@ def _has_team() -> bool:
 
 @lru_cache
 def _threads() -> ThreadPoolExecutor:
-    """Threads of ours in their place: a call takes some 70 microseconds, and PyTorch's hold their
-    cores for a while after each operation."""
+    """A fallback thread pool: a call takes some 70 microseconds, and PyTorch's threads stay busy
+    for a while after each operation."""
     return ThreadPoolExecutor(max(1, torch.get_num_threads()), "loops")
 
 
@@ -97,7 +96,7 @@ _forked = False
 
 
 def _after_fork() -> None:
-    """No threads live on in a fork; OpenMP would wait for those that it had."""
+    """Threads do not survive a fork; OpenMP would wait for them."""
     global _forked
     _forked = _forked or _has_team.cache_info().currsize > 0
     _threads.cache_clear()

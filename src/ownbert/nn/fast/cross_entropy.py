@@ -1,36 +1,35 @@
 """Cross entropy over a vocabulary, a few rows at a time. M targets (masked tokens), V vocabulary.
 
-The logits of a step are its largest tensor. Here they are read once: loss, right answers and
-gradient come from the same rows while these are in the cache, in float32 whatever the logits are,
-and nothing of that size in float32 is kept.
+The logits are the largest tensor of a step. They are read only once: loss, correct predictions and
+gradient are computed while the rows are in the cache, in float32 whatever the dtype of the logits,
+and no float32 tensor of their size is stored.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Logits that a core works on at a time.
+# Logits that a core processes at a time.
 _CHUNK = 1 << 18
 
 
 def cross_entropy(
     logits: Tensor, targets: Tensor, *, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Summed cross entropy, and how many predictions are right.
+    """Summed cross entropy, and the number of correct predictions.
 
     Args:
         logits: (M, V).
-        targets: (M), token ids.
-        smoothing: the share of a target that is spread evenly over the vocabulary (Szegedy et al.
-            2016, section 7).
+        targets: (M) token ids.
+        smoothing: share of a target that is spread evenly over the vocabulary (Szegedy et al. 2016,
+            section 7).
 
     Returns:
-        The sum in nats (float32, with gradient), and how often the target has the highest logit
-        (without).
+        The sum in nats (float32, differentiable), and how often the target has the highest logit.
     """
     if logits.device.type != "cpu" or logits.numel() < _CHUNK:
         logits = logits.float()
-        # Comparing with the maximum takes a tenth of the time of argmax on a CPU.
+        # On a CPU a comparison with the maximum takes a tenth of the time of argmax.
         scores = logits.detach()
         right = scores.gather(1, targets[:, None])[:, 0] >= scores.amax(-1)
         loss = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
@@ -43,23 +42,23 @@ def cross_entropy(
 def _by_rows(
     logits: Tensor, targets: Tensor, smoothing: float, gradient: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The sum and the right predictions; ``gradient`` (M, V) is filled, if there is one."""
+    """The loss and the correct predictions; fills ``gradient`` (M, V) unless it is None."""
     rows, losses, right = max(1, _CHUNK // logits.shape[1]), [], []
     for start in range(0, len(logits), rows):
         own, target = logits[start : start + rows], targets[start : start + rows, None]
         wide = own if own.dtype == torch.float64 else own.float()
         hit, highest = wide.gather(1, target), wide.amax(-1, keepdim=True)
         right.append(hit >= highest)
-        if smoothing:  # what the target is expected to score
+        if smoothing:  # expected logit of the target
             hit = (1 - smoothing) * hit + smoothing * wide.mean(-1, keepdim=True)
         out = None if gradient is None else gradient[start : start + rows]
-        # A copy in float32 is overwritten, the logits themselves are not.
+        # A float32 copy is overwritten, the logits themselves are not.
         likely = torch.softmax(wide, -1, out=out if wide is own else wide)
         # The largest probability is 1 / sum(exp(logits - highest)).
         losses.append(highest - likely.amax(-1, keepdim=True).log_() - hit)
         if out is None:
             continue
-        # The gradient of a row: its probabilities, less 1 at the target (or its shares).
+        # The gradient of a row: probabilities minus 1 at the target (or its smoothed share).
         likely.scatter_add_(1, target, hit.new_full((), smoothing - 1.0).expand_as(hit))
         if smoothing:
             likely -= smoothing / likely.shape[1]

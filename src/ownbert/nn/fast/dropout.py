@@ -1,8 +1,8 @@
-"""Dropout (Srivastava et al. 2014) that draws eight bits per element.
+"""Dropout (Srivastava et al. 2014) with eight random bits per element.
 
-On a CPU the random numbers are what dropout costs. One 64-bit draw serves eight elements, which
-takes less than half the time of PyTorch's. The rate is rounded to 1/256 (0.1 becomes 26/256), and
-the scale is that of the rounded rate, so the expectation stays exact.
+On a CPU drawing random numbers dominates dropout. One 64-bit draw serves eight elements, which
+takes less than half of PyTorch's time. The rate is rounded to a multiple of 1/256 (0.1 becomes
+26/256), and the scale uses the rounded rate, so the expectation stays exact.
 """
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    """``x``, of any shape, with a share ``p`` of its elements zero and the others scaled up."""
+    """Zero a share ``p`` of the elements of ``x``, of any shape, and scale up the others."""
     if not p:
         return x
     if x.device.type != "cpu":
@@ -20,10 +20,10 @@ def dropout(x: Tensor, p: float) -> Tensor:
 
 
 def keep_some(count: int, p: float, device: torch.device | str = "cpu") -> tuple[Tensor, float]:
-    """Which of ``count`` elements stay: 1 or 0 for each (uint8), and the factor for those that do.
+    """A random mask of ``count`` elements (uint8, 1: keep), and the scale of kept elements.
 
-    In eight bits each: a comparison in place takes a thirtieth of the time of one that makes
-    booleans, and to turn bytes into another type and multiply, a quarter of multiplying by those.
+    Bytes are faster than booleans: the comparison is done in place in a thirtieth of the time, and
+    conversion plus multiplication takes a quarter of the time.
     """
     threshold = min(max(1, round(256 * p)), 255)
     draws = torch.empty((count + 7) // 8, dtype=torch.int64, device=device)
@@ -32,7 +32,7 @@ def keep_some(count: int, p: float, device: torch.device | str = "cpu") -> tuple
 
 
 class Dropout(nn.Dropout):
-    """``torch.nn.Dropout`` by ``dropout`` above; in evaluation it changes nothing."""
+    """``torch.nn.Dropout`` using ``dropout``."""
 
     def forward(self, input: Tensor) -> Tensor:
         return dropout(input, self.p) if self.training else input

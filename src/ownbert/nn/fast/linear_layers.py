@@ -1,17 +1,16 @@
-"""Linear layers that train faster on a CPU. T tokens, D numbers in, I out.
+"""Linear layers that train faster on a CPU. T tokens, D inputs, I outputs.
 
-PyTorch multiplies float32 matrices on a CPU by MKL. oneDNN, which it brings along for inference, is
-on AMD's processors about a tenth faster at a model's sizes (from Zen 5 on twice as fast), and
-nearly twice as fast where few rows meet a whole vocabulary; on Intel's, which MKL is made for, it
-is slower (docs/lab/training-step.md).
+PyTorch multiplies float32 matrices on a CPU with MKL. oneDNN, which PyTorch includes for inference,
+is about a tenth faster on AMD processors at typical model sizes (from Zen 5 on twice as fast), and
+nearly twice as fast for few rows times a whole vocabulary; on Intel processors it is slower
+(docs/lab/training-step.md).
 
-In training on a CPU the forward pass, the gradient of the input and from Zen 5 on that of the
-matrix use it where it is faster; everywhere else, and where oneDNN is missing, this is
-``torch.nn.Linear``.
+In training on a CPU, the forward pass, the gradient of the input and from Zen 5 on that of the
+weight use oneDNN where it is faster; otherwise this is ``torch.nn.Linear``.
 
-oneDNN compiles its code for each new shape, for which it takes longer than for multiplying a small
-model's matrices, and packed batches hardly ever have the same number of tokens. So rows of zeros
-fill them up to one of a few numbers.
+oneDNN compiles a kernel for each new shape, which takes longer than multiplying a small model's
+matrices, and packed batches rarely have the same number of tokens. So inputs are padded with zero
+rows to a small set of sizes.
 """
 
 import platform
@@ -26,14 +25,14 @@ from torch import Tensor, nn
 from ownbert.nn.fast.accumulation import converted
 from ownbert.nn.fast.compiled import loops_for, run
 
-# In products of more operations (2 T D I) rows of zeros, in every layer, cost more than compiling
-# once for all layers. Matrix units (AMX) multiply bfloat16 several times as fast.
+# For larger products (2 T D I operations) padding every layer costs more than compiling once for
+# all layers. Matrix units (AMX) multiply bfloat16 several times as fast.
 _LARGE, _LARGE_IN_UNITS = 4e8, 1e10
 _FEWEST = 32
 
 
 class Linear(nn.Linear):
-    """``torch.nn.Linear``, on two-dimensional inputs in training by oneDNN: (T, D) -> (T, I)."""
+    """``torch.nn.Linear`` using oneDNN for two-dimensional training inputs: (T, D) -> (T, I)."""
 
     def forward(self, input: Tensor) -> Tensor:
         trains = torch.is_grad_enabled() and self.weight.requires_grad
@@ -43,12 +42,15 @@ class Linear(nn.Linear):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``torch.nn.functional.linear`` in training, by oneDNN where that is faster: (T, D) -> (T, I).
+    """``torch.nn.functional.linear`` for training, with oneDNN if it is faster.
 
     Args:
         x: (T, D).
         weight: (I, D).
         bias: (I).
+
+    Returns:
+        (T, I).
     """
     given = x, weight, bias
     if x.device.type != "cpu":
@@ -69,20 +71,20 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """In which type ``x`` is multiplied on a CPU: autocast's, or its own."""
+    """The dtype in which ``x`` is multiplied on a CPU: autocast's, or its own."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
 
 
 def rows_to_multiply(count: int, size: int, dtype: torch.dtype) -> int:
-    """How many rows ``count`` become, by rows of zeros, so that few shapes are compiled.
+    """Number of rows after padding with zero rows, so that few shapes are compiled.
 
     Args:
-        count: T.
-        size: of the matrix, D I.
-        dtype: of both.
+        count: number of rows T.
+        size: number of elements D I of the weight.
+        dtype: dtype of both.
 
     Returns:
-        The next of eight numbers between two powers of two, at most an eighth more than T.
+        The next of eight steps between two powers of two, at most an eighth more than T.
     """
     in_units = dtype == torch.bfloat16 and has_matrix_units()
     if 2 * count * size > (_LARGE_IN_UNITS if in_units else _LARGE):
@@ -92,15 +94,15 @@ def rows_to_multiply(count: int, size: int, dtype: torch.dtype) -> int:
 
 
 def has_matrix_units() -> bool:
-    """Whether the processor has AMX; an older PyTorch cannot tell."""
+    """Whether the processor has AMX; false with an older PyTorch, which cannot tell."""
     return getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
 
 
 @lru_cache
 def onednn_is_faster(dtype: torch.dtype) -> bool:
-    """Whether oneDNN multiplies a layer's matrices in training faster than PyTorch does otherwise.
+    """Whether oneDNN multiplies a layer's matrices in training faster than PyTorch's default.
 
-    In float32 MKL is faster on the processors of its maker, Intel.
+    In float32, MKL is faster on Intel processors.
     """
     mkl = dtype == torch.float32 and torch.backends.mkl.is_available() and _is_intels()
     return not mkl and onednn_has_linear(dtype)
@@ -108,8 +110,8 @@ def onednn_is_faster(dtype: torch.dtype) -> bool:
 
 @lru_cache
 def mkl_is_narrow() -> bool:
-    """Whether the processor computes twice as many float32 numbers at once as MKL lets it: those
-    of AMD from Zen 5 (family 26) on, whose registers of 512 bits MKL does not use."""
+    """Whether the processor has wider float32 registers than MKL uses: AMD from Zen 5 (family 26)
+    on has 512-bit registers."""
     processor = _processor()
     family = re.search(r"family\s*:?\s*(\d+)", processor, re.IGNORECASE)
     return "AuthenticAMD" in processor and family is not None and int(family[1]) >= 26
@@ -120,19 +122,19 @@ def _is_intels() -> bool:
 
 
 def _processor() -> str:
-    """What the system says of the processor: its maker, family and more."""
+    """Vendor, family and other details of the processor, from the operating system."""
     try:
         return Path("/proc/cpuinfo").read_text(errors="replace")
-    except OSError:  # another system than Linux
+    except OSError:  # not Linux
         return platform.processor()
 
 
 @lru_cache
 def onednn_has_linear(dtype: torch.dtype) -> bool:
-    """Whether this PyTorch on this processor can multiply by oneDNN, and gets it right."""
+    """Whether oneDNN's linear operation is available here and gives correct results."""
     if dtype not in (torch.float32, torch.bfloat16) or not torch.backends.mkldnn.is_available():
         return False
-    # No random numbers: a training run would get others than one that resumes from a saved state.
+    # No random numbers, which would make a run differ from one resumed from a saved state.
     x, weight = torch.linspace(-1, 1, 8 * 32).view(8, 32), torch.linspace(-2, 1, 16 * 32)
     x, weight, bias = x.to(dtype), weight.view(16, 32).to(dtype), torch.ones(16, dtype=dtype)
     try:
@@ -148,12 +150,12 @@ def onednn_has_linear(dtype: torch.dtype) -> bool:
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x (T, D), weight (I, D), bias (I) -> x weight^T + bias (T, I), by oneDNN, no gradients."""
+    """x (T, D), weight (I, D), bias (I) -> x weight^T + bias (T, I) with oneDNN, no gradients."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
 class _Filled(torch.autograd.Function):
-    """(T, D) in another type and with rows of zeros below, (rows, D), in one copy."""
+    """(T, D) converted to a dtype and padded with zero rows to (rows, D), in one copy."""
 
     @staticmethod
     def forward(ctx, x, rows, dtype):
@@ -185,12 +187,12 @@ class _Product(torch.autograd.Function):
         grad = grad.contiguous()
         of_input = None
         if wanted:
-            # Here oneDNN gains in float32 alone.
+            # For this gradient oneDNN is faster in float32 only.
             fast = grad.dtype == torch.float32
             of_input = multiply(grad, weight.t(), None) if fast else grad @ weight
         of_bias = None
         if ctx.has_bias:
-            # In float32 a product takes less time than the sum over the tokens.
+            # In float32 a matrix product is faster than a sum over the tokens.
             ones = grad.new_ones(1, len(grad)) if grad.dtype == torch.float32 else None
             of_bias = grad.sum(0) if ones is None else (ones @ grad)[0]
         return of_input, _of_weight(grad, x), of_bias
@@ -199,9 +201,9 @@ class _Product(torch.autograd.Function):
 def _of_weight(grad: Tensor, x: Tensor) -> Tensor:
     """grad^T x: (T, I), (T, D) -> (I, D).
 
-    Where MKL is narrow oneDNN multiplies float32 faster, but refuses matrices without rows. In
-    bfloat16 with matrix units it turns ``grad`` around in as much time as it takes to multiply; a
-    compiled loop does so in a fifth of it.
+    oneDNN is faster in float32 if MKL is narrow, but rejects empty matrices. In bfloat16 with
+    matrix units its transposition of ``grad`` takes as long as the product; a compiled loop takes a
+    fifth of that.
     """
     if grad.dtype == torch.float32 and mkl_is_narrow() and len(grad):
         return multiply(grad.t(), x.t(), None)
@@ -215,7 +217,7 @@ def _of_weight(grad: Tensor, x: Tensor) -> Tensor:
 
 
 def _turned(x: Tensor, loops: ModuleType) -> Tensor:
-    """x^T in memory of its own: (N, M) -> (M, N)."""
+    """A contiguous transpose: (N, M) -> (M, N)."""
     out = x.new_empty(x.shape[::-1])
     run(loops.transpose, x.numel(), x.contiguous(), out)
     return out

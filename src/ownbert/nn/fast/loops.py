@@ -1,10 +1,10 @@
 # pyright: reportCallIssue=false, reportArgumentType=false
-"""Loops that numba compiles: what training on a CPU does beside its matrix products.
+"""Loops compiled by numba: everything in training on a CPU besides matrix products.
 
-This module needs numba (the extra ``fast``); ``ownbert.nn.fast.compiled`` imports it where it is
-installed and hands it NumPy's views of tensors. Numbers are float32, or bfloat16 as the upper half
-of float32 (uint16), and are computed with in float32. Each function takes ``part`` of ``parts``
-equal shares of the work, so that each thread can have one.
+This module needs numba (the extra ``fast``); ``ownbert.nn.fast.compiled`` imports it if available
+and passes NumPy views of tensors. Elements are float32, or bfloat16 as the upper half of float32
+(uint16); computations are in float32. Each function computes ``part`` of ``parts`` equal shares of
+the work, one per thread.
 
 T tokens, D hidden, B sequences, S queries and S' keys of each, H heads, K head size.
 """
@@ -19,8 +19,8 @@ from numba.extending import intrinsic
 
 from ownbert.nn.fast import openmp
 
-# Sums may be taken in any order, so that they are vectorised; no flag says that a number is never
-# infinite or NaN, since training must notice those.
+# Sums may be reordered for vectorisation; flags that assume finite numbers are not used, because
+# training must notice infinities and NaN.
 _MATH = {"reassoc", "contract", "arcp", "nsz"}
 _inlined = njit(inline="always", error_model="numpy", fastmath=_MATH)
 
@@ -30,8 +30,8 @@ class Loop:
     """A compiled loop.
 
     Args:
-        part: (part, parts, *args): computes one part.
-        parts: (parts, *args): computes all, each in a thread of PyTorch's OpenMP.
+        part: (part, parts, *args), computes one part.
+        parts: (parts, *args), computes all parts in the threads of PyTorch's OpenMP.
     """
 
     part: Callable[..., None]
@@ -39,7 +39,7 @@ class Loop:
 
 
 def _compiled(function):
-    """Compiled for the types that it is called with."""
+    """Compile for the types of the first call."""
     name = function.__name__
     openmp.LOOPS[name] = loop = _kept(function)
 
@@ -51,29 +51,29 @@ def _compiled(function):
 
 
 def _kept(function):
-    """Compiled, and kept on disk where that is possible."""
+    """Compile, and cache on disk if possible."""
     settings = {"nogil": True, "error_model": "numpy", "fastmath": _MATH}
     try:
         return njit(cache=True, **settings)(function)
-    except RuntimeError:  # no folder to write to
+    except RuntimeError:  # no writable cache folder
         return njit(**settings)(function)
 
 
 @intrinsic
 def _bits_of(context, x):
-    """float32 -> uint32 of the same bits"""
+    """Reinterpret float32 as uint32."""
     return uint32(float32), lambda context, b, _, args: b.bitcast(args[0], ir.IntType(32))
 
 
 @intrinsic
 def _of_bits(context, x):
-    """uint32 -> float32 of the same bits"""
+    """Reinterpret uint32 as float32."""
     return float32(uint32), lambda context, b, _, args: b.bitcast(args[0], ir.FloatType())
 
 
 @intrinsic
 def _wide(context, x):
-    """An element as float32."""
+    """Convert an element to float32."""
 
     def generate(context, b, signature, args):
         if x == float32:
@@ -86,7 +86,7 @@ def _wide(context, x):
 
 @intrinsic
 def _as(context, x, value):
-    """A float32 as an element of the type of ``x``, rounded to the nearest, ties to even."""
+    """Convert float32 to the element type of ``x``, rounded to nearest, ties to even."""
 
     def generate(context, b, signature, args):
         if x == float32:
@@ -102,7 +102,7 @@ def _as(context, x, value):
 
 @intrinsic
 def _if(context, x, keep):
-    """An element, or 0 where ``keep`` is 0 and not 1: by its bits, since a choice is slower."""
+    """An element, or 0 where ``keep`` is 0, by bit operations, which are faster than a branch."""
 
     def generate(context, b, signature, args):
         kind = ir.IntType(32 if x == float32 else 16)
@@ -113,25 +113,26 @@ def _if(context, x, keep):
     return x(x, keep), generate
 
 
-# Numbers before and behind an array that a loop with a sum writes to: where it lay less than some
-# registers from another that the loop reads, LLVM would take it number by number, and the sum would
-# depend on where in memory they are.
+# Padding around arrays that a loop with a sum writes to: LLVM does not vectorise if they are closer
+# than a few registers to an array that the loop reads, and the sum would depend on addresses.
 _APART = 256
 
-# Rows and columns of a block that ``_turn`` takes.
+# Block size of ``_turn``.
 _SIDE = 16
 
 
 @intrinsic
 def _turn(context, source, width, target, height):
-    """Write the transpose of 16 x 16 numbers of 16 bits.
+    """Write the transpose of 16 x 16 elements of 16 bits.
 
-    Row i is a vector; exchanging the two off-diagonal quarters of every square of 16, 8, 4 and 2
-    rows and columns turns all of it.
+    Row i is a vector; exchanging the two off-diagonal quarters of all blocks of size 16, 8, 4 and 2
+    transposes the matrix.
 
     Args:
-        source, target: addresses of the first number.
-        width, height: numbers from one row to the next, of ``source`` and of ``target``.
+        source: address of the first element to read.
+        width: elements between rows of ``source``.
+        target: address of the first element to write.
+        height: elements between rows of ``target``.
     """
 
     def generate(context, b, signature, args):
@@ -161,12 +162,12 @@ def _turn(context, source, width, target, height):
 
 @_inlined
 def _exp(x):
-    """e^x of a float32 of at most 0, to 2 units in the last place; below -87, e^-87.
+    """e^x of a float32 of at most 0, accurate to 2 units in the last place; below -87, e^-87.
 
     x = n log 2 + r; e^r by the polynomial of Cephes' expf, 2^n by the bits of the exponent.
     """
-    x = float32(-87.0) if x < float32(-87.0) else x  # max() is not vectorised; NaN stays
-    n = int32(x * float32(1.4426950408889634) - float32(0.5))  # towards zero: to the nearest
+    x = float32(-87.0) if x < float32(-87.0) else x  # max() is not vectorised; keeps NaN
+    n = int32(x * float32(1.4426950408889634) - float32(0.5))  # truncation rounds to nearest
     r = x - float32(n) * float32(0.693359375) + float32(n) * float32(2.12194440e-4)
     p = float32(1.9875691500e-4)
     p = p * r + float32(1.3981999507e-3)
@@ -180,18 +181,18 @@ def _exp(x):
 
 @_inlined
 def _ordered(bits):
-    """Bits of a float32 -> int32 of the same order, and back: a maximum of whole numbers is
+    """Map bits of a float32 to an int32 of the same order, and back, because an integer maximum is
     vectorised."""
     return bits ^ ((bits >> int32(31)) & int32(0x7FFFFFFF))
 
 
 @_compiled
 def add_and_norm(part, parts, x, y, keep, scale, weight, bias, eps, out, normed, rstd):
-    """out = norm(x + dropout(y)) weight + bias; ``normed`` before weight and bias; (T, D) each.
+    """out = norm(x + dropout(y)) weight + bias; ``normed`` is before weight and bias; (T, D) each.
 
     Args:
-        keep: (T, D), 0 where y is dropped and 1 where it is scaled up; None: nothing is dropped.
-        rstd: (T), one over the standard deviation.
+        keep: (T, D), 0 where y is dropped, 1 where it is kept and scaled; None: no dropout.
+        rstd: (T), reciprocal of the standard deviation.
     """
     rows, size = x.shape
     line = np.empty(size + 2 * _APART, np.float32)[_APART : _APART + size]
@@ -225,12 +226,13 @@ def add_and_norm(part, parts, x, y, keep, scale, weight, bias, eps, out, normed,
 def add_and_norm_backward(
     part, parts, grad, normed, keep, scale, weight, rstd, of_x, of_y, of_weight, of_bias
 ):
-    """The gradients of what ``add_and_norm`` takes.
+    """The gradients of the inputs of ``add_and_norm``.
 
     Args:
-        grad: (T, D), that of ``out``.
-        of_x, of_y: (T, D).
-        of_weight, of_bias: (parts, D), begun with zeros; the sum over parts is the gradient.
+        grad: (T, D), gradient of ``out``.
+        of_x: (T, D), gradient of ``x``.
+        of_y: (T, D), gradient of ``y``.
+        of_weight, of_bias: (parts, D), initially zero; the gradients are the sums over parts.
     """
     rows, size = grad.shape
     over = float32(1.0) / float32(size)
@@ -262,7 +264,7 @@ def add_and_norm_backward(
 
 @_compiled
 def select(part, parts, xs, rows, factors, outs):
-    """out = factor x[rows], for several: (N, K), (rows) -> (at least rows, K)."""
+    """out = factor x[rows], for several arrays: (N, K), (rows) -> (at least rows, K)."""
     for n in range(len(xs)):
         x, index, out, factor = xs[n], rows[n], outs[n], factors[n]
         count = len(index)
@@ -274,7 +276,7 @@ def select(part, parts, xs, rows, factors, outs):
 
 @_compiled
 def transpose(part, parts, x, out):
-    """out = x^T: (N, M) -> (M, N), of 16 bits each."""
+    """out = x^T: (N, M) -> (M, N), 16-bit elements."""
     height, width = x.shape
     source, target = x.ctypes.data, out.ctypes.data
     down, right = height // _SIDE, width // _SIDE
@@ -282,7 +284,7 @@ def transpose(part, parts, x, out):
         for i in range(down):
             first = source + 2 * _SIDE * (i * width + j)
             _turn(first, width, target + 2 * _SIDE * (j * height + i), height)
-    if part == 0:  # what no block covers
+    if part == 0:  # the remainder outside of full blocks
         for i in range(height):
             for j in range(0 if i >= down * _SIDE else right * _SIDE, width):
                 out[j, i] = x[i, j]
@@ -290,17 +292,17 @@ def transpose(part, parts, x, out):
 
 @_compiled
 def softmax(part, parts, blocks, scores, keep, kept):
-    """Attention weights in place of scores, and in ``kept`` those that dropout leaves.
+    """Compute attention weights in place of scores; ``kept`` are those left by dropout.
 
     Args:
-        blocks: (B H, 6), of each head of each sequence: where its scores begin, S and S', how many
-            keys the first query sees, how many more each one after it, and how many there are at
-            most; those after them get no weight.
-        scores, kept: those of a block are (S, S').
-        keep: 0 where a weight is dropped, 1 elsewhere; None: nothing is, and ``kept`` is None.
+        blocks: (B H, 6) for each head of each sequence: offset of its scores, S, S', number of keys
+            visible to the first query, increment for each further query, and maximum number;
+            later keys get no weight.
+        scores, kept: (S, S') for each block.
+        keep: 0 where a weight is dropped, 1 elsewhere; None: no dropout, and ``kept`` is None.
     """
     line = np.empty(blocks[:, 2].max(), np.float32)
-    for b in range(part, len(blocks), parts):  # in turn, since the first are the longest
+    for b in range(part, len(blocks), parts):  # round-robin, since blocks are sorted by length
         start, queries, keys, seen, more, most = blocks[b]
         for i in range(queries):
             first, end = start + i * keys, start + (i + 1) * keys
@@ -331,13 +333,13 @@ def keep_some(part, parts, x, keep, out):
     """out = x where ``keep`` is 1, 0 where it is 0: (N) each."""
     first, end = len(x) * part // parts, len(x) * (part + 1) // parts
     x, keep, out = x[first:end], keep[first:end], out[first:end]
-    for i in range(len(x)):  # from 0, so that no index can be negative: else it is not vectorised
+    for i in range(len(x)):  # from 0: possibly negative indices prevent vectorisation
         out[i] = _if(x[i], keep[i])
 
 
 @_compiled
 def softmax_backward(part, parts, blocks, weights, keep, grad):
-    """In place of the gradient of the weights that are kept, that of the scores, as ``softmax``."""
+    """Replace the gradient of the kept weights by that of the scores, in place; see ``softmax``."""
     for b in range(part, len(blocks), parts):
         start, queries, keys = blocks[b, :3]
         for i in range(queries):

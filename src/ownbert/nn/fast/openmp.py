@@ -1,7 +1,7 @@
-"""How compiled loops run in PyTorch's own threads: those of the OpenMP that it was built with.
+"""Runs compiled loops in the threads of PyTorch's OpenMP.
 
-This module needs numba. GNU's OpenMP, and LLVM's and Intel's with it, have the function that starts
-a team of threads (``GOMP_parallel``).
+This module needs numba. GNU's, LLVM's and Intel's OpenMP all have the function that starts a team
+of threads (``GOMP_parallel``).
 """
 
 import ctypes
@@ -13,7 +13,7 @@ from numba import int64, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-# C's names -> ours, under which compiled code finds them.
+# C names -> symbols for compiled code.
 _NAMES = {
     name: f"ownbert_{name}"
     for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
@@ -36,21 +36,21 @@ def found() -> bool:
     return True
 
 
-# By name, since numba keeps no code on disk that depends on a loop itself.
+# By name, because numba does not cache code that depends on a loop object.
 LOOPS: dict[str, Any] = {}
 
 
 @intrinsic(prefer_literal=True)
 def in_team(typing, name, parts, args):
-    """Call ``LOOPS[name](part, parts, *args)`` for all parts; whether each came to its end.
+    """Call ``LOOPS[name](part, parts, *args)`` for all parts; return whether all completed.
 
-    OpenMP runs a function of one address in every thread. The one that is made here finds at that
-    address what the loop takes, and calls the loop on every part that falls to its thread.
+    OpenMP runs one function with one pointer in every thread. The generated function reads the
+    loop's arguments at that pointer, and calls the loop on the parts assigned to its thread.
 
     Args:
-        name: known when this is compiled.
-        parts: how many; each thread takes several where there are fewer threads.
-        args: a tuple.
+        name: name of the loop, a compile-time constant.
+        parts: number of parts; with fewer threads, a thread computes several.
+        args: tuple of arguments.
     """
     loop = types.Dispatcher(LOOPS[name.literal_value])
     call = loop.get_call_type(typing, (int64, int64, *args), {})

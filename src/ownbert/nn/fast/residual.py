@@ -1,7 +1,7 @@
-"""What stands between the sublayers of a block with post-norm: norm(x + dropout(y)).
+"""The residual connection and norm of post-norm blocks: norm(x + dropout(y)).
 
-Where there are compiled loops, training on a CPU does it in one pass forward and one backward,
-instead of some five each. T tokens, D hidden.
+With compiled loops, training on a CPU takes one pass over the data forward and one backward,
+instead of about five each. T tokens, D hidden.
 """
 
 import numpy as np
@@ -16,9 +16,10 @@ def add_and_norm(x: Tensor, y: Tensor, dropout: Dropout, norm: nn.Module) -> Ten
     """norm(x + dropout(y)): (T, D).
 
     Args:
-        x, y: (T, D).
-        dropout: of y.
-        norm: a LayerNorm is computed by a compiled loop where there is one.
+        x: (T, D).
+        y: (T, D).
+        dropout: dropout layer for y.
+        norm: norm layer; LayerNorm uses a compiled loop if available.
     """
     rate = dropout.p if dropout.training else 0.0
     if not (type(norm) is nn.LayerNorm and norm.weight is not None and torch.is_grad_enabled()):
@@ -39,7 +40,7 @@ class _AddAndNorm(torch.autograd.Function):
         ctx.scale = np.float32(scale)
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
         normed = torch.empty_like(y, memory_format=torch.contiguous_format)
-        # fully_shard resizes the memory of parameters, which NumPy's views forbid for good.
+        # fully_shard resizes the memory of parameters, which NumPy views would prevent permanently.
         weight, bias = weight.clone(), bias.clone()
         rstd = weight.new_empty(len(x))
         given = x.contiguous(), y.contiguous(), keep, ctx.scale, weight, bias, np.float32(eps)

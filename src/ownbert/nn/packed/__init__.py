@@ -1,1 +1,1 @@
-"""Matrices of a model in use: packed ahead of time, and of 8 bits."""
+"""Matrices for inference: prepacked, and quantized to 8 bits."""

@@ -1,9 +1,9 @@
-"""Linear layers in 8 bits: weights quantized once, activations as they come. For use, not training.
+"""8-bit linear layers for inference: static weight and dynamic activation quantization.
 
-A weight has a scale for each output channel, an activation a scale and a smallest value for each
-token; one scale for all tokens costs most of what the model knows (docs/deployment.md). Processors
-without VNNI add products in pairs in 16 bits, where 2 x 255 x 127 overflows; those with AVX2 use
-weights whose pairs do not (``bounded_pairs``). T tokens, D numbers in, I out.
+Weights have a scale per output channel; activations have a scale and a minimum per token, because
+a scale shared by all tokens loses most of the accuracy (docs/deployment.md). Processors without
+VNNI add pairs of products in 16 bits, where 2 x 255 x 127 overflows; with AVX2, weights are bounded
+so that pairs do not overflow (``bounded_pairs``). T tokens, D inputs, I outputs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,24 +18,24 @@ from ownbert.nn.activations import ACTIVATION
 from ownbert.nn.blocks import FeedForward
 from ownbert.nn.encoder import Encoder
 
-# Rows, for each thread, that go through all steps of a product together: what is between the steps
-# stays in a core's second cache.
+# Rows per thread that go through all steps of a product together, so that intermediate results stay
+# in a core's L2 cache.
 _ROWS = 192
-# Largest weight, and largest number of an activation.
+# Maximum quantized weight and activation.
 _WEIGHT, _ACTIVATION = 127, 255
-# Largest sum of two weights whose products are added in 16 bits, and how many values of a sign the
-# weights of a row may have there.
+# Maximum sum of two weights whose products are added in 16 bits, and candidates for the number of
+# positive levels of a row's weights.
 _PAIR, _LEVELS = (2**15 - 1) // _ACTIVATION, (64, 76, 88, 96, 104, 112, 120, 127)
-# Pairs of a row that decide how many.
+# Number of largest pairs of a row that determine its levels.
 _LARGEST = 64
-# How this processor multiplies 8-bit numbers: exactly, exactly for pairs that are small enough, or
-# no faster than floats, which are used instead.
+# How this processor multiplies 8-bit numbers: exactly, exactly for bounded pairs, or no faster than
+# floats, which are then used instead.
 EXACT, PAIRS, NONE = "exact", "pairs", "none"
-# FBGEMM writes scale and smallest value of a row, two float32, behind its numbers.
+# FBGEMM appends scale and minimum, two float32, to each row.
 _TAIL = 8
-# Added to the range of a row before it divides, as FBGEMM does: a constant row has none.
+# Added to the range of a row before division, as in FBGEMM, because a constant row has range 0.
 _TINY = 1e-8
-# By name: linear layers whose input comes out of no norm.
+# Names of linear layers whose input is not the output of a norm.
 _UNSMOOTHED = frozenset({"output", "down"})
 
 
@@ -43,7 +43,7 @@ def quantizable(encoder: Encoder) -> Iterator[tuple[str, nn.Linear, bool]]:
     """The linear layers that are quantized: those of the blocks.
 
     Yields:
-        The name in the encoder, the layer, and whether its input is smoothed.
+        Name in the encoder, layer, and whether its input is smoothed.
     """
     for name, module in encoder.blocks.named_modules(prefix="blocks"):
         if isinstance(module, nn.Linear):
@@ -51,17 +51,18 @@ def quantizable(encoder: Encoder) -> Iterator[tuple[str, nn.Linear, bool]]:
 
 
 def smoothing(inputs: Tensor, weight: Tensor, strength: float = 0.5) -> Tensor:
-    """What an input is divided by, and the weight multiplied by, channel by channel.
+    """Factors that divide an input and multiply the weight, per channel.
 
-    It moves a part of what is difficult about an activation, channels that are far larger than the
-    rest, into the weight.
+    They move a part of the quantization difficulty, channels with outliers, from the activation to
+    the weight.
 
     Args:
-        inputs: (D), the largest absolute value of each channel that was seen.
+        inputs: (D) largest absolute value of each channel in the calibration data.
         weight: (I, D).
-        strength: how much of it is moved: 0 none, 1 all.
+        strength: how much is moved: 0 none, 1 all.
 
     Returns:
+        (D), positive.
         (D), positive.
 
     Source: Xiao et al. 2023 (SmoothQuant), equation 4.
@@ -71,7 +72,7 @@ def smoothing(inputs: Tensor, weight: Tensor, strength: float = 0.5) -> Tensor:
 
 
 def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """(I, D) as int8 (I, D) and the scale of each row, float32 (I)."""
+    """Quantize (I, D) to int8 (I, D) with a scale per row, float32 (I)."""
     weight = weight.detach().float()
     scale = (weight.abs().amax(1) / _WEIGHT).clamp_min(torch.finfo(torch.float32).tiny)
     whole = (weight / scale[:, None]).round().clamp_(-_WEIGHT, _WEIGHT)
@@ -79,11 +80,11 @@ def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def bounded_pairs(weight: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights for products that are added in pairs in 16 bits: no two neighbours overflow.
+    """Requantize weights so that no pair of neighbouring products overflows 16 bits.
 
-    Each row is rounded again, to fewer values: with 64 of a sign no pair is too large; with more of
-    them rounding is finer, and both weights of a pair that is too large lose the same. Each row
-    takes the number with the smallest squared error.
+    Each row is rounded to fewer levels: with 64 positive levels no pair is too large; with more
+    levels rounding is finer, but both weights of a pair that is too large are reduced equally. Each
+    row uses the number of levels with the smallest squared error.
 
     Args:
         weight: int8 (I, D), D even.
@@ -93,7 +94,7 @@ def bounded_pairs(weight: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         Weights, int8 (I, D), and their scales (I).
     """
     whole = weight.float()
-    one, other = whole[:, ::2], whole[:, 1::2]  # of each pair
+    one, other = whole[:, ::2], whole[:, 1::2]  # the two weights of each pair
     sums = (one + other).abs_()  # (I, D / 2)
     largest = sums.topk(min(_LARGEST, sums.shape[1])).values[..., None]  # (I, pairs, 1)
     steps = _WEIGHT / torch.tensor(_LEVELS)
@@ -108,11 +109,11 @@ def bounded_pairs(weight: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantize_linears(encoder: Encoder, smooth: Mapping[str, Tensor]) -> None:
-    """Replace linear layers by ``QuantizedLinear``, by their names in the encoder.
+    """Replace linear layers by ``QuantizedLinear``.
 
     Args:
-        encoder: is changed; its weights are already multiplied by ``smooth``.
-        smooth: (D) of each layer.
+        encoder: encoder to modify; its weights are already multiplied by ``smooth``.
+        smooth: (D) for each layer, by its name in the encoder.
     """
     for name, divisor in smooth.items():
         parent, _, child = name.rpartition(".")
@@ -121,13 +122,13 @@ def quantize_linears(encoder: Encoder, smooth: Mapping[str, Tensor]) -> None:
 
 
 class QuantizedLinear(nn.Module):
-    """``torch.nn.Linear`` with weights of 8 bits, which reads inputs rounded to 8 bits.
+    """``torch.nn.Linear`` with 8-bit weights, whose inputs are rounded to 8 bits.
 
-    As it stands it computes in floating point on any device; ``prepack`` makes it fast on a CPU.
+    It computes in floating point on any device; ``prepack`` creates a fast version for CPUs.
 
     Args:
-        linear: its weight is already multiplied by ``smooth``.
-        smooth: (D), what inputs are divided by.
+        linear: layer whose weight is already multiplied by ``smooth``.
+        smooth: (D) divisor of the inputs.
     """
 
     def __init__(self, linear: nn.Linear, smooth: Tensor) -> None:
@@ -147,15 +148,15 @@ class QuantizedLinear(nn.Module):
         scaled = x.float() / self.smooth
         rounded = round_rows(scaled.detach())
         if scaled.requires_grad:
-            # What explains an answer follows gradients, which rounding has none of: they pass it
-            # straight through (Bengio et al. 2013, section 4).
+            # Straight-through gradient of the rounding (Bengio et al. 2013, section 4), for
+            # gradient-based explanations.
             rounded = scaled + (rounded - scaled.detach())
         rounded = rounded.to(x.dtype)
         weight = (self.weight.float() * self.scale[:, None]).to(x.dtype)
         return F.linear(rounded, weight, None if self.bias is None else self.bias.to(x.dtype))
 
     def floating(self) -> nn.Linear:
-        """The layer without its rounding of inputs."""
+        """The layer without rounding of its inputs."""
         linear = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None)
         linear.weight.data = self.weight.float() * (self.scale[:, None] / self.smooth)
         if self.bias is not None:
@@ -170,7 +171,7 @@ class QuantizedLinear(nn.Module):
 
 
 def round_rows(x: Tensor) -> Tensor:
-    """Every row of (..., D) rounded to 256 values from its smallest to its largest."""
+    """Round every row of (..., D) to 256 values from its minimum to its maximum."""
     low = x.amin(-1, keepdim=True)
     span = x.amax(-1, keepdim=True) - low
     whole = ((x - low) * (_ACTIVATION / (span + _TINY))).round()
@@ -178,16 +179,16 @@ def round_rows(x: Tensor) -> Tensor:
 
 
 class PackedInt8Linear(nn.Module):
-    """``QuantizedLinear`` by oneDNN's products of 8-bit numbers: (..., D) -> (..., I).
+    """``QuantizedLinear`` with oneDNN's 8-bit products: (..., D) -> (..., I).
 
-    With q the numbers of a row, s their scale and m its smallest value, x = s q + m; so
-    x W^T = s (q W^T) + m (the sums of W's rows). The product is of whole numbers, and two more
-    operations per output make it what it stands for.
+    With q the quantized row, s its scale and m its minimum, x = s q + m; so
+    x W^T = s (q W^T) + m (row sums of W). The product is computed in integers, followed by two
+    operations per output.
 
     Args:
-        linear: of which packed memory is made.
-        activation: applied to the result.
-        products: EXACT or PAIRS; by default as on this processor.
+        linear: layer to pack.
+        activation: activation applied to the result.
+        products: EXACT or PAIRS; by default detected for this processor.
     """
 
     def __init__(
@@ -199,7 +200,7 @@ class PackedInt8Linear(nn.Module):
         weight, self.scale = linear.weight, linear.scale.detach()
         if (products or products_here()) == PAIRS:
             weight, self.scale = bounded_pairs(weight, self.scale)
-        # In no parameter or buffer: a packed matrix can neither be saved nor moved.
+        # Not a parameter or buffer: a packed matrix can be neither saved nor moved.
         self.packed = torch.ops.onednn.qlinear_prepack(F.pad(weight, (0, _TAIL)), None)
         self.zero_points = torch.zeros(self.out_features, dtype=torch.int32)
         self.sums = weight.sum(1, dtype=torch.float32) * self.scale
@@ -209,7 +210,7 @@ class PackedInt8Linear(nn.Module):
         self.smooth = None if same else 1 / linear.smooth.detach()
 
     def __getstate__(self) -> dict[str, Any]:
-        # As of ``PackedLinear``; packing turns the matrix around.
+        # As in ``PackedLinear``; packing transposes the matrix.
         return {**self.__dict__, "packed": self.packed.to_dense().t().contiguous()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -230,7 +231,7 @@ class PackedInt8Linear(nn.Module):
             x = x * self.smooth
         quantized = torch.ops.quantized.embedding_bag_byte_prepack(x)  # (n, D + 8)
         scale, low = quantized.view(torch.float32)[:, -2:].split(1, 1)
-        # The weights of the last eight are zero.
+        # The weights of the last eight columns are zero.
         product = multiply(quantized, self.packed, self.scale, self.zero_points)
         torch.addcmul(self.bias, low, self.sums, out=out)
         torch.addcmul(out, product, scale, out=out)
@@ -246,7 +247,7 @@ class PackedInt8Linear(nn.Module):
 
 
 class PackedInt8FeedForward(nn.Module):
-    """``FeedForward`` in 8 bits, some rows at a time: what is between its layers is not stored."""
+    """``FeedForward`` in 8 bits, some rows at a time, without storing the intermediate layer."""
 
     def __init__(self, network: FeedForward) -> None:
         super().__init__()
@@ -273,7 +274,7 @@ def multiply(x: Tensor, packed: Tensor, scale: Tensor, zero_points: Tensor) -> T
 
 
 def activate(x: Tensor, name: str) -> None:
-    """An activation in place."""
+    """Apply an activation in place."""
     if name in ("gelu", "gelu_python"):
         torch.ops.aten.gelu_(x)
     else:
@@ -285,8 +286,8 @@ def rows_together() -> int:
 
 
 def can_pack(linear: QuantizedLinear) -> bool:
-    """Whether the fast product exists for this layer, on this processor."""
-    # Scale and smallest value stand behind a row, where float32 must be aligned.
+    """Whether the fast product is available for this layer on this processor."""
+    # Scale and minimum follow a row, where float32 must be aligned.
     aligned = linear.weight.device.type == "cpu" and linear.in_features % 4 == 0
     return aligned and products_here() != NONE
 
@@ -296,7 +297,8 @@ def products_here() -> str:
     """EXACT, PAIRS or NONE: how this processor multiplies 8-bit numbers."""
     if _is_exact(EXACT):
         return EXACT
-    # MiniLM, one thread, over float32: 1.2 to 1.35 times as fast with AVX2, 1.01 with AVX-512.
+    # MiniLM, one thread, relative to float32: 1.2 to 1.35 times as fast with AVX2, 1.01 with
+    # AVX-512.
     is_avx2 = torch.backends.cpu.get_cpu_capability() == "AVX2"
     return PAIRS if is_avx2 and _is_exact(PAIRS) else NONE
 
@@ -310,7 +312,7 @@ def _is_exact(products: str) -> bool:
         linear.weight.copy_(torch.linspace(-1, 1, 64 * 16).view(16, 64))
         linear.weight[:4] = 1
         linear.weight[4:8] = -1
-        # Neighbours are pairs: every other weight is none.
+        # Neighbours are pairs: every other weight is zero.
         linear.weight[8:10] = torch.tensor([1.0, 0.0]).repeat(32)
         x = torch.linspace(-1, 3, 8 * 64).view(8, 64)
         x[:4, 1:] = 3

@@ -1,8 +1,8 @@
-"""A copy of a model for inference: its matrices in the order that oneDNN multiplies fastest.
+"""A copy of a model for inference, with matrices in the memory layout that oneDNN prefers.
 
-T tokens, D hidden, I intermediate. PyTorch reorders a matrix at every call, which costs a sixth
-of the time of a linear layer; here it is done once, and an activation is applied to a result
-while it is still in the cache. Where PyTorch lacks these operations the copy has plain layers.
+T tokens, D hidden, I intermediate. PyTorch reorders a matrix at every call, which takes a sixth
+of the time of a linear layer; here it is done once, and activations are applied to results while
+they are in the cache. If PyTorch lacks these operations the copy has plain layers.
 """
 
 import copy
@@ -24,7 +24,7 @@ from ownbert.nn.packed.int8 import (
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
-# What oneDNN applies by itself, by our names: its name, and its variant.
+# Activations that oneDNN can fuse: its name and variant.
 _FUSED = {
     "gelu": ("gelu", "none"),
     "gelu_python": ("gelu", "none"),
@@ -42,27 +42,27 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 def prepack(model: AnyModule, precision: str = "float32") -> AnyModule:
-    """A copy of a model or of any part of one, in evaluation mode, without gradients.
+    """Copy a model or any part of one for inference, in evaluation mode and without gradients.
 
-    Linear layers that share their matrix (an MLM decoder) or whose matrix a head reads stay as they
-    are, except a next-token head's: it is the largest product of each step. Quantized layers are
-    multiplied in 8 bits whatever the precision, or as floats where that is not possible.
+    Linear layers that share their matrix (an MLM decoder) or whose matrix a head reads are not
+    packed, except the next-token head, the largest product of each step. Quantized layers use 8-bit
+    products whatever the precision, or floats if these are not available.
 
     Args:
-        model: is not changed.
-        precision: "float32", which computes the same as ``model`` to rounding, or "bfloat16".
+        model: model to copy, which is not changed.
+        precision: "float32", equivalent to ``model`` up to rounding, or "bfloat16".
 
     Returns:
-        The copy, which in float32 shares the memory of what is not packed.
+        The copy, which in float32 shares the memory of everything that is not packed.
 
     Raises:
-        ValueError: another precision.
+        ValueError: unknown precision.
     """
     if precision not in PRECISIONS:
         known = " or ".join(PRECISIONS)
         raise ValueError(f"precision {precision!r} is not known; {known}")
     dtype = PRECISIONS[precision]
-    # Parameters that deepcopy finds here it does not copy.
+    # deepcopy does not copy parameters listed here.
     memo: dict[int, object] = {
         id(p): nn.Parameter(
             p.detach().to(dtype) if p.is_floating_point() else p, requires_grad=False
@@ -70,13 +70,13 @@ def prepack(model: AnyModule, precision: str = "float32") -> AnyModule:
         for p in model.parameters()
     }
     packed = copy.deepcopy(model, memo).eval()
-    # The scales of quantized layers stay as they are.
+    # The scales of quantized layers keep their dtype.
     floating = (m for m in packed.modules() if not isinstance(m, QuantizedLinear))
     for buffers in (module._buffers for module in floating):
         for name, buffer in buffers.items():
             if buffer is not None and buffer.is_floating_point():
                 buffers[name] = buffer.to(dtype)
-    # The probes of what the processor can do, and new layers, draw from the global generator.
+    # Probing the processor and creating layers consume random numbers.
     with torch.random.fork_rng(devices=[]):
         _replace_quantized(packed, dtype)
         if _can_pack(packed, dtype):
@@ -85,8 +85,8 @@ def prepack(model: AnyModule, precision: str = "float32") -> AnyModule:
 
 
 def prepack_for_heads(model: Model, precision: str = "float32") -> Model:
-    """As ``prepack``, but pooler and heads compute in float32: they cost little, and rounding their
-    scores to three digits would change answers."""
+    """Like ``prepack``, but with pooler and heads in float32: they are cheap, and rounding logits
+    to three digits would change predictions."""
     if precision == "float32":
         return prepack(model)
     packed = copy.copy(model)
@@ -100,7 +100,7 @@ def prepack_for_heads(model: Model, precision: str = "float32") -> Model:
 
 
 def _replace_quantized(model: nn.Module, dtype: torch.dtype) -> None:
-    """The fast form of quantized layers; a float layer on a CPU that has none."""
+    """Use the fast form of quantized layers, or float layers on a CPU without it."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if not isinstance(child, FeedForward) or child.gated:
@@ -125,7 +125,7 @@ def _can_pack(model: nn.Module, dtype: torch.dtype) -> bool:
 
 @lru_cache
 def _works(dtype: torch.dtype) -> bool:
-    """Whether this PyTorch on this processor has the operations, and they compute what they say."""
+    """Whether the operations are available here and give correct results."""
     if not torch.backends.mkldnn.is_available():
         return False
     linear = nn.Linear(32, 16).to(dtype)
@@ -158,7 +158,7 @@ def _replace(model: nn.Module) -> None:
 
 
 def _shared(model: nn.Module) -> set[int]:
-    """Matrices that two modules own, and those of the MLM head, which takes them apart."""
+    """Ids of matrices with two owners, and of the MLM head, which reads its matrix directly."""
     seen: set[int] = set()
     shared: set[int] = set()
     for name, module in model.named_modules():
@@ -170,7 +170,7 @@ def _shared(model: nn.Module) -> set[int]:
 
 
 class PackedLinear(nn.Module):
-    """``torch.nn.Linear`` and an activation by one call of oneDNN: (..., D) -> (..., I)."""
+    """``torch.nn.Linear`` with an activation in one call of oneDNN: (..., D) -> (..., I)."""
 
     def __init__(self, linear: nn.Linear, activation: str | None = None) -> None:
         super().__init__()
@@ -179,12 +179,12 @@ class PackedLinear(nn.Module):
         self.operation, self.variant = ("none", "") if activation is None else _FUSED[activation]
         self.dtype = linear.weight.dtype
         weight = linear.weight.detach().contiguous()
-        # In no parameter or buffer: a packed matrix can neither be saved nor moved.
+        # Not a parameter or buffer: a packed matrix can be neither saved nor moved.
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
         self.bias = None if linear.bias is None else linear.bias.detach()
 
     def __getstate__(self) -> dict[str, Any]:
-        # A packed matrix cannot be pickled or copied either: it travels in its usual order.
+        # A packed matrix can be neither pickled nor copied, so it is stored unpacked.
         return {**self.__dict__, "packed": self.packed.to_dense()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -1,1 +1,1 @@
-"""Parts that some families have, or beside a plain encoder."""
+"""Variants of layers for some families, and additions to a plain encoder."""

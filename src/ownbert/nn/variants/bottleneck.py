@@ -27,7 +27,7 @@ class Narrow(nn.Module):
 
 
 class NarrowAttention(MultiHeadAttention):
-    """Self-attention whose values are made of another input than its queries and keys."""
+    """Self-attention whose values have another input than its queries and keys."""
 
     query_key: Linear
     value: Linear
@@ -45,14 +45,14 @@ class NarrowAttention(MultiHeadAttention):
     def forward(
         self, query_key_input: Tensor, value_input: Tensor, context: Context, layer: int = 0
     ) -> Tensor:
-        """Two times (T, N) or (T, D) -> (T, N)"""
+        """(T, N) or (T, D), twice -> (T, N)"""
         q, k = self.query_key(query_key_input).view(-1, 2, self.heads, self.head_size).unbind(1)
         v = self.value(value_input).view(-1, self.heads, self.head_size)
         return self.attend_to_self(q, k, v, context, layer)
 
 
 class FeedForwardLayer(nn.Module):
-    """A feed-forward network added to its input: (T, N) -> (T, N)."""
+    """A feed-forward network with a residual connection: (T, N) -> (T, N)."""
 
     def __init__(
         self, config: EncoderConfig, *, eps: float | None = None, dropout: float = 0.0
@@ -67,7 +67,7 @@ class FeedForwardLayer(nn.Module):
 
 
 class BottleneckBlock(nn.Module):
-    """Narrow, attend, several feed-forward networks, widen.
+    """Bottleneck, attention, several feed-forward networks, widening.
 
     Source: Sun et al. 2020, figure 1 (c).
     """
@@ -87,7 +87,7 @@ class BottleneckBlock(nn.Module):
         self.attention_norm = make_norm(config, config.attention_size)
         self.dropout = Dropout(config.hidden_dropout_prob)
         layers = [FeedForwardLayer(config) for _ in range(mobile.num_feedforward_networks - 1)]
-        # The last one's LayerNorm has PyTorch's own epsilon in Transformers 4.57.6.
+        # The last LayerNorm has PyTorch's default epsilon in Transformers 4.57.6.
         rate = 0.0 if mobile.use_bottleneck else config.hidden_dropout_prob
         last = FeedForwardLayer(config, eps=1e-5, dropout=rate)
         self.feed_forwards = nn.ModuleList([*layers, last])
@@ -106,9 +106,9 @@ class BottleneckBlock(nn.Module):
         return self.widen_norm(self.dropout(self.widen(narrow)) + hidden)
 
     def inputs(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What queries and keys are made of, what values are made of, and the residual.
+        """The inputs of queries and keys, of values, and of the residual connection.
 
-        (T, D) -> (T, N) each, or (T, D) where the config does not narrow it.
+        (T, D) -> (T, N) each, or (T, D) without a bottleneck.
         """
         if not self.mobile.use_bottleneck:
             return hidden, hidden, hidden

@@ -14,9 +14,9 @@ from ownbert.nn.fast.dropout import Dropout
 
 
 class Convolution(nn.Module):
-    """Neighbouring embeddings, mixed and added to what the first block made of the same.
+    """A convolution over neighbouring embeddings, added to the output of the first block.
 
-    x = norm(block(e) + act(dropout(conv(e)))), zero before a text and after it.
+    x = norm(block(e) + act(dropout(conv(e)))), with zero padding around each text.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -38,8 +38,7 @@ class Convolution(nn.Module):
 
     def neighbours(self, embedded: Tensor, layout: Layout) -> Tensor:
         """The convolution within each sequence: (T, D) -> (T, D)."""
-        # All sequences one after the other, with zeros in between: one call, whatever their
-        # lengths, and none of them sees another.
+        # One call on all sequences, separated by zeros, so that they do not influence each other.
         (width,) = self.conv.kernel_size
         gap = width // 2
         starts = torch.arange(len(embedded), device=embedded.device) + layout.sequences * gap

@@ -1,7 +1,7 @@
-"""Disentangled attention (He et al. 2021): what texts and distances ask of each other.
+"""Disentangled attention (He et al. 2021): content-to-position and position-to-content scores.
 
 T tokens, B sequences, S longest sequence (S' of the keys), H heads, K head size, D hidden; R rows
-of the table of distances that a pass needs.
+of the relative-position table needed in a pass.
 """
 
 import math
@@ -18,24 +18,24 @@ from ownbert.nn.fast.linear_layers import Linear
 
 
 class DistanceVectors(NamedTuple):
-    """The vectors of distances in one pass, and which distance has which.
+    """The relative-position vectors of a pass, and the vector of each distance.
 
     Args:
         vectors: (R, D).
-        rows: (2 reach + 1), the row of each distance from -reach to reach.
+        rows: (2 reach + 1) row of each distance from -reach to reach.
     """
 
     vectors: Tensor
     rows: Tensor
 
     def rows_of(self, distances: Tensor) -> Tensor:
-        """The rows of distances of any shape; those beyond the reach are as far as it."""
+        """The rows of distances of any shape, clipped to the reach."""
         reach = len(self.rows) // 2
         return self.rows[distances.clamp(-reach, reach) + reach]
 
 
 class DistanceTable(nn.Module):
-    """A vector of D numbers for each distance, or group of distances, that all layers share.
+    """A vector of size D for each distance, or group of distances, shared by all layers.
 
     Source: He et al. 2021, section 3.1; the logarithmic groups: He et al. 2023, section 3.
     """
@@ -50,14 +50,14 @@ class DistanceTable(nn.Module):
             self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, layout: Layout) -> DistanceVectors:
-        """The vectors of the distances within the sequences of a batch."""
+        """The vectors of all distances within the sequences of a batch."""
         return self.within(max(layout.longest_padded) - 1)
 
     def within(self, reach: int) -> DistanceVectors:
-        """The vectors of distances up to ``reach`` on both sides."""
-        # On the host: nothing has to wait for a device to know which rows these are.
+        """The vectors of distances up to ``reach`` in both directions."""
+        # On the CPU, so that selecting rows does not synchronise with the device.
         rows = row_of(torch.arange(-reach, reach + 1), self.of)
-        # Short texts need few rows, and each layer multiplies all of these.
+        # Short texts need few rows, and each layer multiplies all rows.
         first, last = int(rows.min()), int(rows.max())
         vectors = self.table.weight[first : last + 1]
         rows = (rows - first).to(vectors.device)
@@ -71,21 +71,21 @@ class DistanceTable(nn.Module):
 def row_of(distances: Tensor, settings: Disentangled) -> Tensor:
     """The rows of distances in the table, of the same shape.
 
-    Near distances, up to half of the rows on a side, have a row of their own; the others share them
-    in logarithmic steps, until from ``max_relative_positions`` on all are alike.
+    Small distances, up to half of the rows per side, have separate rows; larger ones share rows of
+    logarithmically increasing size, up to ``max_relative_positions``.
 
     Source: He et al. 2023, section 3.
     """
     span, half = settings.span, settings.position_buckets // 2
     groups = distances
     if half:
-        # In float32 and in this order, as in Transformers: at a step any other rounding would give
-        # another row.
+        # In float32 and in this order, as in Transformers: other rounding would give another row at
+        # the boundaries.
         far = distances.abs().clamp(min=half) / half
         longest = torch.tensor((settings.max_relative_positions - 1) / half)
         steps = torch.ceil(far.log() / longest.log() * (half - 1)) + half
-        # With no step between the nearest and the farthest shared distance there is no number for
-        # it, and Transformers takes row 0.
+        # If the nearest and the farthest shared distance are equal the step is undefined, and
+        # Transformers uses row 0.
         steps = torch.where(steps.isinf(), -span * distances.sign(), steps)
         steps = torch.where(distances.abs() <= half, distances.abs(), steps)
         groups = (steps * distances.sign()).long()
@@ -95,8 +95,8 @@ def row_of(distances: Tensor, settings: Disentangled) -> Tensor:
 class DisentangledBias(nn.Module):
     """Scores of distances: (q_i · k(i - j) + k_j · q(i - j)) / sqrt(K (1 + n)) for n terms.
 
-    The vectors of distances become keys k and queries q by matrices of this layer: with
-    ``share_att_key`` those of its texts, else ``key`` and ``query``.
+    The relative-position vectors are projected to keys k and queries q by matrices of this layer:
+    with ``share_att_key`` those of the tokens, else ``key`` and ``query``.
 
     Source: He et al. 2021, equation 4.
     """
@@ -117,11 +117,11 @@ class DisentangledBias(nn.Module):
     def scores(
         self, project: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]], near: DistanceVectors
     ) -> "DistanceScores":
-        """What this layer adds to its scores in a pass.
+        """The bias of this layer's scores in a pass.
 
         Args:
-            project: the layer's own way from (R, D) to queries, keys and values (R, H, K).
-            near: the vectors of the pass.
+            project: the layer's projection from (R, D) to queries, keys and values (R, H, K).
+            near: relative-position vectors of the pass.
         """
         vectors = self.dropout(near.vectors)
         if self.of.share_att_key:
@@ -134,7 +134,7 @@ class DisentangledBias(nn.Module):
         scale = self.head_size**-0.5
         c2p = p2c = None
         if "c2p" in self.of.terms and keys is not None:
-            c2p = keys.permute(1, 2, 0) * scale  # queries are scaled by the number of terms already
+            c2p = keys.permute(1, 2, 0) * scale  # queries are already scaled by the number of terms
         if "p2c" in self.of.terms and queries is not None:
             terms = 1 + len(self.of.pos_att_type)
             p2c = queries.permute(1, 2, 0) * (scale / math.sqrt(terms))
@@ -146,12 +146,12 @@ class DisentangledBias(nn.Module):
 
 
 class DistanceScores(NamedTuple):
-    """A position kind as ``attend`` takes it: the scores of distances of one layer in one pass.
+    """The bias for ``attend``: relative-position scores of one layer in one pass.
 
     Args:
-        near: which distance has which row.
-        c2p: (H, K, R), keys of distances, which queries of the text meet.
-        p2c: (H, K, R), queries of distances, which keys of the text meet.
+        near: rows by distance.
+        c2p: (H, K, R) keys of distances, multiplied by the queries of tokens.
+        p2c: (H, K, R) queries of distances, multiplied by the keys of tokens.
     """
 
     near: DistanceVectors
@@ -160,13 +160,13 @@ class DistanceScores(NamedTuple):
 
     def __call__(self, q: Tensor, k: Tensor, distances: Tensor) -> Tensor:
         """(B, H, S, K), (B, H, S', K), (B or 1, S, S') -> (B, H, S, S')"""
-        # Each row is multiplied once; looking it up for every pair of places comes after.
+        # Each row is multiplied once, then looked up for every pair of places.
         index, scores = self.near.rows_of(distances)[:, None], q.new_zeros(())
         if self.c2p is not None:
             rows = index.expand(*q.shape[:2], -1, -1)
             scores = (q @ self.c2p.to(q.dtype)).gather(-1, rows)
         if self.p2c is not None:
-            # An index whose numbers lie side by side is looked up in less time.
+            # A contiguous index is faster for gather.
             rows = index.transpose(-1, -2).contiguous().expand(*k.shape[:2], -1, -1)
             of_keys = (k @ self.p2c.to(k.dtype)).gather(-1, rows)  # (B, H, S', S)
             scores = scores + of_keys.transpose(-1, -2)

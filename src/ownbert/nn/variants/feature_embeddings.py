@@ -1,6 +1,6 @@
-"""Word features beside the text: tags of every word, from columns of the rows.
+"""Word features besides the text: tags of each word, from columns of the rows.
 
-T tokens, W words of a batch, D hidden, F columns of features, Z numbers for the features of a word.
+T tokens, W words of a batch, D hidden, F feature columns, Z size of a word's feature vector.
 """
 
 import torch
@@ -13,25 +13,25 @@ from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.nn.fast.dropout import Dropout
 
-# Tokens that the convolution sees together.
+# Kernel size of the convolution, in tokens.
 _WIDTH = 3
 
 
 class WordFeatures(nn.Module):
-    """The words of a text and their features: (T, D) -> (W, D + Z).
+    """The words of a text with their features: (T, D) -> (W, D + Z).
 
     A word is the maximum over a convolution of its tokens, each feature a row of its table; the
-    features of a word go through a norm and a dense layer that mixes the columns. Special tokens
-    are words with feature 0, none. With tags of semantic roles as columns, one for each predicate,
-    it is SemBERT; there all columns share one table, and here each has its own, since tags of
-    different columns need not mean the same. A word of fewer tokens than the convolution sees is
-    continued by zeros; longer ones are not, whatever words are in the batch.
+    features of a word pass through a norm and a dense layer over all columns. Special tokens are
+    words with feature 0 (none). With semantic roles as columns, one per predicate, this is SemBERT;
+    but there all columns share a table, and here each has its own, because tags of different
+    columns need not mean the same. Words shorter than the kernel are padded with zeros; longer ones
+    are not, independent of the other words in the batch.
 
     Source: Zhang et al. 2020 (SemBERT), sections 3.2 and 3.3.
 
     Args:
-        config: of the encoder.
-        spec: of the head, with ``features`` and ``feature_size``.
+        config: configuration of the encoder.
+        spec: specification of the head, with ``features`` and ``feature_size``.
     """
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec) -> None:
@@ -47,7 +47,8 @@ class WordFeatures(nn.Module):
         self.size = hidden + size
 
     def forward(self, hidden: Tensor, batch: Batch) -> tuple[Tensor, Layout, Tensor]:
-        """Hidden states (T, D) -> words (W, D + Z), their layout, and the word of each token (T).
+        """Hidden states (T, D) -> words (W, D + Z), their layout, and the word index of each token
+        (T).
 
         Raises:
             InputError: the batch has no features.
@@ -71,12 +72,12 @@ class WordFeatures(nn.Module):
 
     @torch.no_grad()
     def start_from(self, pretrained: "WordFeatures", known: Features, features: Features) -> None:
-        """Take the weights of features that have learnt the same columns.
+        """Copy the weights of pretrained features with the same columns.
 
         Args:
-            pretrained: of the same sizes but for the rows of the tables.
-            known: the tags that it knows.
-            features: those of this module; a tag that is not known keeps its row.
+            pretrained: module of the same sizes, except the rows of the tables.
+            known: tags of ``pretrained``.
+            features: tags of this module; unknown tags keep their initial rows.
         """
         theirs = dict(pretrained.named_parameters())
         for name, parameter in self.named_parameters():
@@ -90,10 +91,10 @@ class WordFeatures(nn.Module):
             self.get_parameter(f"tables.{number}.weight")[own] = old[[rows[i] for i in own]]
 
     def _words(self, hidden: Tensor, sizes: Tensor, word_of: Tensor, first: Tensor) -> Tensor:
-        """(T, D) -> (W, D): the largest value of each channel over the places of a word at which
-        the convolution begins."""
+        """(T, D) -> (W, D): the maximum of each channel over the positions of the convolution in a
+        word."""
         place = torch.arange(len(hidden), device=sizes.device) - first[word_of]
-        left = sizes[word_of] - place  # tokens from here to the end of the word
+        left = sizes[word_of] - place  # tokens left in the word
         weights, bias = self.convolution.weight, self.convolution.bias
         found = nn.functional.linear(hidden, weights[..., 0], bias)
         for ahead in range(1, _WIDTH):
@@ -101,7 +102,7 @@ class WordFeatures(nn.Module):
             later = nn.functional.pad(later, (0, 0, 0, ahead))[ahead:]
             found = found + later * (left > ahead)[:, None]
         begins = (left >= _WIDTH) | (place == 0)
-        # No value is below zero, so what begins nowhere changes no maximum.
+        # Values are not negative, so zeroing excluded positions does not change the maximum.
         found = found.relu() * begins[:, None]
         return torch.segment_reduce(found, "max", lengths=sizes)
 

@@ -1,7 +1,7 @@
-"""Pictures as sequences: patches, the class token, positions (Dosovitskiy et al. 2021, figure 1).
+"""Images as sequences: patches, class token, positions (Dosovitskiy et al. 2021, figure 1).
 
-T tokens (patches and class tokens), B images, P patches of one, D hidden; a patch is
-channels x height x width numbers.
+T tokens (patches and class tokens), B images, P patches of an image, D hidden; a patch has
+channels x height x width values.
 """
 
 import torch
@@ -16,11 +16,11 @@ from ownbert.nn.fast.linear_layers import Linear
 
 
 class PatchEmbeddings(nn.Module):
-    """Each patch through one matrix, the class token before them, and a learnt position added.
+    """A linear projection of each patch, preceded by the class token, plus learnt positions.
 
-    The matrix is a convolution whose kernel is a patch and whose step is its side. The numbers of
-    a patch go by channel, then by row, then by column, so it is the weight of a Conv2d, (D,
-    channels, height, width), flattened to two dimensions. Patches go row by row.
+    The projection is a convolution with the patch size as kernel size and stride. Values of a patch
+    are ordered by channel, row and column, so its matrix is the weight of a Conv2d, (D, channels,
+    height, width), flattened to two dimensions. Patches are in row-major order.
 
     Source: Dosovitskiy et al. 2021, equation 1.
     """
@@ -56,10 +56,10 @@ class PatchEmbeddings(nn.Module):
 
 
 def picture_batch(pixel_values: Tensor, image: Image) -> Batch:
-    """Pictures (B, C, H, W) as a packed batch on their device; gradients reach the pixels.
+    """Images (B, C, H, W) as a packed batch on their device, differentiable.
 
     Raises:
-        InputError: the images have another shape than ``image`` says.
+        InputError: the images do not have the shape of ``image``.
     """
     if pixel_values.ndim != 4 or pixel_values.shape[1:] != (image.channels, *image.size):
         wanted = ", ".join(map(str, (image.channels, *image.size)))

@@ -1,7 +1,7 @@
-"""What SesameBERT adds to an encoder: a gate of its layers, and attention blurred along the text.
+"""SesameBERT's additions to an encoder: a gate of its layers, and blurred attention outputs.
 
-Both look at one sequence at a time, never at its neighbours in the batch. T tokens, B sequences, D
-hidden, L layers.
+Both treat sequences independently of the rest of the batch. T tokens, B sequences, D hidden,
+L layers.
 """
 
 import math
@@ -16,7 +16,7 @@ from ownbert.errors import InputError
 from ownbert.nn.pooling import sums_per_sequence
 
 # The bottleneck of the excitation has L / 3 units, and all biases start at 0.8, as in the released
-# code: the gates are open at first.
+# code, so that gates are initially open.
 _RATIO, _OPEN = 3, 0.8
 
 
@@ -25,7 +25,7 @@ class LayerGate(nn.Module):
 
     Squeeze: the mean of a layer's hidden states over tokens and channels, one number per layer.
     Excitation: gates = sigmoid(up(relu(down(squeezed)))). ``last`` is the last layer times its
-    gate, as in the released code; ``sum`` the sum of all layers times their gates, as in the paper.
+    gate, as in the released code; ``sum`` the gated sum of all layers, as in the paper.
 
     Source: Su and Cheng 2019 (SesameBERT), section 3; Hu et al. 2018, section 3.
     """
@@ -37,13 +37,13 @@ class LayerGate(nn.Module):
         self.up = nn.Linear(max(1, layers // _RATIO), layers)
 
     def initialize(self) -> None:
-        """Weights by He et al. 2015, and biases that leave the gates open."""
+        """He initialisation of the weights (He et al. 2015), and biases that open the gates."""
         for linear in (self.down, self.up):
             nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
             nn.init.constant_(linear.bias, _OPEN)
 
     def forward(self, layers: Sequence[Tensor], layout: Layout) -> Tensor:
-        """The hidden states after each layer, L times (T, D) -> (T, D).
+        """Combine the hidden states after each layer, L times (T, D) -> (T, D).
 
         Raises:
             InputError: the rows have a mask.
@@ -60,7 +60,7 @@ class LayerGate(nn.Module):
         return self.up(self.down(squeezed).relu()).sigmoid()
 
     def gated(self, layers: Sequence[Tensor], gates: Tensor) -> Tensor:
-        """Layers (..., D) and their gates (..., L) -> (..., D)."""
+        """Apply gates (..., L) to layers (..., D) -> (..., D)."""
         if self.kind == "last":
             return layers[-1] * gates[..., -1:]
         total = layers[0] * gates[..., :1]
@@ -73,14 +73,14 @@ class LayerGate(nn.Module):
 
 
 def blur(x: Tensor, layout: Layout, sigma: float) -> Tensor:
-    """Each row and its two neighbours in the sequence, by a Gaussian: (T, ...) -> (T, ...).
+    """Blur each row with its two neighbours in the sequence by a Gaussian: (T, ...) -> (T, ...).
 
-    At its ends a sequence is continued by its own first and last row (symmetric padding).
+    Sequences are extended by their own first and last rows (symmetric padding).
 
     Args:
-        x: a row per token.
-        layout: which rows are of one sequence.
-        sigma: of the Gaussian, in tokens.
+        x: one row per token.
+        layout: layout of the sequences.
+        sigma: standard deviation of the Gaussian, in tokens.
 
     Raises:
         InputError: the rows have a mask.
@@ -93,14 +93,15 @@ def blur(x: Tensor, layout: Layout, sigma: float) -> Tensor:
 
 
 def blurred(x: Tensor, before: Tensor, after: Tensor, sigma: float) -> Tensor:
-    """Rows and their neighbours, all of one shape, weighted by a Gaussian whose weights add up to
-    1."""
+    """The weighted sum of rows and their neighbours, all of one shape, with normalised Gaussian
+    weights."""
     side = math.exp(-1 / (2 * sigma * sigma))
     return (x + side * (before + after)) / (1 + 2 * side)
 
 
 def _require_no_mask(layout: Layout) -> None:
-    """``InputError`` if some rows are hidden (padding): they would be mixed with the others."""
+    """Raise ``InputError`` if rows are masked (padding), because they would be mixed with
+    others."""
     if layout.mask is not None:
         raise InputError(
             "layer_gate and attention_blur take the tokens of a text from the first to the last: "
