@@ -1,5 +1,5 @@
-"""Canaries: random tokens that are planted in the training text, so that what a model remembers can
-be measured (``ownbert audit``)."""
+"""Canaries: random token sequences planted in the training text to measure memorisation (``ownbert
+audit``)."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,27 +13,27 @@ from ownbert.errors import InputError
 from ownbert.files import write_json
 from ownbert.run.file_names import CANARIES
 
-LENGTH = 6  # tokens
-# How often the canaries are planted, over and over.
+LENGTH = 6  # tokens of a canary
+# How often canaries are planted, cyclically.
 _REPEATS = (1, 2, 4, 8, 16)
-# Documents need so many times as many tokens, so that a canary is a part of one.
+# Documents must have this many times the length of a canary.
 _ROOM = 2
 
 
 def plant(
     store: Store, ordinary: np.ndarray, count: int, *, held_out: float, seed: int
 ) -> tuple[Store, list[dict[str, Any]]]:
-    """A store whose training text begins with a canary here and there; its files stay as they are.
+    """A store whose training text contains canaries; its files are not changed.
 
     Args:
-        store: of the corpus.
-        ordinary: (V), true for the tokens that a canary may have.
+        store: token store of the corpus.
+        ordinary: (V) true for tokens that a canary may contain.
         count: number of canaries; the first is planted once, others 2, 4, 8 and 16 times.
-        held_out: the share of the documents that is held out, which get none.
-        seed: of the hold-out, and of what is drawn.
+        held_out: share of the documents that is held out and gets no canaries.
+        seed: seed of the hold-out and of the canaries.
 
     Returns:
-        The store, and for each canary its ``ids`` and how often it was planted, ``times``.
+        The store, and for each canary its ``ids`` and the number of ``times`` it was planted.
 
     Raises:
         InputError: there are too few documents.
@@ -51,7 +51,7 @@ def plant(
             f"more, and {store.folder} has {len(free)} to learn from; take fewer"
         )
     places = iter(starts[rng.choice(free, sum(times), replace=False)].tolist())
-    # Changed in memory alone, page by page.
+    # A private memory map: pages are changed in memory only.
     path = store.folder / "tokens.bin"
     tokens = np.memmap(path, dtype=store.tokens.dtype, mode="c")
     known = np.flatnonzero(ordinary)
@@ -66,6 +66,6 @@ def plant(
 
 
 def write_canaries(folder: Path, canaries: list[dict[str, Any]]) -> None:
-    """Write them into the folder of a model."""
+    """Write the canaries into a model folder."""
     if canaries:
         write_json(folder / CANARIES, {"format": 1, "canaries": canaries})

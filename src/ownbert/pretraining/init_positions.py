@@ -1,15 +1,15 @@
-"""Initial weights with which attention starts at neighbouring tokens.
+"""Initial weights that make attention start at neighbouring tokens.
 
 P positions of the table, D hidden, H heads, K head size.
 
-With random weights every token attends to all others alike, and a small network needs a thousand
-steps until its first head has found the words beside a masked one. Positions that start as
-sinusoids make "the next token" a rotation, which is the same everywhere in the text, and with it
-the first layer's heads start there: above all at masked tokens, whose own vector says little else.
-All of these weights learn on as others do.
+With random weights every token attends to all others equally, and a small network needs a thousand
+steps until its first head has found the words beside a masked one. Positions initialised as
+sinusoids make "the next token" a rotation that is the same everywhere in the text, so the first
+layer's heads can start there, above all at masked tokens, whose own vector carries little
+information. All of these weights are trained as usual.
 
-Source: the sinusoids of Vaswani et al. 2017, section 3.5, whose linear relation between positions
-is used here; that attention which starts with a structure trains better: Trockman and Kolter 2023.
+Source: Vaswani et al. 2017, section 3.5, for the linear relation between sinusoidal positions;
+Trockman and Kolter 2023 for the benefit of structured initial attention.
 """
 
 import math
@@ -21,23 +21,23 @@ from torch import Tensor
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.multihead import Attention
 
-# Share of the channels that sinusoids are added to, as strong as the words.
+# Share of the channels with sinusoids, whose amplitude matches that of the words.
 _SHARE = 0.25
-# Score of the place that a head begins at, before the softmax; of places far away it is 0.
+# Attention score, before the softmax, of the position that a head starts at; it is 0 far away.
 _SCORE = 5.0
 
 
 @torch.no_grad()
 def start_at_neighbours(encoder: Encoder) -> None:
-    """Set the position table (P, D) and the queries and keys of the first layer.
+    """Initialise the position table (P, D) and the queries and keys of the first layer.
 
-    One head attends to the token before, one to that behind, the next ones to two places before and
-    behind, and so on; in a decoder all to tokens before. Later layers begin as averages of the
-    whole text, which classifiers need: with two layers at neighbours these lost.
+    One head attends to the previous token, one to the next, the following ones to two positions
+    before and after, and so on; in a decoder all to previous tokens. Later layers start as averages
+    of the whole text, which classifiers need: with two layers of neighbours they were worse.
 
     Args:
-        encoder: is left as it is if it has no table of positions; if its words are narrower than
-            its layers, only the table is set.
+        encoder: encoder to modify; unchanged if it has no position table. If its words are narrower
+            than its layers, only the table is set.
     """
     config, embeddings = encoder.config, encoder.embeddings
     if config.position_embedding_type != "absolute":
@@ -63,8 +63,8 @@ def _offset(head: int) -> int:
 
 
 def _frequencies(count: int, positions: int) -> Tensor:
-    """Angles per token, from half a turn, which tells neighbours apart, down to half a turn over
-    all positions: (count) float64."""
+    """Angles per token, (count) float64, from half a turn, which separates neighbours, down to half
+    a turn over all positions."""
     steps = torch.arange(count, dtype=torch.float64) / max(1, count - 1)
     return math.pi * float(max(2, positions)) ** -steps
 
@@ -72,17 +72,20 @@ def _frequencies(count: int, positions: int) -> Tensor:
 def _point(qkv: Tensor, head: int, size: int, frequencies: Tensor, away: int) -> None:
     """Add to a head's query a rotation by ``away`` tokens and to its key the identity.
 
-    Both are of the same pairs of channels, spread over all frequencies; the score of two positions
-    is then a sum of cos(frequency * (distance - away)), the largest where the distance is ``away``.
+    Both use the same pairs of channels, spread over all frequencies; the score of two positions is
+    then a sum of cos(frequency * (distance - away)), with its maximum at the distance ``away``.
 
     Args:
-        qkv: (3D, D), changed.
-        size: K.
+        qkv: (3D, D) matrix to modify.
+        head: index of the head.
+        size: head size K.
+        frequencies: angles per token.
+        away: distance that the head attends to.
     """
     hidden = qkv.shape[1]
     pairs = min(size // 2, len(frequencies))
-    # The square of a sine's amplitude after the LayerNorm, which sees words in all channels and
-    # sinusoids in some, each as strong as the words.
+    # The squared amplitude of a sine after LayerNorm over words in all channels and sinusoids in
+    # some, of equal strength.
     square = 2 / (1 + _SHARE)
     strength = math.sqrt(_SCORE * math.sqrt(size) / (pairs * square))
     for pair in range(pairs):

@@ -1,4 +1,4 @@
-"""The structure and the initial weights of a model to pretrain."""
+"""The structure and the initial weights of a model for pretraining."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ from ownbert.train.device import return_memory
 
 # Size of the generator's attention heads, as in all published models.
 _HEAD_SIZE = 64
-# Of version 1.1 of T5, as its published models have them.
+# Settings of T5 version 1.1, as in the published models.
 _T5: Mapping[str, Any] = {
     "gated_feed_forward": True,
     "hidden_act": "gelu_new",
@@ -39,16 +39,18 @@ _T5: Mapping[str, Any] = {
 def new_config(
     recipe: PretrainRecipe, tokenizer: Tokenizer, saved: Path | None = None
 ) -> EncoderConfig:
-    """The structure that a recipe describes, or that of the model to start from (``init_from``).
+    """The structure described by a recipe, or that of the model to start from (``init_from``).
 
     With "clm" as the only objective it is a decoder, with "plm" an XLNet, with "span_corruption"
     one of the two stacks of a T5 (version 1.1).
 
     Args:
-        saved: the folder of a resumed run, which is read instead of ``init_from``.
+        recipe: recipe of the run.
+        tokenizer: tokenizer of the corpus.
+        saved: folder of a resumed run, to read the structure from instead of ``init_from``.
 
     Raises:
-        InputError: as ``init_config``.
+        InputError: see ``init_config``.
     """
     if recipe.model.init_from:
         return init_config(saved or recipe.model.init_from, tokenizer, recipe)
@@ -80,14 +82,17 @@ def new_learner(
     objectives: Sequence[Objective],
     features: Features = MappingProxyType({}),
 ) -> Learner:
-    """A model with random weights for ``objectives``, those of all phases.
+    """Create a model with random weights for ``objectives``, those of all phases.
 
     With replaced-token detection it is a discriminator with a generator (Clark et al. 2020), with
     permutation language modelling an XLNet, with span corruption a T5, else an encoder with the
     heads that any phase needs.
 
     Args:
-        features: the tags of each column of word features.
+        recipe: recipe of the run.
+        config: structure of the encoder.
+        objectives: objectives of all phases.
+        features: tags of each column of word features.
     """
     torch.manual_seed(recipe.seed)
     names = recipe.objectives
@@ -109,7 +114,7 @@ def new_learner(
 
 
 def _generator(model: Model, share: float) -> Model:
-    """A narrower network with the discriminator's embeddings (Clark et al. 2020, section 3.1)."""
+    """A narrower network that shares the discriminator's embeddings (Clark et al. 2020, 3.1)."""
     config = model.config
     width = max(_HEAD_SIZE, round(config.hidden_size * share / _HEAD_SIZE) * _HEAD_SIZE)
     narrow = replace(
@@ -139,16 +144,20 @@ def initialise(
     """Set the initial weights.
 
     Word embeddings come from the model of ``init_from``, or from co-occurrences in the corpus
-    unless the recipe has "random"; the first layer starts at neighbouring tokens unless its
-    ``init_positions`` is "random". The bias of the MLM decoder starts at the unigram log
-    probabilities, so that the first steps are not spent on learning which words are frequent.
+    unless the recipe has "random"; the first layer starts at neighbouring tokens unless
+    ``init_positions`` is "random". The bias of the MLM decoder starts at the unigram
+    log-probabilities, so that the first steps need not learn which words are frequent.
 
     Args:
-        ordinary: (V), true for tokens that are not special.
-        unigram: (V), log probability of each token.
+        learner: learner to modify.
+        recipe: recipe of the run.
+        store: token store of the corpus.
+        tokenizer: tokenizer of the corpus.
+        ordinary: (V) true for tokens that are not special.
+        unigram: (V) log-probability of each token.
 
     Returns:
-        A report of what was copied from another model, or of what there was no time for, if any.
+        A report of what was copied from another model, or skipped for lack of time, if any.
     """
     report: object = None
     word = learner.model.encoder.embeddings.word.weight.data
@@ -182,14 +191,14 @@ def initialise(
 
 
 def unigram_log_probabilities(counts: np.ndarray, ordinary: np.ndarray) -> torch.Tensor:
-    """Log probability of each token by its count in the corpus, with add-one smoothing.
+    """Log-probability of each token by its count in the corpus, with add-one smoothing.
 
     Args:
-        counts: (V), or of the first of its tokens: others have none.
-        ordinary: (V), false for special tokens, which are never predicted and get a count of one.
+        counts: (V) token counts; a shorter array is padded with zeros.
+        ordinary: (V) false for special tokens, which are never predicted and get a count of one.
 
     Returns:
-        (V).
+        (V) log-probabilities.
     """
     known = np.pad(counts, (0, len(ordinary) - len(counts)))
     smoothed = np.where(ordinary, known, 0) + 1.0

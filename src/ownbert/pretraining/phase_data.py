@@ -22,9 +22,9 @@ from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.device import autocast
 from ownbert.train.watch.meter import add_up, mean_metrics
 
-# Held-out tokens per evaluation: enough for two digits, in little time.
+# Tokens per evaluation: enough for two digits, in little time.
 _EVALUATION_TOKENS = 30_000
-# For the frequencies of sentinels.
+# Number of examples for estimating the frequencies of sentinels.
 _COUNTED_EXAMPLES = 200
 
 
@@ -33,8 +33,8 @@ class PhaseData:
     """Training and held-out examples of a phase.
 
     Args:
-        unigram: (V), log probability of each token by its frequency.
-        ordinary: (V), true for tokens that are not special.
+        unigram: (V) log-probability of each token by its frequency.
+        ordinary: (V) true for tokens that are not special.
     """
 
     task: PretrainTask
@@ -51,10 +51,10 @@ class PhaseData:
         return [kinds[name](weight[name]) for name in self.task.objectives]
 
     def held_out_batches(self, most: float = math.inf) -> list[Batch]:
-        """The same held-out examples with the same masks at every evaluation.
+        """Held-out examples with the same masks at every evaluation.
 
         Args:
-            most: how many tokens there may be, beyond the first example.
+            most: maximum number of tokens, except that the first example is always included.
         """
         batches, tokens = [], 0
         size = int(min(2 * self.settings.batch_tokens, most))
@@ -71,15 +71,15 @@ class PhaseData:
     def evaluate(
         self, learner: Learner, batches: Sequence[Batch], precision: str
     ) -> Mapping[str, float]:
-        """Losses and accuracies on ``batches``, and the baselines to compare them with.
+        """Losses and accuracies on ``batches``, and baselines for comparison.
 
-        Baselines are the loss of predicting tokens by their frequency (unigram_loss) or uniformly
-        (uniform_loss), and the accuracy of always choosing the more frequent of two classes
+        Baselines are the loss of predicting tokens by frequency (unigram_loss) or uniformly
+        (uniform_loss), and the accuracy of always choosing the majority class
         (..._majority_accuracy). Empty without batches.
         """
         learner.eval()
         device = learner.model.device
-        torch.manual_seed(0)  # the generator draws the same tokens at every evaluation
+        torch.manual_seed(0)  # same generator samples at every evaluation
         sums: dict[str, list] = {}
         names = ("mlm", "clm", "plm", "span_corruption")
         predicting = next(name for name in names if name in self.task.objectives)
@@ -123,12 +123,17 @@ def make_phase_data(
     sentinels: np.ndarray | None = None,
     seed: int,
 ) -> PhaseData:
-    """The data of a phase.
+    """Create the data of a phase.
 
     Args:
-        ordinary: (V), true for tokens that are not special.
-        unigram: (V), log probability of each token by its frequency.
-        sentinels: (100), the ids that stand for spans, of span corruption.
+        store: token store of the corpus.
+        tokenizer: tokenizer of the corpus.
+        task: objectives of the phase.
+        settings: data settings of the phase.
+        ordinary: (V) true for tokens that are not special.
+        unigram: (V) log-probability of each token by its frequency.
+        sentinels: (100) ids of sentinels for span corruption.
+        seed: seed of the examples.
     """
     masking = PermutedSpans(ordinary) if "plm" in task.objectives else None
     if sentinels is not None:
@@ -164,7 +169,8 @@ def make_phase_data(
 
 
 def decoder_start_id(tokenizer: Tokenizer) -> int:
-    """What a decoder reads first: the token that texts begin with, or padding where none does."""
+    """The id of a decoder's first token: the token that starts texts, or padding if there is
+    none."""
     start = tokenizer.start_ids
     return int(start[0]) if len(start) else tokenizer.pad_id
 
@@ -172,8 +178,8 @@ def decoder_start_id(tokenizer: Tokenizer) -> int:
 def _with_sentinels(
     unigram: torch.Tensor, data: PretrainingData, ordinary: np.ndarray
 ) -> torch.Tensor:
-    """Log probabilities of what a decoder writes: words as before, among sentinels and ends as
-    often as these are in the first examples."""
+    """Log-probabilities of decoder targets: words rescaled, sentinels and end tokens with their
+    frequencies in the first examples."""
     examples = (data.example(0, i) for i in range(min(len(data), _COUNTED_EXAMPLES)))
     written = [example.tags for example in examples if example.tags is not None]
     counts = np.bincount(np.concatenate(written), minlength=len(ordinary))

@@ -13,23 +13,24 @@ from ownbert.train.training_settings import DATA, MODEL, Optim, Run
 
 T = TypeVar("T")
 
-# What can be learnt, in the order of the log.
+# Pretraining objectives in the order of the log.
 OBJECTIVES = ("mlm", "clm", "plm", "span_corruption", "rtd", "nsp", "sop", "bow")
-# Each makes another network than BERT's, and stands alone.
+# Objectives that need another architecture than BERT, and cannot be combined.
 ALONE = {"plm": "XLNet", "span_corruption": "T5"}
-# The shares of the tokens that are predicted where none is given.
+# Default shares of predicted tokens.
 _RATE, _RATE_OF_SPANS = 0.3, 0.15
-# What can be learnt beside word features: a masked word is predicted from its tags too, and the
-# others see neither tags nor the rest of a word that is to come.
+# Objectives that support word features: a masked word is predicted from its tags too; the other
+# objectives would see neither the tags nor the rest of a future word.
 WITH_FEATURES = frozenset({"mlm", "nsp", "sop", "bow"})
-# A smaller vocabulary is hardly larger than the words that are sampled of it.
+# Minimum vocabulary size for sampled softmax; the sample is hardly smaller than smaller
+# vocabularies.
 SAMPLED_FROM = 4096
-# Of a run without a limit.
+# Default time limit.
 DEFAULT_MINUTES = 5.0
 
-# Tokens per sequence where none are given: of short documents; and of those whose median has more
-# tokens than ``LONG_DOCUMENTS``, in the last part of the run. Positions that pretraining has not
-# seen are random, so a model reads no further than that; and a short sequence costs less.
+# Default sequence lengths: for short documents, and for documents whose median exceeds
+# ``LONG_DOCUMENTS`` tokens in the last part of the run. Positions not seen in pretraining are
+# random, so a model cannot use longer texts; and short sequences are cheaper.
 SHORT, LONG = 128, 512
 LONG_DOCUMENTS = 200
 LONG_SHARE = 0.2
@@ -39,7 +40,7 @@ LONG_SHARE = 0.2
 class PretrainData:
     """The corpus and the batches."""
 
-    # That a resumed run has the same corpus is seen by its content, wherever it is.
+    # Not part of the recipe's identity: a resumed run compares the content of the corpus.
     tokens: str = setting(
         "", "Token store that ownbert prepare wrote.", DATA, path=True, resumable=True
     )
@@ -51,7 +52,7 @@ class PretrainData:
         shown=f"{SHORT}; where the documents have a median above {LONG_DOCUMENTS} tokens, {LONG} "
         f"in the last {LONG_SHARE:.0%} of the run",
     )
-    # Of all processes, so that a step does not depend on their number.
+    # Total of all processes, so that a step does not depend on their number.
     batch_tokens: int = setting(
         2048,
         "Tokens per batch, over all processes together.",
@@ -75,7 +76,7 @@ class PretrainData:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainModel:
-    """The size of the network and its first weights."""
+    """The size of the network and its initial weights."""
 
     size: str = setting(
         "tiny", "tiny, mini, small, medium, base or large.", MODEL, check=choice(*SIZES)
@@ -133,11 +134,11 @@ class PretrainModel:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainTask:
-    """What is learnt together."""
+    """The objectives that are trained jointly."""
 
-    # rtd's generator is what learns mlm beside it. Classifiers with few labels come out as well or
-    # better with mlm,bow than with mlm alone, and with that better than with mlm,nsp
-    # (docs/lab/pretraining.md; cf. Liu et al. 2019, 4.2).
+    # With rtd, the generator is trained on mlm. Classifiers with few labels are as good or better
+    # with mlm,bow than with mlm alone, and better than with mlm,nsp (docs/lab/pretraining.md; cf.
+    # Liu et al. 2019, 4.2).
     objectives: tuple[str, ...] = setting(
         ("mlm", "bow"),
         "What to learn: mlm (masked words), clm (next words), plm (words in a random order, alone: "
@@ -198,7 +199,7 @@ class PretrainTask:
         "Weight of the loss of rtd.",
         check=between(0, limits.WEIGHT, "[]"),
     )
-    # BERT has 1; in runs of minutes that holds back the words for long (docs/lab/pretraining.md).
+    # BERT uses 1, which slows down learning words in runs of minutes (docs/lab/pretraining.md).
     nsp_weight: float = setting(
         0.1,
         "Weight of the loss of nsp.",
@@ -245,23 +246,23 @@ class PretrainTask:
 
     @property
     def rate(self) -> float:
-        """The share of the tokens that are predicted."""
+        """The share of predicted tokens."""
         if self.mask_rate is not None:
             return self.mask_rate
         return _RATE_OF_SPANS if "span_corruption" in self.objectives else _RATE
 
     @property
     def pairs(self) -> str | None:
-        """The objective that is about pairs of sentences, if any."""
+        """The objective on pairs of sentences, if any."""
         return next((name for name in self.objectives if name in ("nsp", "sop")), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseRecipe:
-    """A part of the run that learns something else.
+    """A part of the run with other settings; fields that are None are taken from the recipe.
 
     Args:
-        share: of the run; the rest is as the recipe has it where it is not given.
+        share: share of the run.
     """
 
     share: float = 0.0
@@ -280,7 +281,7 @@ class PretrainRecipe:
     """All settings of ``ownbert pretrain``.
 
     Args:
-        phases: one after the other; without any the whole run is one.
+        phases: consecutive phases; without any, the whole run is one phase.
     """
 
     seed: int = setting(0, "Seed of everything random.", check=between(0, limits.SEED, "[]"))
@@ -293,7 +294,7 @@ class PretrainRecipe:
 
     @property
     def objectives(self) -> set[str]:
-        """Those of all phases."""
+        """The objectives of all phases."""
         return {name for task, _ in self.parts for name in task.objectives}
 
     def __post_init__(self) -> None:
@@ -330,18 +331,18 @@ class PretrainRecipe:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence of any phase."""
+        """Maximum sequence length of any phase, in tokens."""
         return max(data.max_length or SHORT for _, data in self.parts)
 
     def with_lengths(self, median: float, limit: int | None = None) -> "PretrainRecipe":
-        """The recipe, which names no length of sequences, with lengths that fit the documents.
+        """Fill in sequence lengths that suit the documents, if the recipe has none.
 
-        Long documents are read in short sequences first and in long ones in a last phase; a run of
-        too few steps for that has long ones alone.
+        Long documents use short sequences first and long ones in a last phase; a run with too few
+        steps uses long ones only.
 
         Args:
-            median: tokens of the documents.
-            limit: the most positions that the model can have, if any.
+            median: median length of the documents in tokens.
+            limit: maximum number of positions of the model, if any.
 
         Source: Devlin et al. 2019, A.2 (short sequences first).
         """
@@ -360,7 +361,7 @@ class PretrainRecipe:
 
 
 def _over(section: T, phase: PhaseRecipe) -> T:
-    """``section`` with what the phase has otherwise."""
+    """``section`` with the values that the phase overrides."""
     names = {f.name for f in fields(section)} & {f.name for f in fields(phase)}  # pyright: ignore
     changes = {name: getattr(phase, name) for name in names}
     return replace(section, **{k: v for k, v in changes.items() if v is not None})  # pyright: ignore

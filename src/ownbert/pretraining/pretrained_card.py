@@ -1,4 +1,4 @@
-"""The model card of a pretrained folder: the model, its corpus in numbers, settings and use."""
+"""The model card of a pretrained folder: model, corpus statistics, settings and use."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -38,18 +38,19 @@ def write_card(
     """Write README.md into a model folder; see ``ownbert.run.model_card.save_card``.
 
     Args:
-        recipe: a completed one.
-        config: of the model.
-        data: what was learnt from, without any of its texts.
-        metrics: of the last evaluation on held-out text.
-        precision: what is known of bfloat16.
+        folder: model folder.
+        recipe: completed recipe.
+        config: configuration of the model.
+        data: facts about the corpus, without any of its texts.
+        metrics: metrics of the last evaluation on held-out text.
+        precision: result of the bfloat16 check.
 
     Returns:
-        A warning, if any.
+        A warning or None.
     """
     source = recipe.model.init_from
     objectives = dict.fromkeys(o for task, _ in recipe.parts for o in task.objectives)
-    # A head with word features is not filled with texts alone, nor known to Transformers.
+    # A head with word features needs more than text, and Transformers does not support it.
     fills = "mlm" in objectives and "rtd" not in objectives and "word features" not in data
     front = {"library_name": "transformers"}
     if fills:
@@ -73,7 +74,7 @@ def write_card(
 
 
 def _settings(recipe: PretrainRecipe) -> Iterator[tuple[str, str]]:
-    """The settings that readers always want to know, then all others that are not the default."""
+    """The most important settings, then all others with non-default values."""
     yield "peak learning rate", f"{recipe.optim.learning_rate:.3g}"
     if recipe.run.max_steps:
         yield "steps", f"{recipe.run.max_steps:,} at most"
@@ -90,7 +91,7 @@ def _settings(recipe: PretrainRecipe) -> Iterator[tuple[str, str]]:
 
 
 def _metrics(metrics: Mapping[str, Any]) -> str:
-    """The losses and accuracies of the last evaluation, beside what knows no context."""
+    """The losses and accuracies of the last evaluation with their baselines."""
     rows = [("step", f"{metrics['step']:,}")] if "step" in metrics else []
     for task, words in TASKS.items():
         loss, share = metrics.get(f"{task}_loss"), metrics.get(f"{task}_accuracy")

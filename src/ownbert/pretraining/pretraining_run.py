@@ -56,7 +56,7 @@ from ownbert.train.watch.evaluation_budget import affordable_tokens
 from ownbert.train.watch.log import read_log
 
 # Peak learning rates by hidden size. Those of tiny and mini were measured in runs of five minutes;
-# those of larger sizes are cautious values for the same small batches.
+# those of larger sizes are conservative values for the same small batches.
 _RATES = {128: 2e-3, 256: 1.5e-3, 512: 7e-4, 768: 2e-4}
 _LARGE_RATE = 1e-4
 
@@ -79,19 +79,26 @@ def pretrain(
 ) -> Model:
     """Pretrain a model on a token store and save it, its log, curves and recipe in ``output``.
 
-    Started by torchrun, all processes share the work and the first one writes.
+    Under torchrun all processes share the work and the first one writes.
 
     Args:
-        resume: continue from the last saved state (or that of ``resume_step``), by the recipe in
-            ``output``; without one, start.
+        tokens: folder of the token store.
+        output: folder to write.
+        config: recipe file.
+        overrides: settings as "section.name=value".
+        resume: continue from the last saved state with the recipe in ``output``; start if there is
+            none.
+        resume_step: continue from the saved state of this step.
+        overwrite: replace the model in ``output``.
+        quiet: print nothing.
         callbacks: functions to call with each row of the log, evaluation and saved model.
-        with_card: whether the run ends with a model card and curves, for which some seconds are
-            spent on comparing precisions and measuring the machine.
+        with_card: whether to write a model card and curves, which takes some seconds for comparing
+            precisions and measuring the machine.
         options: settings of ``PretrainRecipe`` by name (``size="mini"``, ``max_minutes=30``).
 
     Raises:
-        InputError: ``output`` holds a model and neither ``resume`` nor ``overwrite`` is given, or
-            something in the corpus or the settings cannot be used.
+        InputError: ``output`` contains a model and neither ``resume`` nor ``overwrite`` is given,
+            or the corpus or a setting cannot be used.
     """
     with writing(output):
         folder = RunFolder(output, resume=resume, overwrite=overwrite, resume_step=resume_step)
@@ -112,7 +119,8 @@ class Pretraining(TrainingRun):
     """A pretraining recipe with its corpus, vocabulary and examples.
 
     Args:
-        saved: the folder of a resumed run, from which the structure of the model is read.
+        recipe: recipe of the run.
+        saved: folder of a resumed run, to read the structure of the model from.
     """
 
     command = "pretrain"
@@ -162,7 +170,7 @@ class Pretraining(TrainingRun):
         ]
 
     def _completed(self, recipe: PretrainRecipe) -> PretrainRecipe:
-        """The recipe with everything filled in that depends on the machine and the size."""
+        """The recipe with all settings that depend on the machine and the model size."""
         known = (rate for size, rate in _RATES.items() if size >= self.config.hidden_size)
         rate = recipe.optim.learning_rate or next(known, _LARGE_RATE)
         run = replace(
@@ -179,7 +187,7 @@ class Pretraining(TrainingRun):
         return replace(recipe, task=task, optim=optim, run=run)
 
     def _softmax(self, recipe: PretrainRecipe) -> str:
-        """Whether words are compared with all or with some."""
+        """Whether to use the full or the sampled softmax."""
         if recipe.task.softmax != "auto":
             return recipe.task.softmax
         gains = self.device.type == "cpu" and self.config.vocab_size >= SAMPLED_FROM
@@ -248,8 +256,8 @@ class Pretraining(TrainingRun):
         )
 
     def _evaluation_tokens(self, data: PhaseData) -> float:
-        """How many tokens an evaluation may have, by the tokens that are trained between two of
-        them; infinite where the clock decides when there is one."""
+        """Maximum tokens of an evaluation, by the tokens trained between evaluations; infinite if
+        evaluations are scheduled by the clock."""
         run = self.recipe.run
         steps = run.eval_every or (run.max_steps or math.inf) / EVALUATIONS
         return affordable_tokens(steps * run.accumulate * data.settings.batch_tokens)
@@ -261,7 +269,7 @@ class Pretraining(TrainingRun):
         return world.total([_peak_flops(self.device, kind, torch.get_num_threads())])[0]
 
     def save(self, learner: Learner, folder: RunFolder, world: World) -> None:
-        """Write the current model into its folder, and ELECTRA's generator into a subfolder."""
+        """Save the current model, and ELECTRA's generator in a subfolder."""
         self.tokenizer.max_length = self.config.longest
         output = folder.path
         if world.first:
@@ -300,8 +308,8 @@ class Pretraining(TrainingRun):
         return model
 
     def _check_precision(self, folder: Path) -> PrecisionCheck | None:
-        """Compare the vectors of held-out documents in bfloat16 with those in float32, where the
-        processor has it."""
+        """Compare vectors of held-out documents in bfloat16 and float32, if the processor supports
+        bfloat16."""
         if self.device.type != "cpu" or pick_precision("auto", self.device) != "bfloat16":
             return None
         spans, tokens = self.phase_data[-1].held_out.spans, self.store.tokens
@@ -312,7 +320,7 @@ class Pretraining(TrainingRun):
         return checked
 
     def _data(self) -> dict[str, str]:
-        """What is learnt from, for people."""
+        """Facts about the corpus, for the user."""
         store = self.store
         return {
             "documents": f"{store.documents:,}",
@@ -331,7 +339,7 @@ class Pretraining(TrainingRun):
             shapes = new_learner(recipe, config, (), store.tags)
         parameters = sum(p.numel() for p in shapes.model.parameters())
         run = recipe.run
-        # In order; what two phases have in common is named once.
+        # In order, naming objectives shared by several phases once.
         tasks = dict.fromkeys(" + ".join(data.task.objectives) for data in self.phase_data)
         lengths = dict.fromkeys(f"{data.settings.max_length:,}" for data in self.phase_data)
         first = self.phase_data[0]
@@ -359,7 +367,7 @@ def _refuse_features(recipe: PretrainRecipe, store: Store) -> None:
 
 
 def _with_lengths(recipe: PretrainRecipe, store: Store) -> PretrainRecipe:
-    """The recipe with sequence lengths that follow the documents, where it names none."""
+    """The recipe with sequence lengths derived from the documents, unless it has any."""
     if recipe.data.max_length is not None:
         return recipe
     lengths, source = np.diff(store.document_ends, prepend=0), recipe.model.init_from
@@ -376,10 +384,10 @@ def preview_pretraining(
     overrides: Sequence[str] = (),
     **options: Any,
 ) -> str:
-    """What ``pretrain`` would do, without doing it.
+    """Describe what ``pretrain`` would do, without doing it.
 
     Returns:
-        The resolved recipe, the counts, and the first sequences of the first batch, decoded.
+        The resolved recipe, counts, and the first sequences of the first batch, decoded.
     """
     options["data.tokens"] = None if tokens is None else str(tokens)
     run = Pretraining(resolve(PretrainRecipe, config=config, overrides=overrides, options=options))
@@ -413,5 +421,5 @@ def preview_pretraining(
 
 @functools.cache
 def _peak_flops(device: torch.device, kind: torch.dtype, threads: int) -> float:
-    """``matmul_rate``, which takes a while, once for all runs of a process."""
+    """``matmul_rate``, cached for all runs of a process because it takes a while."""
     return matmul_rate(device, kind)

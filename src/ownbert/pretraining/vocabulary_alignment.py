@@ -1,4 +1,4 @@
-"""Starting from a model with another vocabulary: matching tokens, copying weights.
+"""Initialisation from a model with another vocabulary: matching tokens, copying weights.
 
 V' is the size of the old vocabulary.
 """
@@ -33,7 +33,7 @@ from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.text.bert_rules import CONTINUATION
 from ownbert.text.tokenizer import Tokenizer
 
-# How a token of the new vocabulary can be matched, with the words for it in reports.
+# How tokens of the new vocabulary can be matched, with descriptions for reports.
 MATCH_KINDS = {
     "special": "special",
     "name": "by name",
@@ -43,16 +43,16 @@ MATCH_KINDS = {
 }
 # A vocabulary is anonymised if at least this share of its tokens are integers.
 _MOSTLY = 0.5
-# Tensors that depend on the vocabulary: matched token by token, and computed from the corpus.
+# Tensors that depend on the vocabulary: matched token by token, or computed from the corpus.
 _WORDS, _BIAS = "encoder.embeddings.word.weight", "heads.mlm.decoder.bias"
 # The tables of word features, matched tag by tag.
 _TABLES = ".features.tables."
-# Heads that pretraining and checkpoints may share.
+# Heads that pretraining and checkpoints may have in common.
 _HEADS = ("mlm", "nsp")
-# Model types of BERT; the second has positions that Transformers does not know
+# Model types of BERT; the second has positions that Transformers does not support
 # (families.family.OWN).
 _MODEL_TYPES = ("bert", "ownbert-bert")
-# Position kinds whose table limits the length of sequences.
+# Position kinds whose table limits the sequence length.
 _POSITION_TABLES = ("absolute", "relative_key", "relative_key_query")
 
 Ids = Sequence[int]
@@ -60,12 +60,12 @@ Ids = Sequence[int]
 
 @dataclass(frozen=True)
 class TokenMatch:
-    """What each token of a vocabulary was matched with.
+    """The matches of all tokens of a vocabulary.
 
     Args:
-        kinds: (V), of match for each token, one of ``MATCH_KINDS``.
-        ids: (V), for each token the old tokens whose mean vector it starts from, empty if it is
-            new.
+        kinds: (V) kind of match of each token, one of ``MATCH_KINDS``.
+        ids: (V) for each token the old tokens whose mean vector initialises it; empty for new
+            tokens.
         unnamed: whether some tokens are anonymised ids and no ranking was given.
     """
 
@@ -82,18 +82,20 @@ def match_vocabulary(
 ) -> TokenMatch:
     """Match each token of ``tokenizer`` with tokens of the vocabulary of ``old``.
 
-    Special tokens are matched by their role, and are new if the old vocabulary lacks it. Others are
-    matched by name: with the same token, or with what the old tokenizer makes of the text (one
-    token or several pieces). Anonymised tokens are matched by rank: the n-th most frequent by
-    ``counts`` with the n-th most frequent of ``ranking``.
+    Special tokens are matched by role, and are new if the old vocabulary lacks the role. Others are
+    matched by name: with the same token, or with the old tokenizer's encoding of the text (one or
+    several tokens). Anonymised tokens are matched by rank: the n-th most frequent by ``counts``
+    with the n-th most frequent in ``ranking``.
 
-    Tokens are anonymised if most tokens of blank text are integers (unless those of the old
-    vocabulary are, too: then they are names); with a ranking all tokens of other vocabularies are.
+    Tokens are anonymised if most tokens of space-separated text are integers (unless those of the
+    old vocabulary are, too: then they are names); with a ranking, all tokens of other vocabularies.
 
     Args:
-        counts: (V), in the corpus.
-        ranking: the frequencies of old tokens or words; a word in it that the old vocabulary cannot
-            encode leaves its rank empty.
+        tokenizer: tokenizer of the new vocabulary.
+        old: tokenizer of the old vocabulary.
+        counts: (V) token counts in the corpus.
+        ranking: frequencies of old tokens or words; the rank of a word that the old vocabulary
+            cannot encode stays empty.
     """
     size = tokenizer.vocab_size
     kinds = ["new"] * size
@@ -118,7 +120,7 @@ def match_vocabulary(
 
 
 def _by_role(tokenizer: Tokenizer) -> dict[str, int]:
-    """The ids of special tokens by name; T5 has fewer, and its end of a text is what others call a
+    """The ids of special tokens by role; T5 has fewer, and its end-of-text token is used as the
     separator."""
     style = tokenizer.style
     names = ("sep_token" if name == style.end else name for name in style.needed)
@@ -126,13 +128,13 @@ def _by_role(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def read_counts(path: str | Path) -> dict[str, int]:
-    """The frequency of each token from a text file, plain or gzip.
+    """Read token frequencies from a text file, plain or gzip.
 
-    Each line has a token and a count separated by a tab or blanks. The counts of a token that
-    occurs twice are added.
+    Each line has a token and a count separated by a tab or spaces. Counts of repeated tokens are
+    added.
 
     Raises:
-        InputError: a line is bad; the message names it.
+        InputError: a line is invalid; the message has its number.
     """
     counts: dict[str, int] = {}
     for number, line in open_text(path):
@@ -152,7 +154,7 @@ def read_counts(path: str | Path) -> dict[str, int]:
 
 
 def _anonymous(tokenizer: Tokenizer, old: Tokenizer, ordinary: Ids, *, ranked: bool) -> set[int]:
-    """The tokens whose names mean nothing."""
+    """The tokens whose names carry no meaning."""
     numbers = _numbers(tokenizer, ordinary)
     if numbers:
         others = [i for i in range(old.vocab_size) if i not in old.special_ids]
@@ -161,7 +163,8 @@ def _anonymous(tokenizer: Tokenizer, old: Tokenizer, ordinary: Ids, *, ranked: b
 
 
 def _numbers(tokenizer: Tokenizer, ordinary: Ids) -> set[int]:
-    """The tokens that are integers, if most tokens of a blank vocabulary are; else none."""
+    """The integer tokens, if most tokens of a space-separated vocabulary are integers; else
+    none."""
     tokens = tokenizer.vocabulary()
     found = {i for i in ordinary if tokens[i].isascii() and tokens[i].isdecimal()}
     mostly = tokenizer.kind == "blank" and len(found) >= _MOSTLY * len(ordinary)
@@ -169,7 +172,7 @@ def _numbers(tokenizer: Tokenizer, ordinary: Ids) -> set[int]:
 
 
 def _by_name(tokenizer: Tokenizer, old: Tokenizer, wanted: Ids) -> dict[int, Ids]:
-    """The old tokens with the same text, by our id; tokens that have none are left out."""
+    """The old tokens with the same text, by new id, where there are any."""
     vocabulary, inside = tokenizer.vocabulary(), continuing_tokens(tokenizer)
     found: dict[int, Ids] = {}
     words: dict[int, str] = {}
@@ -189,7 +192,7 @@ def _by_name(tokenizer: Tokenizer, old: Tokenizer, wanted: Ids) -> dict[int, Ids
 
 
 def _text(tokenizer: Tokenizer, index: int, token: str) -> str:
-    """The text of a token without the markers of its kind of vocabulary."""
+    """The text of a token without the markers of its tokenizer."""
     if tokenizer.kind == "blank":
         return token
     if tokenizer.kind == "wordpiece":
@@ -202,7 +205,7 @@ def _prefix(tokenizer: Tokenizer) -> str:
 
 
 def _encode_words(old: Tokenizer, words: Sequence[str]) -> list[Ids]:
-    """The tokens of each word; none if the old vocabulary cannot encode all of it."""
+    """The tokens of each word; empty if the old vocabulary cannot encode all of it."""
     blank = " " if old.kind == "bpe" else ""
     encoded = old.encode_batch([blank + word for word in words])
     special = set(old.special_ids)
@@ -210,8 +213,8 @@ def _encode_words(old: Tokenizer, words: Sequence[str]) -> list[Ids]:
 
 
 def _split_continuation(text: str, old: Tokenizer) -> Ids:
-    """The WordPiece continuations of a text inside a word, greedily from the left; none if a part
-    of it is no piece."""
+    """The WordPiece continuations of a text inside a word, greedily from the left; empty if a part
+    is not in the vocabulary."""
     pieces, start, prefix = [], 0, _prefix(old)
     while start < len(text):
         ends = range(len(text), start, -1)
@@ -224,8 +227,8 @@ def _split_continuation(text: str, old: Tokenizer) -> Ids:
 
 
 def _ranked(old: Tokenizer, ranking: Mapping[str, int]) -> list[Ids]:
-    """The old tokens of each word of a ranking, the most frequent first. Special tokens of the old
-    vocabulary have no rank."""
+    """The old tokens of each word in a ranking, most frequent first; special tokens have no
+    rank."""
     special = set(old.special_ids)
     words = [w for w in sorted(ranking, key=lambda w: -ranking[w]) if old.id_of(w) not in special]
     return [
@@ -239,9 +242,10 @@ class AlignmentReport:
     """What was copied from the checkpoint in ``folder``.
 
     Args:
-        tokens, shares: how many tokens of our vocabulary were matched in each of ``MATCH_KINDS``,
-            and their share of the corpus.
-        copied, new: names of our tensors.
+        tokens: number of tokens matched in each of ``MATCH_KINDS``.
+        shares: their shares of the corpus.
+        copied: names of copied tensors.
+        new: names of newly initialised tensors.
         unused: names of tensors of the checkpoint that were not copied.
         hint: advice for a better match, if any.
     """
@@ -272,23 +276,23 @@ class AlignmentReport:
 
 
 def position_limit(folder: str | Path) -> int | None:
-    """The most positions that a run from the BERT in ``folder`` can have; None: any number.
+    """Maximum positions of a run initialised from the BERT in ``folder``; None: unlimited.
 
     Raises:
-        InputError: the model is of another family.
+        InputError: the model belongs to another family.
     """
     config = _describe_bert(model_folder(folder)).config
     return config.longest if config.position_embedding_type in _POSITION_TABLES else None
 
 
 def init_config(folder: str | Path, tokenizer: Tokenizer, recipe: PretrainRecipe) -> EncoderConfig:
-    """The structure of the BERT in ``folder`` with our vocabulary and the recipe's dropout.
+    """The structure of the BERT in ``folder`` with the new vocabulary and the recipe's dropout.
 
-    The table of positions keeps its length.
+    The position table keeps its length.
 
     Raises:
-        InputError: the model is of another family or has a structure that pretraining cannot train,
-            or sequences are longer than that table.
+        InputError: the model belongs to another family or has an unsupported structure, or
+            sequences are longer than its position table.
     """
     path = model_folder(folder)
     config = _describe_bert(path).config
@@ -328,13 +332,18 @@ def copy_checkpoint(
 ) -> AlignmentReport:
     """Copy the weights of a checkpoint into ``model``, whose structure is that of ``init_config``.
 
-    Word embeddings are copied as ``match_vocabulary`` matches the tokens; those of new tokens are
-    drawn from a normal distribution with the mean and standard deviation of the copied ones. The
-    bias of the MLM decoder is left to the caller: it depends on the corpus. Word features of the
-    same columns and size are copied tag by tag.
+    Word embeddings are copied as matched by ``match_vocabulary``; those of new tokens are sampled
+    from a normal distribution with the mean and standard deviation of the copied ones. The bias of
+    the MLM decoder depends on the corpus and is left to the caller. Word features with equal
+    columns and sizes are copied tag by tag.
 
     Args:
+        model: model to modify.
+        folder: folder of the checkpoint.
+        tokenizer: tokenizer of the new vocabulary.
+        store: token store of the corpus.
         counts_file: see ``read_counts``.
+        seed: seed of the new embeddings.
 
     Raises:
         InputError: tensors do not fit the config, or the counts cannot be read.
@@ -380,8 +389,8 @@ def _describe_bert(path: Path) -> Description:
 def _load_old_model(
     description: Description, path: Path, model: Model, features: Features
 ) -> tuple[Model, set[str], tuple[str, ...]]:
-    """The checkpoint as a model with the heads that ``model`` and a checkpoint can share; our names
-    of parameters that the checkpoint lacks; and its names of tensors that the model lacks."""
+    """The checkpoint as a model with the heads shared with ``model``; names of parameters missing
+    in the checkpoint; and names of tensors in the checkpoint that the model lacks."""
     family, config = description.family, description.config
     specs = [family.spec_of(kind, description.values) for kind in model.specs if kind in _HEADS]
     if features and [*features] == [*(description.values.get(FEATURES) or ())]:
@@ -404,7 +413,7 @@ def _load_old_model(
 
 
 def _word_vectors(old: Tensor, match: TokenMatch, seed: int) -> Tensor:
-    """The word embeddings (V, D) from those of the checkpoint (V', D)."""
+    """The word embeddings (V, D) computed from the checkpoint's (V', D)."""
     vectors = _means(old, match.ids)
     known = torch.tensor([kind not in ("special", "new") for kind in match.kinds])
     sample = vectors[known] if int(known.sum()) > 1 else old
@@ -415,7 +424,7 @@ def _word_vectors(old: Tensor, match: TokenMatch, seed: int) -> Tensor:
 
 
 def _means(old: Tensor, ids: list[Ids]) -> Tensor:
-    """The mean of the old vectors (V', D) of each token: (V, D), zero for tokens without any."""
+    """The mean of each token's old vectors (V', D): (V, D), zero for tokens without any."""
     flat = torch.tensor([i for some in ids for i in some], dtype=torch.int64)
     starts = torch.tensor([0, *accumulate(map(len, ids))][:-1], dtype=torch.int64)
     return embedding_bag(flat, old.float(), starts, mode="mean")
@@ -449,6 +458,6 @@ def _report(
 
 
 def _module_name(name: str) -> str:
-    """The part of the model that a tensor belongs to, for the user."""
+    """The user-visible name of the part of the model that a tensor belongs to."""
     kind, *rest = name.split(".")
     return f"the {rest[0]} head" if kind == "heads" else f"the {kind}"

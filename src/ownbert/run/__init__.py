@@ -1,1 +1,1 @@
-"""What every training shares: settings, the folder of a run and its model card."""
+"""Parts shared by all trainings: the run, its folder and its model card."""

@@ -1,17 +1,17 @@
-"""Files of a run's output folder."""
+"""Names of files in a run's output folder."""
 
 RECIPE = "recipe.yaml"
-# Names the members of an ensemble, and those of a blend with their weights.
+# The members of an ensemble, and the members of a blend with their weights.
 ENSEMBLE, BLEND = "ensemble.json", "blend.json"
 # The model card.
 CARD = "README.md"
 CONFUSION = "confusion.png"
-# What is known of held-out rows, for answers that may be refused.
+# Calibration data from held-out rows, for predictions with a reject option.
 HELD_OUT = "held_out.npz"
-# The same of the network alone, where a folder has a blend.
+# The same for the network alone in a folder with a blend.
 HELD_OUT_NETWORK = "held_out_network.npz"
-# Sequences that were planted in the training text of a pretrained model.
+# Sequences planted in the training text of a pretrained model.
 CANARIES = "canaries.json"
-# Subfolders: the network of a linear model on its vectors, and the source's vocabulary of a
-# translation model whose sides have two.
+# Subfolders: the network whose vectors a linear model uses, and the source vocabulary of a
+# translation model with two vocabularies.
 ENCODER, SOURCE = "encoder", "source"

@@ -1,6 +1,6 @@
-"""What all model cards share: the README.md of a model folder, for people and for the hub.
+"""Shared parts of all model cards: README.md of a model folder, for readers and for the hub.
 
-It may contain names of labels, but never texts of the training data.
+It may contain label names, but never texts of the training data.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ from ownbert.language import translated
 from ownbert.run.file_names import CARD as CARD
 from ownbert.terminal import printable
 
-# Tells our cards from those that users wrote.
+# Distinguishes generated cards from those written by users.
 MARK = f"{CARD_SIGN}, and rewritten when it runs again; remove this line to keep it. -->"
 
-MAX_ROWS = 10  # of a table with a row for each label or model
-MAX_LABELS = 100  # in a sentence
-# Code between its fences, or what stands between blank lines.
+MAX_ROWS = 10  # maximum rows of a table with one row per label or model
+MAX_LABELS = 100  # maximum labels in a sentence
+# A fenced code block, or a paragraph between blank lines.
 _BLOCK = re.compile(r"^```\w*\n.*?\n```$|^\S[^\n]*(?:\n(?!```)[^\n]+)*", re.DOTALL | re.MULTILINE)
-# Settings that are shown elsewhere in the card, or do not change what is learnt.
+# Settings that are shown elsewhere in the card, or do not affect what is learnt.
 _OMITTED = frozenset(
     {
         *("folder", "task.name", "learning_rate", "epochs", "max_steps", "device", "precision"),
@@ -46,16 +46,18 @@ def save_card(
     *,
     name: str | None = None,
 ) -> str | None:
-    """Write README.md into a model folder, unless the user has written one there.
+    """Write README.md into a model folder, unless the user has written one.
 
     Args:
-        front: the metadata that the hub reads.
-        template: the Python file whose neighbour of the same name with .md is the template.
-        values: what stands in it; it has the functions ``cell``, ``in_short``, ``repr`` too.
-        name: of the model, by default that of the folder.
+        folder: model folder.
+        front: metadata for the hub.
+        template: Python file with a template of the same name and the extension .md beside it.
+        values: variables of the template, in addition to the functions ``cell``, ``in_short`` and
+            ``repr``.
+        name: name of the model; by default the folder's.
 
     Returns:
-        A warning, if any.
+        A warning or None.
     """
     path = Path(folder) / CARD
     if path.exists() and not is_ours(path):
@@ -74,7 +76,8 @@ def save_card(
 
 
 def _rendered(template: Path, values: Mapping[str, Any]) -> Iterator[str]:
-    """The blocks of a template of Markdown: code and tables as they are, paragraphs on one line."""
+    """Yield the blocks of a Markdown template: code and tables unchanged, paragraphs on one
+    line."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
@@ -85,7 +88,7 @@ def _rendered(template: Path, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _in_language(block: str) -> str:
-    """A paragraph or heading; what is a table, code or picture has been translated in its parts."""
+    """Translate a paragraph or heading; tables, code and pictures are already translated."""
     return block if block.startswith(("|", "```", "![")) else translated(block)
 
 
@@ -97,7 +100,7 @@ def is_ours(card: Path) -> bool:
 def changed_settings(
     recipe: Any, default: Any, sections: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """The settings of a recipe that change what is learnt and differ from ``default``.
+    """Settings of a recipe that affect what is learnt and differ from ``default``.
 
     Yields:
         (name, value).
@@ -126,10 +129,12 @@ def sha256(path: str | Path | None) -> str:
 
 
 def table(names: Sequence[str], rows: Any, *, most: int | None = None) -> str:
-    """A Markdown table.
+    """Format a Markdown table.
 
     Args:
-        most: rows; of more the first are shown, and how many are left out.
+        names: column names.
+        rows: rows of cells.
+        most: maximum rows; further rows are replaced by their number.
     """
     rows = list(rows)
     shown = rows[:most]
@@ -141,32 +146,33 @@ def table(names: Sequence[str], rows: Any, *, most: int | None = None) -> str:
 
 
 def in_words(rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Rows of a table whose cells are names and values of ours, in the current language."""
+    """Translate rows of a table whose cells are known names and values."""
     return ((translated(name), translated(value)) for name, value in rows)
 
 
 def labels_in_short(labels: Sequence[str]) -> str:
-    """Labels in a sentence; of very many the first."""
+    """Labels in a sentence; only the first ones if there are many."""
     shown = ", ".join(map(cell, labels[:MAX_LABELS]))
     more = len(labels) - MAX_LABELS
     return shown + translated(f" and {more:,} more") if more > 0 else shown
 
 
 def pictures(folder: str | Path, captions: Mapping[str, str]) -> str:
-    """The Markdown of the pictures that are in a folder.
+    """Markdown for the pictures in a folder.
 
     Args:
-        captions: by the name of the file.
+        folder: model folder.
+        captions: captions by file name.
     """
     there = {name: what for name, what in captions.items() if (Path(folder) / name).exists()}
     return "\n\n".join(f"![{translated(what)}]({name})" for name, what in there.items())
 
 
 def hub_base(folder: str) -> str:
-    """The name on the hub of the model that a folder stands for or was made from; "" if none.
+    """The hub name of the model that a folder is, or was trained from; "" if none.
 
-    The hub shows ``base_model`` as a link, so the name of a local folder must not stand there. A
-    local folder has been made from a model of the hub if its own card names one.
+    The hub shows ``base_model`` as a link, so names of local folders must not be used. For a local
+    folder the name is taken from its own card.
     """
     if folder.startswith(PREFIX):
         return folder.removeprefix(PREFIX)
@@ -182,18 +188,18 @@ def hub_base(folder: str) -> str:
 
 
 def _front_of(card: Path) -> str:
-    """The metadata at the top of a card, as it stands there."""
+    """The raw metadata at the top of a card."""
     _, _, rest = card.read_text(encoding="utf-8", errors="replace").partition("---\n")
     return rest.partition("\n---\n")[0]
 
 
-# What Markdown or HTML would read as more than text, and what ends the cell of a table.
+# Characters with a meaning in Markdown or HTML, and cell separators of tables.
 _MARKUP = re.compile(r"([\\`*\[\]<>|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 _SPECIAL = {"<": "&lt;", ">": "&gt;"}
 _REFERENCE = re.compile(r"&(?=#?\w+;)")
 
 
 def cell(text: str) -> str:
-    """Text on one line that is shown as it is, in a table or a sentence of a card."""
+    """Escape text for a table cell or a sentence of a card, on one line."""
     line = _REFERENCE.sub("&amp;", printable(" ".join(text.split())))
     return _MARKUP.sub(lambda found: _SPECIAL.get(found[1], f"\\{found[1]}"), line)

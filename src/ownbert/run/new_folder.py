@@ -1,4 +1,4 @@
-"""Folders that are written completely or not at all, as the output of one step."""
+"""Output folders that are written completely or not at all."""
 
 import os
 import secrets
@@ -32,20 +32,20 @@ def refuse_taken(
     beside: bool = False,
     signs: Iterable[str] = SIGNS,
 ) -> None:
-    """Refuse what cannot be a folder of new files.
+    """Check that a folder may be used for new files.
 
     Args:
-        target: the folder.
-        source: the model's.
-        data: a file that is read, if any.
-        overwrite: whether it may hold files.
-        to: the format of an export.
-        looked_in: where in the model's folder engines look for a file of that format, if they do.
-        beside: it is the folder in the model's own where engines look for a file.
-        signs: names of files that tell a folder that ownbert has written.
+        target: folder to write.
+        source: model folder.
+        data: input file, if any.
+        overwrite: whether the folder may contain files.
+        to: format of an export.
+        looked_in: folder inside the model folder where engines look for this format, if any.
+        beside: whether the target is that folder.
+        signs: names of files that identify folders written by ownbert.
 
     Raises:
-        InputError: it holds files that must not be replaced, or is inside the model's folder.
+        InputError: the folder has files that must not be replaced, or is inside the model folder.
     """
     refuse_same([source, *([] if data is None else [Path(data)])], target)
     inside = Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents
@@ -70,10 +70,10 @@ def refuse_taken(
 
 @contextmanager
 def complete_folder(target: Path) -> Iterator[Path]:
-    """A new folder beside ``target`` that takes its place when the block succeeds.
+    """Yield a new folder beside ``target`` that replaces it when the block succeeds.
 
-    In a folder that exists, files of the same names are replaced and others stay, as does
-    a card that a user wrote.
+    In an existing folder, files of the same names are replaced and others are kept, as is a card
+    written by the user.
     """
     target = Path(os.path.abspath(target))  # "." has no name
     made = missing_folders(target.parent)

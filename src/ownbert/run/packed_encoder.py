@@ -1,4 +1,4 @@
-"""The encoder of a model folder for vectors of texts: packed batches, computed by torch.
+"""The encoder of a model folder for text vectors, run by torch on packed batches.
 
 T tokens, B sequences, D hidden.
 """
@@ -22,13 +22,13 @@ from ownbert.train.device import pick_device
 
 
 class PackedEncoder:
-    """The encoder of a folder, without its heads.
+    """The encoder of a folder without its heads.
 
     Args:
-        folder: of the model, or its description.
+        folder: model folder, or its description.
         device: auto, cpu or cuda.
-        precision: float32 or bfloat16, where a call names none.
-        format: by which the types of tokens are set; by default they are all 0.
+        precision: float32 or bfloat16, the default for calls.
+        format: input format that determines token types; by default they are all 0.
 
     Raises:
         InputError: the folder cannot be used.
@@ -43,13 +43,13 @@ class PackedEncoder:
     ) -> None:
         self.model = load(folder, heads=(), pooler=False).to(pick_device(device))
         self.precision = precision
-        # The types of tokens matter even in a single text where its last token has its own.
+        # Token types matter even for a single text if its last token has its own type.
         segments = self.model.config.position_embedding_type == "transformer_xl"
         self.format = format if segments else None
         self._encoders: dict[str, Encoder] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_encoders": {}}  # made again: they would double a pickle
+        return {**self.__dict__, "_encoders": {}}  # created again: they would double a pickle
 
     def to(self, device: torch.device) -> None:
         """Move the model."""
@@ -60,18 +60,18 @@ class PackedEncoder:
     def vectors(
         self, ids: Sequence[np.ndarray], pooling: str, precision: str | None = None
     ) -> np.ndarray:
-        """One vector per sequence of ids: float32 (B, D)."""
+        """Vectors of sequences of ids: float32 (B, D)."""
         hidden, batch = self._hidden(ids, precision)
         vectors = POOLINGS[pooling](self.model.config)(hidden, batch.layout)  # (B, D)
         return vectors.cpu().numpy()
 
     @torch.inference_mode()
     def token_vectors(self, ids: Sequence[np.ndarray]) -> np.ndarray:
-        """The vectors of all tokens, end to end: float32 (T, D)."""
+        """The concatenated vectors of all tokens: float32 (T, D)."""
         return self._hidden(ids, None)[0].cpu().numpy()
 
     def _hidden(self, ids: Sequence[np.ndarray], precision: str | None) -> tuple[Tensor, Batch]:
-        """The last hidden states of the sequences of a batch: float32 (T, D)."""
+        """The last hidden states of a batch of sequences: float32 (T, D)."""
         encoder, batch = self._encoder(precision or self.precision), self._batch(ids)
         hidden, _ = encoder(batch)  # (T, D)
         return hidden.float(), batch
@@ -80,7 +80,7 @@ class PackedEncoder:
         return pack([Example(i, self._types(i)) for i in ids]).to(self.model.device)
 
     def _types(self, ids: np.ndarray) -> np.ndarray:
-        """The types of the tokens of one text."""
+        """The token types of one text."""
         types = np.zeros_like(ids)
         if self.format is not None:
             types[:] = self.format.types(len(ids))

@@ -1,6 +1,6 @@
-"""Whether a trained model computes in bfloat16 what it computes in float32, and what its card says.
+"""Checks whether a trained model's bfloat16 outputs agree with float32, for its config and card.
 
-Only on processors that multiply bfloat16 natively is it known, and needed.
+The check needs a processor with native bfloat16 products.
 """
 
 from collections.abc import Sequence
@@ -15,24 +15,25 @@ from ownbert.checkpoint.agreement import VECTORS, record_agreement
 from ownbert.run.packed_encoder import PackedEncoder
 from ownbert.text.tokenizer import NO_LIMIT
 
-# Vectors agree if none has a lower cosine with its own.
+# Minimum cosine between a text's vectors in both precisions.
 _COSINE = 0.999
-# Texts to compare the vectors of; these and their tokens at most.
+# Minimum and maximum number of compared texts, and maximum number of their tokens.
 _LEAST_TEXTS, MOST_TEXTS, _MOST_TOKENS = 10, 256, 16_384
 COMMANDS = "The commands `ownbert predict` and `evaluate`"
 _TAKE = "it where the processor has it."
-# In the card of an ensemble.
+# Sentence in the card of an ensemble.
 EACH_AGREES = f"Each of these models agrees with float32 in bfloat16. {COMMANDS} take {_TAKE}"
 
 
 @dataclass(frozen=True)
 class PrecisionCheck:
-    """What a comparison of bfloat16 with float32 has found.
+    """The result of comparing bfloat16 with float32.
 
     Args:
-        what: was compared, ``ANSWERS`` or ``VECTORS``.
+        what: compared outputs, ``ANSWERS`` or ``VECTORS``.
         agree: whether bfloat16 may be used.
-        finding: for the model card, as are the ``commands`` that it is about.
+        finding: sentence for the model card.
+        commands: commands that the finding applies to, for the model card.
     """
 
     what: str
@@ -41,26 +42,26 @@ class PrecisionCheck:
     commands: str = COMMANDS
 
     def record(self, folder: Path) -> None:
-        """Say in config.json of a finished folder that they agree, if they do."""
+        """Record agreement in config.json of a finished folder."""
         if self.agree:
             record_agreement(folder, self.what)
 
     def sentences(self) -> str:
-        """What the model card says."""
+        """The sentences for the model card."""
         ending = "s" if self.commands.startswith("The command ") else ""
         does = f"take{ending} {_TAKE}" if self.agree else f"stay{ending} with float32."
         return f"{self.finding} {self.commands} {does}"
 
 
 def check_vectors(folder: Path, texts: Sequence[np.ndarray]) -> PrecisionCheck | None:
-    """Compare the vectors that ``embed`` computes in bfloat16 with those in float32.
+    """Compare the vectors of ``embed`` in bfloat16 with those in float32.
 
     Args:
-        folder: of a pretrained model.
-        texts: the ids of each, without special tokens.
+        folder: folder of a pretrained model.
+        texts: ids of each text without special tokens.
 
     Returns:
-        None if there are too few texts.
+        The result, or None if there are too few texts.
     """
     description = describe(folder)
     tokenizer = load_tokenizer(description)
@@ -85,7 +86,7 @@ def check_vectors(folder: Path, texts: Sequence[np.ndarray]) -> PrecisionCheck |
 
 
 def of_cosines(fine: np.ndarray, rough: np.ndarray, commands: str) -> PrecisionCheck:
-    """What two vectors of each text, (N, D), show."""
+    """The result for two vectors of each text, (N, D)."""
     norms = np.linalg.norm(fine, axis=-1) * np.linalg.norm(rough, axis=-1)
     least = float(((fine * rough).sum(-1) / np.maximum(norms, 1e-12)).min())
     finding = (

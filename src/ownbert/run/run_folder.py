@@ -1,4 +1,4 @@
-"""The output folder of a run: whether it may be written to, and what the run resumes from."""
+"""The output folder of a run: checks before writing, and the state to resume from."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -29,20 +29,20 @@ T = TypeVar("T")
 
 
 class RunFolder:
-    """The output folder of a run; nothing is written to it before ``reserve``.
+    """The output folder of a run; nothing is written before ``reserve``.
 
     Args:
-        path: of the folder, which need not exist.
-        resume: continue from its newest saved state; start from the beginning if there is none.
+        path: path of the folder, which need not exist.
+        resume: continue from its newest saved state, or start if there is none.
         overwrite: replace the model in it.
         resume_step: continue from the saved state of this step instead.
 
     Attributes:
-        saved: the state to resume from, or None.
+        saved: state to resume from, or None.
 
     Raises:
-        InputError: ``path`` is a file, or holds a model and neither ``resume`` nor ``overwrite`` is
-            given, or a state is damaged or missing.
+        InputError: ``path`` is a file, or contains a model and neither ``resume`` nor ``overwrite``
+            is given, or a state is damaged or missing.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class RunFolder:
         overrides: Sequence[str],
         options: Mapping[str, Any],
     ) -> T:
-        """The recipe of the run; a resumed run starts from the recipe in the folder.
+        """Resolve the recipe of the run; a resumed run starts from the recipe in the folder.
 
         Args:
-            kind: the class of the recipe.
+            kind: class of the recipe.
             config, overrides, options: see ``ownbert.settings.resolve``.
 
         Raises:
-            InputError: they change a setting that a resumed run must keep.
+            InputError: a setting that a resumed run must keep was changed.
         """
         return self._resolve(
             kind,
@@ -97,7 +97,7 @@ class RunFolder:
         )[0]
 
     def _resolve(self, kind: type[T], *, resumes: bool, **given: Any) -> tuple[T, T | None]:
-        """The recipe, and the one in the folder if the run ``resumes``."""
+        """The recipe, and the saved one if the run ``resumes``."""
         path = self.path / RECIPE
         before = resolve(kind, config=path) if resumes and path.exists() else None
         now = resolve(kind, base=before, **given)
@@ -115,12 +115,12 @@ class RunFolder:
         """Check that a run may write to the folder.
 
         Args:
-            identity: what the run learns from, which must be what the saved state has learnt from.
-            vocabularies: of the run, one of which must be that of a tokenizer in the folder unless
-                the folder is overwritten.
+            identity: identity of the training data, which must match that of the saved state.
+            vocabularies: vocabularies of the run, one of which must equal that of a tokenizer in
+                the folder, unless the folder is overwritten.
 
         Raises:
-            InputError: one of them differs, or a file that would be replaced is not ours.
+            InputError: one of them differs, or a file to be replaced was not written by ownbert.
         """
         if self.saved is not None:
             require_same_identity(self.saved.path, self.saved.metadata["identity"], identity)
@@ -133,13 +133,13 @@ class RunFolder:
             )
 
     def reserve(self, identity: Mapping[str, str], vocabularies: Sequence[Tokenizer] = ()) -> None:
-        """Create the folder, or prepare it to be written to; only the first call does anything.
+        """Create the folder, or prepare it for writing; only the first call has an effect.
 
         Args:
-            identity, vocabularies: as for ``check``.
+            identity, vocabularies: see ``check``.
 
         Raises:
-            InputError: as ``check``, or the folder cannot be made.
+            InputError: see ``check``, or the folder cannot be created.
         """
         if self._reserved:
             return
@@ -150,18 +150,18 @@ class RunFolder:
         self._reserved = True
 
     def _has_one_of(self, vocabularies: Sequence[Tokenizer]) -> bool:
-        """Whether the tokenizer in the folder, whoever wrote it, has one of these vocabularies."""
+        """Whether the tokenizer in the folder has one of these vocabularies."""
         if not has_tokenizer(self.path):
             return False
         known = {vocabulary.fingerprint() for vocabulary in vocabularies}
         return Tokenizer.load(self.path).fingerprint() in known
 
     def written(self) -> list[str]:
-        """The names of what a run may write into the folder, besides a tokenizer and the card."""
+        """Names of files that a run may write into the folder, besides a tokenizer and the card."""
         return [WEIGHTS, CONFIG, LOG, CURVES, RECIPE, STATES, BOARD]
 
     def replaced(self) -> list[Path]:
-        """The files and folders that ``reserve`` removes if the folder is overwritten."""
+        """Files and folders that ``reserve`` removes if the folder is overwritten."""
         return [self.path / name for name in (WEIGHTS, CONFIG, LOG, CURVES, RECIPE, STATES)]
 
     def _clear(self) -> None:
@@ -172,13 +172,13 @@ class RunFolder:
                 path.unlink(missing_ok=True)
 
     def _refuse_inputs(self, recipe: Any) -> None:
-        """Check that nothing is read from what the run replaces.
+        """Check that no input is among the files to be replaced.
 
         Args:
-            recipe: names what is read.
+            recipe: recipe that names the inputs.
 
         Raises:
-            InputError: something is.
+            InputError: an input would be replaced.
         """
         names = [name for name, about in settings_of(type(recipe)).items() if about.path]
         inputs = [value for name in names if (value := attrgetter(name)(recipe))]
@@ -195,11 +195,11 @@ class RunFolder:
 def _differences(
     old: Mapping[str, Any], new: Mapping[str, Any], changeable: Set[str], prefix: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Name, old and new value of each setting that differs, except those in ``changeable``."""
+    """Name, old and new value of each differing setting, except those in ``changeable``."""
     for name, value in old.items():
         if prefix + name in changeable:
             continue
         if isinstance(value, Mapping):
             yield from _differences(value, new[name], changeable, f"{prefix}{name}.")
-        elif value != new[name] and new[name] not in (None, "auto"):  # those keep the old value
+        elif value != new[name] and new[name] not in (None, "auto"):  # keep the old value
             yield prefix + name, value, new[name]

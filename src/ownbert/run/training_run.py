@@ -1,4 +1,4 @@
-"""The skeleton of a training run, which pretraining, fine-tuning and translation fill in."""
+"""The skeleton of a training run, for pretraining, fine-tuning and translation."""
 
 import time
 from abc import ABC, abstractmethod
@@ -29,20 +29,19 @@ Say = Callable[[str], None]
 
 
 class TrainingRun(ABC):
-    """A resolved recipe with its data; ``train`` makes the model.
+    """A resolved recipe with its data; ``train`` creates and trains the model.
 
-    The constructor reads and checks the data, and ``train`` makes the model and restores a saved
-    state before it reserves the folder, so that nothing has been written by what is refused.
+    The constructor reads and checks the data, and ``train`` creates the model and restores a saved
+    state before it reserves the folder, so that errors are reported before anything is written.
 
     Attributes:
-        recipe: the complete recipe, as written to recipe.yaml.
-        identity: what is learnt from; a run cannot be resumed on anything else.
-        monitor: the metric that decides which weights are best.
-        callbacks: functions of the user's that are called on the way.
-        vocabularies: one of which a tokenizer in the output folder must be equal to, if there are
-            any.
-        with_card: whether the run ends with a model card, for which precisions are compared.
-        with_curves: whether the log is plotted.
+        recipe: complete recipe, as written to recipe.yaml.
+        identity: identity of the training data; a run cannot be resumed with other data.
+        monitor: metric that determines the best weights.
+        callbacks: functions of the user.
+        vocabularies: if not empty, a tokenizer in the output folder must equal one of these.
+        with_card: whether to write a model card, for which precisions are compared.
+        with_curves: whether to plot the log.
     """
 
     command: ClassVar[str]
@@ -61,10 +60,7 @@ class TrainingRun(ABC):
 
     @property
     def limits(self) -> Run:
-        """The run section of the recipe as the training loop takes it.
-
-        It has max_steps or max_minutes.
-        """
+        """The run section of the recipe for the training loop, with max_steps or max_minutes."""
         return self.recipe.run
 
     def execute(self, folder: RunFolder, *, quiet: bool) -> Model:
@@ -83,7 +79,7 @@ class TrainingRun(ABC):
         """Prepare the folder and write the recipe.
 
         Raises:
-            InputError: as ``RunFolder.reserve``.
+                InputError: see ``RunFolder.reserve``.
         """
         folder.reserve(self.identity, self.vocabularies)
         write_text(folder.path / RECIPE, dump(self.recipe))
@@ -128,15 +124,17 @@ class TrainingRun(ABC):
         """Lines for the user: data, model and duration."""
 
     def warnings(self) -> Iterable[str]:
-        """Lines about what looks wrong in the data."""
+        """Warnings about the data."""
         return ()
 
     @abstractmethod
     def make_learner(self, world: World, *, fresh: bool, say: Say) -> Learner:
-        """The model with its initial weights, the same in all processes.
+        """The model with its initial weights, equal in all processes.
 
         Args:
+            world: processes of the run.
             fresh: False if a saved state will replace the weights.
+            say: prints a line for the user.
         """
 
     @abstractmethod
@@ -148,20 +146,20 @@ class TrainingRun(ABC):
         return
 
     def finish(self, job: Job, folder: RunFolder) -> Model:
-        """What follows the last step: final weights, their metrics, the model card."""
+        """Finish the run after the last step: final weights, their metrics, the model card."""
         return job.state.learner.model
 
     def closing_lines(self) -> Iterable[str]:
-        """Lines for the user after all others."""
+        """The last lines for the user."""
         return ()
 
     def peak_flops(self, world: World) -> float:
-        """Measured matmul peak of all processes in FLOP/s, for the MFU; 0: not measured."""
+        """Measured matmul peak of all processes in FLOP/s, for the MFU; 0 if not measured."""
         return 0.0
 
 
 def describe_limit(limits: Run) -> str:
-    """How long a run takes at most, for the user."""
+    """The maximum duration of a run, for the user."""
     if limits.max_steps:
         return f"{limits.max_steps:,} steps"
     return f"{limits.max_minutes:g} minutes"

@@ -1,1 +1,1 @@
-"""The loop, its state, its settings and its log."""
+"""The training loop, its state, settings and log."""

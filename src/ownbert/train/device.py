@@ -1,4 +1,4 @@
-"""The machine that a run uses: device, precision, memory allocation."""
+"""Settings of the machine: device, precision, memory allocation."""
 
 import ctypes
 import sys
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
 
 PRECISIONS = ("float32", "bfloat16", "auto")
-# mallopt(3), from glibc's malloc.h.
+# Parameters of mallopt(3), from glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
@@ -19,7 +19,7 @@ def pick_device(name: str) -> "torch.device":
     """The device for "cpu", "cuda", "cuda:1" or "auto" (the GPU if there is one).
 
     Raises:
-        InputError: the name is another one, or there is no such GPU.
+            InputError: unknown name, or there is no such GPU.
     """
     kind, _, number = name.partition(":")
     if name not in ("auto", "cpu", "cuda") and not (kind == "cuda" and number.isdecimal()):
@@ -35,15 +35,14 @@ def pick_device(name: str) -> "torch.device":
 
 
 def pick_precision(name: str, device: "torch.device | str") -> str:
-    """The precision that ``name`` stands for.
+    """Resolve a precision; "auto" is bfloat16 if the device multiplies it faster than float32.
 
-    device: what it computes on, or the name of that as for ``pick_device``.
-
-    That is ``name`` itself, or for "auto" bfloat16 if the device multiplies it faster than float32,
-    else float32.
+    Args:
+        name: name of the precision, or "auto".
+        device: device, or its name as in ``pick_device``.
 
     Raises:
-        InputError: the name is another one.
+        InputError: unknown name.
     """
     known(*PRECISIONS)("precision", name)
     if name != "auto":
@@ -58,8 +57,8 @@ def pick_precision(name: str, device: "torch.device | str") -> str:
 
 
 def cpu_multiplies_bfloat16() -> bool:
-    """Whether the processor has products of bfloat16, and oneDNN may use them: where the variable
-    ONEDNN_MAX_CPU_ISA limits it to AVX2, they would take many times as long as those of float32."""
+    """Whether the processor has bfloat16 products that oneDNN may use; if ONEDNN_MAX_CPU_ISA limits
+    oneDNN to AVX2, bfloat16 is much slower than float32."""
     import torch
 
     from ownbert.nn.fast.linear_layers import onednn_has_linear
@@ -68,10 +67,10 @@ def cpu_multiplies_bfloat16() -> bool:
 
 
 def keep_memory() -> None:
-    """Tell glibc to keep freed memory.
+    """Make glibc keep freed memory.
 
-    By default it returns large buffers to the system after every operation, and requesting them
-    again costs more than the operation itself.
+    By default it returns large buffers to the system after every operation, and allocating them
+    again takes longer than the operation itself.
     """
     if glibc := _glibc():
         glibc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
@@ -79,13 +78,13 @@ def keep_memory() -> None:
 
 
 def return_memory() -> None:
-    """Tell glibc to return what it has kept: after work that took more than what follows will."""
+    """Return unused memory to the system, after work that needed more than later steps will."""
     if glibc := _glibc():
         glibc.malloc_trim(0)
 
 
 def _glibc() -> ctypes.CDLL | None:
-    """None: there is another C library."""
+    """The C library if it is glibc, else None."""
     if sys.platform != "linux":
         return None
     try:
@@ -96,7 +95,7 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 def autocast(device: "torch.device", precision: str) -> "torch.autocast":
-    """A context for matrix products in bfloat16 if ``precision`` is; weights stay in float32."""
+    """A context for bfloat16 matrix products if ``precision`` is bfloat16; weights stay float32."""
     import torch
 
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")

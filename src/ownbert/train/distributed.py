@@ -1,8 +1,8 @@
-"""The processes of one run, as torchrun (or Slurm) starts them; usually there is only one.
+"""The processes of a run, started by torchrun (or Slurm); usually a single one.
 
-All processes draw the same batches and each takes its share of every batch, so that a step does not
-depend on the number of processes. What they must decide together (to stop, to save by the clock)
-they agree on in one sum before each step.
+All processes draw the same batches and each takes its share of every batch, so a step does not
+depend on the number of processes. Joint decisions (to stop, to save by the clock) are made with a
+single all-reduce before each step.
 """
 
 import datetime
@@ -22,7 +22,7 @@ from ownbert.nn.model import Model
 from ownbert.nn.undrawn import Undrawn
 from ownbert.objectives import Learner, Objective
 
-# How long processes wait for each other: saving a large model takes minutes.
+# Timeout for waiting on other processes: saving a large model takes minutes.
 _TIMEOUT = datetime.timedelta(minutes=30)
 
 
@@ -31,9 +31,9 @@ class World:
     """The processes of a run.
 
     Args:
-        rank: of this process.
-        size: how many there are.
-        ours: whether ``join`` created the process group, not a program that calls us.
+        rank: rank of this process.
+        size: number of processes.
+        ours: whether ``join`` created the process group, rather than the calling program.
     """
 
     rank: int = 0
@@ -45,7 +45,7 @@ class World:
         return self.rank == 0
 
     def total(self, values: Sequence[float]) -> list[float]:
-        """The sum of each of ``values`` over all processes."""
+        """The sums of ``values`` over all processes."""
         if self.size == 1:
             return list(values)
         summed = torch.tensor(values, dtype=torch.float64)
@@ -53,12 +53,12 @@ class World:
         return summed.tolist()
 
     def wait(self) -> None:
-        """Wait until all processes are here."""
+        """Wait until all processes arrive (barrier)."""
         if self.size > 1:
             dist.barrier()
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all processes, by rank, in the first process; empty in the others."""
+        """The values of all processes by rank, in the first process; empty in the others."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size if self.first else []
@@ -66,7 +66,7 @@ class World:
         return values
 
     def agree(self, problem: str | None) -> None:
-        """Raise ``InputError`` in all processes if there is a problem in one."""
+        """Raise ``InputError`` in all processes if one of them has a problem."""
         if self.size == 1:
             problems = [problem]
         else:
@@ -76,7 +76,7 @@ class World:
             raise InputError(messages[0])
 
     def on_rank_zero(self, work: Callable[[], object]) -> None:
-        """Run ``work`` in the first process only; its ``InputError`` is raised in all of them."""
+        """Run ``work`` in the first process only; its ``InputError`` is raised in all processes."""
         problem = None
         if self.first:
             try:
@@ -90,7 +90,7 @@ ALONE = World()
 
 
 def under_torchrun() -> bool:
-    """Whether torchrun or a similar launcher has started more than one process."""
+    """Whether a launcher such as torchrun has started several processes."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
@@ -114,16 +114,16 @@ def leave(world: World) -> None:
 
 
 def copy_from_first(module: nn.Module, world: World) -> None:
-    """Broadcast the weights of the first process to all."""
+    """Broadcast the weights of the first process to all processes."""
     if world.size > 1:
         for tensor in [*module.parameters(), *module.buffers()]:
             dist.broadcast(tensor.data, 0)
 
 
 def shard(learner: Learner, world: World) -> None:
-    """Shard weights, gradients and optimiser over the processes, block by block (``fully_shard``).
+    """Shard weights, gradients and optimiser state over the processes by block (``fully_shard``).
 
-    Must be called before the optimiser is made.
+    Must be called before the optimiser is created.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -142,9 +142,9 @@ def is_sharded(module: nn.Module) -> bool:
 
 
 def reshard(learner: nn.Module) -> None:
-    """Free the full weights that a forward pass has gathered.
+    """Free the full weights gathered by a forward pass.
 
-    Until then the parameters are not the tensors that the optimiser knows.
+    Until then the parameters are not the tensors known to the optimiser.
     """
     for module in learner.modules():
         if hasattr(module, "reshard"):
@@ -152,16 +152,16 @@ def reshard(learner: nn.Module) -> None:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """The full tensor of one that may be sharded; all processes must call it."""
+    """The full tensor of a possibly sharded one; all processes must call it."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # pyright: ignore
 
 
 def data_parallel(learner: Learner, objectives: Sequence[Objective], world: World) -> nn.Module:
-    """The module to call in a step, so that gradients are averaged over the processes."""
+    """Wrap the learner so that gradients are averaged over the processes."""
     if world.size == 1 or is_sharded(learner):
         return learner
-    # Parameters that no objective of the phase uses get no gradient, and DDP would wait for it; it
-    # reads requires_grad when it is constructed.
+    # Parameters that are not used in the phase get no gradient, and DDP would wait for it; DDP
+    # reads requires_grad in its constructor.
     used = learner.used(objectives)
     unused = [p for p in learner.parameters() if p not in used]
     for parameter in unused:
@@ -185,14 +185,14 @@ def gradient_sync(module: nn.Module, last: bool) -> AbstractContextManager:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether an error means that another process has ended."""
+    """Whether an error means that another process has terminated."""
     signs = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe")
     lost = isinstance(error, dist.DistError) or any(sign in str(error) for sign in signs)
     return lost and isinstance(error, RuntimeError)
 
 
 def first_to_report() -> bool:
-    """Whether this process is the first to report how the run ended: one message is enough."""
+    """Whether this is the first process to report how the run ended; others stay silent."""
     if not under_torchrun():
         return True
     try:

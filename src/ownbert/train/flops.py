@@ -10,27 +10,28 @@ from torch import Tensor
 from ownbert.config import EncoderConfig
 from ownbert.nn.fast.linear_layers import multiply, onednn_has_linear
 
-# Sides of the square matrices that are multiplied to measure the peak: few threads are fastest if
-# everything stays in their caches, many need more work; and a short product is less likely to be
-# disturbed by other programs.
+# Sizes of the square matrices for measuring the peak: few threads are fastest if everything fits in
+# their caches, many need more work; and short products are less likely to be disturbed by other
+# programs.
 _SIDES = {"cpu": (512, 1536), "cuda": (8192,)}
 
 
 def training_flops(config: EncoderConfig, lengths: Sequence[int], masked: int) -> float:
-    """FLOPs of a forward and a backward pass over sequences of these lengths.
+    """FLOPs of a forward and a backward pass over sequences of given lengths.
 
-    Only the matrix products that the model defines count, not padding, nor what the backward pass
-    computes a second time. The backward pass has two products for each product of the forward pass.
+    Only matrix products of the model count, without padding and recomputation. The backward pass
+    has two products for each product of the forward pass.
 
     Args:
-        lengths: in tokens.
-        masked: how many tokens go through the MLM head; 0 for a model without one.
+        config: configuration of the model.
+        lengths: lengths in tokens.
+        masked: number of tokens in the MLM head; 0 for a model without one.
     """
     tokens, streams = sum(lengths), 1
-    if config.mask_vector and masked:  # each token that is predicted is a row of a second stream
+    if config.mask_vector and masked:  # each predicted token is a row of a second stream
         tokens, streams = tokens + masked, 2
     size = config.head_size
-    # Queries by keys, and weights by values; in XLNet queries by twice as many distances too.
+    # Queries by keys, and weights by values; in XLNet also queries by twice as many distances.
     each = 8 if config.position_embedding_type == "transformer_xl" else 4
     products = 2 * tokens * _embedding_weights(config)
     for layer in range(config.num_hidden_layers):
@@ -43,7 +44,7 @@ def training_flops(config: EncoderConfig, lengths: Sequence[int], masked: int) -
 
 
 def _pairs(length: int, window: int | None) -> int:
-    """Queries and keys that see each other in a sequence."""
+    """Number of query-key pairs in the attention of a sequence."""
     if window is None or window >= length - 1:
         return length * length
     return length * (2 * window + 1) - window * (window + 1)
@@ -83,9 +84,9 @@ def _block_weights(config: EncoderConfig, width: int) -> int:
 
 
 def _head_weights(config: EncoderConfig) -> int:
-    """Elements of the matrices of the MLM head: its dense layer and its decoder."""
+    """Number of elements of the MLM head's matrices: dense layer and decoder."""
     narrow = config.embedding_size or config.hidden_size
-    if config.mask_vector:  # the decoder alone
+    if config.mask_vector:  # only the decoder
         return narrow * config.vocab_size
     inner = config.hidden_size if config.mobile is not None else narrow
     return config.hidden_size * inner + inner * config.vocab_size
@@ -98,11 +99,11 @@ def matmul_rate(
     seconds: float = 0.3,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """The measured matmul peak in FLOP per second.
+    """Measure the matmul peak in FLOP per second.
 
-    It is that of the fastest of the large matrix products that ``seconds`` allow, with the threads
-    that torch uses, by ``clock``. The MFU of a step is its ``training_flops`` per second as a share
-    of this.
+    It is the rate of the fastest of the large matrix products that fit in ``seconds``, with the
+    number of threads that torch uses. The MFU of a step is its ``training_flops`` per second
+    divided by this rate.
     """
     device = torch.device(device)
     products: list[tuple[int, Callable[[], Tensor]]] = []
@@ -111,7 +112,7 @@ def matmul_rate(
         products.append((2 * side**3, partial(torch.mm, a, a)))
         if device.type == "cpu" and onednn_has_linear(dtype):
             products.append((2 * side**3, partial(multiply, a, a, None)))
-    for _, product in products:  # the first call of each prepares it
+    for _, product in products:  # warm-up
         product()
     best, end = 0.0, clock() + seconds
     while True:

@@ -1,4 +1,4 @@
-"""What the training loop receives: a job with its phases, and the metric to monitor."""
+"""The inputs of the training loop: a job with its phases, and the metric to monitor."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,18 +15,19 @@ from ownbert.train.watch.meter import Meter
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run was stopped by a signal; its state is saved, and the message says how to resume."""
+    """The run was stopped by a signal after saving its state; the message says how to resume."""
 
 
 @dataclass(frozen=True)
 class Monitor:
-    """The metric that decides which weights are best.
+    """The metric that determines the best weights.
 
     Args:
-        lower: whether the lowest value is the best, not the highest.
-        patience: with it (early stopping) the best weights are kept in memory, the latest of
-            equally good ones, and the run stops this many evaluations after the best value was
-            first reached. Without it the saved state of the best evaluation is kept.
+        metric: name of the metric.
+        lower: whether lower values are better.
+        patience: early stopping after this many evaluations without a new best value; the best
+            weights (the latest among equal ones) are kept in memory. Without it, the saved state
+            of the best evaluation is kept.
     """
 
     metric: str
@@ -39,9 +40,9 @@ class Phase:
     """A part of the run with its own batches and objectives.
 
     Args:
-        evaluate: returns the metrics of held-out data, empty if there are none.
+        evaluate: returns held-out metrics; empty if there are no held-out data.
         until: share of the run, in (0, 1], at which the phase ends.
-        evaluate_first: also before the first step, whose weights may be the best.
+        evaluate_first: evaluate before the first step as well, because these weights may be best.
     """
 
     loader: Loader
@@ -56,14 +57,14 @@ class Job:
     """Everything that ``train`` needs.
 
     Args:
-        run: its max_steps or max_minutes must be set.
-        on_start: called before anything is written, in all processes; a saved state has been
-            restored then, so that what is damaged is refused first.
-        on_save: called after each saved state, in all processes.
-        callbacks: the user's functions.
-        with_curves: whether the log is plotted in ``curves.png`` at the end.
-        warned: whether the warning about a run that does not learn has been shown.
-        setup_seconds: what the run took before its loop.
+        run: settings with max_steps or max_minutes.
+        on_start: called in all processes before anything is written, after a saved state was
+            restored, so that damaged states are reported first.
+        on_save: called in all processes after each saved state.
+        callbacks: functions of the user.
+        with_curves: whether to plot the log in ``curves.png`` at the end.
+        warned: whether the warning about stagnation has been shown.
+        setup_seconds: time that the run spent before its loop.
     """
 
     state: TrainState
@@ -85,12 +86,12 @@ class Job:
 
     @property
     def progress(self) -> float:
-        """The share of the run that is done, by steps or by time, whichever is larger."""
+        """The completed share of the run, by steps or by time, whichever is larger."""
         return min(1.0, max(self._progress_by_steps, self._progress_by_time))
 
     @property
     def limited_by_time(self) -> bool:
-        """Whether the run is going to end by the clock and not by its number of steps."""
+        """Whether the time limit will end the run before the step limit."""
         return self._progress_by_time > self._progress_by_steps
 
     @property
@@ -102,21 +103,21 @@ class Job:
         if not self.run.max_minutes:
             return 0.0
         limit = 60 * self.run.max_minutes
-        # Half of the time is for training, however long the rest takes.
+        # At least half of the time is for training, however long the rest takes.
         return self.state.seconds / max(limit / 2, limit - self.state.reserved)
 
     @property
     def midway(self) -> float:
         """Progress in the middle of the next step, for the learning rate.
 
-        With progress at its start the rate of the first step would be 0.
+        Progress at the beginning of the first step would give a rate of 0.
         """
         ahead = 0.5 / self.run.max_steps if self.run.max_steps else 0.0
         return min(1.0, self.progress + ahead)
 
     @property
     def phase_number(self) -> dict[str, int]:
-        """The phase for log rows, counted from 1; empty if there is only one."""
+        """The phase number for log rows, from 1; empty if there is only one phase."""
         return {"phase": self.state.phase + 1} if len(self.phases) > 1 else {}
 
     @property

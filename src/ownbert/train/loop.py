@@ -1,6 +1,6 @@
 """The training loop of pretraining, fine-tuning and translation.
 
-``train`` restores a saved state and opens the log; ``_train_phases`` is the loop itself: draw
+``train`` restores a saved state and opens the log; ``_train_phases`` is the loop itself: load
 micro-batches, update, log, evaluate, save.
 """
 
@@ -29,7 +29,7 @@ from ownbert.train.watch.meter import step_flops
 from ownbert.train.watch.stagnation import diagnose_stagnation
 from ownbert.train.watch.training_curves import draw_curves
 
-# Without save_every and eval_every: seconds between saves, evaluations per run.
+# Defaults: seconds between saves, and evaluations per run.
 _SAVE_SECONDS = 300.0
 EVALUATIONS = 10
 
@@ -38,12 +38,13 @@ def train(job: Job, *, resume_from: SavedState | None = None) -> None:
     """Train to the end or until interrupted; log, curves and the last state are then on disk.
 
     Args:
-        resume_from: a saved state of the job's folder.
+        job: the job.
+        resume_from: a saved state in the job's folder.
 
     Raises:
         Interrupted: after a signal.
-        InputError: the loss is not finite, another process has ended, or the saved state cannot be
-            used.
+        InputError: the loss is not finite, another process has terminated, or the saved state
+            cannot be used.
     """
     if resume_from is not None:
         job.state.restore(resume_from, world=job.world)
@@ -63,7 +64,7 @@ def train(job: Job, *, resume_from: SavedState | None = None) -> None:
                 raise
             raise InputError(_process_lost(job)) from None
         finally:
-            # A plot that cannot be written must not hide why the run ended.
+            # A failing plot must not hide why the run ended.
             with contextlib.suppress(InputError):
                 if job.world.first and job.with_curves:
                     draw_curves(job.folder, log.rows)
@@ -75,7 +76,7 @@ def train(job: Job, *, resume_from: SavedState | None = None) -> None:
 
 
 def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> None:
-    """Train all phases, starting at ``job.state``, and save the last state."""
+    """Train all phases from ``job.state`` on, and save the last state."""
     state, run, world, learner = job.state, job.run, job.world, job.state.learner
     start = time.perf_counter() - state.seconds
     next_save = state.seconds + _SAVE_SECONDS
@@ -86,7 +87,7 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
 
     for number in range(state.phase, len(job.phases)):
         if number > state.phase:
-            # The data start anew, and losses of different objectives cannot be compared.
+            # Data start again, and losses of different objectives are not comparable.
             state.phase, state.position, state.best = number, Position(), None
         phase = job.phases[number]
         if phase.evaluate_first and not state.step and (metrics := phase.evaluate()):
@@ -97,7 +98,7 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
             while job.progress < phase.until and not out_of_patience(job, log.rows):
                 micro_batches, position = _next_micro_batches(batches, run.accumulate)
 
-                # Whether to stop, the clock and the counts, over all processes.
+                # Stop flag, clock and counts, summed over all processes.
                 seconds = time.perf_counter() - start if world.first else 0.0
                 tokens = sum(0 if batch.dummy else batch.tokens for batch in micro_batches)
                 flops = 0.0
@@ -110,10 +111,10 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
                 )
                 state.reserved = max(state.reserved, reserved)
                 if stopped := bool(stop):
-                    stop_signals.append(0)  # in the processes that received none
+                    stop_signals.append(0)  # for processes without a signal
                     break
 
-                # Update. What is limited by steps can be repeated to the last bit: threads stay.
+                # Update. Step-limited runs must be reproducible, so the number of threads is fixed.
                 if not run.max_steps:
                     adapt_threads()
                 names = [objective.name for objective in phase.objectives]
@@ -155,7 +156,7 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
                     due = bool(world.total([in_time and world.first])[0])
                 if due or phase_over:
                     evaluations_done = int(job.progress * EVALUATIONS)
-                    # The best weights are those that were evaluated: the running mean, if any.
+                    # These are the weights that would be used: the running mean, if any.
                     with state.averaged(), evaluation_clock.measure():
                         if metrics := phase.evaluate():
                             _log_evaluation(job, log, metrics)
@@ -171,7 +172,7 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
                     next_save = state.seconds + _SAVE_SECONDS
                     _save(job)
                     job.meter.pause()
-        # Not stop_signals: of a signal after the last step only one process would know.
+        # Not stop_signals: only one process may know of a signal after the last step.
         if stopped:
             break
     _save(job, interim=stopped)
@@ -180,7 +181,8 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
 def _next_micro_batches(
     batches: Iterator[tuple[Batch, Position]], count: int
 ) -> tuple[list[Batch], Position]:
-    """The next ``count`` batches, each with all of its pieces, and the position after them."""
+    """The next ``count`` batches, each with all of its pieces, and the loader position after
+    them."""
     micro_batches: list[Batch] = []
     while True:
         batch, position = next(batches)
@@ -191,7 +193,7 @@ def _next_micro_batches(
 
 
 def _save(job: Job, *, interim: bool = False) -> None:
-    """Save the state and, with ``job.on_save``, the model folder."""
+    """Save the state and, by ``job.on_save``, the model folder."""
     job.state.sums = job.meter.collect(job.world)
     job.state.save(job.folder, keep=job.run.keep, world=job.world, interim=interim)
     with job.state.averaged():
@@ -201,7 +203,7 @@ def _save(job: Job, *, interim: bool = False) -> None:
 
 
 def _log_evaluation(job: Job, log: "RunLog | _NoLog", metrics: Mapping[str, float]) -> None:
-    """Log the metrics of held-out data; warn once if the run does not learn anything."""
+    """Log held-out metrics, and warn once if the run does not learn."""
     row = {"step": job.state.step, "evaluation": True, **job.phase_number, **metrics}
     row["seconds"] = round(job.state.seconds, 3)
     _write(job, log, row)
@@ -218,7 +220,7 @@ def _write(job: Job, log: "RunLog | _NoLog", row: Mapping[str, Any]) -> None:
 
 
 def _keep_best(job: Job, metrics: Mapping[str, float]) -> bool:
-    """Remember the best evaluation so far; returns whether its state is to be saved now."""
+    """Record the best evaluation so far; return whether its state must be saved now."""
     state, monitor = job.state, job.monitor
     value, best, since = metrics[monitor.metric], state.best, state.step
     if not math.isfinite(value):
@@ -246,11 +248,10 @@ def out_of_patience(job: Job, rows: list[dict[str, Any]]) -> bool:
 
 
 class _NoLog:
-    """The log of a process other than the first: only rows in memory, by which it decides what the
-    first does.
+    """The log of processes other than the first: rows in memory, so that all make equal decisions.
 
     Args:
-        folder, step: as of ``RunLog``.
+        folder, step: see ``RunLog``.
     """
 
     def __init__(self, folder: Path, *, step: int | None) -> None:
@@ -264,7 +265,7 @@ class _NoLog:
 
 
 def open_log(job: Job, step: int | None) -> RunLog | _NoLog:
-    """The log of this process; ``step`` as of ``RunLog``."""
+    """The log of this process; for ``step`` see ``RunLog``."""
     if not job.world.first:
         return _NoLog(job.folder, step=step)
     return RunLog(job.folder, step=step, tensorboard=job.run.tensorboard)
@@ -289,8 +290,8 @@ def _process_lost(job: Job) -> str:
 
 @contextlib.contextmanager
 def _signals(world: World) -> Iterator[list[int]]:
-    """A list that collects SIGINT and SIGTERM, so that a step is never interrupted; a second signal
-    acts as usual, except under torchrun, which sends its signals twice."""
+    """Yield a list that collects SIGINT and SIGTERM, so that steps are not interrupted; a second
+    signal acts as usual, except under torchrun, which sends signals twice."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received

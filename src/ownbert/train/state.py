@@ -39,20 +39,20 @@ from ownbert.train.state_files import (
 
 @dataclass
 class TrainState:
-    """Weights, optimiser, position in the data, clocks and the best evaluation of a run.
+    """Weights, optimiser, loader position, clocks and the best evaluation of a run.
 
     Args:
-        identity: what the run learns from; it cannot be resumed on anything else.
-        position: where the loader continues.
+        identity: identity of the training data; the run cannot be resumed with other data.
+        position: loader position to continue from.
         phase: index of the current phase.
         seconds: time in the training loop, over all resumptions.
-        reserved: seconds of max_minutes for the setup and the last evaluation, which is as long as
-            the longest so far.
+        reserved: part of max_minutes, in seconds, for the setup and the last evaluation, estimated
+            by the longest one so far.
         best: {"step", "value", "since"} of the monitored metric; ``since`` is the step at which the
             value was first reached.
-        best_weights: the weights at that evaluation, if they are to be restored at the end.
-        average: the running mean of the weights, if there is one.
-        sums: what the next log row has added up so far.
+        best_weights: weights at that evaluation, if they will be restored at the end.
+        average: running mean of the weights, if any.
+        sums: sums for the next log row.
     """
 
     learner: Learner
@@ -74,21 +74,24 @@ class TrainState:
     ) -> Path:
         """Save the state of this step in ``folder``; all processes must call it.
 
-        Older states are deleted, except the last ``keep`` and that of the best evaluation.
+        Older states are deleted, except the last ``keep`` and the one of the best evaluation.
 
         Args:
-            interim: whether it is saved only because the run is stopped here. The next state
-                replaces it, so that a resumed run ends with the states of one without a stop.
+            folder: folder of the run.
+            keep: number of states to keep.
+            world: processes of the run.
+            interim: whether it is saved only because the run stops here. The next state replaces
+                it, so that a resumed run ends with the same states as an uninterrupted one.
 
         Returns:
             The path of the state.
 
         Raises:
-            InputError: the disk is full; earlier states are kept then.
+            InputError: the disk is full; earlier states are kept.
         """
         path = folder / STATES / f"step-{self.step:08d}"
         if path.exists():
-            return path  # the run was resumed from it
+            return path  # the run was resumed from this state
         temporary = unfinished(path)
         if world.first:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -146,8 +149,8 @@ class TrainState:
         """Replace this state by a saved one.
 
         Raises:
-            InputError: the saved state is damaged (the message names the file and what to do), or
-                is of another run or model.
+                InputError: the saved state is damaged (the message names the file and the remedy),
+                    or belongs to another run or model.
         """
         state.verify()
         path, metadata = state.path, state.metadata
@@ -173,13 +176,13 @@ class TrainState:
         self.phase, self.position = metadata["phase"], Position(**metadata["position"])
         self.step, self.tokens = metadata["clock"]["step"], metadata["clock"]["tokens"]
         self.seconds, self.sums = metadata["clock"]["seconds"], metadata["sums"]
-        self.reserved = metadata["clock"].get("reserved", 0.0)  # older states have none
+        self.reserved = metadata["clock"].get("reserved", 0.0)  # missing in older states
 
     def _optimizer_tensor(self, parameter: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Zeros for what the optimiser keeps of a parameter: of its shape, or a few numbers."""
+        """Zeros for the optimiser state of a parameter: of its shape, or a few numbers."""
         if shape == tuple(parameter.shape):
             return torch.zeros_like(parameter.detach())
-        # A fused optimiser counts its steps on the device, others on the CPU.
+        # Fused optimisers count steps on the device, others on the CPU.
         fused = any(group.get("fused") for group in self.optimizer.param_groups)
         return torch.zeros(shape, device=parameter.device if shape or fused else None)
 
@@ -187,7 +190,7 @@ class TrainState:
     def take_average(self, decay: float) -> None:
         """Update the running mean of the weights.
 
-        In the first steps it moves faster, otherwise the initial weights would dominate it.
+        It moves faster in the first steps, so that the initial weights do not dominate it.
         """
         parameters = dict(self.learner.named_parameters())
         if self.average is None:
@@ -198,7 +201,7 @@ class TrainState:
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
-        """Within the context the model has the running mean of the weights, if there is one."""
+        """A context in which the model has the running mean of the weights, if any."""
         if self.average is None:
             yield
             return
@@ -210,7 +213,7 @@ class TrainState:
             self._put(kept)
 
     def use_best(self) -> None:
-        """Give the model the best weights; if none were kept, the running mean, if there is one."""
+        """Load the best weights into the model, or else the running mean, if any."""
         self._put(self.best_weights or self.average or {})
 
     def _put(self, weights: Mapping[str, Tensor]) -> None:
@@ -220,7 +223,7 @@ class TrainState:
                     parameter.copy_(weights[name])
 
     def _tensors(self) -> dict[str, Tensor]:
-        """Weights, the optimiser's tensors, best weights and running mean, by name."""
+        """Weights, optimiser state, best weights and running mean, by name."""
         reshard(self.learner)
         parameters = dict(self.learner.named_parameters())
         tensors = {name: p.detach() for name, p in parameters.items()}
@@ -233,5 +236,5 @@ class TrainState:
 
 
 def _with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with ``prefix``, by the rest of the name."""
+    """The tensors whose names start with ``prefix``, keyed by the rest of the name."""
     return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}

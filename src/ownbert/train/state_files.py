@@ -1,8 +1,8 @@
 """Saved states on disk: a folder ``checkpoints/step-N`` for each.
 
 Tensors are in safetensors files, one per process, written and read by torch.distributed.checkpoint,
-so that a run can be resumed with another number of processes. ``state.json`` has everything else,
-and the checksum of each file.
+so that a run can be resumed with another number of processes. ``state.json`` contains everything
+else, and a checksum of each file.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ STATES = "checkpoints"
 STATE = "state.json"
 FORMAT = 1
 _KEYS = {"format", "identity", "phase", "position", "clock", "best", "sums", "files"}
-_PARTS = "DCP_SHARDING_INFO"  # in the metadata of a file with parts of tensors
+_PARTS = "DCP_SHARDING_INFO"  # key in the metadata of files with shards
 _SHARD = "shard-{:05d}-model-00001-of-00001.safetensors"
 
 
 def list_states(folder: Path) -> list[Path]:
-    """The saved states of the run in ``folder``, the oldest first."""
+    """The saved states of the run in ``folder``, oldest first."""
     return sorted((folder / STATES).glob("step-*"))
 
 
@@ -44,15 +44,15 @@ def newest_state(folder: Path) -> Path | None:
 
 
 def step_of(path: Path) -> int:
-    """The step after which a state was saved."""
+    """The step at which a state was saved."""
     return int(path.name.removeprefix("step-"))
 
 
 def find_state(folder: Path, step: int | None = None) -> Path | None:
-    """The state to resume from: that of ``step``, or the newest one, if any.
+    """The state to resume from: the one of ``step``, or the newest one, if any.
 
     Raises:
-        InputError: there is none of ``step``.
+        InputError: there is no state of ``step``.
     """
     if step is None:
         return newest_state(folder)
@@ -65,7 +65,7 @@ def find_state(folder: Path, step: int | None = None) -> Path | None:
 
 @dataclass(frozen=True)
 class SavedState:
-    """A saved state and its ``state.json``."""
+    """A saved state with its ``state.json``."""
 
     path: Path
     metadata: Mapping[str, Any]
@@ -75,8 +75,8 @@ class SavedState:
         """Read ``state.json``.
 
         Raises:
-            DamagedState: it is not as it was written.
-            InputError: it has another format.
+                DamagedState: the file is damaged.
+                InputError: the file has another format.
         """
         file = path / STATE
         try:
@@ -109,15 +109,15 @@ class SavedState:
 
 
 def is_interim(path: Path) -> bool:
-    """Whether a state was saved only because its run was stopped there."""
+    """Whether a state was saved only because its run was stopped."""
     try:
-        return bool(SavedState.read(path).metadata.get("interim"))  # older states do not say
+        return bool(SavedState.read(path).metadata.get("interim"))  # missing in older states
     except InputError:
         return False
 
 
 def write_state(path: Path, metadata: dict[str, Any]) -> None:
-    """Write ``state.json`` with a checksum of its own."""
+    """Write ``state.json`` including a checksum of itself."""
     write_json(path, metadata | {"crc32": _metadata_crc(metadata)})
 
 
@@ -126,11 +126,11 @@ def _metadata_crc(metadata: dict[str, Any]) -> int:
 
 
 class DamagedState(InputError):
-    """A saved state that is not as it was written."""
+    """A saved state whose content has changed."""
 
 
 def _damaged(file: Path, path: Path, reason: str) -> DamagedState:
-    """The error for a state that cannot be used; its message offers the state before it."""
+    """The error for an unusable state; its message suggests the previous state."""
     earlier = [other for other in list_states(path.parents[1]) if other < path]
     advice = "start anew with --overwrite"
     if earlier:
@@ -139,7 +139,7 @@ def _damaged(file: Path, path: Path, reason: str) -> DamagedState:
 
 
 def require_same_identity(path: Path, before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Raise ``InputError`` if what is in ``path`` was learnt from something else."""
+    """Raise ``InputError`` if the content of ``path`` was trained on other data."""
     for name in before.keys() | now.keys():
         if before.get(name) != now.get(name):
             raise InputError(
@@ -149,9 +149,9 @@ def require_same_identity(path: Path, before: Mapping[str, str], now: Mapping[st
 
 
 def write_tensors(folder: Path, tensors: Mapping[str, Tensor], world: World) -> None:
-    """Write tensors, sharded or not, by name; all processes must call it."""
+    """Write named tensors, sharded or not; all processes must call it."""
     if world.size == 1:
-        # The file that the distributed writer would make; its planning takes longer than writing.
+        # Same file as the distributed writer's, whose planning takes longer than writing.
         own = {name: _whole(tensor.detach().cpu()) for name, tensor in tensors.items()}
         with (folder / _SHARD.format(1)).open("wb") as file:
             file.write(to_bytes(own, metadata={"format": "pt"}))
@@ -172,15 +172,15 @@ def write_tensors(folder: Path, tensors: Mapping[str, Tensor], world: World) -> 
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """A tensor with memory of its own, as safetensors takes it: a view is copied."""
+    """A tensor with its own memory, as safetensors requires: views are copied."""
     view = tensor.untyped_storage().nbytes() != tensor.nbytes or not tensor.is_contiguous()
     return tensor.clone(memory_format=torch.contiguous_format) if view else tensor
 
 
 def read_tensors(folder: Path, into: Mapping[str, Tensor], world: World) -> None:
-    """Fill the tensors ``into`` by name from a saved state; all processes must call it."""
+    """Fill the tensors in ``into`` by name from a saved state; all processes must call it."""
     if world.size == 1 and (whole := _whole_file(folder)):
-        # The distributed reader would make an error of its own of a signal.
+        # The distributed reader would wrap a signal's exception.
         with safe_open(whole, "pt") as file:
             for name, tensor in into.items():
                 tensor.detach().copy_(file.get_tensor(name))
@@ -194,7 +194,7 @@ def read_tensors(folder: Path, into: Mapping[str, Tensor], world: World) -> None
 
 
 def _whole_file(folder: Path) -> Path | None:
-    """The file of a state that one process has written, with whole tensors."""
+    """The file with complete tensors, if the state was written by one process."""
     files = list(folder.glob("*.safetensors"))
     if len(files) != 1:
         return None
@@ -203,7 +203,7 @@ def _whole_file(folder: Path) -> Path | None:
 
 
 def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The tensors of a saved state and their shapes."""
+    """The names and shapes of the tensors in a saved state."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
     metadata = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
@@ -212,20 +212,20 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    # torch warns that there is only one process, which is the usual case here.
+    # torch warns if there is only one process, which is the usual case here.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
 
 
 def files_of_rank(world: World, folder: Path) -> list[Path]:
-    """The files that this process wrote: their names have its number, counted from 1."""
+    """The files that this process wrote: their names contain its number, from 1."""
     file = folder / _SHARD.format(world.rank + 1)
     return [file] if file.exists() else []
 
 
 def write_problem(write: Callable[[], object], path: Path) -> str | None:
-    """Call ``write``; if the state ``path`` cannot be written, what to tell the user about it."""
+    """Call ``write``; if the state ``path`` cannot be written, return a message for the user."""
     try:
         write()
     except (OSError, InputError) as error:
@@ -240,13 +240,13 @@ def write_problem(write: Callable[[], object], path: Path) -> str | None:
 
 
 def unfinished(path: Path) -> Path:
-    """Where a state is while it is written or deleted; what a killed process leaves there is none
-    of ``list_states``."""
+    """The temporary path of a state while it is written or deleted, which ``list_states`` ignores
+    if a killed process leaves it behind."""
     return path.with_name(f".{path.name}.tmp")
 
 
 def remove_state(path: Path) -> None:
-    """Delete a saved state: it is never there in part, even if this is interrupted."""
+    """Delete a saved state atomically, even if interrupted."""
     hidden = unfinished(path)
     shutil.rmtree(hidden, ignore_errors=True)
     with contextlib.suppress(OSError):
@@ -255,7 +255,7 @@ def remove_state(path: Path) -> None:
 
 
 def remove_states(folder: Path) -> None:
-    """Delete the saved states of a run that has finished, the newest last."""
+    """Delete the saved states of a finished run, newest last."""
     for path in list_states(folder):
         remove_state(path)
     shutil.rmtree(folder / STATES, ignore_errors=True)
@@ -264,7 +264,7 @@ def remove_states(folder: Path) -> None:
 def remove_states_after(folder: Path, step: int) -> None:
     """Delete the states after ``step``, and incomplete ones.
 
-    A run resumed from there replaces them.
+    A run resumed from that step replaces them.
     """
     for path in list_states(folder):
         if step_of(path) > step:

@@ -23,8 +23,8 @@ class StepStats:
     """Statistics of a step in this process.
 
     Args:
-        sums: (sum of losses, correct, count) of each objective.
-        norm: of the gradient, before clipping.
+        sums: (sum of losses, correct, count) by objective.
+        norm: gradient norm before clipping.
     """
 
     sums: Mapping[str, Sequence]
@@ -43,17 +43,22 @@ def step(
     precision: str,
     world: World = ALONE,
 ) -> StepStats:
-    """Update by the mean gradient over micro-batches and processes, at learning rate ``rate``.
+    """Update with the mean gradient over micro-batches and processes, at learning rate ``rate``.
 
     Args:
-        module: a ``Learner``, or what ``distributed.data_parallel`` made of it.
-        counts: the number of targets of each of ``objectives`` in all micro-batches of all
-            processes; each loss is divided by its count, so the gradient does not depend on how the
-            step is split.
+        module: a ``Learner``, or the result of ``distributed.data_parallel``.
+        optimizer: optimiser of the weights.
+        micro_batches: micro-batches of this process.
+        counts: number of targets of each objective in all micro-batches of all processes; each loss
+            is divided by its count, so the gradient does not depend on the split of the step.
+        objectives: objectives of the phase.
+        optim: settings of the optimiser.
+        rate: learning rate.
+        precision: float32 or bfloat16.
+        world: processes of the run.
 
     Raises:
-        NotANumber: the loss or the gradient is infinite or not a number; no weight has been
-            changed.
+        NotANumber: the loss or the gradient is not finite; no weight has been changed.
     """
     learner = module if isinstance(module, Learner) else module.module
     assert isinstance(learner, Learner)
@@ -68,11 +73,11 @@ def step(
         total = torch.zeros((), device=device)
         for name, loss in losses.items():
             total = total + weights[name] * loss.total / max(1, counts[name])
-        # Gradients are averaged over the processes, but the counts are of all of them.
+        # Gradients are averaged over the processes, but the counts are totals.
         (total * world.size).backward()
         return losses
 
-    # What is sharded is gathered anew for each batch, and should not be kept. A module around the
+    # Sharded weights are gathered for each batch and must not be cached. A wrapper around the
     # learner waits for the gradients.
     alone = is_sharded(module) or len(micro_batches) == 1
     with nullcontext() if alone else one_update(adds=module is learner):
@@ -96,10 +101,10 @@ def step(
 
 @contextmanager
 def moved_words(model: Model, length: float) -> Iterator[None]:
-    """Within the context the word embeddings are moved by ``length`` along their gradient.
+    """A context in which the word embeddings are shifted by ``length`` along their gradient.
 
-    That is the direction in which the loss grows fastest (Miyato et al. 2017, equation 5, applied
-    to the table instead of a text).
+    The gradient is the direction of the steepest increase of the loss (Miyato et al. 2017,
+    equation 5, applied to the table instead of a text).
 
     Raises:
         InputError: the word embeddings are frozen.
@@ -125,22 +130,22 @@ def add(sums: dict[str, list], name: str, values: Sequence) -> None:
 
 
 def _clip(learner: Learner, limit: float) -> Tensor:
-    """Scale the gradients down to a norm of at most ``limit``; returns the norm before.
+    """Clip the gradients to a norm of at most ``limit``; return the original norm.
 
-    Unlike clip_grad_norm_ it does not multiply by one on a CPU if there is nothing to clip.
+    Unlike clip_grad_norm_, gradients within the limit are not multiplied by one on a CPU.
     """
     dense, tables = [], []
     for parameter in learner.parameters():
         if (gradient := parameter.grad) is None:
             continue
         if gradient.is_sparse:
-            parameter.grad = gradient.coalesce()  # equal rows are added up
+            parameter.grad = gradient.coalesce()  # sum duplicate rows
             tables.append(parameter.grad.values())
         else:
             dense.append(parameter)
     total = torch.nn.utils.get_total_norm([*(p.grad for p in dense), *tables])
     norm = full_tensor(total)
-    # To compare, the host would wait for a GPU, to which a multiplication costs little.
+    # On a GPU a comparison would synchronise, while a multiplication is cheap.
     if norm.device.type != "cpu" or norm > limit:
         torch.nn.utils.clip_grads_with_norm_(dense, limit, total)
         for rows in tables:
@@ -149,14 +154,14 @@ def _clip(learner: Learner, limit: float) -> Tensor:
 
 
 def _require_finite(sums: Mapping[str, Sequence], norm: Tensor, world: World) -> None:
-    """Raise ``NotANumber`` in all processes if a loss or the norm is not finite in one."""
+    """Raise ``NotANumber`` in all processes if a loss or the norm is not finite in one of them."""
     values = torch.stack([norm, *(total for total, _, _ in sums.values())])
     if world.total([not torch.isfinite(values).all()])[0]:
         raise NotANumber
 
 
 class NotANumber(Exception):
-    """The loss or the gradient is infinite or not a number; no weight was changed."""
+    """The loss or the gradient is not finite; no weight has been changed."""
 
 
 def count_targets(objectives: Sequence[Objective], micro_batches: Sequence[Batch]) -> list[int]:
@@ -165,9 +170,9 @@ def count_targets(objectives: Sequence[Objective], micro_batches: Sequence[Batch
 
 
 def seed_step(seed: int, number: int, world: World = ALONE) -> None:
-    """Seed the random draws of a step (dropout, replaced tokens).
+    """Seed the random numbers of a step (dropout, replaced tokens).
 
-    The seed is a pure function of the arguments, so that a resumed run draws the same.
+    The seed is a pure function of the arguments, so that a resumed run draws the same numbers.
     """
     entropy = (seed, number, world.rank)
     torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1))

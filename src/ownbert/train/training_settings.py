@@ -1,4 +1,4 @@
-"""Settings of the optimiser and of a run, which every training has."""
+"""Settings of the optimiser and the run, shared by all trainings."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from ownbert.checks import between, choice, up_to
 from ownbert.errors import InputError
 from ownbert.settings import setting, validate
 
-# Panels of --help.
+# Titles of panels in --help.
 MODEL, DATA, LEARNING, RUN = "Model", "Data", "Learning", "Run"
 
 SCHEDULES = ("linear", "cosine", "constant", "wsd", "inverse_sqrt", "noam")
-# "adamw", "lamb", and torch's own by their names there in lower case; but for LBFGS, which needs
+# "adamw", "lamb", and torch's optimisers by their names in lower case, except LBFGS, which needs
 # several passes per step, and SparseAdam, which needs sparse gradients.
 OPTIMIZERS = (
     *("adamw", "lamb", "adadelta", "adafactor", "adagrad", "adam", "adamax", "asgd", "muon"),
@@ -29,7 +29,7 @@ def _check_betas(name: str, betas: tuple[float, ...]) -> None:
 class Optim:
     """The optimiser and its schedule.
 
-    Each optimiser uses those of betas, eps, momentum and weight_decay that it has.
+    Each optimiser uses the settings that it has among betas, eps, momentum and weight_decay.
     """
 
     learning_rate: float | None = setting(
@@ -85,10 +85,10 @@ class Optim:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """How long, how, and how often to log, evaluate and save.
+    """Duration and machine of a run, and how often to log, evaluate and save.
 
-    Intervals are in steps, or by the clock where these are None (a save every five minutes, ten
-    evaluations per run).
+    Intervals are in steps, or by the clock if None (a save every five minutes, ten evaluations per
+    run).
     """
 
     max_steps: int | None = setting(
@@ -155,6 +155,6 @@ class Run:
 
 
 def refuse_shard(run: Run, command: str) -> None:
-    """Raise ``InputError`` for ``run.shard`` in a command that does not shard."""
+    """Raise ``InputError`` if ``run.shard`` is set for a command that does not support it."""
     if run.shard:
         raise InputError(f"run.shard is for pretrain; {command} does not shard weights")

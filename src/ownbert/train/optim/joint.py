@@ -1,4 +1,4 @@
-"""Several optimisers, each for some of the parameters, as one."""
+"""Combines several optimisers for different parameters into one."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ import torch
 
 
 class JointOptimizer(torch.optim.Optimizer):
-    """Optimisers that share groups and state, so that a schedule and a saved state see one.
+    """Optimisers with shared groups and state, so that schedules and saved states see only one.
 
     Args:
-        parts: each with its own parameters; their groups follow one another.
+        parts: optimisers with disjoint parameters; their groups are concatenated.
     """
 
     def __init__(self, *parts: torch.optim.Optimizer) -> None:
@@ -30,7 +30,7 @@ class JointOptimizer(torch.optim.Optimizer):
             part.param_groups = [g for g in self.param_groups if g["part"] == number]
 
     def step(self, closure: Any = None) -> Any:
-        """Update with all; returns the loss of ``closure``, if given."""
+        """Update with all optimisers; return the loss of ``closure``, if given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

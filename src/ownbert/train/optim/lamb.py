@@ -1,6 +1,6 @@
-"""LAMB: Adam with the step of each tensor scaled to the norm of its weights."""
+"""LAMB: Adam with layer-wise scaling of the update to the norm of the weights."""
 
-# torch's functions on lists of tensors are only available with an underscore.
+# torch's foreach functions have names with an underscore.
 # pyright: reportPrivateImportUsage=false
 
 from typing import Any, cast
@@ -13,12 +13,11 @@ from torch.optim.optimizer import ParamsT
 class Lamb(torch.optim.Optimizer):
     """LAMB for very large batches (You et al. 2020, algorithm 2, with the identity for phi).
 
-    The update of a tensor is the direction of Adam plus weight decay, scaled by the trust ratio:
-    the norm of the weights divided by that of the direction, or 1 if either is 0.
+    The update of a tensor is Adam's direction plus weight decay, scaled by the trust ratio: the
+    norm of the weights divided by the norm of the direction, or 1 if either is 0.
 
     Args:
-        adapt: whether a group has a trust ratio; biases and LayerNorms have none in the authors'
-            code.
+        adapt: whether to use the trust ratio; biases and LayerNorms have none in the authors' code.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Update every parameter that has a gradient; returns the loss of ``closure``, if given."""
+        """Update all parameters with gradients; return the loss of ``closure``, if given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -61,7 +60,7 @@ class Lamb(torch.optim.Optimizer):
         beta1, beta2 = group["betas"]
         for state in states:
             state["step"] += 1
-        # A head may join later than the rest, so each tensor counts its own steps.
+        # A head may be added later, so each tensor counts its own steps.
         steps = [int(state["step"]) for state in states]
         torch._foreach_lerp_(first, gradients, 1 - beta1)
         torch._foreach_mul_(second, beta2)
@@ -81,13 +80,13 @@ class Lamb(torch.optim.Optimizer):
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
         state = self.state[parameter]
         if not state:
-            state["step"] = torch.tensor(0.0)  # on the host: it is read in every step
+            state["step"] = torch.tensor(0.0)  # on the CPU: it is read in every step
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         return state
 
 
 def _trust_ratio(weights: Tensor, update: Tensor) -> Tensor:
-    """The ratio of two norms, computed without a transfer to the host."""
+    """The ratio of two norms, computed without synchronisation."""
     ratio = weights / update
     return torch.where((weights > 0) & (update > 0), ratio, torch.ones_like(ratio))

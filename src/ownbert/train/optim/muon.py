@@ -1,4 +1,4 @@
-"""Muon for the matrices of hidden layers and AdamW for everything else, as one optimiser."""
+"""Muon for hidden matrices and AdamW for everything else, as one optimiser."""
 
 from typing import Any
 
@@ -7,22 +7,23 @@ from torch import nn
 
 from ownbert.train.optim.joint import JointOptimizer
 
-# Parts of names of what Muon is not meant for (Jordan et al. 2024): embeddings and outputs.
+# Parameter names that Muon does not suit (Jordan et al. 2024): embeddings and outputs.
 _NOT_HIDDEN = ("embeddings", "heads")
 
 
 def make_muon(
     model: nn.Module, groups: list[dict[str, Any]], adamw: dict[str, Any], momentum: float
 ) -> JointOptimizer:
-    """Muon for the matrices of hidden layers and AdamW for all other parameters.
+    """Create Muon for the hidden matrices and AdamW for all other parameters.
 
-    Muon's steps are scaled to the size of AdamW's (Liu et al. 2025), so that both use one learning
-    rate.
+    Muon's updates are scaled to the size of AdamW's (Liu et al. 2025), so that both use the same
+    learning rate.
 
     Args:
+        model: model to train.
         groups: parameters with weight decay, then those without.
-        adamw: the settings of AdamW.
-        momentum: of Muon.
+        adamw: settings of AdamW.
+        momentum: momentum of Muon.
     """
     hidden = _hidden_matrices(model)
     decayed, plain = groups

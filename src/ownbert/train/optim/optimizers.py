@@ -21,10 +21,10 @@ from ownbert.train.training_settings import OPTIMIZERS, Optim
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, NoNorm)
 
-# The path of a block of the encoder, and the start of the paths within one.
+# The path of a block of the encoder, and the prefix of paths inside one.
 _BLOCK, _BLOCK_OF = re.compile(r"encoder\.blocks\.\d+$"), re.compile(r"encoder\.blocks\.(\d+)\.")
 
-# The lowest learning rate of the transition scores of a CRF.
+# Minimum learning rate of a CRF's transition scores.
 _CRF_RATE = 5e-3
 
 # These optimisers do not work on sharded parameters (FSDP).
@@ -32,16 +32,15 @@ _UNSHARDED = ("adafactor", "muon", "rprop")
 
 
 def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
-    """The optimiser ``optim.name`` for all parameters of ``model``, with two groups per rate.
+    """Create the optimiser ``optim.name`` for all parameters of ``model``, two groups per rate.
 
     "adamw" is AdamW (Loshchilov and Hutter 2019) as one fused kernel, "lamb" is LAMB (You et al.
     2020), "muon" is Muon for hidden matrices and AdamW for the rest; the others are PyTorch's. Each
-    uses those of betas, eps, momentum and weight_decay that it has. Tables of
-    n-grams have an optimiser (``RowAdagrad``) and a rate of their own.
+    uses the settings that it has among betas, eps, momentum and weight_decay. N-gram tables have a
+    separate optimiser (``RowAdagrad``) and learning rate.
 
     Raises:
-        InputError: this PyTorch does not have the optimiser, or settings cannot be combined with
-            it.
+            InputError: this PyTorch lacks the optimiser, or a setting does not support it.
     """
     groups = decay_groups(model, optim.weight_decay, optim.layer_decay)
     tables = _sparse_tables(model)
@@ -85,13 +84,15 @@ def decay_groups(
 ) -> list[dict[str, Any]]:
     """Two parameter groups: with ``weight_decay``, and without for biases and norms (as in BERT).
 
-    A shared parameter is in the group of its first occurrence. Frozen ones are included, since a
-    later phase may train them.
+    A shared parameter is in the group of its first occurrence. Frozen parameters are included,
+    because a later phase may train them.
 
     Args:
-        layer_decay: below 1 there are two groups per layer, from the top; each layer learns at that
-            share of the rate of the layer above (Clark et al. 2020, appendix A), the "scale" of its
-            groups.
+        model: model to train.
+        weight_decay: weight decay of the first group.
+        layer_decay: below 1, there are two groups per layer, from the top; each layer's learning
+            rate is this share of that of the layer above (Clark et al. 2020, appendix A), stored as
+            the "scale" of its groups.
     """
     by_scale: dict[float, tuple[list, list]] = {1.0: ([], [])}
     seen = set()
@@ -99,7 +100,7 @@ def decay_groups(
     for path, name, parameter, module in _places(model):
         if id(parameter) not in seen:
             seen.add(id(parameter))
-            # A recurrent layer has bias_ih_l0 and the like.
+            # Recurrent layers have names such as bias_ih_l0.
             undecayed = name.startswith("bias") or isinstance(module, _NORMS)
             scale = layer_decay ** (layers + 1 - _depth(path, layers))
             by_scale.setdefault(scale, ([], []))[undecayed].append(parameter)
@@ -117,8 +118,8 @@ def _sparse_tables(model: nn.Module) -> list[NgramTable]:
 
 
 def _raise_crf_rate(model: nn.Module, groups: list[dict[str, Any]], rate: float | None) -> None:
-    """Give the transition scores of a CRF a rate of their own if that of the run is lower: they
-    start at zero, and would hardly move at the rates of a large encoder."""
+    """Raise the learning rate of a CRF's transition scores to a minimum: they start at zero, and
+    would hardly change at the rates of a large encoder."""
     own = {id(p) for name, p in model.named_parameters() if ".crf." in name}
     scale = max(1.0, _CRF_RATE / (rate or _CRF_RATE))
     if not own or scale == 1.0:
@@ -131,10 +132,10 @@ def _raise_crf_rate(model: nn.Module, groups: list[dict[str, Any]], rate: float 
 
 
 def _depth(path: str, layers: int) -> int:
-    """0 for embeddings, from 1 for blocks by their index, and above for heads."""
+    """The depth of a parameter: 0 for embeddings, from 1 for blocks, and above for heads."""
     if (found := _BLOCK_OF.search(path)) is not None:
         return 1 + int(found[1])
-    # What DeBERTa has beside its blocks: vectors for all of them, and a convolution beside block 0.
+    # DeBERTa's other modules: relative positions for all blocks, and a convolution at block 0.
     beside = {".embeddings": 0, ".encoder.distances": 0, ".encoder.convolution": 1}
     return next((at for part, at in beside.items() if part in path), layers + 1)
 
@@ -143,7 +144,7 @@ def check_groups(model: nn.Module, groups: list[dict[str, Any]]) -> None:
     """Check that every trained parameter of ``model`` is in exactly one group.
 
     Raises:
-        ValueError: there are others; the message names them.
+        ValueError: a parameter is not; the message names it.
     """
     found = Counter(id(parameter) for group in groups for parameter in group["params"])
     counts = [(n, found[id(p)]) for n, p in model.named_parameters() if p.requires_grad]
@@ -154,7 +155,7 @@ def check_groups(model: nn.Module, groups: list[dict[str, Any]]) -> None:
 
 
 def describe_groups(optimizer: torch.optim.Optimizer) -> str:
-    """How many parameters have weight decay and how many do not, for the user."""
+    """The numbers of parameters with and without weight decay, as text."""
     counts = [0, 0]
     for group in optimizer.param_groups:
         counts[group.get("weight_decay", 0.0) > 0] += sum(p.numel() for p in group["params"])
@@ -162,7 +163,7 @@ def describe_groups(optimizer: torch.optim.Optimizer) -> str:
 
 
 def _places(model: nn.Module) -> Iterator[tuple[str, str, nn.Parameter, nn.Module]]:
-    """Path, name, parameter and module of each module's own parameters."""
+    """Yield path, name, parameter and module for each module's own parameters."""
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             yield f".{path}", name, parameter, module
@@ -171,7 +172,7 @@ def _places(model: nn.Module) -> Iterator[tuple[str, str, nn.Parameter, nn.Modul
 def _optimizer_class(name: str) -> type[torch.optim.Optimizer]:
     if name == "lamb":
         return Lamb
-    # Our names are theirs in lower case.
+    # Names here are PyTorch's in lower case.
     kinds: dict[str, Any] = {
         n.lower(): k for n, k in vars(torch.optim).items() if inspect.isclass(k)
     }
@@ -184,8 +185,8 @@ def _optimizer_class(name: str) -> type[torch.optim.Optimizer]:
 
 
 def _uncompiled(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    """The same optimiser without what keeps its methods out of ``torch.compile``: for that PyTorch
-    imports its compiler, which takes longer than all else before the first step."""
+    """The optimiser without decorators that exclude it from ``torch.compile``: they import the
+    compiler, which takes longer than everything else before the first step."""
     marked = (torch.optim.Optimizer.add_param_group, torch.optim.Optimizer.zero_grad)
     bare: dict[str, Any] = {method.__name__: inspect.unwrap(method) for method in marked}
     bare["step"] = torch.no_grad()(inspect.unwrap(kind.step))
@@ -202,7 +203,7 @@ def _settings(kind: type[torch.optim.Optimizer], optim: Optim) -> dict[str, Any]
         "fused": True,
     }
     if optim.name not in ("adam", "adamw"):
-        del values["fused"]  # others lack it on some devices and for sharded parameters
+        del values["fused"]  # not supported everywhere
     if optim.name == "adafactor":
-        del values["eps"]  # it has two, with another meaning
+        del values["eps"]  # Adafactor has two with another meaning
     return {name: value for name, value in values.items() if name in known}

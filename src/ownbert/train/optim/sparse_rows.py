@@ -1,4 +1,4 @@
-"""An optimiser for large tables of which a step touches few rows."""
+"""An optimiser for large tables with few updated rows per step."""
 
 from typing import Any
 
@@ -10,18 +10,18 @@ from torch.optim.optimizer import ParamsT
 class RowAdagrad(torch.optim.Optimizer):
     """Adagrad (Duchi et al. 2011, section 1.1) for sparse gradients, with one step size per row.
 
-    A row is divided by the square root of the sum, over its steps, of the mean square of its
-    gradient; rows without a gradient are not touched. So a rare row moves as far in its few steps
-    as a common one in many, and what is kept is one number for each row.
+    A row's step is divided by the square root of the sum, over its updates, of its mean squared
+    gradient; rows without gradient are unchanged. So rare rows move as far in few updates as
+    frequent rows in many, and the state is one number per row.
     """
 
     def __init__(self, params: ParamsT, lr: float = 0.1, *, eps: float = 1e-10) -> None:
-        # describe_groups counts the parameters without weight decay.
+        # describe_groups reads weight_decay.
         super().__init__(params, {"lr": lr, "eps": eps, "weight_decay": 0.0})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Update the rows that have a gradient; returns the loss of ``closure``, if given."""
+        """Update the rows with gradients; return the loss of ``closure``, if given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

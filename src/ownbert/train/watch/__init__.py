@@ -1,1 +1,1 @@
-"""What is seen of a training: log, display, curves, and when to stop."""
+"""Output of a training: log, display, curves, and early stopping."""

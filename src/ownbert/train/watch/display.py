@@ -1,4 +1,4 @@
-"""Progress of a run: a live bar on a terminal, a line now and then elsewhere."""
+"""Progress of a run: a live bar on a terminal, an occasional line otherwise."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ from ownbert.train.watch.metric_names import UP_TO_ONE, shown_name, shown_value
 # Seconds between lines without a terminal.
 _LINE_SECONDS = 15.0
 _DAY = 24 * 3600.0
-# Characters of the bar: as many as the parts beside it leave, at least this many.
+# Minimum width of the bar, in characters; it fills the line.
 _BAR = 10
 
-# Short names of the objectives; the only objective of a fine-tuning run needs none.
+# Short names of the objectives; the single objective of fine-tuning has none.
 _NAMES = {
     "mlm": "MLM",
     "clm": "CLM",
@@ -29,17 +29,17 @@ _NAMES = {
     "sop": "SOP",
     "bow": "BOW",
 }
-# Objectives that predict tokens, which have baselines.
+# Objectives that predict tokens and have baselines.
 _TOKEN_OBJECTIVES = ("mlm", "clm", "plm", "span_corruption")
-# Metrics of fine-tuning on a line.
+# Maximum number of fine-tuning metrics on a line.
 _MAX_METRICS = 3
 
 
 class Display:
-    """Shows progress, the time left, and the numbers of the last logged rows; nothing if ``quiet``.
+    """Shows progress, remaining time, and the numbers of the last log rows; nothing if ``quiet``.
 
     Args:
-        title: what the run is called at the start of each line.
+        title: name of the run at the start of each line.
     """
 
     def __init__(self, title: str, *, quiet: bool = False) -> None:
@@ -68,8 +68,8 @@ class Display:
         """Show the progress; called after every step.
 
         Args:
-            progress: in [0, 1].
-            row: the row that was logged, if any.
+            progress: completed share of the run, in [0, 1].
+            row: new log row, if any.
         """
         if self.quiet:
             return
@@ -84,12 +84,12 @@ class Display:
             self.lines.numbers = live_parts(self.training, self.held_out)
         self.lines.pace = list(map(translated, _pace(self.training)))
         self.lines.progress, self.lines.left = progress, left
-        # Evaluations stay, above the bar where there is one.
+        # Evaluations are printed permanently, above the bar if there is one.
         if row is not None and (row.get("evaluation") or (self.live is None and self._due())):
             self.say("  ".join([f"{self.title} {progress:4.0%}", left, describe(row)]))
 
     def say(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
         if not self.quiet:
             self.console.print(translated(text), markup=False)
 
@@ -110,7 +110,7 @@ class Display:
 
 
 class _Lines:
-    """The live display: a line for progress and speed and one for metrics, each with as many parts
+    """The live display: one line for progress and speed, one for metrics, each with as many parts
     as fit."""
 
     def __init__(self, title: str) -> None:
@@ -129,7 +129,7 @@ class _Lines:
 
 
 def fitting(parts: Sequence[str], width: int) -> str:
-    """The first of ``parts``, as many as fit in ``width`` characters."""
+    """As many of the first ``parts`` as fit in ``width`` characters."""
     line = ""
     for part in parts:
         longer = f"{line}  {part}" if line else part
@@ -140,16 +140,16 @@ def fitting(parts: Sequence[str], width: int) -> str:
 
 
 def describe(row: Mapping[str, Any]) -> str:
-    """The numbers of a log row on one line."""
+    """The numbers of a log row as one line."""
     held_out = bool(row.get("evaluation"))
     parts = [*_place(row), *(["held out"] if held_out else []), *_losses(row)]
     return "  ".join(map(translated, [*parts, *_metrics(row), *_pace(row)]))
 
 
 def live_parts(row: Mapping[str, Any], held_out: Mapping[str, Any]) -> list[str]:
-    """The training loss and the metrics of held-out data, the most important first.
+    """The training loss and held-out metrics, most important first.
 
-    Before the first evaluation, the metrics are those of training data.
+    Before the first evaluation, training metrics are used.
     """
     known = held_out or row
     parts = [*_place(row), *([f"loss {row['loss']:.3f}"] if "loss" in row else [])]
@@ -170,7 +170,7 @@ def live_parts(row: Mapping[str, Any], held_out: Mapping[str, Any]) -> list[str]
 
 
 def duration(seconds: float) -> str:
-    """As 05:07, or 1:05:07 from an hour on."""
+    """Format as 05:07, or 1:05:07 from one hour on."""
     seconds = max(0, round(seconds))
     hours, minutes = seconds // 3600, seconds // 60 % 60
     rest = f"{minutes:02d}:{seconds % 60:02d}"
@@ -178,7 +178,7 @@ def duration(seconds: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """The time of day in ``seconds`` from now, with the date unless it is today."""
+    """The time of day ``seconds`` from now, with the date unless it is today."""
     then = time.localtime(time.time() + seconds)
     near = seconds < _DAY and then.tm_mday == time.localtime().tm_mday
     return time.strftime("%H:%M" if near else "%a %d %b %H:%M", then)
@@ -190,7 +190,7 @@ def _place(row: Mapping[str, Any]) -> list[str]:
 
 
 def _losses(row: Mapping[str, Any]) -> list[str]:
-    """The loss, and that of each objective with its accuracy; a single objective is the loss."""
+    """The loss, and each objective's loss and accuracy; a single objective is not repeated."""
     names = _names(row)
     total = [f"loss {row['loss']:.3f}"] if "loss" in row and len(names) != 1 else []
     return total + [_objective(row, name) for name in names]
@@ -210,7 +210,7 @@ def _metrics(row: Mapping[str, Any]) -> list[str]:
 
 
 def _objective(row: Mapping[str, Any], name: str) -> str:
-    """Loss and accuracy of an objective beside their baselines."""
+    """Loss and accuracy of an objective with their baselines."""
     text = f"{_NAMES.get(name, 'loss')} {row[f'{name}_loss']:.3f}"
     baselines = [
         f"{kind} baseline {row[key]:.3f}"

@@ -1,8 +1,7 @@
-"""How much of a run's time evaluation takes: at most a fifth.
+"""Limits the time of evaluations to a fifth of a run's time.
 
-What is evaluated is bounded by what is trained between two evaluations, in tokens and not by the
-clock, so that a run limited by steps can be repeated exactly. A run limited by the clock may also
-leave evaluations out.
+The size of evaluations is derived from the tokens trained between two of them, not from the clock,
+so that a run limited by steps is reproducible. A run limited by time may also skip evaluations.
 """
 
 import contextlib
@@ -10,17 +9,17 @@ import time
 from collections.abc import Iterator
 
 _SHARE = 0.2
-# The time of a forward pass, relative to that of training on the same tokens.
+# Time of a forward pass relative to training on the same tokens.
 _FORWARD = 1 / 3
 
 
 def affordable_tokens(trained: float) -> float:
-    """How many tokens an evaluation may have, for ``trained`` tokens between two evaluations."""
+    """Maximum tokens of an evaluation, given the tokens trained between evaluations."""
     return trained * _SHARE / (1 - _SHARE) / _FORWARD
 
 
 class EvaluationClock:
-    """How long the evaluations of a run have taken since its loop was at ``start``, in seconds."""
+    """Total time of evaluations since the loop was at ``start`` seconds."""
 
     def __init__(self, start: float) -> None:
         self.start = start
@@ -28,7 +27,7 @@ class EvaluationClock:
 
     @contextlib.contextmanager
     def measure(self) -> Iterator[None]:
-        """Add the time that is spent within the context."""
+        """A context whose duration is added."""
         begin = time.perf_counter()
         yield
         self.last = time.perf_counter() - begin
@@ -36,8 +35,10 @@ class EvaluationClock:
         self.longest = max(self.longest, self.last)
 
     def has_time(self, seconds: float) -> bool:
-        """Whether there is time for an evaluation now and one at the end, which always takes place.
+        """Whether there is time for an evaluation now, besides the final one.
 
-        seconds: of the loop so far. The first evaluation, whose length is not known, may begin.
+        Args:
+            seconds: time of the loop so far. The first evaluation, of unknown duration, may always
+                start.
         """
         return self.total + 2 * self.last <= _SHARE * (seconds - self.start)

@@ -1,4 +1,4 @@
-"""The log of a run: log.jsonl with one row per logged step, and TensorBoard's event files."""
+"""The log of a run: log.jsonl with one row per logged step, and TensorBoard event files."""
 
 import contextlib
 import json
@@ -22,9 +22,10 @@ class RunLog:
     """Writes the rows of ``log.jsonl`` and keeps them in ``rows``.
 
     Args:
-        step: rows of earlier runs up to this step are kept, so that the log of a resumed run has
-            each step once; None drops all.
-        tensorboard: write the same for TensorBoard.
+        folder: folder of the run.
+        step: keep rows of earlier runs up to this step, so that the log of a resumed run has each
+            step once; None drops all rows.
+        tensorboard: also write TensorBoard event files.
 
     Raises:
         InputError: the disk is full, or TensorBoard is not installed.
@@ -53,7 +54,7 @@ class RunLog:
             if self._board is not None:
                 self._board.write(rounded)
         except OSError as error:
-            with contextlib.suppress(OSError):  # closing tries to write the rest again
+            with contextlib.suppress(OSError):  # close() retries writing
                 self._file.close()
             raise InputError(f"cannot write {self.path}: {error.strerror or error}") from error
 
@@ -64,10 +65,10 @@ class RunLog:
 
 
 def read_log(folder: Path) -> Iterator[dict[str, Any]]:
-    """The rows of the log in ``folder``; none without a log, and without an incomplete last row.
+    """Yield the rows of the log in ``folder``, if any, except an incomplete last row.
 
     Raises:
-        InputError: any other line is not a row.
+        InputError: any other line is not a valid row.
     """
     path = folder / LOG
     try:
@@ -89,12 +90,12 @@ def read_log(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def rows_until(folder: Path, step: int | None) -> list[dict[str, Any]]:
-    """The rows of the log in ``folder`` up to a step; None: none of them."""
+    """The rows of the log in ``folder`` up to a step; empty for None."""
     return [] if step is None else [row for row in read_log(folder) if row["step"] <= step]
 
 
 def need_tensorboard() -> None:
-    """Raise ``InputError`` if the package is not installed."""
+    """Raise ``InputError`` if TensorBoard is not installed."""
     try:
         import torch.utils.tensorboard  # noqa: F401
     except ImportError:
@@ -104,12 +105,12 @@ def need_tensorboard() -> None:
 
 
 def _rounded(value: Any) -> Any:
-    """A float with nine digits, which are enough to restore any float32."""
+    """Round a float to nine digits, which represent any float32 exactly."""
     return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
 class _Board:
-    """TensorBoard's event files: one curve per metric, train/... and held_out/..."""
+    """TensorBoard event files: one curve per metric, train/... and held_out/..."""
 
     def __init__(self, folder: Path, rows: list[dict[str, Any]], step: int | None) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
@@ -118,10 +119,10 @@ class _Board:
         if step is None:
             for path in old:
                 path.unlink()
-        # Later events were written after the saved state from which the run is resumed.
+        # Later events belong to steps after the saved state, which will be repeated.
         purge = None if step is None else step + 1
         self.writer = SummaryWriter(str(folder), purge_step=purge, flush_secs=10)
-        if not old:  # a resumed run that did not use TensorBoard before
+        if not old:  # also resumed runs without TensorBoard so far
             for row in rows:
                 self.write(row)
 

@@ -1,4 +1,4 @@
-"""Statistics for the next row of the log: sums over steps, tokens, operations and time."""
+"""Statistics for the next log row: sums over steps, tokens, FLOPs and time."""
 
 import time
 from collections import Counter
@@ -11,15 +11,15 @@ from ownbert.train.flops import training_flops
 from ownbert.train.state import TrainState
 from ownbert.train.step import StepStats, add
 
-# The key, among those of the objectives, of (sum of gradient norms, 0, number of steps).
+# Key, beside the objectives, of (sum of gradient norms, 0, number of steps).
 _NORM = "grad_norm"
 
 
 class Meter:
-    """Sums since the last row of the log.
+    """Sums since the last log row.
 
     Args:
-        peak_flops: the measured matmul peak of all processes in FLOP per second; 0 if not measured.
+        peak_flops: measured matmul peak of all processes in FLOP per second; 0 if not measured.
     """
 
     def __init__(self, peak_flops: float = 0.0) -> None:
@@ -33,33 +33,32 @@ class Meter:
         self.pause()
 
     def pause(self) -> None:
-        """Restart the clock, so that evaluations and saves do not count as training time."""
+        """Restart the clock, to exclude evaluations and saves from the training time."""
         self.started = time.perf_counter()
 
     def add(self, stats: StepStats, tokens: int, flops: float, world: World) -> None:
-        """Add a step with ``tokens`` tokens and ``flops`` operations in all processes."""
+        """Add a step; ``tokens`` and ``flops`` are totals of all processes."""
         now = time.perf_counter()
         self.seconds += now - self.started
         self.started = now
         self.tokens += tokens
         self.flops += flops
-        # The norm is the same in all processes: it must be counted once.
+        # The norm is equal in all processes, so it is counted once.
         norm = (stats.norm, 0, 1) if world.first else (0.0, 0, 0)
         for name, values in {**stats.sums, _NORM: norm}.items():
             add(self.sums, name, values)
 
     def collect(self, world: World) -> dict[str, list[float]]:
-        """The sums over all processes, for a saved state.
+        """Move the sums of all processes to the first one, and return them for a saved state.
 
-        From then on the first process holds them, so that a run resumed from the state adds up in
-        the same order.
+        A run resumed from the state then adds in the same order.
         """
         total = self._total(world)
         self._take(total, world)
         return total
 
     def restore(self, sums: Mapping[str, Sequence[float]], world: World) -> None:
-        """Continue from the sums of a saved state."""
+        """Continue with the sums of a saved state."""
         self._clear()
         self._take(sums, world)
 
@@ -105,8 +104,8 @@ class Meter:
 
 
 def mean_metrics(sums: Mapping[str, Sequence], objectives: Sequence[Objective]) -> dict[str, float]:
-    """Mean loss of each objective, and accuracy of those that have one, in their order, from (sum
-    of losses, correct, count)."""
+    """Mean loss of each objective, and accuracy where defined, from (sum of losses, correct,
+    count)."""
     metrics = {}
     for objective in objectives:
         total, correct, count = sums[objective.name]
@@ -120,8 +119,8 @@ def add_up(sums: dict[str, list], losses: Mapping[str, Loss]) -> None:
     """Add the losses of a batch to ``sums``.
 
     Args:
-        sums: maps each objective to (sum of losses, correct, count).
-        losses: of the batch, by objective.
+        sums: (sum of losses, correct, count) by objective.
+        losses: losses of the batch by objective.
     """
     for name, loss in losses.items():
         add(sums, name, (float(loss.total), int(loss.correct), loss.count))
@@ -135,7 +134,7 @@ def step_flops(
     for batch in micro_batches:
         if batch.dummy:
             continue
-        counts = Counter()  # rows of the decoder, which makes the logits of these two heads
+        counts = Counter()  # decoder rows of these two heads
         for objective in objectives:
             if objective.head in ("mlm", "bow"):
                 counts[objective.input_view] += objective.count(batch)

@@ -1,6 +1,6 @@
-"""Display names of the metrics of fine-tuning."""
+"""Display names of fine-tuning metrics."""
 
-# Metrics whose best value is 1; they share an axis in plots.
+# Metrics whose best value is 1, which share an axis in plots.
 UP_TO_ONE = {
     "accuracy": "accuracy",
     "macro_f1": "macro-F1",
@@ -38,7 +38,7 @@ _OTHERS = {
 }
 # Metrics whose lowest value is best.
 LOWER = ("loss", "log_loss", "mae")
-# Metrics in which every label counts the same, however rare it is.
+# Metrics in which all labels count equally.
 BALANCED = ("macro_f1", "mcc")
 
 
@@ -48,5 +48,5 @@ def shown_name(metric: str) -> str:
 
 
 def shown_value(metric: str, value: float) -> str:
-    """A value for display: accuracies in per cent."""
+    """Format a value for display: accuracies in per cent."""
     return f"{value:.1%}" if metric.endswith("accuracy") else f"{value:.3f}"

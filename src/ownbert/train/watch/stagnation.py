@@ -1,28 +1,28 @@
-"""Whether a pretraining run learns anything, judged by its log."""
+"""Detects from its log whether a pretraining run learns nothing."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# After this many tokens a run should know more than which words are frequent. Every measured run
-# (tiny, mini, small; anonymised news, English, Chinese; initialised and random embeddings) was
-# 2.5 % below the unigram loss after 0.2 million tokens and 4 % after 0.4 million.
+# After this many tokens a run should know more than token frequencies. Every measured run (tiny,
+# mini, small; anonymised news, English, Chinese; initialised and random embeddings) was 2.5 % below
+# the unigram loss after 0.2 million tokens and 4 % after 0.4 million.
 ENOUGH_TOKENS = 1_000_000
-# With large batches a million tokens are a few steps, in which no run learns.
+# With large batches a million tokens are too few steps for any run.
 ENOUGH_STEPS = 200
-# A run learns if its loss is this far below the unigram loss. It is a proportion, since how much
-# can be learnt depends on the text; a model of frequencies alone stays within 0.3 %.
+# Required distance below the unigram loss. It is relative, because how much can be learnt depends
+# on the text; a unigram model stays within 0.3 %.
 MARGIN = 0.02
 
 
 def diagnose_stagnation(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """A warning of two lines if the run does not seem to learn anything, else None.
+    """A warning of two lines if the run does not seem to learn, else None.
 
-    The loss of the last evaluation is compared with its ``unigram_loss``, that of a model that
-    knows only the frequencies of the tokens.
+    Compares the loss of the last evaluation with its ``unigram_loss``, the loss of a model that
+    knows only token frequencies.
 
     Args:
-        rows: of the log so far.
+        rows: log rows so far.
     """
     last = next((row for row in reversed(rows) if row.get("evaluation")), {})
     trained = [row for row in rows if not row.get("evaluation") and "tokens" in row]
@@ -34,7 +34,7 @@ def diagnose_stagnation(rows: Sequence[Mapping[str, Any]]) -> str | None:
     loss, unigram = last[f"{name}_loss"], last["unigram_loss"]
     if tokens < ENOUGH_TOKENS or steps < ENOUGH_STEPS or loss < (1 - MARGIN) * unigram:
         return None
-    worse = not loss < (1 + MARGIN) * unigram  # also where it is not a number
+    worse = not loss < (1 + MARGIN) * unigram  # also true for NaN
     if _rises(trained) and not worse:
         return None
     finding = (
@@ -50,7 +50,7 @@ def diagnose_stagnation(rows: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def _advice(trained: Sequence[Mapping[str, Any]], worse: bool) -> str:
-    """The usual causes, the most likely first."""
+    """The usual causes, most likely first."""
     rate = max(row.get("learning_rate", 0.0) for row in trained)
     high = "too high" if worse else "too high or too low"
     current = f", now {rate:.2g}" if rate else ""
@@ -62,6 +62,6 @@ def _advice(trained: Sequence[Mapping[str, Any]], worse: bool) -> str:
 
 
 def _rises(trained: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the learning rate still warms up: a long run may not have started to learn yet."""
+    """Whether the learning rate is still warming up, so that learning may not have started."""
     rates = [row.get("learning_rate", 0.0) for row in trained]
     return len(rates) > 1 and rates[-1] > max(rates[:-1]) and not math.isclose(rates[-1], rates[-2])

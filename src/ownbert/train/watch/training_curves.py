@@ -1,4 +1,4 @@
-"""Plots of runs: the curves of one run, and metrics of several runs."""
+"""Plots of runs: the curves of a run, and metrics of several runs."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,10 +13,10 @@ from ownbert.train.watch.metric_names import UP_TO_ONE, shown_name
 
 Row = Mapping[str, Any]
 
-# Objectives that predict tokens, whose losses have baselines. Losses of two classes, which are many
-# times smaller, have a panel of their own.
+# Objectives that predict tokens, whose losses have baselines. Losses of binary objectives, which
+# are much smaller, have a separate panel.
 _TOKENS = ("mlm", "clm", "plm", "span_corruption", "bow")
-# Metrics of a fine-tuning run in one panel.
+# Maximum fine-tuning metrics in one panel.
 _MAX_METRICS = 3
 _BASELINES = ("unigram", "uniform")
 _BASELINE_LOSSES = tuple(f"{name}_loss" for name in _BASELINES)
@@ -32,7 +32,7 @@ TASKS = {
     "bow": "words of the text",
 }
 _LABELS = {"fontsize": 8, "frameon": False}
-# Where a title stands anyway: finding out that nothing is in its way takes a fifth of the drawing.
+# Fixed position of titles: automatic placement takes a fifth of the drawing time.
 _TITLE = {"y": 1.0}
 
 
@@ -40,11 +40,11 @@ def draw_curves(folder: Path, rows: Sequence[Row]) -> Path | None:
     """Plot losses, accuracies and other metrics over the steps of a run.
 
     Args:
-        rows: of its log.
+        folder: folder of the run.
+        rows: rows of its log.
 
     Returns:
-        The path of ``curves.png`` in ``folder``; None if matplotlib is missing or nothing was
-        logged.
+        The path of ``curves.png`` in ``folder``; None if matplotlib is missing or the log is empty.
     """
     rows = [_plain(row) for row in rows]
     panels = _panels(rows)
@@ -55,7 +55,7 @@ def draw_curves(folder: Path, rows: Sequence[Row]) -> Path | None:
     lines = -(-len(panels) // columns)
     axes = _arrange(figure, columns, lines, panel=(5.5, 3.5))
     words = "thin lines: training; thick lines: held out"
-    below = 0.12 / figure.get_figheight()  # so many inches from the edge
+    below = 0.12 / figure.get_figheight()  # inches from the edge
     figure.text(0.5, 1 - below, words, fontsize=9, color="0.35", ha="center", va="top")
     for axis, panel in zip(axes, panels, strict=False):
         panel(axis)
@@ -72,6 +72,7 @@ def draw_runs(path: Path, panels: Mapping[str, Mapping[str, Sequence[Row]]]) -> 
     """Plot held-out metrics of several runs over the steps.
 
     Args:
+        path: file to write.
         panels: metric -> name of the run -> rows of its log.
 
     Returns:
@@ -84,7 +85,7 @@ def draw_runs(path: Path, panels: Mapping[str, Mapping[str, Sequence[Row]]]) -> 
     for axis, (metric, runs) in zip(axes, panels.items(), strict=True):
         for number, (name, rows) in enumerate(runs.items()):
             points = _points(rows, metric, held_out=True)
-            dashes = "-" if number < 10 else "--"  # after ten runs the colours repeat
+            dashes = "-" if number < 10 else "--"  # colours repeat after ten runs
             axis.plot(*points, dashes, marker="o", markersize=3, label=name)
         title = shown_name(metric).replace("mlm", "MLM")
         axis.set_title(f"{title}, held out", **_TITLE)
@@ -94,7 +95,7 @@ def draw_runs(path: Path, panels: Mapping[str, Mapping[str, Sequence[Row]]]) -> 
 
 
 def _plain(row: Row) -> Row:
-    """A row in which the task of a fine-tuning run has the names of its held-out metrics."""
+    """A row whose training metrics of fine-tuning have the names of held-out metrics."""
     plain = {}
     for key, value in row.items():
         stem, _, kind = key.rpartition("_")
@@ -108,7 +109,7 @@ def _plain(row: Row) -> Row:
 
 
 def _panels(rows: Sequence[Row]) -> list[Callable[[Any], None]]:
-    """The functions that draw the panels, in their order."""
+    """The drawing functions of the panels, in order."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     losses = [k for k in keys if k.endswith("_loss") and k not in _BASELINE_LOSSES]
     tokens = [k for k in losses if k.removesuffix("_loss") in _TOKENS]
@@ -116,7 +117,7 @@ def _panels(rows: Sequence[Row]) -> list[Callable[[Any], None]]:
     metrics = [k for k in keys if k in UP_TO_ONE][:_MAX_METRICS]
     shares = metrics or [k for k in keys if k.endswith("accuracy") and "majority" not in k]
     panels: list[Callable[[Any], None]] = []
-    # The sum over all objectives is drawn only if it is the only loss.
+    # The total loss is drawn only if there is no other loss.
     if first := tokens or ([] if others else [k for k in keys if k == "loss"]):
         panels.append(partial(_draw, rows=rows, keys=first, title="loss"))
     if shares:
@@ -131,7 +132,7 @@ def _panels(rows: Sequence[Row]) -> list[Callable[[Any], None]]:
 
 
 def _draw(axis: Any, rows: Sequence[Row], keys: Sequence[str], title: str) -> None:
-    """Draw training as a thin line, held-out data as a thick one, and baselines dashed."""
+    """Draw training as thin lines, held-out data as thick ones, and baselines dashed."""
     for key in keys:
         color, label = f"C{_colour(key)}", _name(key)
         steps, values = _points(rows, key, held_out=False)
@@ -139,7 +140,7 @@ def _draw(axis: Any, rows: Sequence[Row], keys: Sequence[str], title: str) -> No
             axis.plot(steps, values, color=color, linewidth=0.8, alpha=0.55)
         steps, values = _points(rows, key, held_out=True)
         if steps:
-            # A single point, to which no line leads, is larger and has its value in the legend.
+            # A single point has no line, so it is larger and its value is in the legend.
             size, label = (7, f"{label} {values[0]:.3f}") if len(values) == 1 else (3.5, label)
             axis.plot(steps, values, color=color, linewidth=2, marker="o", markersize=size)
         axis.plot([], [], color=color, linewidth=2, label=label)
@@ -152,8 +153,8 @@ def _draw(axis: Any, rows: Sequence[Row], keys: Sequence[str], title: str) -> No
 
 
 def _draw_baselines(axis: Any, rows: Sequence[Row]) -> None:
-    """Draw the baselines; uniform guessing far above all else is named only, or it would squash the
-    curves. "Far" is a quarter of the height that these and the unigram baseline have."""
+    """Draw the baselines. Uniform guessing is only named if it is far above everything else (by a
+    quarter of the height with the unigram baseline), because it would compress the curves."""
     unigram, uniform = (_points(rows, f"{n}_loss", held_out=True)[1][-1:] for n in _BASELINES)
     low, high = axis.get_ylim()
     low, high = min([low, *unigram]), max([high, *unigram])
@@ -167,7 +168,7 @@ def _draw_baselines(axis: Any, rows: Sequence[Row]) -> None:
 
 def _dashed(axis: Any, value: float, label: str) -> None:
     axis.axhline(value, color="0.35", linewidth=1, linestyle="--")
-    # Labelled at the right edge: in a legend all dashed lines would look the same.
+    # Labelled at the right edge, because dashed lines would look alike in a legend.
     axis.annotate(
         label,
         (1, value),
@@ -181,7 +182,7 @@ def _dashed(axis: Any, value: float, label: str) -> None:
 
 
 def _draw_steps(axis: Any, rows: Sequence[Row]) -> None:
-    """Draw the learning rate, and the gradient norm on a scale of its own."""
+    """Draw the learning rate, and the gradient norm on a second axis."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     axis.plot(*_points(rows, "learning_rate", held_out=False), color="C0")
@@ -203,7 +204,7 @@ def _draw_steps(axis: Any, rows: Sequence[Row]) -> None:
 
 
 def _mark_phases(axis: Any, rows: Sequence[Row]) -> None:
-    """Draw a thin line where a phase begins, with its number."""
+    """Draw a thin line with its number at the start of each phase."""
     before = None
     for row in rows:
         phase = row.get("phase", before)
@@ -239,7 +240,7 @@ def _stem(key: str) -> str:
 
 
 def _colour(key: str) -> int:
-    """The index of a colour, the same for a task in every panel."""
+    """The index of a colour, the same for an objective in all panels."""
     names = TASKS if _stem(key) in TASKS else UP_TO_ONE
     name = _stem(key) if names is TASKS else key
     return list(names).index(name) % 10 if name in names else 0
@@ -261,7 +262,7 @@ def _figure() -> Any:
 
 def _arrange(figure: Any, columns: int, lines: int, *, panel: tuple[float, float]) -> list[Any]:
     """Axes with fixed margins for labels, in inches: matplotlib's layout engines take longer than
-    all the drawing."""
+    drawing."""
     width, height = columns * panel[0], lines * panel[1]
     left, right, top, bottom, gap = 0.65, 0.8, 0.6, 0.55, (1.4, 0.95)
     across = (width - left - right - (columns - 1) * gap[0]) / columns
@@ -281,7 +282,7 @@ def _arrange(figure: Any, columns: int, lines: int, *, panel: tuple[float, float
 
 def _save(figure: Any, path: Path) -> Path:
     with atomic_path(path) as temporary:
-        # Packed less tightly: a little larger, in a quarter of the time.
+        # Lower compression: slightly larger, in a quarter of the time.
         figure.savefig(
             temporary,
             format="png",
