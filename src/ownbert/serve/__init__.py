@@ -1,1 +1,1 @@
-"""``ownbert serve``: model folders behind HTTP, for the clients that people already have."""
+"""``ownbert serve``: model folders over HTTP, with the APIs of existing clients."""

@@ -1,4 +1,4 @@
-"""The application: all APIs, health, metrics and the page."""
+"""The application: all APIs, health checks, metrics and the web page."""
 
 import html
 import sys
@@ -21,11 +21,11 @@ _PAGE = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
 
 
 def make_app(service: Service, log: Any = sys.stderr) -> Gate:
-    """The application of a service.
+    """Create the application for a service.
 
     Args:
-        service: with its models.
-        log: for the access log; None: nowhere.
+        service: service with its models.
+        log: stream for the access log; None: no log.
     """
     app = FastAPI(
         title="OwnBERT",
@@ -33,7 +33,7 @@ def make_app(service: Service, log: Any = sys.stderr) -> Gate:
         description="Your own models, by the APIs of OpenAI (embeddings), Hugging Face, "
         "text-embeddings-inference, and one path per task.",
         openapi_url="/openapi.json",
-        docs_url=None,  # its scripts would come from elsewhere
+        docs_url=None,  # its scripts would be loaded from a CDN
         redoc_url=None,
     )
     app.add_exception_handler(Refusal, _refused)
@@ -73,7 +73,7 @@ def make_app(service: Service, log: Any = sys.stderr) -> Gate:
 
 
 def _list_of_paths(schema: Mapping[str, Any]) -> str:
-    """All paths in a page without scripts."""
+    """All paths as an HTML page without scripts."""
     rows = [
         f"<tr><td>{method.upper()}<td>{html.escape(path)}<td>{', '.join(about.get('tags', ()))}"
         for path, methods in schema["paths"].items()
@@ -96,7 +96,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 
 def _first_of(errors: Sequence[Mapping[str, Any]]) -> Refusal:
-    """The first thing that is wrong with a body, in a line."""
+    """The first validation error of a body, as one line."""
     first = errors[0]
     if first["type"] == "json_invalid":
         return Refusal(400, "the body is not JSON", "invalid_json")

@@ -1,4 +1,4 @@
-"""Connections with bounds: silent ones, those whose clients read nothing, and too many of them."""
+"""Limits of connections: idle time, clients that do not read, and their number."""
 
 import asyncio
 import time
@@ -6,20 +6,20 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-# Connections are looked at so often.
+# Seconds between checks of all connections.
 _SWEEP = 1.0
-# Bytes of all answers that clients have not read yet.
+# Maximum bytes of responses that clients have not read yet.
 _MOST_UNREAD = 1 << 28
 
 
 class Connection(H11Protocol):
-    """A connection that knows how long it has been waiting, for a request or for its reader.
+    """A connection that records how long it has been waiting for a request or for its client.
 
     Attributes:
-        idle_since: when it was made, or when its last answer was complete.
-        unread: bytes of its answers that the system has not taken yet.
-        unread_since: when there were last fewer of them, or more.
-        bounds: of all connections of the server.
+        idle_since: time of its creation or of its last complete response.
+        unread: bytes of its responses in the send buffer.
+        unread_since: time of the last change of ``unread``.
+        bounds: limits of all connections of the server.
     """
 
     bounds: "Bounds"
@@ -36,22 +36,22 @@ class Connection(H11Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether no request is being answered."""
+        """Whether no response is in progress."""
         return self.cycle is None or self.cycle.response_complete
 
 
 class Bounds:
-    """Closes connections of a server, for uvicorn has no limits of its own.
+    """Closes connections of a server, because uvicorn has no such limits.
 
-    Closed are those without the whole head of a request for some time, the oldest of them if there
-    are too many, and those whose clients do not read an answer.
+    It closes connections that have not sent a complete request head for some time, the oldest of
+    them if there are too many, and those whose clients do not read a response.
 
     Args:
-        seconds: for which a connection may be silent, or leave an answer unread.
-        most: connections without a request.
+        seconds: maximum time to be idle, or to leave a response unread.
+        most: maximum number of idle connections.
 
     Attributes:
-        protocol: the class of the connections.
+        protocol: class of the connections.
     """
 
     def __init__(self, seconds: float, most: int) -> None:
@@ -61,16 +61,16 @@ class Bounds:
         self._new = 0
 
     def accepted(self) -> None:
-        """A connection more; many of them at once do not wait for the next sweep."""
+        """Register a new connection; with many at once, do not wait for the next sweep."""
         self._new += 1
         if self._new > self.most:
             self._close_surplus()
 
     async def sweep(self, connections: set[Any]) -> None:
-        """Look at all connections again and again.
+        """Check all connections periodically.
 
         Args:
-            connections: of the server, which changes them.
+            connections: connections of the server, modified concurrently.
         """
         self.connections = connections
         while True:
@@ -90,7 +90,7 @@ class Bounds:
             each.transport.close()
 
     def _close_unread(self) -> None:
-        """Give up answers that nobody reads: closing alone would wait for the client."""
+        """Abort connections with unread responses: closing alone would wait for the client."""
         now, waiting = time.monotonic(), []
         for each in list(self.connections):
             unread = each.transport.get_write_buffer_size()

@@ -1,4 +1,4 @@
-"""What every request passes before it is read: limits, the key, the access log."""
+"""Checks before a request is parsed: limits, API key, access log."""
 
 import asyncio
 import contextlib
@@ -21,21 +21,21 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# Answered without a key, and while the models are being loaded.
+# Paths that need no key, and work while the models are being loaded.
 _OPEN = ("/livez", "/readyz", "/health", "/ping", "/")
 _ALWAYS = ("/livez", "/readyz", "/health", "/ping", "/metrics")
-# How many times the bytes that a request may have are read of one that is refused.
+# Multiple of the maximum request size that is read and discarded of a rejected request.
 _DISCARDED = 8
-# Bytes of a body that are examined at once in the thread of all requests.
+# Bodies up to this size, in bytes, are examined in the event loop's thread.
 _EXAMINED = 100_000
 # Turns of the event loop between two large bodies, as many as a small request takes.
 _TURNS = 5
-# What stands between values of JSON; a key costs more to read than a number.
+# Weights of JSON separators: parsing a key takes longer than a number.
 _BETWEEN = {b",": 1, b"[": 1, b"{": 1, b":": 4}
-# Characters of a request id of the client.
+# Maximum length of a request id sent by the client.
 _LONGEST_ID = 128
-# In JSON the escapes of characters beyond 16 bits are pairs: the first half without the second, or
-# the second without the first.
+# In JSON, characters beyond 16 bits are escaped as surrogate pairs: matches a high surrogate
+# without a low one, and vice versa.
 _JSON = re.compile(rb"\s*[\[{]")
 _PERHAPS_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 _HALF = re.compile(
@@ -45,7 +45,7 @@ _HALF = re.compile(
 
 
 def error_body(refusal: Refusal, path: str) -> dict[str, Any]:
-    """An error as the API of the path has it."""
+    """An error in the format of the path's API."""
     if path.startswith("/v1/"):
         about = {"message": refusal.message, "type": refusal.kind}
         return {"error": {**about, "param": refusal.param, "code": refusal.code}}
@@ -53,19 +53,19 @@ def error_body(refusal: Refusal, path: str) -> dict[str, Any]:
 
 
 class Gate:
-    """An application behind limits.
+    """An ASGI application behind limits.
 
     Args:
-        app: that is called with the whole body.
-        service: whose settings count.
-        log: where the access log goes, one JSON object per line, without texts; None: nowhere.
+        app: application, called with the complete body.
+        service: service with the settings.
+        log: stream for the access log, one JSON object per line without texts; None: no log.
     """
 
     def __init__(self, app: Asgi, service: Service, log: Any = sys.stderr) -> None:
         self.app, self.service, self.log = app, service, log
-        self.running = 0  # requests
-        self.bytes = 0  # of their bodies
-        # Reading JSON cannot be interrupted: between two large bodies others have their turn.
+        self.running = 0  # requests in progress
+        self.bytes = 0  # bytes of their bodies
+        # Parsing JSON cannot be interrupted: other requests get a turn between two large bodies.
         self._large = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,8 +123,8 @@ class Gate:
             self._write(request, number, status, seconds, usage)
 
     def _require(self, request: Request) -> None:
-        """Check what can be seen in the head of a request."""
-        path = request.scope["path"]  # the path of a URL is also made of the Host header
+        """Check the head of a request."""
+        path = request.scope["path"]  # request.url also depends on the Host header
         reads = request.method in ("GET", "HEAD")
         key = self.service.settings.key
         if key is not None and not (reads and path in _OPEN) and not _has_key(request, key):
@@ -139,8 +139,8 @@ class Gate:
             raise too_large(f"at most {self.service.settings.body_bytes:,} bytes in a request")
 
     async def _examined(self, body: bytes) -> Refusal | None:
-        """Why a body is not read as JSON: it would hold up other requests, or has half a
-        character."""
+        """The reason not to parse a body: it would block other requests, or has a lone
+        surrogate."""
         most = self.service.settings.values
         if _JSON.match(body) is None:
             return None
@@ -153,7 +153,7 @@ class Gate:
         return bad_field(f"a text has {half}, which is half of a character") if half else None
 
     def _hold(self, count: int, held: list[int]) -> None:
-        """Count bytes of a body that is kept until its request is answered."""
+        """Account for bytes of a body that are held until the response."""
         most = self.service.settings.bodies_bytes
         if self.bytes + count > most and self.bytes > sum(held):
             message = f"bodies of {self.bytes:,} bytes are being read; come back later"
@@ -162,7 +162,7 @@ class Gate:
         held.append(count)
 
     async def _body(self, request: Request, receive: Receive, held: list[int]) -> bytes:
-        """The whole body, within its size and its time; ``held`` gets the numbers of its bytes."""
+        """Read the whole body within limits of size and time; ``held`` collects its chunk sizes."""
         most, parts, size = self.service.settings.body_bytes, [], 0
 
         async def read() -> None:
@@ -186,8 +186,8 @@ class Gate:
         return b"".join(parts)
 
     async def _discard(self, receive: Receive, refusal: Refusal) -> None:
-        """Read what is left of a body, within bounds: a client that is still sending when the
-        connection is closed never sees the answer."""
+        """Read the rest of a body, within limits: a client that is still sending when the
+        connection is closed never sees the response."""
         if refusal.status in (408, 499):
             return
         most, size = _DISCARDED * self.service.settings.body_bytes, 0
@@ -220,29 +220,28 @@ class Gate:
 
 
 def half_of_character(body: bytes) -> str | None:
-    """The escape of half of a character in JSON, which no tokenizer takes; None: there is none."""
+    """A lone surrogate escape in JSON, which tokenizers reject; None if there is none."""
     if _PERHAPS_HALF.search(body) is None or _HALF.search(body) is None:
         return None
     try:
-        # An escaped backslash before the u is none of this.
+        # Excludes an escaped backslash before the u.
         json.dumps(json.loads(body), ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         return ascii(error.object[error.start])
     except (ValueError, RecursionError):
-        return None  # It is not JSON, as its reader will say.
+        return None  # Not JSON; the parser will report it.
     return None
 
 
 def _has_key(request: Request, key: str) -> bool:
-    """Whether the request has the key; how long the comparison takes does not tell which part of it
-    is right."""
+    """Whether the request has the key, compared in constant time."""
     given = request.headers.get("authorization", "").removeprefix("Bearer ")
     given = given or request.headers.get("x-api-key", "")
     return hmac.compare_digest(given.encode(), key.encode())
 
 
 def replaying(body: bytes, receive: Receive) -> Receive:
-    """``receive`` for an application whose body has been read already."""
+    """``receive`` for an application whose body has already been read."""
     rest = [body]
 
     async def again() -> MutableMapping[str, Any]:
@@ -254,12 +253,12 @@ def replaying(body: bytes, receive: Receive) -> Receive:
 
 
 async def send_error(refusal: Refusal, path: str, send: Send) -> None:
-    """Answer with an error."""
+    """Send an error response."""
     body = json.dumps(error_body(refusal, path), ensure_ascii=False).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     if refusal.retry_after is not None:
         headers.append((b"retry-after", b"%d" % refusal.retry_after))
-    if refusal.status in (408, 413):  # what is left of the body is not read
+    if refusal.status in (408, 413):  # the rest of the body is not read
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

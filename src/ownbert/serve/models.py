@@ -1,4 +1,4 @@
-"""The models of a server, one of which may be exchanged while it runs."""
+"""The models of a server, which can be reloaded while it runs."""
 
 import threading
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from ownbert.serve.served_model import ServedModel
 
 
 class Models:
-    """The models of a server by their names; one may be exchanged while it runs.
+    """The models of a server by name; a model can be reloaded while the server runs.
 
     Args:
-        models: at least one; the first is the one for requests that name none, if it is alone.
+        models: at least one; a single model also serves requests that name none.
     """
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
@@ -29,10 +29,10 @@ class Models:
         return len(self._models)
 
     def get(self, name: str | None) -> ServedModel:
-        """The model of a name, or the only one.
+        """The model with a name, or the only one.
 
         Raises:
-            Refusal: there is none, or there are several and none is named.
+            Refusal: unknown name, or no name although there are several models.
         """
         if name is None:
             if len(self._models) > 1:
@@ -45,17 +45,17 @@ class Models:
         return self._models[name]
 
     def reload(self, name: str | None) -> ServedModel:
-        """Load a folder anew and use it from then on; if that fails, the old one stays.
+        """Load a folder again and switch to it; if that fails, keep the old model.
 
         Raises:
-            Refusal: the folder cannot be used, or another one is being loaded.
+            Refusal: the folder cannot be used, or another reload is in progress.
         """
         old = self.get(name)
         if not self._exchange.acquire(blocking=False):
-            # Those that wait would load it again and again, and take the threads of others.
+            # Waiting requests would block threads and repeat the reload.
             raise Refusal(429, "a model is being loaded; come back later", "loading", retry_after=1)
         try:
-            torch.set_num_threads(1)  # of this thread: no second team beside that which computes
+            torch.set_num_threads(1)  # no second thread team besides the computing one
             new = old.reloaded()
             new.warm_up()
             self._models[old.name] = new

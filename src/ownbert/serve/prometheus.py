@@ -1,4 +1,4 @@
-"""What ``/metrics`` tells Prometheus."""
+"""Prometheus metrics for ``/metrics``."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,11 +18,11 @@ _TOKENS = (16, 64, 256, 1024, 4096, 8192, 16384, 65536)
 
 
 class Metrics:
-    """Counters of one server.
+    """Counters of a server.
 
     Args:
-        waiting: the tokens in the queue now.
-        connections: that are open now.
+        waiting: returns the number of tokens in the queue.
+        connections: returns the number of open connections.
     """
 
     def __init__(self, waiting: Callable[[], int], connections: Callable[[], int]) -> None:

@@ -1,9 +1,9 @@
-"""Requests of all clients, joined into batches by their tokens and computed one after the other.
+"""Batches requests of all clients by tokens and computes one batch at a time.
 
-One thread computes, since torch uses all cores for a batch. Whatever waits when it is free makes
-the next batch, so a single request never waits for others to come. It has to be the main thread:
-with a second team of threads OpenMP lets all of them sleep between operations, which makes short
-texts half as slow again.
+A single thread computes, because torch uses all cores for a batch. Everything in the queue when it
+becomes free forms the next batch, so a single request never waits for others. It must be the main
+thread: with a second thread team OpenMP lets all threads sleep between operations, which makes
+short texts half as slow again.
 """
 
 import asyncio
@@ -18,22 +18,22 @@ from typing import Any
 from ownbert.errors import InputError
 from ownbert.serve.api.refusals import Refusal, bad_field
 
-# Computes the answers to several items, in their order.
+# Computes the results of several items, in order.
 Compute = Callable[[list[Any]], Sequence[Any]]
-# Of the measured speed, how much the last batch counts.
+# Weight of the last batch in the running average of the speed.
 _LAST = 0.2
 
 
 @dataclass(eq=False)
 class QueuedRequest:
-    """Items of one request that are answered together.
+    """Items of a request that are computed together.
 
     Args:
-        key: jobs of the same key may be in one batch.
-        compute: answers the items of such jobs.
-        items: what to answer.
-        tokens: of all items.
-        deadline: the time (``time.monotonic``) at which nobody waits any longer.
+        key: jobs with equal keys may share a batch.
+        compute: computes the items of such jobs.
+        items: items to compute.
+        tokens: total number of tokens.
+        deadline: time (``time.monotonic``) after which the result is not needed.
         done: called in the computing thread with the finished job.
     """
 
@@ -52,12 +52,12 @@ class QueuedRequest:
 
 
 class Scheduler:
-    """A queue that is bounded in tokens; ``run`` empties it.
+    """A queue limited by tokens, processed by ``run``.
 
     Args:
-        batch_tokens: of one batch, unless a single job has more.
-        queue_tokens: that may wait; what comes beyond is refused.
-        on_batch: called after each batch with its tokens and its seconds.
+        batch_tokens: maximum tokens of a batch, unless a single job has more.
+        queue_tokens: maximum tokens in the queue; further jobs are rejected.
+        on_batch: called after each batch with its tokens and seconds.
     """
 
     def __init__(
@@ -77,16 +77,16 @@ class Scheduler:
         self._closed = False
 
     def submit(self, job: QueuedRequest) -> None:
-        """Put a job at the end of the queue.
+        """Append a job to the queue.
 
         Raises:
-            Refusal: the queue is full, or too long for the job's deadline; the refusal says when to
-                come back.
+            Refusal: the queue is full, or too long for the job's deadline; the error has the time
+                to retry.
         """
         with self._changed:
             if self._closed:
                 raise Refusal(503, "the server is shutting down", "shutting_down", retry_after=1)
-            # An empty queue takes whatever a request may have.
+            # An empty queue accepts a request of any permitted size.
             full = self.waiting + job.tokens > self.queue_tokens
             if self._jobs and (full or self._late(job)):
                 raise Refusal(
@@ -100,7 +100,7 @@ class Scheduler:
             self._changed.notify()
 
     def _late(self, job: QueuedRequest) -> bool:
-        """Whether what waits takes a quarter of the time that a job has, about, or more."""
+        """Whether the queue would take more than about a quarter of the job's time."""
         left = job.deadline - time.monotonic()
         return 0 < self.speed * left / 4 < self.waiting + self._computing
 
@@ -110,10 +110,10 @@ class Scheduler:
     async def answer(
         self, key: Hashable, compute: Compute, items: list[Any], tokens: int, seconds: float
     ) -> QueuedRequest:
-        """Wait for the answers to some items; a caller that is cancelled leaves the queue.
+        """Wait for the results of items; if the caller is cancelled, the job leaves the queue.
 
         Raises:
-            Refusal: the queue is full, the seconds are over, or the items cannot be answered.
+            Refusal: the queue is full, time is up, or the items cannot be computed.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[QueuedRequest] = loop.create_future()
@@ -138,13 +138,13 @@ class Scheduler:
         return job
 
     def close(self) -> None:
-        """Accept nothing more; what waits is answered."""
+        """Reject new jobs; jobs in the queue are still computed."""
         with self._changed:
             self._closed = True
             self._changed.notify()
 
     def run(self) -> None:
-        """Compute what comes, until the queue is closed and empty."""
+        """Compute jobs until the queue is closed and empty."""
         ended = 0.0
         while batch := self._next_batch():
             began = time.monotonic()
@@ -155,13 +155,13 @@ class Scheduler:
             for job in batch:
                 job.waited, job.computed = began - job.queued, seconds
                 job.done(job)
-            # What lies between two batches counts: other threads may have the processor then.
+            # Includes the time between batches, in which other threads may use the processor.
             started, ended = max(ended, batch[0].queued), time.monotonic()
             measured = tokens / max(ended - started, 1e-6)
             self.speed += (measured - self.speed) * (_LAST if self.speed else 1)
 
     def _next_batch(self) -> list[QueuedRequest]:
-        """The oldest job and those that fit beside it; none at the end."""
+        """The oldest job and others that fit beside it; empty at the end."""
         with self._changed:
             while True:
                 self._drop_abandoned()
@@ -192,7 +192,8 @@ class Scheduler:
 
 
 def _compute(batch: Sequence[QueuedRequest]) -> None:
-    """Answer the jobs together, or, if that fails, each by itself: a bad one spoils no other."""
+    """Compute jobs together; if that fails, one by one, so that a bad job does not affect
+    others."""
     try:
         answers = batch[0].compute([item for job in batch for item in job.items])
     except Exception as error:

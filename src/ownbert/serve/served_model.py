@@ -1,4 +1,4 @@
-"""A model folder as a server uses it: what it can do, and its requests as items to compute."""
+"""A model folder for the server: its capabilities, and conversion of requests to items."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from ownbert.tasks.token_classification.entities import OUTSIDE
 from ownbert.tasks.token_classification.tag import TaggedSentence, tagged_words
 from ownbert.translate.decode import Translator
 
-# The tasks of transformers' pipelines and of the hub.
+# Names of tasks in Transformers pipelines and on the hub.
 PIPELINES = {
     **dict.fromkeys(("classify", "multilabel", "regress"), "text-classification"),
     "tag": "token-classification",
@@ -41,11 +41,11 @@ PIPELINES = {
     "fill": "fill-mask",
     "translate": "translation",
 }
-# Candidates for a mask.
+# Maximum candidates for a mask.
 MOST_CANDIDATES = 100
-# Tokens of an image, about: its size decides.
+# Approximate tokens of an image, a measure of its cost.
 _IMAGE_TOKENS = 256
-# How often the model runs for an explanation, a gradient counted as two runs; for leave_one_out it
+# Number of forward passes of an explanation, where a gradient counts as two; for leave_one_out it
 # is the number of words.
 _PASSES = {
     "integrated_gradients": 144,
@@ -54,37 +54,37 @@ _PASSES = {
     "attention_x_gradient": 3,
     "shapley": 1024,
 }
-# Words of the texts that are computed before the first request.
+# Numbers of words in the warm-up texts.
 _WARM_LENGTHS = (1, 8, 32, 128)
-# Texts that are computed together then: with the engine auto so many are computed by torch.
+# Warm-up batch size: with the engine auto, batches of this size use torch.
 _WARM_TEXTS = 16
 
 
 @dataclass(frozen=True)
 class Items:
-    """A request's items, and the tokens of each."""
+    """The items of a request with their numbers of tokens."""
 
     items: list[Any]
     tokens: list[int]
 
     @property
     def total(self) -> int:
-        """The tokens of all of them."""
+        """The total number of tokens."""
         return sum(self.tokens)
 
 
 class ServedModel:
-    """A folder, loaded once.
+    """A model folder, loaded once.
 
     Args:
-        name: by which requests choose it.
-        folder: that ``finetune``, ``fit``, ``probe``, ``pretrain`` or ``translate`` wrote, or a
-            sentence model.
-        compute: what computes.
+        name: name in requests.
+        folder: folder written by ``finetune``, ``fit``, ``probe``, ``pretrain`` or ``translate``,
+            or a sentence-transformers model.
+        compute: device, precision and engine.
 
     Attributes:
-        task: what the folder is for: a task of ``finetune``, fill, embed or translate.
-        operations: what it can do; embed and fill beside each other in a pretrained folder.
+        task: main task of the folder: a task of ``finetune``, fill, embed or translate.
+        operations: supported operations; a pretrained folder may support both embed and fill.
 
     Raises:
         InputError: the folder cannot be used.
@@ -126,8 +126,8 @@ class ServedModel:
                 self.predictor = Predictor(opened)
                 return
             (description,) = opened.described
-        missing: list[MissingOutput] = []  # an exported file gives either vectors or candidates
-        # A head with word features reads more than texts.
+        missing: list[MissingOutput] = []  # an exported file has either vectors or candidates
+        # A head with word features needs more than texts.
         if any(s.kind == "mlm" and s.features is None for s in description.specs):
             try:
                 self.filler = Filler(description, device=self.compute.device, engine=engine)
@@ -141,7 +141,7 @@ class ServedModel:
             raise missing[0]
 
     def _files(self) -> dict[Path, tuple[int, int]]:
-        """When the files of weights were written, and how large they are."""
+        """Modification times and sizes of the weight files."""
         members = getattr(self._rows_predictor, "members", ())
         found = {
             path
@@ -152,12 +152,12 @@ class ServedModel:
         return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in found}
 
     def reloaded(self) -> "ServedModel":
-        """The folder as it is now."""
+        """A new instance with the folder's current content."""
         return ServedModel(self.name, self.folder, self.compute)
 
     @property
     def note(self) -> str:
-        """What the engine auto has chosen; empty without it."""
+        """The choice of the engine auto; empty with other engines."""
         notes = [each.engine.note for each in (self.filler, self.embedder) if each is not None]
         if self.predictor is not None:
             notes = list(self.predictor.rows_predictor.notes())
@@ -170,23 +170,23 @@ class ServedModel:
 
     @property
     def pipelines(self) -> set[str]:
-        """The names of all that it can do on the hub."""
+        """The hub names of all supported tasks."""
         features = {"feature-extraction"} if "embed" in self.operations else set()
         return features | {PIPELINES[operation] for operation in self.operations}
 
     @property
     def pair(self) -> bool:
-        """Whether a row is two texts."""
+        """Whether rows are pairs of texts."""
         return bool(self.predictor and getattr(self.predictor.task, "pair", False))
 
     @property
     def labels(self) -> Sequence[str]:
-        """The labels of its task."""
+        """The labels of the task."""
         return self.predictor.labels if self.predictor else ()
 
     @property
     def max_length(self) -> int | None:
-        """Tokens of the longest input, if there is a limit."""
+        """Maximum tokens of an input, if limited."""
         if self.embedder is not None:
             return self.embedder.max_length
         if self.filler is not None:
@@ -209,7 +209,7 @@ class ServedModel:
         return getattr(self.predictor, "rows_predictor", None)
 
     def warm_up(self) -> None:
-        """Compute inputs of several lengths, so that the first requests find everything ready."""
+        """Compute inputs of several lengths, so that the first requests are not slower."""
         for length in _WARM_LENGTHS:
             text = " ".join(["a"] * length)
             if self.embedder is not None:
@@ -217,7 +217,7 @@ class ServedModel:
                 if length == 8:
                     self.embed(self.embed_items([text] * _WARM_TEXTS).items)
             if self.filler is not None:
-                room = (self.filler.longest or length) // 2  # a longer text is refused
+                room = (self.filler.longest or length) // 2  # longer texts are rejected
                 masked = " ".join([self.filler.mask, *text.split()[:room]])
                 self.fill([masked] * (_WARM_TEXTS if length == 8 else 1))
             if self.translator is not None:
@@ -236,11 +236,11 @@ class ServedModel:
 
     @property
     def explains(self) -> bool:
-        """Whether ``explain`` can be asked of it: a network for texts whose weights are here."""
+        """Whether ``explain`` is supported: a text network with weights in the folder."""
         return self.task != "image" and bool(getattr(self._rows_predictor, "models", None))
 
     def require(self, operation: str) -> None:
-        """Raise a ``Refusal`` unless the model can do this."""
+        """Raise a ``Refusal`` unless the operation is supported."""
         if operation not in self.operations:
             raise Refusal(
                 422,
@@ -250,7 +250,7 @@ class ServedModel:
 
     @property
     def columns(self) -> set[str]:
-        """The names of the columns of texts that the folder was trained on."""
+        """The names of the text columns in training."""
         named = getattr(getattr(self.predictor, "task", None), "columns", None)
         return {name for key in ("text", "second") if (name := getattr(named, key, None))}
 
@@ -263,17 +263,17 @@ class ServedModel:
                 f"the model {self.name} is no single network: it has probabilities and no logits"
             )
 
-    # Requests as items.
+    # Conversion of requests to items.
 
     def rows(self, data: Sequence[Any], truncate: bool = True) -> Items:
-        """Rows of the folder's task: texts, or mappings with the columns of the task.
+        """Rows of the folder's task, from texts or mappings with the task's columns.
 
         Args:
             data: the rows.
-            truncate: whether long ones lose their ends; else they are refused.
+            truncate: whether to truncate long rows; otherwise they are rejected.
 
         Raises:
-            Refusal: they are of another kind, or too long.
+            Refusal: the rows do not fit the task, or are too long.
         """
         if self.predictor is None:
             raise bad_field(f"the model {self.name} has no task head")
@@ -291,17 +291,17 @@ class ServedModel:
         return Items(rows, [self.count(row.texts) for row in rows])
 
     def _refuse_cut(self, rows: Sequence[Row]) -> None:
-        """Refuse rows that a network would truncate."""
+        """Reject rows that a network would truncate."""
         predictors = [self._rows_predictor, *getattr(self._rows_predictor, "networks", ())]
         for own in predictors:
             if not isinstance(own, Networks):
-                continue  # what a blend consists of, or an ensemble
+                continue  # members of a blend or an ensemble
             if own.task.encode(rows, own.builder, training=False).truncated:
                 limit = own.task.length_limit(own.max_length)
                 raise too_large(f"a text is longer than {limit}, and truncate is false")
 
     def _require_row(self, row: Any) -> None:
-        """Refuse what no row can be: tables are less strict about what a text is."""
+        """Reject invalid rows; tables are less strict about texts."""
         if not isinstance(row, str | Mapping):
             raise bad_field("an input is a text, or an object with texts", "inputs")
         if isinstance(row, str):
@@ -319,12 +319,12 @@ class ServedModel:
         """Sequences of ids, from texts.
 
         Args:
-            texts: of any length.
-            prompt: as of ``Embedder.ids``.
-            truncate: whether long ones lose their ends; else they are refused.
+            texts: texts of any length.
+            prompt: see ``Embedder.ids``.
+            truncate: whether to truncate long texts; otherwise they are rejected.
 
         Raises:
-            Refusal: the model makes no vectors, or a text is too long.
+            Refusal: the model does not support embeddings, or a text is too long.
         """
         self.require("embed")
         assert self.embedder is not None
@@ -351,31 +351,31 @@ class ServedModel:
         return Items(found, [len(one) for one in found])
 
     def texts(self, texts: Sequence[str]) -> Items:
-        """Texts as they are."""
+        """Texts without conversion."""
         return Items(list(texts), [self.count((text,)) for text in texts])
 
     def score_items(self, texts: Sequence[str]) -> Items:
-        """Texts to score; the tokens of all passes count."""
+        """Texts to score; tokens are counted for all passes."""
         counts = [self.count((text,)) for text in texts]
         passes = [self.scorer.passes or count for count in counts]
         return Items(list(texts), [n * min(n, p) for n, p in zip(counts, passes, strict=True)])
 
     @cached_property
     def scorer(self) -> Scorer:
-        """Of a model with an MLM head."""
+        """The scorer of a model with an MLM head."""
         return Scorer(self.folder, filler=self.filler)
 
     def count(self, texts: Sequence[str]) -> int:
-        """The tokens of the texts of a row, about, for a blend without a network."""
+        """The approximate number of tokens in a row's texts, for a blend without a network."""
         if self.tokenizer is None:
             return sum(1 + len(text) // 4 for text in texts)
         return 2 + sum(map(len, self.tokenizer.encode_batch(list(texts))))
 
     def explain_items(self, data: Sequence[Any], method: str) -> Items:
-        """Inputs whose answers are to be explained; the tokens of all runs of the model count.
+        """Inputs whose predictions are explained; tokens are counted for all forward passes.
 
         Raises:
-            Refusal: the model explains nothing, or inputs or method are not possible.
+            Refusal: the model does not support explanations, or inputs or method are invalid.
         """
         if not self.explains:
             raise Refusal(422, f"the model {self.name} explains nothing", "wrong_task")
@@ -393,16 +393,16 @@ class ServedModel:
     def attention_query(
         self, given: Any, layers: Sequence[int], heads: Sequence[int] | None
     ) -> AttentionQuery:
-        """An input whose attention is wanted.
+        """An input whose attention is requested.
 
         Args:
-            given: one input of the model's task; of a model without a task a text, or a mapping
+            given: an input of the model's task; for a model without a task a text, or a mapping
                 with text and text_pair.
-            layers, heads: as of ``chosen_heads``.
+            layers, heads: see ``chosen_heads``.
 
         Raises:
-            Refusal: the model has no attention to show, or none of these layers and heads, or the
-                input is of another kind.
+            Refusal: the model has no attention, a layer or head does not exist, or the input does
+                not fit the task.
         """
         model = self._attentive_model
         if model is None:
@@ -417,7 +417,7 @@ class ServedModel:
 
     @property
     def _attentive_model(self) -> Any:
-        """The model of texts that torch computes; of an ensemble the first one."""
+        """The text model run by torch; for an ensemble, the first one."""
         if self.embedder is not None:
             return self.embedder.model
         if self.filler is not None:
@@ -427,7 +427,7 @@ class ServedModel:
         return next(iter(getattr(self._rows_predictor, "models", None) or ()), None)
 
     def _example(self, given: Any) -> Example:
-        """An input as the model reads it."""
+        """An input encoded as model input."""
         if self.embedder is None:
             (row,) = self.rows([given]).items
             builder = self._rows_predictor.builder
@@ -445,7 +445,7 @@ class ServedModel:
             raise bad_field(f"the model {self.name} reads one text, not a pair", "inputs")
         return builder.example(builder.ids(texts))[0]
 
-    # What the computing thread does.
+    # Work of the computing thread.
 
     def attention(self, queries: list[AttentionQuery]) -> Sequence[list[dict[str, Any]]]:
         """The attention weights of each query: tokens and layers of each sequence."""
@@ -454,12 +454,12 @@ class ServedModel:
         ]
 
     def decide(self, rows: list[Row]) -> Sequence[Any]:
-        """What the task decides for each row."""
+        """The task's decision for each row."""
         assert self.predictor is not None
         return self.predictor.decide(rows)
 
     def abstain(self, rows: list[Row], options: OutputOptions) -> Sequence[Any]:
-        """The answers to rows, which may be refused or be sets of labels."""
+        """Predictions for rows with a reject option or label sets."""
         assert self.predictor is not None
         return self.predictor.outputs(rows, options)
 
@@ -473,18 +473,18 @@ class ServedModel:
             raise bad_field(str(error), field) from None
 
     def logits(self, rows: list[Row]) -> Sequence[np.ndarray]:
-        """The logits (C) of each row; of an ensemble and of several windows their mean."""
+        """The logits (C) of each row, averaged over an ensemble and over windows."""
         return self._rows_predictor.logits(rows)
 
     def answer(self, decided: Any, row: Row, **options: Any) -> Any:
-        """The answer to a row, as pipelines of transformers have it."""
+        """The prediction for a row, in the format of Transformers pipelines."""
         assert self.predictor is not None
         return self.predictor.task.answer(decided, row, **options)
 
     def explain(self, data: list[Any], method: str) -> Sequence[list[dict[str, Any]]]:
-        """Explanations of the answers to inputs, as dictionaries."""
+        """Explanations of predictions for inputs, as dictionaries."""
         if self._explainer is None:
-            # It reads the weights again, and those of another model explain nothing.
+            # The weights are read again, and must belong to the loaded model.
             if self._files() != self._loaded:
                 raise Refusal(
                     409,
@@ -496,15 +496,15 @@ class ServedModel:
         return [[e.to_dict() for e in explainer([each], method=method)] for each in data]
 
     def words(self, decided: TaggedSentence, row: Row) -> list[dict[str, Any]]:
-        """Every word with its tag, but for those outside of entities, as pipelines have them."""
+        """Words with their entity tags, in the format of Transformers pipelines."""
         words = [word for word in tagged_words(decided, row) if word["entity"] != OUTSIDE]
         return [{key: word[key] for key in word if key != "index"} for word in words]
 
     def prompt(self, name: Any) -> str | None:
-        """The prompt of a name in the folder; None for the default one.
+        """The prompt with a name in the folder; None for the default one.
 
         Raises:
-            Refusal: there is no such prompt.
+            Refusal: unknown name.
         """
         if name is None or self.embedder is None:
             return None
@@ -519,7 +519,7 @@ class ServedModel:
     def embed(
         self, ids: list[np.ndarray], *, normalize: bool | None = None
     ) -> Sequence[np.ndarray]:
-        """Vectors (D), of length one or not, by default as the folder says."""
+        """Vectors (D), normalized or not; by default as the folder says."""
         assert self.embedder is not None
         return list(self.embedder.encode_ids(ids, normalize=normalize))
 
@@ -531,12 +531,12 @@ class ServedModel:
     def fill(
         self, texts: list[str], targets: Sequence[int] | None = None, top: int | None = None
     ) -> Sequence[Filled]:
-        """Candidates for the masks of texts, of all tokens or of some."""
+        """Candidates for the masks of texts, among all tokens or ``targets``."""
         assert self.filler is not None
         return list(self.filler(texts, targets=targets, top=top))
 
     def score(self, texts: list[str]) -> Sequence[ScoredText]:
-        """How unusual texts are."""
+        """Anomaly scores of texts."""
         return self.scorer(texts)
 
     def translate(self, texts: list[str]) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""``serve``: load the models, listen, and stop without losing what was accepted."""
+"""``serve``: load the models, listen, and shut down gracefully."""
 
 import asyncio
 import contextlib
@@ -18,20 +18,20 @@ from ownbert.hub import model_folder
 from ownbert.settings import resolve
 
 _LONGEST_NAME = 100
-# A name may be org/model, as on the hub; these would not be found in the path of a request.
+# Names may be org/model, as on the hub, but these could not be matched in a request path.
 _SLASHES = re.compile(r"^/|/$|//|(^|/)\.{1,2}(/|$)")
-# Connections that may wait to be accepted.
+# Backlog of connections to be accepted.
 _BACKLOG = 2048
-# Seconds after which a thread of Python lets others go on. The thread of all requests gives up its
-# turn at each call of the system, and waits so long for each thread that tokenises (Python: 0.005).
+# Switch interval of Python threads in seconds (default 0.005). The event loop's thread loses its
+# turn at each system call, and waits this long for each tokenising thread.
 _SWITCH = 0.0005
 
 
 def named_folders(given: Sequence[str]) -> dict[str, Path]:
-    """Folders by the names of their models: ``NAME=FOLDER``, or a folder, whose own name counts.
+    """Parse model folders: ``NAME=FOLDER``, or a folder, which is named after itself.
 
     Raises:
-        InputError: there is no such folder, or two have one name.
+        InputError: a folder does not exist, or two have the same name.
     """
     found: dict[str, Path] = {}
     for each in given:
@@ -51,10 +51,10 @@ def named_folders(given: Sequence[str]) -> dict[str, Path]:
 
 
 def require_memory(folders: Sequence[Path], gigabytes: float | None) -> None:
-    """Check that the weights of all folders together are no larger than allowed.
+    """Check the total size of the weights in all folders.
 
     Raises:
-        InputError: they are.
+        InputError: it exceeds the limit.
     """
     if gigabytes is None:
         return
@@ -73,10 +73,10 @@ def require_memory(folders: Sequence[Path], gigabytes: float | None) -> None:
 
 
 def read_key(path: Path) -> str:
-    """The key in a file that nobody else can read.
+    """Read the API key from a private file.
 
     Raises:
-        InputError: others can read it, or it has none.
+        InputError: the file is readable by others, or empty.
     """
     if not path.is_file():
         raise InputError(f"no such file: {path}")
@@ -89,16 +89,16 @@ def read_key(path: Path) -> str:
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens.
+    """Open a listening socket.
 
     Raises:
-        InputError: the address is not ours, or the port is taken.
+        InputError: the address is not local, or the port is in use.
     """
     if not host.strip():
         raise InputError("--host is empty; 0.0.0.0 is every address of this machine")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        # With its protocol asyncio knows that it may send small parts at once (TCP_NODELAY).
+        # With an explicit protocol asyncio sets TCP_NODELAY.
         found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))
@@ -112,8 +112,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 
 def _allow_files(wanted: int) -> None:
-    """Allow so many open files beside those of the program, as far as the system lets us."""
-    with contextlib.suppress(ImportError, ValueError, OSError):  # resource is of Unix alone
+    """Raise the limit of open files by ``wanted``, as far as the system permits."""
+    with contextlib.suppress(ImportError, ValueError, OSError):  # resource exists on Unix only
         import resource
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -136,16 +136,17 @@ def serve(
     say: Callable[[str], None] = print,
     **settings: Any,
 ) -> None:
-    """Serve model folders over HTTP until SIGTERM or Ctrl-C; what was accepted is answered first.
+    """Serve model folders over HTTP until SIGTERM or Ctrl-C; accepted requests are completed.
 
     Args:
-        folders: of models, or ``NAME=FOLDER``.
-        host, port: to listen on; port 0 takes a free one.
-        device, precision, engine: as of ``Predictor``.
-        max_memory: gigabytes that the weights may have together.
-        log: whether each request is a line of JSON on standard error.
-        say: called with what a person should know.
-        settings: those of ``ServeSettings``.
+        folders: model folders, or ``NAME=FOLDER``.
+        host: address to listen on.
+        port: port to listen on; 0 selects a free one.
+        device, precision, engine: see ``Predictor``.
+        max_memory: maximum total size of the weights, in gigabytes.
+        log: whether to write a line of JSON per request to standard error.
+        say: prints messages for the user.
+        settings: settings of ``ServeSettings``.
 
     Raises:
         InputError: a folder, a setting or the address cannot be used.
@@ -189,7 +190,7 @@ def serve(
         with _listening(server, service, listening):
             for model in models:
                 model.warm_up()
-            # What is there stays, and searching it for garbage would hold up all requests.
+            # Exclude long-lived objects from garbage collection, which would block all requests.
             gc.freeze()
             service.ready = True
             for model in models:
@@ -202,13 +203,13 @@ def serve(
 
 @contextlib.contextmanager
 def _listening(server: Any, service: Any, listening: socket.socket) -> Iterator[None]:
-    """Answer requests in a second thread, until SIGTERM or Ctrl-C or the end of the block; the
-    block computes."""
+    """Serve requests in a second thread while the block computes, until SIGTERM, Ctrl-C or the end
+    of the block."""
 
     def stop(*about: object) -> None:
         server.should_exit = True
 
-    # uvicorn's own handlers would raise the signal again in the end, and the exit code be that.
+    # uvicorn's handlers would raise the signal again at the end and change the exit code.
     server.capture_signals = contextlib.nullcontext
     thread = threading.Thread(target=lambda: asyncio.run(_run(server, service, listening)))
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}

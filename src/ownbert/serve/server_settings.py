@@ -8,7 +8,7 @@ from ownbert.errors import InputError
 from ownbert.settings import setting, validate
 
 _LIMITS = "Limits"
-# A day.
+# One day.
 _SECONDS = 86_400
 
 
@@ -24,13 +24,13 @@ def _seconds(default: float, help: str, least: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class ServeSettings:
-    """How a server behaves."""
+    """Settings of a server."""
 
     batch_tokens: int = _tokens(8192, "Tokens that are computed together.")
     queue_tokens: int = _tokens(65_536, "Tokens that may wait; what comes beyond gets 429.")
     request_tokens: int = _tokens(131_072, "Tokens of one request; more gets 413.")
     timeout: float = _seconds(30.0, "Seconds until a request is given up.", 0.001)
-    # As many connections may have no request; the oldest of these are closed when there are more.
+    # Maximum number of idle connections; beyond it the oldest ones are closed.
     connections: int = setting(
         1000,
         "Requests that are answered at the same time; more gets 429.",
@@ -40,21 +40,22 @@ class ServeSettings:
     idle_seconds: float = _seconds(
         30.0, "Seconds after which a connection without a request is closed.", 0.1
     )
-    # Of one request.
+    # Maximum of one request.
     body_bytes: int = setting(8_000_000, check=between(1, 1 << 30, "[]"))
-    # Of all requests that are being answered.
+    # Maximum total of all requests in progress.
     bodies_bytes: int = setting(64_000_000, check=between(1, 1 << 40, "[]"))
-    # Of all texts together, before they are tokens.
+    # Maximum characters of all texts in a request.
     characters: int = setting(1_000_000, check=between(1, 1 << 30, "[]"))
     items: int = setting(2048, check=between(1, 1_000_000, "[]"))
-    # Of one answer: vectors of tokens and attention weights may be far more than the tokens.
+    # Maximum of one response: token vectors and attention weights may be much larger than the
+    # input.
     answer_numbers: int = setting(1 << 22, check=between(1, 1 << 32, "[]"))
-    # What clients must send.
+    # API key that clients must send.
     key: str | None = None
 
     @property
     def values(self) -> int:
-        """The most values of a body: reading JSON holds up all other requests."""
+        """Maximum number of JSON values in a body, because parsing blocks all other requests."""
         return self.request_tokens + 131_072
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What all APIs share: the models, the queue, the limits, and the usage of a request."""
+"""Shared by all APIs: models, queue, limits, and the usage of a request."""
 
 import asyncio
 import threading
@@ -28,26 +28,26 @@ from ownbert.train.device import return_memory
 
 T = TypeVar("T")
 
-# Texts of more characters are tokenised in a thread, so that other requests do not wait.
+# Longer texts, in characters, are tokenised in a thread, so that other requests need not wait.
 _IN_THREAD = 4_000
-# Requests that are tokenised at the same time: each takes the memory of a part of its texts.
+# Maximum requests tokenised concurrently, because each takes memory.
 _TOKENISED = 2
-# Requests of the largest size whose texts may wait for that.
+# Maximum requests of the largest size waiting for tokenisation.
 _UNTOKENISED = 4
-# Seconds after which memory that is free goes back to the system: batches of all sizes leave more
-# and more of it.
+# Seconds between returns of free memory to the system: batches of varying sizes fragment it.
 _RETURNED = 10.0
-# What a candidate for a mask takes, in numbers of an answer.
+# Size of a mask candidate in a response, in numbers.
 _PER_CANDIDATE = 20
 
 
 @dataclass
 class Usage:
-    """What a request took so far.
+    """Resources used by a request so far.
 
     Args:
-        tokens: that were computed for it.
-        waited, computed: seconds in the queue, and of its batches.
+        tokens: number of computed tokens.
+        waited: seconds in the queue.
+        computed: seconds of its batches.
     """
 
     tokens: int = 0
@@ -55,28 +55,28 @@ class Usage:
     computed: float = 0.0
 
     def add(self, job: QueuedRequest) -> None:
-        """Count a finished job."""
+        """Add a finished job."""
         self.tokens += job.tokens
         self.waited += job.waited
         self.computed += job.computed
 
 
 def usage_of(request: Request) -> Usage:
-    """The usage of a request, which its access log and headers show."""
+    """The usage of a request, for its access log and headers."""
     return request.scope.setdefault("ownbert", Usage())
 
 
 class Service:
-    """The models of a server and the queue in front of them.
+    """The models of a server with the queue in front of them.
 
     Args:
-        models: that it has.
-        settings: its limits.
+        models: models of the server.
+        settings: limits of the server.
 
     Attributes:
-        bounds: of its connections.
-        turns: of its requests in the thread that reads and answers them.
-        ready: whether the models are warm.
+        bounds: limits of the connections.
+        turns: schedules requests in the event loop's thread.
+        ready: whether the models are warmed up.
     """
 
     def __init__(self, models: Models, settings: ServeSettings) -> None:
@@ -91,8 +91,8 @@ class Service:
         )
         self._returned = time.monotonic()
         self.ready = False
-        self._untokenised = 0  # characters
-        self._speed = 0.0  # of them in a second, when texts were last tokenised
+        self._untokenised = 0  # characters waiting for tokenisation
+        self._speed = 0.0  # characters per second of the last tokenisation
         self._threads = ThreadPoolExecutor(_TOKENISED, "tokens")
 
     def _on_batch(self, tokens: int, seconds: float) -> None:
@@ -109,17 +109,17 @@ class Service:
         compute: Callable[[list[Any]], Sequence[Any]],
         items: Items,
     ) -> Sequence[Any]:
-        """The answers to the items of a request, in their order.
+        """Compute the items of a request, in order.
 
         Args:
-            request: of the client; if it leaves, the items leave the queue.
-            model: that computes.
-            what: it computes; requests with the same may share a batch.
-            compute: of the model.
-            items: of the request.
+            request: request of the client; if the client disconnects, the items leave the queue.
+            model: model to run.
+            what: operation; requests with the same operation may share a batch.
+            compute: method of the model.
+            items: items of the request.
 
         Raises:
-            Refusal: there are too many tokens, or what the scheduler raises.
+            Refusal: there are too many tokens, or an error of the scheduler.
         """
         limits = self.settings
         if items.total > limits.request_tokens:
@@ -143,7 +143,7 @@ class Service:
     async def decide(
         self, request: Request, model: ServedModel, data: Sequence[Any], truncate: bool = True
     ) -> list[tuple[Any, Any]]:
-        """What the model's task decides for each row, and the row; ``truncate`` as of
+        """The task's decision for each row, and the row; for ``truncate`` see
         ``ServedModel.rows``."""
         items = await self.prepared(request, data, model.rows, data, truncate)
         decided = await self.compute(request, model, "decide", model.decide, items)
@@ -152,7 +152,7 @@ class Service:
     async def abstain(
         self, request: Request, model: ServedModel, data: Sequence[Any], options: OutputOptions
     ) -> Sequence[Any]:
-        """The answers to inputs, which may be refused or be sets of labels."""
+        """Predictions for inputs with a reject option or label sets."""
         await self._in_thread(request, model.require_doubts, options)
         items = await self.prepared(request, data, model.rows, data)
         work = partial(model.abstain, options=options)
@@ -161,8 +161,7 @@ class Service:
     async def logits(
         self, request: Request, model: ServedModel, data: Sequence[Any], truncate: bool = True
     ) -> Sequence[np.ndarray]:
-        """The scores (C) of each row before they become probabilities; ``truncate`` as of
-        ``ServedModel.rows``."""
+        """The logits (C) of each row; for ``truncate`` see ``ServedModel.rows``."""
         model.require_logits()
         items = await self.prepared(request, data, model.rows, data, truncate)
         return await self.compute(request, model, "logits", model.logits, items)
@@ -170,7 +169,7 @@ class Service:
     async def explain(
         self, request: Request, model: ServedModel, data: Sequence[Any], method: str
     ) -> Sequence[Any]:
-        """How much the words of each input have to do with the answer."""
+        """Explanations of the predictions for each input."""
         items = await self.prepared(request, data, model.explain_items, data, method)
         work = partial(model.explain, method=method)
         return await self.compute(request, model, ("explain", method), work, items)
@@ -181,19 +180,19 @@ class Service:
         model: ServedModel,
         query: AttentionQuery,
     ) -> list[dict[str, Any]]:
-        """The attention weights of an input, for each sequence that the model reads."""
+        """The attention weights of an input, for each sequence."""
         self.require_room(query.numbers, "attention weights")
         items = Items([query], [sum(query.lengths)])
         (found,) = await self.compute(request, model, "attention", model.attention, items)
         return found
 
     def require_room(self, count: int, what: str = "numbers", size: int = 1) -> None:
-        """Raise a ``Refusal`` if an answer would have more of something than it may.
+        """Raise a ``Refusal`` if a response would be too large.
 
         Args:
-            count: of them.
-            what: they are.
-            size: of each, in numbers.
+            count: number of elements.
+            what: noun for the elements.
+            size: size of each in numbers.
         """
         most = self.settings.answer_numbers // size
         if count > most:
@@ -210,7 +209,8 @@ class Service:
         dimensions: int | None = None,
         truncate: bool = True,
     ) -> np.ndarray:
-        """Vectors (N, D) of texts; arguments as in ``Embedder.encode`` and ``embed_items``."""
+        """Vectors (N, D) of texts; for the arguments see ``Embedder.encode`` and
+        ``embed_items``."""
         items = await self.prepared(request, texts, model.embed_items, texts, prompt, truncate)
         return await self.vectors(request, model, items, normalize=normalize, dimensions=dimensions)
 
@@ -223,7 +223,7 @@ class Service:
         normalize: bool | None = None,
         dimensions: int | None = None,
     ) -> np.ndarray:
-        """Vectors (N, D) of sequences of ids; their first ``dimensions`` numbers."""
+        """Vectors (N, D) of sequences of ids, truncated to ``dimensions``."""
         assert model.embedder is not None
         size = model.embedder.size
         if dimensions is not None and not 1 <= dimensions <= size:
@@ -247,7 +247,7 @@ class Service:
         texts: Sequence[str],
         **options: Any,
     ) -> list[float]:
-        """The cosine of a text with each of several; ``options`` as of ``embed``."""
+        """The cosine similarities of a text with several; for ``options`` see ``embed``."""
         vectors = await self.embed(request, model, [source, *texts], normalize=True, **options)
         return (vectors[1:] @ vectors[0]).tolist()
 
@@ -260,13 +260,17 @@ class Service:
         truncate: bool = True,
         raw: bool = False,
     ) -> list[tuple[int, float]]:
-        """The indices of texts, the one that goes best with a query first, and how well each does:
-        the number or the probability that a model of pairs gives, else the cosine of vectors.
+        """Rank texts by a query: indices with scores, best first.
+
+        The score is the value or probability of a model for pairs, or else the cosine similarity.
 
         Args:
-            request, model, query, texts: what is asked of which model.
-            truncate: as of ``ServedModel.rows``.
-            raw: a logit instead of a probability.
+            request: request of the client.
+            model: model to run.
+            query: the query.
+            texts: texts to rank.
+            truncate: see ``ServedModel.rows``.
+            raw: return logits instead of probabilities.
         """
         scores = await self._rank_scores(request, model, query, texts, truncate, raw)
         return sorted(enumerate(scores), key=lambda each: -each[1])
@@ -285,7 +289,7 @@ class Service:
         if model.predictor is None or model.task not in ("classify", "regress"):
             model.require("embed")
         pairs = [{"text": query, "text_pair": text} for text in texts]
-        # Of two labels the last one is that of texts that belong together.
+        # With two labels, the last one means that the texts match.
         if raw and model.task == "classify":
             logits = await self.logits(request, model, pairs, truncate)
             return [float(each[-1]) for each in logits]
@@ -300,7 +304,7 @@ class Service:
         targets: Sequence[str] | None = None,
         top: int = 5,
     ) -> Sequence[Any]:
-        """Candidates for the masks of texts, so many of each, or as many as there are targets."""
+        """Candidates for the masks of texts: ``top`` for each, or all targets."""
         model.require("fill")
         assert model.filler is not None
         self.require_size(texts)
@@ -315,7 +319,7 @@ class Service:
     async def score(
         self, request: Request, model: ServedModel, texts: Sequence[str]
     ) -> Sequence[ScoredText]:
-        """How unusual texts are."""
+        """Anomaly scores of texts."""
         items = await self.prepared(request, texts, model.score_items, texts)
         return await self.compute(request, model, "score", model.score, items)
 
@@ -328,7 +332,7 @@ class Service:
         return await self.compute(request, model, "translate", model.translate, items)
 
     def require_size(self, data: Sequence[Any]) -> int:
-        """Refuse more items or characters than a request may have; returns the characters."""
+        """Check the limits of items and characters; return the number of characters."""
         if len(data) > self.settings.items:
             raise too_large(f"{len(data):,} texts; at most {self.settings.items:,} in a request")
         count = sum(map(_characters, data))
@@ -341,10 +345,10 @@ class Service:
     async def prepared(
         self, request: Request, data: Sequence[Any], work: Callable[..., T], *given: Any
     ) -> T:
-        """Items of a request, made in a thread where there is much text.
+        """Items of a request, created in a thread if there is much text.
 
         Raises:
-            Refusal: there is too much of it, also of other requests, or the client has left.
+            Refusal: there is too much text, including other requests, or the client disconnected.
         """
         count = self.require_size(data)
         if count < _IN_THREAD:
@@ -364,10 +368,10 @@ class Service:
             self._untokenised -= count
 
     async def _in_thread(self, request: Request, work: Callable[..., T], *given: Any) -> T:
-        """What ``work`` returns; it stops when nobody waits for it any longer (``check_wanted``).
+        """Run ``work`` in a thread; it stops when its result is not needed (``check_wanted``).
 
         Raises:
-            Refusal: the client has left, or the time is over.
+            Refusal: the client disconnected, or time is up.
         """
         given_up = threading.Event()
 
@@ -387,7 +391,7 @@ class Service:
 
 
 async def _unless_gone(request: Request, work: "asyncio.Future[T]") -> T:
-    """The result of some work, which is cancelled if the client leaves."""
+    """The result of a future, which is cancelled if the client disconnects."""
     gone = asyncio.ensure_future(_gone(request))
     try:
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -400,7 +404,7 @@ async def _unless_gone(request: Request, work: "asyncio.Future[T]") -> T:
 
 
 def _characters(value: Any) -> int:
-    """Those of a text, or of all texts in lists and objects."""
+    """The total characters of a text, or of all texts in lists and objects."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
@@ -411,7 +415,7 @@ def _characters(value: Any) -> int:
 
 
 async def _gone(request: Request) -> None:
-    """Ends when the client has left."""
+    """Return when the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -426,10 +430,10 @@ def _target_ids(model: ServedModel, targets: Sequence[str]) -> list[int]:
 
 
 def texts_of(inputs: Any, param: str = "inputs") -> list[str]:
-    """One text or several, as a list.
+    """One or several texts, as a list.
 
     Raises:
-        Refusal: it is something else.
+        Refusal: the input is not a text or a list of texts.
     """
     texts = [inputs] if isinstance(inputs, str) else inputs
     if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):

@@ -1,23 +1,23 @@
-"""Work of many requests in one thread, some requests at a time."""
+"""Fair scheduling of many requests in one thread."""
 
 import asyncio
 from collections import deque
 
-# Requests that go on in one turn of the event loop: each takes about a millisecond.
+# Requests resumed in one turn of the event loop: each takes about a millisecond.
 _TOGETHER = 8
 
 
 class Turns:
-    """Lets some of the requests that wait go on in each turn of the event loop.
+    """Resumes a few of the waiting requests in each turn of the event loop.
 
-    Hundreds of them may arrive or be answered at once; what comes meanwhile would wait for all.
+    If hundreds were resumed at once, requests that arrive meanwhile would wait for all of them.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def wait(self) -> None:
-        """Return when it is the caller's turn: the first to wait goes on first."""
+        """Wait for the caller's turn, first come, first served."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._next)

@@ -1,1 +1,1 @@
-"""One module for each API of the server."""
+"""The APIs of the server, one module each."""

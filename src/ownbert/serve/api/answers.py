@@ -1,4 +1,4 @@
-"""Answers as JSON, also those with millions of numbers, which must not hold up other clients."""
+"""JSON responses, including large ones, which must not block other clients."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,16 +8,16 @@ import numpy as np
 from fastapi.responses import Response
 from pydantic_core import to_json
 
-# An answer with more numbers is written in a thread.
+# Responses with more numbers are serialised in a thread.
 _IN_THREAD = 20_000
 
 
 async def json_answer(body: Any, numbers: int = 0) -> Response:
-    """An answer with status 200.
+    """A response with status 200.
 
     Args:
-        body: lists and dictionaries, with arrays where there are many numbers.
-        numbers: in it, about.
+        body: lists and dictionaries, with arrays for many numbers.
+        numbers: approximate number of values in the body.
     """
     work = asyncio.to_thread(_written, body) if numbers > _IN_THREAD else None
     content = _written(body) if work is None else await work
@@ -29,8 +29,8 @@ def _written(body: Any) -> bytes:
 
 
 def _pieces(body: Any) -> Iterator[bytes]:
-    """JSON row by row of its numbers: Python lets other threads run between two calls, not in one,
-    and no list of all numbers exists."""
+    """Serialise numbers row by row: other threads can run between calls, and there is never a list
+    of all numbers."""
     if isinstance(body, dict):
         entries = [(to_json(key) + b":", value) for key, value in body.items()]
         yield from _joined(b"{", entries, b"}")

@@ -1,4 +1,4 @@
-"""The attention of a model to one input, as a request asks for it."""
+"""Requests for the attention of a model to an input."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from ownbert.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class AttentionQuery:
-    """An input, and the heads whose attention to it is wanted."""
+    """An input, and the heads whose attention is requested."""
 
     example: Example
     heads: ChosenHeads
 
     @property
     def lengths(self) -> Sequence[int]:
-        """The tokens of each sequence that the model reads."""
+        """The number of tokens of each sequence."""
         return self.example.parts or (len(self.example.token_ids),)
 
     @property
     def numbers(self) -> int:
-        """How many weights there are."""
+        """The number of attention weights."""
         return sum(n * n for n in self.lengths) * sum(map(len, self.heads.values()))
 
 

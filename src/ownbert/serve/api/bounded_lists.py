@@ -1,4 +1,4 @@
-"""Lists in the bodies of requests."""
+"""Lists in request bodies."""
 
 from typing import Annotated, TypeVar
 
@@ -8,11 +8,11 @@ T = TypeVar("T")
 
 
 class _FirstMistake(FailFast):
-    """pydantic's, for lists in a union, which must be hashable."""
+    """pydantic's FailFast, hashable for lists in a union."""
 
     def __hash__(self) -> int:
         return hash(self.fail_fast)
 
 
-# Checked to the first mistake: to describe a hundred thousand takes seconds.
+# Validation stops at the first error: describing a hundred thousand takes seconds.
 Several = Annotated[list[T], _FirstMistake()]

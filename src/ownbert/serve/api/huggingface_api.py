@@ -1,7 +1,7 @@
-"""The API of Hugging Face's inference endpoints, which ``huggingface_hub.InferenceClient`` calls.
+"""The API of Hugging Face's inference endpoints, used by ``huggingface_hub.InferenceClient``.
 
-Every task is posted to one address as ``{"inputs": ..., "parameters": {...}}`` (feature extraction
-has its parameters beside ``inputs``), so the model's task decides what is answered.
+All tasks are posted to one address as ``{"inputs": ..., "parameters": {...}}`` (feature extraction
+has its parameters beside ``inputs``), so the model's task determines the response.
 """
 
 import base64
@@ -23,7 +23,7 @@ from ownbert.serve.service import Service, texts_of
 from ownbert.tasks.task import ranked
 
 _TOP_WORDS = 5
-# What clients may send; some of it is a matter of the model's training and changes nothing here.
+# Parameters that clients may send; some depend on training and have no effect here.
 _PARAMETERS = {
     "text-classification": ("top_k", "function_to_apply"),
     "token-classification": ("aggregation_strategy", "ignore_labels", "stride"),
@@ -41,7 +41,7 @@ _PARAMETERS = {
     ),
 }
 _AGGREGATIONS = ("none", "simple", "first", "average", "max")
-# By name, of the logits of a text (C).
+# Functions of a text's logits (C), by name.
 _FUNCTIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "none": lambda logits: logits,
     "softmax": softmax,
@@ -50,7 +50,7 @@ _FUNCTIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def router(service: Service) -> APIRouter:
-    """The routes."""
+    """The routes of this API."""
     routes = APIRouter(tags=["Hugging Face"])
 
     @routes.post("/")
@@ -99,8 +99,8 @@ async def _answer(
 
 
 def _task_of(model: ServedModel, inputs: Any, parameters: Mapping[str, Any]) -> str:
-    """The task that is meant, which a client that calls one address does not name: by inputs and
-    parameters that only one task has, else what the model is for."""
+    """The requested task, which clients with a single address do not name: inferred from inputs and
+    parameters that only one task has, else the model's task."""
     if isinstance(inputs, Mapping) and "source_sentence" in inputs:
         return "sentence-similarity"
     question = {"question", "context"}
@@ -152,7 +152,7 @@ async def _tag(
     ignored = texts_of(parameters.get("ignore_labels") or [], "ignore_labels")
     single = not isinstance(inputs, list)
     decided = await service.decide(request, model, [inputs] if single else inputs)
-    # Every word has one tag, so all ways of joining the tags of its pieces are the same.
+    # Every word has one tag, so all strategies for aggregating tokens are equal.
     work = model.words if how == "none" else model.answer
     found = [
         [one for one in work(*each) if one.get("entity_group", one.get("entity")) not in ignored]
@@ -221,7 +221,7 @@ async def _features(
 
 
 def _reading(model: ServedModel, parameters: Any) -> dict[str, Any]:
-    """How an embedder reads texts."""
+    """Options for embedding texts."""
     if str(parameters.get("truncation_direction") or "right").lower() != "right":
         raise bad_field("truncation_direction: long texts lose their ends", "truncation_direction")
     prompt = model.prompt(parameters.get("prompt_name"))
@@ -247,7 +247,7 @@ async def _translate(
 
 
 async def _image(service: Service, request: Request, model: ServedModel) -> Any:
-    """Images come as they are, or in base64 with parameters."""
+    """Classify an image, sent as raw bytes, or in base64 with parameters."""
     data, parameters = await request.body(), {}
     if request.headers.get("content-type", "").startswith("application/json"):
         try:
@@ -261,10 +261,10 @@ async def _image(service: Service, request: Request, model: ServedModel) -> Any:
 
 
 def opened(data: bytes) -> Any:
-    """The image in some bytes.
+    """Open an image from bytes.
 
     Raises:
-        Refusal: there is none, or it is too large.
+        Refusal: the data are not an image, or it is too large.
     """
     from PIL import Image
 

@@ -103,7 +103,7 @@ class ReloadRequest(BaseModel):
 
 
 def router(service: Service) -> APIRouter:
-    """The routes."""
+    """The routes of this API."""
     routes = APIRouter(tags=["OwnBERT"])
     for task, example in _EXAMPLES.items():
         _add(routes, service, task, example)

@@ -1,6 +1,6 @@
-"""OpenAI's API for embeddings, which their clients call.
+"""OpenAI's API for embeddings, for its clients.
 
-The format is that of the reference of ``POST /v1/embeddings`` and ``GET /v1/models``.
+The format follows the reference of ``POST /v1/embeddings`` and ``GET /v1/models``.
 """
 
 import base64
@@ -16,7 +16,7 @@ from ownbert.serve.api.bounded_lists import Several
 from ownbert.serve.api.refusals import Refusal
 from ownbert.serve.service import Service, usage_of
 
-# Texts in one request.
+# Maximum texts per request.
 _MOST_INPUTS = 2048
 
 
@@ -35,7 +35,7 @@ class EmbeddingsRequest(BaseModel):
 
 
 def router(service: Service) -> APIRouter:
-    """The routes."""
+    """The routes of this API."""
     routes = APIRouter(tags=["OpenAI"])
 
     @routes.get("/v1/models")
@@ -78,7 +78,7 @@ def router(service: Service) -> APIRouter:
 
 
 def _encoded(vector: np.ndarray, body: EmbeddingsRequest) -> Any:
-    """Numbers, or the bytes of little-endian float32 in base64."""
+    """A list of numbers, or little-endian float32 in base64."""
     if body.encoding_format == "base64":
         return base64.b64encode(vector.astype("<f4").tobytes()).decode()
     return vector

@@ -1,18 +1,18 @@
-"""What a server refuses, with the status that says why."""
+"""Errors returned to clients, with HTTP status."""
 
 from dataclasses import dataclass
 
 
 @dataclass
 class Refusal(Exception):
-    """A request that gets no answer.
+    """A request that is rejected.
 
     Args:
-        status: of HTTP.
-        message: one line for whoever sent it.
-        code: the same for programs.
-        param: the field that is wrong, if it is one.
-        retry_after: seconds after which it may be sent again.
+        status: HTTP status.
+        message: one line for the sender.
+        code: machine-readable reason.
+        param: invalid field, if any.
+        retry_after: seconds after which the request may be repeated.
     """
 
     status: int
@@ -31,10 +31,10 @@ class Refusal(Exception):
 
 
 def bad_field(message: str, param: str | None = None) -> Refusal:
-    """A field of the request has a value that is not possible."""
+    """The error for an invalid field of a request."""
     return Refusal(422, message, "invalid_value", param)
 
 
 def too_large(message: str, param: str | None = None) -> Refusal:
-    """A request is beyond a limit of the server."""
+    """The error for a request that exceeds a limit of the server."""
     return Refusal(413, message, "too_large", param)

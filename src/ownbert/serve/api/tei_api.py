@@ -19,7 +19,7 @@ from ownbert.serve.service import Service, texts_of
 from ownbert.tasks.task import ranked
 from ownbert.text.tokenizer import Tokenizer
 
-# Tokens that become JSON in one call, in which no other thread goes on.
+# Tokens serialised to JSON in one call, which blocks other threads.
 _TOGETHER = 500
 
 
@@ -66,14 +66,14 @@ class DecodeRequest(BaseModel):
 
 
 class SimilarityInputs(BaseModel):
-    """A text, and those it is compared with."""
+    """A text, and the texts to compare it with."""
 
     source_sentence: str
     sentences: Several[str]
 
 
 class SimilarityParameters(BaseModel):
-    """How its texts are read."""
+    """How the texts are encoded."""
 
     prompt_name: str | None = None
     truncate: bool = True
@@ -87,7 +87,7 @@ class SimilarityRequest(BaseModel):
 
 
 def router(service: Service) -> APIRouter:
-    """The routes. Where there are several models, ``?model=NAME`` chooses one."""
+    """The routes of this API; ``?model=NAME`` selects one of several models."""
     routes = APIRouter(tags=["text-embeddings-inference"])
 
     @routes.post("/embed")
@@ -210,7 +210,7 @@ def router(service: Service) -> APIRouter:
 async def _embed_items(
     service: Service, request: Request, model: str | None, body: EmbedRequest
 ) -> tuple[ServedModel, Items]:
-    """The sequences of a body: of texts, or of ids without special tokens."""
+    """The sequences of a body, from texts, or from ids without special tokens."""
     given = body.inputs
     if not isinstance(given, list) or not given or isinstance(given[0], str):
         served, texts = _texts(service, model, given)
@@ -237,10 +237,11 @@ def _texts(service: Service, model: str | None, inputs: Any) -> tuple[ServedMode
 
 
 def _tokens(tokenizer: Tokenizer, texts: list[str], special: bool, most: int) -> bytes:
-    """The tokens of texts as JSON, some at a time: all as Python's objects take ten times as much.
+    """Serialise the tokens of texts as JSON, in parts, because Python objects take ten times the
+    memory.
 
     Raises:
-        Refusal: they are more than ``most``.
+        Refusal: there are more than ``most`` tokens.
     """
     marks = tokenizer.backend.encode("a", add_special_tokens=special).special_tokens_mask
     before, behind = marks.index(0) if 0 in marks else 0, marks[::-1].index(0) if 0 in marks else 0
@@ -285,7 +286,7 @@ def _tokenizer(model: ServedModel) -> Any:
 
 
 def _type(model: ServedModel) -> dict[str, Any]:
-    """The kind of model as this API names it."""
+    """The kind of model in this API's terms."""
     if model.embedder is not None:
         return {"embedding": {"pooling": model.embedder.embedding_config.pooling}}
     numbers = dict(enumerate(model.labels))
