@@ -1,1 +1,1 @@
-"""Unlabelled text: files in, documents, chunks, ids, and the token store out."""
+"""Unlabelled text: from files to documents, chunks, ids, and the token store."""

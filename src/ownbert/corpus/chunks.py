@@ -1,7 +1,7 @@
-"""Chunks: a stream of documents split into pieces of work of about equal size.
+"""Splits a stream of documents into chunks of work of about equal size.
 
-Where a chunk ends depends on the text and the settings alone, so any number of processes gives the
-same store and a resumed run meets the same chunks again. A document may extend over several chunks.
+Chunk boundaries depend only on the text and the settings, so any number of processes gives the
+same store and a resumed run has the same chunks. A document may extend over several chunks.
 """
 
 import re
@@ -18,19 +18,19 @@ from ownbert.text.sentences import CLOSING, split_sentences
 
 # Characters of a chunk.
 CHUNK_SIZE = 2_000_000
-# A longer piece of text is split before it is tokenised: an encoding takes a hundred times its
-# text.
+# Longer pieces of text are split before tokenisation, because an encoding takes a hundred times the
+# memory of its text.
 LONGEST_PIECE = 1 << 18
-# Documents whose hashes are looked up together.
+# Documents whose hashes are looked up at a time.
 _LOOKUP_BATCH = 4096
 
 PRESPLIT, DOCUMENT_ENDS, PIECE_ENDS, WORDS = 1, 2, 4, 8
 
-# All of them separate words for every kind of tokenizer; Python's \s includes some that do not.
+# Characters that separate words for all tokenizers; Python's \s includes some that do not.
 _SPACE = re.compile("[ \t\n\r\u3000]")
 _NO_SPACE = re.compile("[^ \t\n\r\u3000]")
 _MAY_END = tuple(".!?。！？；…｡" + CLOSING)
-# How far back from the limit a place to split at is looked for first.
+# Distance before the limit that is searched first for a place to split.
 _TAIL = 1 << 12
 
 
@@ -39,12 +39,12 @@ class Chunk:
     """Sections of documents.
 
     Args:
-        pieces: the text of all sections.
-        counts: how many of the pieces each section has, in order.
-        flags: for each section, whether its pieces are sentences already (PRESPLIT), whether its
-            document ends with it (DOCUMENT_ENDS), whether its last piece does (PIECE_ENDS), and
-            whether its pieces are the words of a document (WORDS).
-        features: (W, F) of each section of words, the ids of their features.
+        pieces: text of all sections.
+        counts: number of pieces of each section.
+        flags: for each section, whether its pieces are sentences (PRESPLIT), whether its document
+            ends with it (DOCUMENT_ENDS), whether its last piece does (PIECE_ENDS), and whether its
+            pieces are words (WORDS).
+        features: (W, F) ids of word features, for each section of words.
     """
 
     pieces: list[str] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Chunk:
 
 @dataclass(slots=True)
 class ReadStats:
-    """What was read so far: documents, those that repeat an earlier one, bytes of text."""
+    """Statistics of the input so far: documents, duplicates, bytes of text."""
 
     documents: int = 0
     duplicates: int = 0
@@ -73,9 +73,9 @@ class ChunkingOptions:
 
     Args:
         by_rule: whether sentences of plain text are found by rule.
-        sentence_ends: tokens that end a sentence in text that is already tokens.
-        drop_duplicates: whether to leave duplicates out.
-        features: the tags of each column of word features.
+        sentence_ends: tokens that end a sentence in pre-tokenised text.
+        drop_duplicates: whether to skip duplicates.
+        features: tags of each column of word features.
     """
 
     by_rule: bool
@@ -87,7 +87,7 @@ class ChunkingOptions:
 def split_into_chunks(
     documents: Iterable[Document], options: ChunkingOptions, stats: ReadStats
 ) -> Iterator[Chunk]:
-    """Chunks of about ``CHUNK_SIZE`` characters, in order; ``stats`` is kept up to date."""
+    """Yield chunks of about ``CHUNK_SIZE`` characters in order, and update ``stats``."""
     chunk, size, ids = Chunk(), 0, number_tags(options.features)
     for document in _filtered(documents, options.drop_duplicates, stats):
         if document.tags:
@@ -95,7 +95,7 @@ def split_into_chunks(
         for pieces, flags in _sections(document, options):
             chunk.add(pieces, flags)
             size += sum(map(len, pieces))
-            # Very short pieces cost by their number.
+            # Very short pieces have a cost per piece.
             if size + 8 * len(chunk.pieces) >= CHUNK_SIZE:
                 yield chunk
                 chunk, size = Chunk(), 0
@@ -106,7 +106,7 @@ def split_into_chunks(
 def _filtered(
     documents: Iterable[Document], drop_duplicates: bool, stats: ReadStats
 ) -> Iterator[Document]:
-    """The documents, counted, and without the repeated ones if they are to be dropped."""
+    """Count the documents, and skip duplicates if requested."""
     duplicates = DuplicateFilter()
     group: list[Document] = []
     digests: list[bytes] = []
@@ -120,7 +120,7 @@ def _filtered(
         chosen = new.tolist() if drop_duplicates else [True] * len(group)
         digests.clear()
         group.reverse()
-        while group:  # none is kept alive here after it was yielded
+        while group:  # frees each document after it was yielded
             document = group.pop()
             if chosen[-len(group) - 1]:
                 yield document
@@ -139,10 +139,10 @@ def _filtered(
 
 
 def _sections(document: Document, options: ChunkingOptions) -> Iterator[tuple[list[str], int]]:
-    """A document as it is, or a huge one in several sections."""
+    """Yield a document as it is, or a huge one in several sections."""
     presplit = PRESPLIT if document.presplit else 0
     pieces = document.pieces
-    if document.tags:  # words are encoded one by one: however many there are, they are short
+    if document.tags:  # words are short, and encoded one by one
         yield pieces, presplit | DOCUMENT_ENDS | PIECE_ENDS | WORDS
         return
     if len(pieces) == 1 and len(pieces[0]) <= LONGEST_PIECE:
@@ -167,10 +167,11 @@ def _sections(document: Document, options: ChunkingOptions) -> Iterator[tuple[li
 def _split_long(
     text: str, options: ChunkingOptions, *, by_rule: bool
 ) -> Iterator[tuple[str, bool]]:
-    """A huge piece in parts of at most ``LONGEST_PIECE``, and whether a sentence ends with each.
+    """Split a huge piece into parts of at most ``LONGEST_PIECE``, each with whether it ends a
+    sentence.
 
-    Sentences stay whole where they fit. A longer one is split at a space, where the ids stay the
-    same, and one without a space anywhere.
+    Sentences stay whole if they fit. A longer one is split at a space, where ids do not change, and
+    one without spaces anywhere.
     """
     at = 0
     while len(text) - at > LONGEST_PIECE:
@@ -184,7 +185,7 @@ def _split_long(
                 or len(window)
             )
         stop += at
-        # Space behind a part is left out: a next part of space alone could not end the sentence.
+        # Drop spaces after a part: a part of spaces only could not end the sentence.
         found = _NO_SPACE.search(text, stop)
         start = found.start() if found else len(text)
         line_ends = by_rule and any(one in text[stop:start] for one in "\r\n")
@@ -195,8 +196,8 @@ def _split_long(
 
 
 def _last_sentence_start(window: str) -> int:
-    """Where the last sentence of a window begins, 0 if there is only one. What comes before is
-    split as it is in the whole text; the last one may be incomplete."""
+    """The start of the last sentence in a window, 0 if there is only one. Earlier sentences are
+    split as in the whole text; the last one may be incomplete."""
     stop = window.rfind("\n") + 1  # a line break ends any sentence
     if stop:
         return stop
@@ -205,7 +206,7 @@ def _last_sentence_start(window: str) -> int:
 
 
 def _last_space(window: str, options: ChunkingOptions, *, by_rule: bool) -> int:
-    """The last space where a split changes neither ids nor sentence ends, or else the last one,
+    """The last space where a split changes neither ids nor sentence ends, or else the last space,
     which may change sentence ends; 0 if there is none."""
     last = 0
     for start in (max(0, len(window) - _TAIL), 0):
@@ -219,10 +220,10 @@ def _last_space(window: str, options: ChunkingOptions, *, by_rule: bool) -> int:
 
 def _is_safe(window: str, place: int, options: ChunkingOptions, *, by_rule: bool) -> bool:
     before = _word_before(window, place)
-    if not by_rule:  # a run of sentence ends is one end: it must not be split
+    if not by_rule:  # consecutive sentence ends must not be split
         return before not in options.sentence_ends
-    # A number at the start of a sentence is taken for that of a list; and whether a full stop ends
-    # a sentence depends on what follows.
+    # A number at the start of a sentence is taken for a list number; and whether a full stop ends a
+    # sentence depends on the following text.
     return not window[place + 1 : place + 2].isdigit() and not before.endswith(_MAY_END)
 
 
@@ -232,7 +233,7 @@ def _word_before(window: str, place: int) -> str:
 
 
 def _last_chinese(window: str) -> int:
-    """The last place in front of a Chinese character, which is a word by itself; 0 if far away."""
+    """The last position before a Chinese character, which is always a word; 0 if far away."""
     for place in range(len(window) - 1, max(0, len(window) - _TAIL), -1):
         if "\u4e00" <= window[place] <= "\u9fff":
             return place

@@ -1,7 +1,7 @@
-"""Embedding initialisation: the co-occurrences of a corpus, factorised. V vocabulary, D hidden.
+"""Initial embeddings from factorised co-occurrences of a corpus. V vocabulary, D hidden.
 
-Levy and Goldberg 2014 (Neural Word Embedding as Implicit Matrix Factorization) and Levy, Goldberg,
-Dagan 2015 (context distribution smoothing, U sqrt(S)).
+Source: Levy and Goldberg 2014, "Neural Word Embedding as Implicit Matrix Factorization"; Levy,
+Goldberg and Dagan 2015 (context distribution smoothing, U sqrt(S)).
 """
 
 import warnings
@@ -14,16 +14,16 @@ import torch
 from ownbert.threads import adapt_threads
 from ownbert.time_limit import check_time
 
-# It has no types, which the type checker would work out from its source, for seconds.
+# scipy.sparse has no annotations, and the type checker would take seconds to infer them.
 sparse = cast(Any, scipy.sparse)
 Matrix = Any  # a csr_array
 
 WINDOW = 8
 _SMOOTHING = 0.75
 _BLOCK = 500_000
-# Of a larger corpus, evenly spaced blocks of this many tokens in total are counted.
+# For larger corpora, evenly spaced blocks with this many tokens in total are counted.
 _MOST_TOKENS = 20_000_000
-# Above this many entries of the matrix, pairs that occurred once are dropped (12 bytes per entry).
+# With more matrix entries than this, pairs with a count of one are dropped (12 bytes per entry).
 _MOST_ENTRIES = 60_000_000
 # Power iterations of the factorisation.
 _ITERATIONS = 2
@@ -34,12 +34,12 @@ class TokenCorpus(Protocol):
 
     @property
     def tokens(self) -> np.ndarray:
-        """(T) ids of all documents, one after another."""
+        """(T) ids of all documents, concatenated."""
         ...
 
     @property
     def document_ends(self) -> np.ndarray:
-        """(documents) where each of them ends in ``tokens``."""
+        """(documents) end of each document in ``tokens``."""
         ...
 
 
@@ -52,19 +52,18 @@ def cooccurrence_vectors(
     std: float = 0.05,
     seed: int = 0,
 ) -> np.ndarray:
-    """Word vectors from the co-occurrences of a corpus.
+    """Compute word vectors from the co-occurrences of a corpus.
 
     Args:
-        corpus: the token ids.
-        size: D.
-        ordinary: (V), false for special tokens.
-        least: how often two tokens occur together, for it to count.
+        corpus: token ids.
+        size: vector size D.
+        ordinary: (V) false for special tokens.
+        least: minimum number of co-occurrences of a pair.
         std: standard deviation of the vectors.
-        seed: of the factorisation.
+        seed: seed of the factorisation.
 
     Returns:
-        (V, D) float32; zero for tokens that are special or never occur, and in dimensions that the
-        vocabulary is too small for.
+        (V, D) float32; zero for special and missing tokens, and in dimensions beyond the rank.
 
     Raises:
         OutOfTime: the time limit has passed, if there is one.
@@ -76,7 +75,7 @@ def cooccurrence_vectors(
     vectors = np.zeros((len(ordinary), size), dtype=np.float32)
     if len(keep) < 3:
         return vectors
-    # One matrix at a time: that of all counts is larger than a small model in training.
+    # Only one matrix at a time: the full counts are larger than a small model in training.
     counts = counts[keep][:, keep]
     counts = positive_pmi(counts)
     rank = min(size, len(keep))
@@ -88,7 +87,7 @@ def cooccurrence_vectors(
 
 
 def _count(corpus: TokenCorpus, vocab_size: int) -> Matrix:
-    """How often two tokens occur within ``WINDOW`` of each other in one document, (V, V)."""
+    """Count pairs of tokens within ``WINDOW`` of each other in a document: (V, V)."""
     total = sparse.csr_array((vocab_size, vocab_size), dtype=np.float32)
     for start in _block_starts(len(corpus.tokens)):
         check_time()
@@ -145,13 +144,13 @@ def positive_pmi(counts: Matrix) -> Matrix:
 
 
 def _factorise(matrix: Matrix, rank: int, seed: int) -> np.ndarray:
-    """U sqrt(S) of a randomised singular value decomposition, (V, rank).
+    """U sqrt(S) from a randomised singular value decomposition, (V, rank).
 
     Source: Halko, Martinsson and Tropp 2011, algorithms 4.4 and 5.1.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
-        # Of PyTorch 2.11, although it is told to check them.
+        # PyTorch 2.11 warns although the check is requested.
         warnings.filterwarnings("ignore", "Sparse invariant checks")
         tensor = torch.sparse_csr_tensor(
             torch.from_numpy(matrix.indptr),
@@ -162,7 +161,7 @@ def _factorise(matrix: Matrix, rank: int, seed: int) -> np.ndarray:
         )
     generator = torch.Generator().manual_seed(seed)
     wanted = min(rank + 8, len(matrix.indptr) - 1)
-    # As torch.svd_lowrank, which cannot be stopped between its products.
+    # Like torch.svd_lowrank, which cannot be interrupted between its products.
     found = tensor @ torch.randn(tensor.shape[1], wanted, generator=generator)
     for _ in range(_ITERATIONS):
         check_time()

@@ -1,10 +1,10 @@
-"""Unlabelled text for a vocabulary and for pretraining: files in, documents out, streamed.
+"""Unlabelled text for vocabularies and pretraining: streams documents from files.
 
-Plain text comes in two layouts: ``line``, one document per line (blank lines are skipped), and
+Plain text has one of these layouts: ``line``, one document per line (blank lines are skipped);
 ``blank``, one sentence per line with blank lines between documents (the input of
-google-research/bert ``create_pretraining_data.py``); or it is ``conll``, one word per line in
-columns, where each sentence is a document. Tables give one document per row. Every file is in the
-encoding of ``ownbert.encodings.reading_as``, by default UTF-8, plain or gzip.
+google-research/bert ``create_pretraining_data.py``); ``conll``, one word per line in columns, where
+each sentence is a document. Tables have one document per row. Files are plain or gzip, in the
+encoding of ``ownbert.encodings.reading_as``, by default UTF-8.
 """
 
 import glob
@@ -28,19 +28,19 @@ PathLike = str | os.PathLike[str]
 
 LOOK_LINES = 2_000
 LOOK_CHARACTERS = 1_000_000
-# Fewer blank lines than one in so many text lines are accidents, not the ends of documents.
+# Blank lines that are rarer than one per this many lines are accidents, not document ends.
 LONGEST_DOCUMENT_LINES = 500
 HASH_BLOCK = 1 << 20
 
 
 @dataclass(slots=True)
 class Document:
-    """One text.
+    """A text.
 
     Args:
-        pieces: in order.
-        presplit: whether each piece is a sentence already.
-        tags: of each column of word features, one per piece, and each piece is then a word.
+        pieces: pieces in order.
+        presplit: whether each piece is a sentence.
+        tags: for each column of word features, one tag per piece; each piece is then a word.
     """
 
     pieces: list[str]
@@ -49,15 +49,15 @@ class Document:
 
 
 def find_files(paths: PathLike | Sequence[PathLike]) -> list[Path]:
-    """Resolve files, folders and globs to files, in the order given, each once.
+    """Resolve files, folders and globs to distinct files, in the given order.
 
     Args:
-        paths: a folder gives, sorted, every file below it with a known extension (.txt, .csv, .tsv,
-            .jsonl, .ndjson, .json, .parquet, each also with .gz); hidden files and folders are
-            skipped. A glob gives its files regardless of their extension.
+        paths: a folder stands for all files in it and its subfolders with a known extension (.txt,
+            .csv, .tsv, .jsonl, .ndjson, .json, .parquet, each also with .gz), sorted; hidden files
+            and folders are skipped. A glob matches files with any extension.
 
     Raises:
-        InputError: a name gives no file.
+        InputError: a name matches no file.
     """
     names = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not names:
@@ -105,17 +105,17 @@ def read_documents(
     """Stream the documents of files; empty ones are skipped.
 
     Args:
-        paths: as for ``find_files``.
-        text_column: the column of tables, by default guessed by its usual names; a text with line
-            breaks inside stays one piece.
-        layout: how plain text is laid out; ``auto`` looks at the first 2,000 lines of each file
-            (see ``guess_layout``). In ``conll`` a column is named by its number, from 1.
-        feature_columns: names of columns of word features, with commas between them; plain text is
-            then ``conll``.
+        paths: see ``find_files``.
+        text_column: column of the text in tables, by default found by its usual names; a text with
+            line breaks stays one piece.
+        layout: layout of plain text; ``auto`` detects it from the first 2,000 lines of each file
+            (see ``guess_layout``). In ``conll`` columns are given by number, from 1.
+        feature_columns: names of columns of word features, separated by commas; plain text is then
+            ``conll``.
 
     Raises:
-        InputError: at the call, a name gives no file or the layout is not known; while reading,
-            something cannot be read, or there is no document at all.
+        InputError: at the call, a name matches no file or the layout is unknown; while reading, a
+            file cannot be read, or there are no documents.
     """
     if layout not in LAYOUTS:
         raise InputError(f"layout {layout!r} is not one of: {', '.join(LAYOUTS)}")
@@ -164,7 +164,7 @@ def _table_documents(path: Path, given: ColumnNames) -> Iterator[Document]:
 
 
 def _conll_documents(path: Path, given: ColumnNames) -> Iterator[Document]:
-    """Each sentence: its words with their tags, or as one piece without."""
+    """Yield each sentence: its words with their tags, or one piece without tags."""
     sentences = read_conll(path, tags=False, word_column=given.text, feature_columns=given.features)
     for sentence in sentences:
         pieces = [*sentence.words] if sentence.features else [" ".join(sentence.words)]
@@ -199,10 +199,10 @@ def _first_lines(lines: Iterator[str]) -> list[str]:
 
 
 def guess_layout(lines: Iterable[str]) -> Literal["line", "blank"]:
-    """``blank`` when blank lines stand between blocks of text lines, else ``line``.
+    """``blank`` if blank lines separate blocks of text lines, else ``line``.
 
-    Two cases are ``line`` all the same: every block is a single line (documents with empty lines
-    between them), and blank lines so rare that they are accidents (under one in 500 lines).
+    The result is also ``line`` if every block is a single line (documents separated by blank
+    lines), and if blank lines are rarer than one per 500 lines.
     """
     sizes = [len(block) for block in _blocks(lines)]
     if len(sizes) < 2 or max(sizes) == 1:
@@ -223,7 +223,7 @@ def _blocks(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def fingerprint(paths: PathLike | Sequence[PathLike]) -> list[dict[str, Any]]:
-    """What identifies a corpus: name, size, mtime_ns and sha256 of every file."""
+    """The identity of a corpus: name, size, mtime_ns and sha256 of every file."""
     return [_file_fingerprint(path) for path in find_files(paths)]
 
 

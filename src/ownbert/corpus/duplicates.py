@@ -1,7 +1,7 @@
-"""Exact duplicates among documents: a 128-bit hash of each text in a table of bounded size.
+"""Finds exact duplicates of documents by 128-bit hashes in a table.
 
 The table takes 16 bytes per slot and is at most three quarters full: 21 to 43 bytes per distinct
-document, half as much again for a moment while it grows.
+document, half as much again temporarily while it grows.
 """
 
 import hashlib
@@ -11,12 +11,12 @@ import numpy as np
 
 _SMALLEST = 1 << 12
 _MAX_LOAD = 0.75
-# Characters hashed at once, so that no second copy of a huge document is made.
+# Characters hashed at a time, to avoid a second copy of a huge document.
 _SLICE = 1 << 20
 
 
 def digest(pieces: Sequence[str]) -> tuple[bytes, int]:
-    """The hash of a document (16 bytes), and its length in bytes of UTF-8."""
+    """The hash of a document (16 bytes), and its UTF-8 length in bytes."""
     if len(pieces) == 1 and len(pieces[0]) <= _SLICE:
         data = pieces[0].encode("utf-8")
         return hashlib.blake2b(data, digest_size=16).digest(), len(data)
@@ -42,15 +42,16 @@ class DuplicateFilter:
         """Add the hashes of documents.
 
         Args:
-            digests: 16 bytes for each document.
+            Args:
+                digests: 16 bytes for each document.
 
-        Returns:
-            bool (documents): whether each hash is new, neither added before nor earlier in the same
-            call.
+            Returns:
+                bool (documents): whether each hash is new, that is, neither added before nor
+                earlier in the same call.
         """
         keys = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64).reshape(-1, 2)
-        keys[:, 1] |= np.uint64(1)  # zeros stand for an empty slot
-        order = np.lexsort((keys[:, 1], keys[:, 0]))  # stable: of equals the first comes first
+        keys[:, 1] |= np.uint64(1)  # zeros mark an empty slot
+        order = np.lexsort((keys[:, 1], keys[:, 0]))  # stable: keeps the first of equal hashes
         ordered = keys[order]
         new = np.ones(len(keys), dtype=bool)
         new[order[1:][(ordered[1:] == ordered[:-1]).all(axis=1)]] = False
@@ -67,13 +68,14 @@ class DuplicateFilter:
             size *= 2
         if size > len(self.table):
             old, self.table = self.table, np.zeros((size, 2), dtype=np.uint64)
-            # In slices: the temporary arrays of an insertion take several times its keys.
+            # In slices, because temporary arrays of an insertion are several times as large as its
+            # keys.
             for start in range(0, len(old), 1 << 16):
                 part = old[start : start + (1 << 16)]
                 self._insert(part[part[:, 1] != 0])
 
     def _insert(self, keys: np.ndarray) -> np.ndarray:
-        """Put distinct keys (keys, 2) into the table; whether each was not there."""
+        """Insert distinct keys (keys, 2); return whether each is new."""
         mask = np.uint64(len(self.table) - 1)
         slots = (keys[:, 0] & mask).astype(np.int64)
         fresh = np.ones(len(keys), dtype=bool)
@@ -85,7 +87,7 @@ class DuplicateFilter:
             empty = held[:, 1] == 0
             claims = left[empty]
             self.table[slots[claims]] = keys[claims]
-            # Of two keys that claim one slot the last one gets it, the other probes further.
+            # If two keys claim a slot the last one wins, and the other one probes further.
             lost = (self.table[slots[claims]] != keys[claims]).any(axis=1)
             left = np.concatenate([left[~known & ~empty], claims[lost]])
             slots[left] = (slots[left] + 1) & int(mask)

@@ -1,4 +1,4 @@
-"""Learn a vocabulary from a corpus, with a report on how well it covers the corpus."""
+"""Learns a vocabulary from a corpus, with a report on its coverage."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -41,17 +41,17 @@ BLANK_SIZE = 100_000
 BLANK_MIN_COUNT = 3
 WORDPIECE_SIZE = 30_000
 WORDPIECE_MIN_COUNT = 2
-# A small corpus supports only few pieces: one for so many characters of text.
+# A small corpus supports few entries: one per this many characters of text.
 CHARACTERS_PER_ENTRY = 500
 SMALL_SIZE = 2_000
-# Single characters may use this share of the entries; the rest is for longer pieces.
+# Maximum share of single characters among the entries.
 ALPHABET_SHARE = 0.6
 PROGRESS_EVERY = 200
-# Values of a byte, each of which has a token of its own in byte-level BPE.
+# Number of byte values, each of which has a token in byte-level BPE.
 BYTES = 256
-# Characters that are encoded together: encodings take a hundred times their text.
+# Characters encoded at a time: encodings take a hundred times the memory of their text.
 ENCODE_CHARACTERS = 1_000_000
-# A longer piece of text, such as a file that is one line, is cut at a space.
+# Longer pieces, such as a file with a single line, are split at a space.
 LONGEST_PIECE = 100_000
 
 
@@ -71,26 +71,26 @@ def learn_vocabulary(
 ) -> VocabularyReport:
     """Learn a vocabulary and write vocab.txt, tokenizer.json, tokenizer_config.json and a report.
 
-    The result depends on the text alone.
+    The result depends only on the text.
 
     Args:
         paths: files, folders and globs, or texts in memory (see ``corpus_files``).
-        text_column, layout: of the files, see ``read_documents``.
-        encoding: of text files, any that Python knows; by default UTF-8.
-        output: the folder to write.
-        kind: ``blank``, for text that is already tokens, keeps the most frequent ones, without
-            those of over 100 characters; ``wordpiece``, for plain text, learns pieces.
-        vocab_size: the most entries, special tokens included; by default 100,000 for ``blank`` and
-            30,000 for ``wordpiece`` (for a small corpus its characters, and one piece per 500
+        output: folder to write.
+        kind: ``blank``, for pre-tokenised text, keeps the most frequent tokens of at most 100
+            characters; ``wordpiece``, for plain text, learns WordPiece.
+        vocab_size: maximum entries including special tokens; by default 100,000 for ``blank`` and
+            30,000 for ``wordpiece`` (for a small corpus, its characters plus one entry per 500
             characters of text).
-        min_count: rarer ones are left out; by default 3 for ``blank`` and 2 for ``wordpiece``.
-        lowercase: has no effect on ``blank``.
+        min_count: minimum frequency of entries; by default 3 for ``blank`` and 2 for ``wordpiece``.
+        text_column, layout: see ``read_documents``.
+        encoding: encoding of text files; by default UTF-8.
+        lowercase: whether to lower-case text; no effect on ``blank``.
         progress: called with the number of documents read so far in each pass over the corpus
             (``wordpiece`` makes three).
 
     Raises:
-        InputError: the corpus gives no entries, a value is not possible, or ``output`` holds a
-            trained model with another vocabulary; nothing is written then.
+        InputError: the corpus gives no entries, a value is invalid, or ``output`` contains a
+            trained model with another vocabulary; nothing is written.
     """
     _refuse_settings(output, kind=kind, vocab_size=vocab_size, min_count=min_count)
     with writing(output):
@@ -130,9 +130,9 @@ def learn_tokenizer(
     Args:
         texts: a function that returns all texts; it is called for each pass over them.
         kind: ``blank`` or ``wordpiece`` as in ``learn_vocabulary``, or ``bpe`` (byte-level).
-        vocab_size: the most entries, special tokens (and the 256 bytes of ``bpe``) included.
-        min_count: rarer ones are left out; by default 1 for ``blank``, else 2.
-        lowercase: has no effect on ``blank``.
+        vocab_size: maximum entries including special tokens (and the 256 bytes of ``bpe``).
+        min_count: minimum frequency of entries; by default 1 for ``blank``, else 2.
+        lowercase: whether to lower-case text; no effect on ``blank``.
 
     Raises:
         InputError: the texts give no entries, or ``vocab_size`` is too small.
@@ -192,7 +192,8 @@ def _counted(documents: Iterable[Document], progress: Progress | None) -> Iterat
 
 
 def _protect_model(folder: Path, tokenizer: Tokenizer) -> None:
-    """Refuse to give a trained model another vocabulary; with the same one, keep its length."""
+    """Refuse to change the vocabulary of a trained model; with an equal one, keep its max
+    length."""
     if not has_tokenizer(folder):
         return
     trained = any(folder.glob("*.safetensors")) or any(folder.glob("pytorch_model*.bin"))
@@ -256,7 +257,7 @@ def _learn_blank(
 
 
 def _can_be_entry(token: str) -> bool:
-    # A special token is found anywhere in a text, so a token that contains one never occurs.
+    # Special tokens are found anywhere in a text, so a token that contains one never occurs.
     return len(token) <= LONGEST_WORD and not any(special in token for special in SPECIAL_TOKENS)
 
 
@@ -326,7 +327,7 @@ def _wordpiece_report(
                 last = None
     counts, ends = _by_token(tokenizer, by_id), _by_token(tokenizer, ends_by_id)
     running = counts.total()
-    # Every word starts with one piece that does not continue another.
+    # Every word starts with one token that is not a continuation.
     continuing = sum(n for token, n in counts.items() if token.startswith(CONTINUATION))
     words = max(1, running - continuing)
     unknown = int(by_id[tokenizer.unk_id]) / words
@@ -346,7 +347,7 @@ def _wordpiece_report(
 
 
 def _parts(text: str) -> Iterator[str]:
-    """A text in parts of at most ``LONGEST_PIECE`` characters, cut at a space if there is one."""
+    """Split a text into parts of at most ``LONGEST_PIECE`` characters, at a space if possible."""
     at = 0
     while len(text) - at > LONGEST_PIECE:
         stop = text.rfind(" ", at + 1, at + LONGEST_PIECE)
@@ -357,8 +358,8 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[tuple[str, bool]]]:
-    """Parts of documents, each with whether it is the last of its document, in batches of about
-    ``ENCODE_CHARACTERS``."""
+    """Batches of about ``ENCODE_CHARACTERS`` of document parts, each with whether it is the last
+    part."""
     batch: list[tuple[str, bool]] = []
     size = 0
     for document in documents:

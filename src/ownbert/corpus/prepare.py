@@ -1,8 +1,8 @@
-"""Writing a token store: documents split into chunks, encoded by several processes, appended in
-order.
+"""Writes a token store: documents are split into chunks, encoded by several processes, and
+appended in order.
 
-The parent reads, looks for duplicates and writes; the processes find sentences and tokenise. Chunks
-and their order depend on the corpus and the settings alone.
+The parent process reads, finds duplicates and writes; the workers split sentences and tokenise.
+Chunks and their order depend only on the corpus and the settings.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ from ownbert.tables.tables import kind_of
 from ownbert.text.tokenizer import Tokenizer
 
 FORMAT = 1
-# Incremented when the same text and settings come to give another store, so that a stopped run of
-# an older version is not resumed.
+# Incremented when the same text and settings give another store, so that an interrupted run of an
+# older version is not resumed.
 WRITER = 1
-# (documents, bytes of text, bytes of the corpus where they are known) so far.
+# Called with (documents, bytes of text, bytes of the corpus or None) so far.
 Progress = Callable[[int, int, int | None], None]
 
-# Fewer chunks than this are encoded sooner than processes have started.
+# Fewer chunks are encoded sooner than worker processes start.
 _FEW_CHUNKS = 4
 
 
@@ -46,8 +46,8 @@ class StoreOptions:
 
     Args:
         end_ids: ids of the tokens that end a sentence.
-        sentence_ends: these tokens.
-        features: the tags of each column of word features.
+        sentence_ends: tokens that end a sentence.
+        features: tags of each column of word features.
     """
 
     tokenizer: Tokenizer
@@ -67,20 +67,20 @@ def write_store(
     settings: dict[str, Any],
     options: StoreOptions,
 ) -> int:
-    """Write a store, complete or not at all.
+    """Write a store, completely or not at all.
 
     Args:
-        files: the corpus.
-        documents: those of the files.
-        output: the folder of the store.
-        settings: what the index records.
-        options: how it is written.
+        files: files of the corpus.
+        documents: documents of the files.
+        output: folder of the store.
+        settings: settings recorded in the index.
+        options: how the store is written.
 
     Returns:
-        How many documents a stopped run had finished.
+        The number of documents that were finished by an interrupted run.
 
     Raises:
-        InputError: text is wrong, or something cannot be written.
+        InputError: text is invalid, or a file cannot be written.
     """
     work = WorkFolder(output, _made_for(settings))
     keep = False
@@ -102,7 +102,7 @@ def write_store(
                 _finish(work, writer, read, settings, options.tokenizer)
                 keep = False
             except InputError as error:
-                # A text that is wrong has to be changed, and then nothing here matches it.
+                # Invalid text has to be changed, and then the finished chunks do not match.
                 keep = isinstance(error, WorkerDied | WriteFailed)
                 raise
             except KeyboardInterrupt:
@@ -115,7 +115,7 @@ def write_store(
 
 
 def _made_for(settings: dict[str, Any]) -> dict[str, Any]:
-    """All that the contents of a chunk depend on."""
+    """Everything that the content of a chunk depends on."""
     import tokenizers
 
     return {
@@ -127,7 +127,7 @@ def _made_for(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def contents(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings with the sources identified by their contents, not by their times."""
+    """Settings with sources identified by content instead of modification time."""
     sources = [[source["size"], source["sha256"]] for source in settings["sources"]]
     return settings | {"sources": sources}
 
@@ -148,7 +148,7 @@ def _append_all(
     options: StoreOptions,
     total: int | None,
 ) -> ReadStats:
-    """Encode what a stopped run did not; what was read in all."""
+    """Encode what an interrupted run did not; return the statistics of the whole input."""
     if writer.read is not None:
         return ReadStats(**writer.read)
     read = ReadStats()
@@ -167,7 +167,7 @@ def _append_all(
 
     def recorded() -> Iterator[Chunk]:
         for chunk in found:
-            bytes_read.append(read.bytes)  # by the time it is encoded more has been read
+            bytes_read.append(read.bytes)  # reading is ahead of encoding
             yield chunk
 
     with _encoding(recorded(), work, options) as encoded:
@@ -181,7 +181,7 @@ def _append_all(
 def _encoding(
     found: Iterator[Chunk], work: WorkFolder, options: StoreOptions
 ) -> Iterator[Iterator[EncodedChunk]]:
-    """The chunks encoded in their order, by this process if they are few."""
+    """Yield the encoded chunks in order, encoded in this process if they are few."""
     count = options.processes or min(cores(), MAX_PROCESSES)
     worth_it = _FEW_CHUNKS if options.processes is None else 2
     first = list(islice(found, worth_it))
@@ -229,7 +229,7 @@ def _save(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def _total_bytes(files: Sequence[Path]) -> int | None:
-    """Bytes of text in all, None where that is unknown before the files are read."""
+    """Total bytes of text, None if unknown before the files are read."""
     total = 0
     for path in files:
         with path.open("rb") as file:

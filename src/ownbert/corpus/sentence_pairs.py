@@ -1,4 +1,4 @@
-"""Sequences for pretraining: spans of documents, alone or as pairs with a label.
+"""Pretraining examples: spans of documents, alone or as pairs with a label.
 
 A corpus is split once into spans of whole sentences that fit a sequence. The example of span i in
 epoch e (where it is split, what follows, what is masked) is a pure function of (seed, e, i).
@@ -30,16 +30,17 @@ class PretrainingData:
     """Examples with masked tokens and, with ``pairs``, a label in ``next_sentence``.
 
     Args:
-        store: the corpus.
-        spans: one for each example.
+        store: token store of the corpus.
+        spans: one span per example.
         others: spans that the second part of a pair may come from.
-        masking: None leaves all tokens as they are; ``PermutedSpans`` too, and chooses some that
-            are predicted one after the other; ``SpanCorruption`` makes pairs of texts.
-        format: where the special tokens stand.
+        masking: masking of tokens; None: none. ``PermutedSpans`` leaves tokens unchanged and
+            selects tokens that are predicted one after the other; ``SpanCorruption`` makes pairs of
+            texts.
+        format: positions of special tokens.
         max_length: maximum length of an example, in tokens.
-        pairs: None; ``nsp``: the label is 1 where the second part comes from another document;
-            ``sop``: 1 where the two parts of a span are swapped.
-        seed: of everything random.
+        pairs: None; ``nsp``: the label is 1 if the second part comes from another document;
+            ``sop``: 1 if the two parts of a span are swapped.
+        seed: seed of all random choices.
         short_rate: share of sequences truncated to a random length, so that short ones are learnt
             too.
 
@@ -61,14 +62,14 @@ class PretrainingData:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """Nominal lengths (examples) in tokens, special ones included, by the spans alone.
+        """Nominal lengths (examples) in tokens including special tokens, from the spans only.
 
-        Truncated sequences are shorter; a false second part may end a little later than the true
+        Truncated sequences are shorter; a false second part may be slightly longer than the true
         one. No example is longer than ``max_length``.
         """
         tokens = self.spans.stops - self.spans.starts
         if self.pairs is not None:
-            tokens = np.maximum(tokens, 2)  # a single token gets a second part, too
+            tokens = np.maximum(tokens, 2)  # a single token also gets a second part
         return np.minimum(tokens + _special(self.pairs), self.max_length)
 
     def example(self, epoch: int, index: int) -> Example:
@@ -109,7 +110,7 @@ class PretrainingData:
             ids[at:end] = self._tokens[part.start : part.stop]
             if words is not None and begins is not None:
                 begins[at:end] = words[part.start : part.stop]
-                begins[at] = True  # the rest of a word is one too
+                begins[at] = True  # the rest of a split word counts as a word
             if features is not None and table is not None:
                 table[at:end] = features[part.start : part.stop]
             types[at : end + 1] = kind
@@ -140,7 +141,7 @@ class PretrainingData:
 
     @cached_property
     def _words(self) -> np.ndarray | None:
-        """Where words begin, if the store has that and the masking or features need it."""
+        """Word starts, if the store has any and the masking or features need them."""
         words = getattr(self.store, "words", None)
         masking = self.masking
         by_words = isinstance(masking, Masking) and masking.by_words
@@ -154,7 +155,7 @@ class PretrainingData:
         return None if features is None else np.asarray(features)
 
     def _order(self, start: int, stop: int, rng: np.random.Generator) -> tuple[range, range, int]:
-        """The span in two, half the time swapped (Lan et al. 2020, section 3.1)."""
+        """Split the span in two, swapped half of the time (Lan et al. 2020, section 3.1)."""
         middle = self._split(start, stop, rng)
         first, second = range(start, middle), range(middle, stop)
         return (first, second, 0) if rng.random() < 0.5 else (second, first, 1)
@@ -162,7 +163,8 @@ class PretrainingData:
     def _next_sentence(
         self, start: int, stop: int, index: int, budget: int, rng: np.random.Generator
     ) -> tuple[range, range, int]:
-        """Half the time the span in two, else its first part and one of another document."""
+        """Half of the time the span in two parts, else its first part and one of another
+        document."""
         label = int(rng.random() < 0.5) if stop - start > 1 else 1
         middle = self._split(start, stop, rng) if stop - start > 1 else stop
         first = range(start, middle)
@@ -179,8 +181,8 @@ class PretrainingData:
         return first, second, label
 
     def _near(self, begin: int, wanted: int, most: int) -> int:
-        """A sentence end about ``wanted`` tokens after ``begin`` in its document, as far away as
-        the end of the true second part: otherwise the length would reveal the false ones."""
+        """A sentence end about ``wanted`` tokens after ``begin`` in its document, at the distance
+        of the true second part's end, so that the length does not reveal false ones."""
         breaks = self.others.breaks
         last = int(breaks[breaks.searchsorted(begin, side="right")])
         ends = self._boundaries(begin, min(begin + most, last) + 1)
@@ -194,14 +196,14 @@ class PretrainingData:
         return self._ends[low:high]
 
     def _split(self, start: int, stop: int, rng: np.random.Generator) -> int:
-        """A sentence end inside, or any place where there is none."""
+        """A sentence end inside the span, or any position if there is none."""
         inner = self._boundaries(start, stop)
         if len(inner):
             return int(inner[rng.integers(len(inner))])
         return int(rng.integers(start + 1, stop))
 
     def _elsewhere(self, index: int, rng: np.random.Generator) -> int:
-        """A random span of another document, or of the same one where there is no other."""
+        """A random span of another document, or of the same one if there is no other."""
         document, documents = int(self.spans.documents[index]), self.others.documents
         low, high = documents.searchsorted((document, document + 1)).tolist()
         if high - low == len(documents):
@@ -212,14 +214,14 @@ class PretrainingData:
 
 
 def _special(pairs: str | None) -> int:
-    """How many special tokens surround the parts."""
+    """Number of special tokens around the parts."""
     return 2 if pairs is None else 3
 
 
 def _generator(seed: int, epoch: int, index: int) -> np.random.Generator:
-    """``numpy.random.default_rng((seed, epoch, index))``, at two thirds of its cost."""
+    """``numpy.random.default_rng((seed, epoch, index))`` at two thirds of the cost."""
     entropy = (seed, epoch, index)
-    if max(entropy) < 1 << 32:  # else a number is more than one word of the entropy
+    if max(entropy) < 1 << 32:  # larger numbers take several words of entropy
         entropy = np.array(entropy, dtype=np.uint32)
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
 
@@ -227,22 +229,23 @@ def _generator(seed: int, epoch: int, index: int) -> np.random.Generator:
 def truncate_pair(
     first: range, second: range, budget: int, rng: np.random.Generator
 ) -> tuple[range, range]:
-    """Shorten the longer part until both fit, at its front or back at random for every token.
+    """Truncate the longer part until both fit, removing each token at the front or back at random.
 
     Args:
-        first, second: positions of tokens.
-        budget: how many may remain.
-        rng: the source of random numbers.
+        first: positions of the first part's tokens.
+        second: positions of the second part's tokens.
+        budget: maximum number of remaining tokens.
+        rng: random generator.
 
     Returns:
-        The shortened parts.
+        The truncated parts.
 
     Source: google-research/bert, truncate_seq_pair.
     """
     lengths = [len(first), len(second)]
     while sum(lengths) > budget:
         longer = int(lengths[0] <= lengths[1])
-        # The difference to the other part is removed at once, the rest in turn.
+        # The difference in length is removed first, the rest alternately.
         excess, lead = sum(lengths) - budget, abs(lengths[0] - lengths[1])
         lengths[longer] -= max(1, min(excess, lead))
     parts = []
@@ -263,14 +266,14 @@ def pretraining_data(
     held_out: float,
     seed: int,
 ) -> tuple[PretrainingData, PretrainingData]:
-    """Training and held-out examples of a store.
+    """Create training and held-out examples of a store.
 
     Args:
-        store: the corpus.
-        tokenizer: that of the store.
+        store: token store of the corpus.
+        tokenizer: tokenizer of the store.
         masking, max_length, pairs, seed: see ``PretrainingData``.
-        held_out: share of the corpus for evaluation; what is held out depends on the corpus, this
-            share and the seed alone.
+        held_out: share of the corpus for evaluation; the selection depends only on the corpus, this
+            share and the seed.
 
     Raises:
         InputError: a value is out of range, or ``pairs`` is given and the corpus has none.

@@ -1,6 +1,6 @@
-"""A corpus split into spans of whole sentences, and the held-out part of it for evaluation.
+"""Splits a corpus into spans of whole sentences, and holds out a part for evaluation.
 
-A segment is contiguous text, a document or a piece of one; spans do not cross segments.
+A segment is contiguous text, a document or a part of one; spans do not cross segments.
 """
 
 from array import array
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Whole documents are held out where there are at least this many and none is a larger part of the
-# corpus than one of so many equal ones would be; else pieces of documents are.
+# Whole documents are held out if there are at least this many and none is larger than this fraction
+# of the corpus; otherwise pieces of documents are.
 _MANY = 20
 
-# Pieces that are held out: a corpus has about so many, of a length (tokens) that gives a long
-# sequence its context and leaves even a small corpus enough of them to choose from.
+# Approximate number of pieces of a corpus, and limits of their length in tokens: long enough for a
+# long sequence, short enough that even a small corpus has enough pieces to choose from.
 _PIECES, _SHORTEST, _LONGEST = 400, 64, 2048
 
-# While so many segments are not finished, one step of numpy for all costs less than a loop.
+# Minimum number of unfinished segments for which a vectorised step is faster than a loop.
 _VECTORISED = 32
 
 
@@ -26,9 +26,10 @@ class Spans:
     """Spans of a corpus.
 
     Args:
-        starts, stops: (spans), in tokens.
-        documents: (spans), the number of the document, ascending.
-        breaks: (segments), where each segment ends, in tokens, ascending.
+        starts: (spans) first token.
+        stops: (spans) end, one past the last token.
+        documents: (spans) index of the document, ascending.
+        breaks: (segments) end of each segment, in tokens, ascending.
     """
 
     starts: np.ndarray
@@ -44,18 +45,19 @@ class Spans:
 
     @property
     def several(self) -> bool:
-        """Whether they belong to more than one document."""
+        """Whether the spans belong to more than one document."""
         return len(self) > 1 and self.documents[0] != self.documents[-1]
 
 
 def split_into_spans(sentence_ends: np.ndarray, document_ends: np.ndarray, limit: int) -> Spans:
     """Split every document into spans of whole sentences.
 
-    All documents advance together, so that the work is done by numpy; the few longest ones are
-    finished one by one.
+    All documents advance together in vectorised steps; the few longest ones are finished one by
+    one.
 
     Args:
-        sentence_ends, document_ends: one past the last token of each, ascending.
+        sentence_ends: one past the last token of each sentence, ascending.
+        document_ends: one past the last token of each document, ascending.
         limit: maximum number of tokens in a span; a longer sentence is split at the limit.
 
     Returns:
@@ -70,7 +72,7 @@ def split_into_spans(sentence_ends: np.ndarray, document_ends: np.ndarray, limit
     starts, stops, numbers = [], [], []
     while len(at) > _VECTORISED:
         reach = np.minimum(at + limit, ends)
-        # The last sentence end within reach; 0 where there is none in the corpus before it.
+        # The last sentence end within reach; 0 if there is none.
         found = np.searchsorted(sentence_ends, reach, side="right") - 1
         stop = np.where(found >= 0, sentence_ends[np.maximum(found, 0)], 0)
         stop = np.where((stop > at) & (reach < ends), stop, reach)
@@ -90,18 +92,18 @@ def split_into_spans(sentence_ends: np.ndarray, document_ends: np.ndarray, limit
 
 
 def _span_stops(sentence_ends: np.ndarray, at: int, end: int, limit: int) -> np.ndarray:
-    """Where the spans of the text from ``at`` to ``end`` stop."""
+    """The ends of the spans in the text from ``at`` to ``end``."""
     first, last = np.searchsorted(sentence_ends, [at, end], side="right")
-    inner = sentence_ends[first:last].data  # gives Python's numbers, without a copy
+    inner = sentence_ends[first:last].data  # indexing gives Python integers, without a copy
     stops, low = array("q"), 0
     while end - at > limit:
-        # Sentences have a token or more, so no more than ``limit`` of them can fit.
+        # Sentences have at least one token, so at most ``limit`` of them fit.
         found = bisect_right(inner, at + limit, low, min(low + limit, len(inner)))
         if found > low:
             low, at = found, inner[found - 1]
             stops.append(at)
             continue
-        # A sentence that does not fit is split at once, but for its rest, which others may follow.
+        # Split a sentence that does not fit; its last part may be followed by others.
         whole = (inner[low] if low < len(inner) else end) - at
         full = at + (whole - 1) // limit * limit
         stops.extend(range(at + limit, full + 1, limit))
@@ -112,7 +114,7 @@ def _span_stops(sentence_ends: np.ndarray, at: int, end: int, limit: int) -> np.
 
 @dataclass(frozen=True)
 class HeldOutSplit:
-    """The segments of a corpus: where each ends, its document, and whether it is held out."""
+    """The segments of a corpus: their ends, their documents, and which are held out."""
 
     ends: np.ndarray
     documents: np.ndarray
@@ -131,16 +133,17 @@ def hold_out(
 ) -> HeldOutSplit:
     """Hold out a part of the corpus for evaluation.
 
-    What is chosen depends on nothing but the corpus, the share and the seed, so runs with other
-    sequence lengths or objectives, and the phases of one run, hold out the same text. Whole
-    documents are chosen where there are enough of them, else pieces of whole sentences (spans do
-    not cross the ends of a piece). At least two documents remain for training, if there are two; of
-    a corpus that is too small nothing is held out.
+    The selection depends only on the corpus, the share and the seed, so runs with other sequence
+    lengths or objectives, and the phases of a run, hold out the same text. Whole documents are
+    selected if there are enough, else pieces of whole sentences (spans do not cross the ends of a
+    piece). At least two documents remain for training, if there are two; nothing is held out from a
+    corpus that is too small.
 
     Args:
-        sentence_ends, document_ends: one past the last token of each, ascending.
-        share: about how much to hold out.
-        seed: of the choice.
+        sentence_ends: one past the last token of each sentence, ascending.
+        document_ends: one past the last token of each document, ascending.
+        share: approximate share to hold out.
+        seed: seed of the selection.
 
     Returns:
         The segments, held out and not.
@@ -160,12 +163,12 @@ def hold_out(
     pieces = split_into_spans(sentence_ends, ends, length)
     held = np.zeros(len(pieces), dtype=bool)
     if len(pieces) >= _MANY:
-        # The first and the last piece remain, and with them two documents. Counted in tokens: a
-        # corpus may have documents of one word and documents of a million.
+        # The first and the last piece are kept, and with them two documents. Shares are in tokens:
+        # a corpus may contain documents of one word and of a million.
         order = 1 + rng.permutation(len(pieces) - 2)
         tokens = np.cumsum((pieces.stops - pieces.starts)[order])
         held[order[: max(1, int(np.searchsorted(tokens, share * ends[-1], "right")))]] = True
-    # Adjacent pieces of one kind are one segment.
+    # Adjacent pieces of the same kind form one segment.
     breaks = np.ones(len(pieces), dtype=bool)
     breaks[:-1] = np.diff(pieces.documents) > 0
     breaks[:-1] |= held[1:] != held[:-1]

@@ -1,11 +1,11 @@
 """The token store: a corpus as ids in memory-mapped files, written in one pass.
 
 A store is a folder: ``tokens.bin`` (uint16 or uint32), ``sentences.bin`` and ``documents.bin``
-(int64, where each sentence and document ends, counted in tokens), ``counts.bin`` (int64, how
-often each id occurs in the corpus), with a segmenter or word features ``words.bin`` (uint8 per
-token, 1 where a word begins), with word features ``features.bin`` (uint16, F per token, the ids of
-its word's features), ``store.json`` (settings, sources, sizes, checksums) and the files of the
-tokenizer. Memory does not grow with the corpus, neither for writing nor for reading.
+(int64, end of each sentence and document, in tokens), ``counts.bin`` (int64, frequency of each
+id), with a segmenter or word features ``words.bin`` (uint8 per token, 1 at word starts), with word
+features ``features.bin`` (uint16, F per token, feature ids of its word), ``store.json`` (settings,
+sources, sizes, checksums) and the tokenizer's files. Memory does not grow with the corpus, neither
+for writing nor for reading.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ _FILES = {
     "documents": _file("<i8"),
     "counts": _file("<i8"),
 }
-# No other files than these: their names become paths.
+# The only permitted names, because names become paths.
 _OTHER_FILES = {"words": _file("|u1"), "features": _file("<u2")}
 _TAGS = dict_of(list_of(text, most=limits.TAGS), most=limits.FEATURES)
 _INDEX_KEYS = record(
@@ -75,19 +75,20 @@ class Store:
     """A corpus as ids.
 
     Args:
-        folder: where it is.
-        tokens: (T), all of the corpus.
-        sentence_ends, document_ends: one past the last token of each, ascending, so the last is T.
-        counts: (V), how often each id occurs.
-        settings: what it was written with.
-        reused: whether ``prepare`` found it as it was.
-        words: (T), 1 where a word begins, of a segmenter or with features; None without both.
-        identity: the same for stores of the same tokens, ends, words and vocabulary, regardless of
+        folder: folder of the store.
+        tokens: (T) ids of the corpus.
+        sentence_ends: one past the last token of each sentence, ascending, so the last is T.
+        document_ends: one past the last token of each document, ascending.
+        counts: (V) frequency of each id.
+        settings: settings of the store.
+        reused: whether ``prepare`` found an existing store.
+        words: (T) 1 at word starts, from a segmenter or with features; None without both.
+        identity: equal for stores with the same tokens, ends, words and vocabulary, independent of
             where and when they were written.
-        read_documents: documents in the corpus.
-        duplicates: how many of them repeat an earlier one.
-        resumed: documents that a stopped run had finished.
-        features: (T, F), ids of the features of each token's word; None without features.
+        read_documents: number of documents in the corpus.
+        duplicates: number of documents that repeat an earlier one.
+        resumed: number of documents that were finished by an interrupted run.
+        features: (T, F) feature ids of each token's word; None without features.
     """
 
     folder: Path
@@ -106,14 +107,14 @@ class Store:
 
     @classmethod
     def open(cls, folder: str | Path, *, reused: bool = False) -> "Store":
-        """Map the files of a store; all bytes are checked against the checksums.
+        """Map the files of a store, after verifying their checksums.
 
         Args:
-            folder: of the store.
+            folder: folder of the store.
             reused: recorded in the result.
 
         Raises:
-            InputError: it is missing, truncated, altered or of another format.
+            InputError: a file is missing, truncated, altered or of another format.
         """
         folder = Path(folder)
         index = _read_index(folder)
@@ -161,7 +162,7 @@ class Store:
         return len(self.sentence_ends)
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that the store was written with; ``InputError`` if it was replaced."""
+        """The tokenizer of the store; raises ``InputError`` if it was replaced."""
         tokenizer = Tokenizer.load(self.folder)
         if tokenizer.fingerprint() != self.settings["tokenizer"]:
             raise InputError(
@@ -189,26 +190,26 @@ def prepare(
 ) -> Store:
     """Write the token store of a corpus, or open the existing one if nothing has changed.
 
-    What a stopped run finished is used by the next one with the same settings and sources.
+    Chunks finished by an interrupted run are reused with the same settings and sources.
 
     Args:
         paths: files, folders and globs, or texts in memory (see ``corpus_files``).
-        text_column, layout: of the files, see ``read_documents``.
-        encoding: of text files, any that Python knows; by default UTF-8.
-        output: the folder of the store.
-        tokenizer: itself, or the folder it is in.
-        sentence_end: tokens that end a sentence in text that is already tokens, by default those
-            that the vocabulary report beside the tokenizer proposes; plain text is split by rule.
+        output: folder of the store.
+        tokenizer: tokenizer, or its folder.
+        text_column, layout: see ``read_documents``.
+        encoding: encoding of text files; by default UTF-8.
+        sentence_end: tokens that end a sentence in pre-tokenised text, by default those proposed by
+            the vocabulary report beside the tokenizer; plain text is split by rule.
         duplicates: ``keep`` or ``drop`` documents whose text occurred before.
-        segmenter: ``jieba`` finds the words of Chinese for whole-word masking.
-        feature_columns: names of columns with a tag for each word, with commas between them, which
-            a model reads beside the text; in CoNLL files their numbers from 1.
-        processes: how many encode (by default one per core, at most 5); the store is the same with
-            any number.
+        segmenter: ``jieba`` segments Chinese words for whole-word masking.
+        feature_columns: names of columns with a tag for each word, separated by commas, which a
+            model reads besides the text; for CoNLL files their numbers from 1.
+        processes: number of worker processes (by default one per core, at most 5); the store does
+            not depend on it.
         progress: called with (documents, bytes of text, bytes of the corpus or None) so far.
 
     Raises:
-        InputError: text cannot be read, a value is not possible, or something cannot be written.
+        InputError: text cannot be read, a value is invalid, or a file cannot be written.
     """
     output = Path(output)
     _refuse_settings(duplicates, processes)
@@ -262,7 +263,7 @@ def prepare(
 
 
 def _learn_features(documents: Iterator[Document], given: str) -> dict[str, list[str]]:
-    """The tags of all documents, by the columns that the user named."""
+    """The tags of all documents, for the columns named by the user."""
     first = next(documents)
     names = feature_names(given, len(first.tags))
     if len(names) > limits.FEATURES:
@@ -287,20 +288,20 @@ def _refuse_settings(duplicates: str, processes: int | None) -> None:
 def _files(paths: PathLike | Sequence[PathLike]) -> list[Path]:
     files = find_files(paths)
     for path in files:
-        if path.exists() and not path.is_file():  # a pipe: the checksum would consume it
+        if path.exists() and not path.is_file():  # a pipe would be consumed by the checksum
             raise InputError(f"{path} is not a file that can be read twice; write it to a file")
     return files
 
 
 def _reusable(output: Path, settings: dict[str, Any]) -> Store | None:
-    """The existing store if it was written from the same contents with the same settings;
-    ``InputError`` where the folder holds something else, as all of it is replaced."""
+    """The existing store if it has the same content and settings; ``InputError`` if the folder
+    contains anything else, because it would be replaced."""
     if _unchanged(output, settings):
-        with contextlib.suppress(InputError):  # a damaged one is written anew
+        with contextlib.suppress(InputError):  # a damaged store is rewritten
             store = Store.open(output, reused=True)
             remove_work(output)
             return store
-    # A damaged index has the files of a store beside it.
+    # A damaged index is recognised by the store's other files.
     data = (output / "tokens.bin").exists() or is_ours(output / INDEX) is not False
     known = (output / INDEX).exists() and data
     if output.is_dir() and any(output.iterdir()) and not known:
@@ -347,7 +348,7 @@ def _verify(path: Path, entry: dict[str, Any]) -> None:
 def _features(
     folder: Path, index: dict[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> np.ndarray | None:
-    """(T, F), if the index has features; ``InputError`` if they do not fit the tokens."""
+    """(T, F) if the index has features; ``InputError`` if they do not match the tokens."""
     tags, ids = index["settings"].get("features"), arrays.get("features")
     if not tags and ids is None:
         return None
@@ -374,7 +375,7 @@ def _identity(index: dict[str, Any]) -> str:
 
 
 def _unchanged(output: Path, settings: dict[str, Any]) -> bool:
-    """Whether the existing store was written from the same contents with the same settings."""
+    """Whether the existing store has the same content and settings."""
     try:
         index = _read_index(output)
         return index["format"] == FORMAT and contents(index["settings"]) == contents(settings)

@@ -1,9 +1,9 @@
-"""Where a token store is written: a work folder beside it that outlives the process.
+"""Writes a token store in a work folder that survives interruptions.
 
-``.NAME.part`` holds ``made_for.json`` (settings and sources), ``state.json`` (how many chunks are
-in the files, and the size and checksum of each file then) and ``store``, the folder that replaces
-the output in the end. A chunk is appended to the files before ``state.json`` is replaced, so what a
-killed process wrote after that is truncated.
+``.NAME.part`` contains ``made_for.json`` (settings and sources), ``state.json`` (number of chunks
+written, with size and checksum of each file at that time) and ``store``, the folder that finally
+replaces the output. A chunk is appended to the files before ``state.json`` is replaced, so anything
+that a killed process wrote later is truncated.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ _BLOCK = 1 << 24
 
 
 class WorkFolder:
-    """The work folder of a token store, for one process at a time; ``close`` it.
+    """The work folder of a token store, locked for one process; ``close`` it.
 
     Args:
-        output: the folder of the store.
-        made_for: what its contents depend on; what a stopped run wrote for something else is
+        output: folder of the store.
+        made_for: identity of the content; files of an interrupted run with another identity are
             removed.
 
     Raises:
@@ -41,7 +41,7 @@ class WorkFolder:
         target = output.resolve()
         if target.exists() and not target.is_dir():
             raise InputError(f"cannot write the folder {output}: a file has that name")
-        if target == Path.cwd():  # a folder that is replaced cannot be worked in
+        if target == Path.cwd():  # the current folder cannot be replaced
             raise InputError(f"cannot write to {output}, the working folder; name a folder in it")
         make_folder(target.parent)
         self.output, self.target = output, target
@@ -63,12 +63,12 @@ class WorkFolder:
             raise
 
     def _restore(self) -> None:
-        """Put back an earlier store that a killed process had moved away."""
+        """Restore an earlier store that a killed process had moved away."""
         if self.old.exists() and not self.target.exists():
             self.old.rename(self.target)
 
     def _clear(self) -> None:
-        """Remove all but the lock."""
+        """Remove everything except the lock."""
         for path in self.folder.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
@@ -76,7 +76,7 @@ class WorkFolder:
                 path.unlink()
 
     def state(self) -> dict[str, Any]:
-        """What a stopped run had written; empty where there is nothing."""
+        """The state of an interrupted run; empty if there is none."""
         return _read(self.folder / "state.json")
 
     def save(self, state: dict[str, Any]) -> None:
@@ -104,7 +104,7 @@ class WorkFolder:
 
 
 def remove_work(output: Path) -> None:
-    """Remove what a process that was killed at the very end left."""
+    """Remove the work folder of a process that was killed at the very end."""
     folder = work_folder(output)
     if folder.exists():
         with contextlib.suppress(InputError):
@@ -117,7 +117,7 @@ def work_folder(output: Path) -> Path:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The object of a JSON file; empty if it is missing or damaged."""
+    """The object in a JSON file; empty if it is missing or damaged."""
     try:
         return read_json(path)
     except InputError:
@@ -125,20 +125,20 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _replace(path: Path, value: Any) -> None:
-    """Write without waiting for the disk: the checksums reveal what a power failure lost."""
+    """Write without fsync: checksums reveal what a power failure lost."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(value), encoding="utf-8")
     os.replace(temporary, path)
 
 
 class StoreWriter:
-    """Appends chunks to the files of a store, and keeps their sizes, checksums and counts.
+    """Appends chunks to the files of a store, and tracks their sizes, checksums and counts.
 
     Args:
         work: the work folder.
-        vocab_size: how many ids there are.
+        vocab_size: vocabulary size V.
         words: whether chunks have words.
-        features: whether these have features.
+        features: whether words have features.
     """
 
     def __init__(self, work: WorkFolder, vocab_size: int, *, words: bool, features: bool) -> None:
@@ -155,8 +155,8 @@ class StoreWriter:
             name: {"dtype": dtype, "bytes": 0, "crc32": 0} for name, dtype in dtypes.items()
         }
         self.chunks = 0
-        self.saved = 0  # documents that a run that is stopped now leaves behind
-        # What had been read when a stopped run reached the end of the corpus, None before that.
+        self.saved = 0  # documents saved so far
+        # Input statistics if an interrupted run had reached the end of the corpus, else None.
         self.read: dict[str, int] | None = None
         self.last = {"sentences": 0, "documents": 0}
         self.stack = contextlib.ExitStack()
@@ -173,7 +173,7 @@ class StoreWriter:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        # After a failure a buffer that cannot be written must not hide it.
+        # After a failure, a failing flush must not hide it.
         with contextlib.suppress(OSError):
             self.stack.close()
 
@@ -192,7 +192,7 @@ class StoreWriter:
         return self.folder / f"{name}.bin"
 
     def _resume(self, state: dict[str, Any]) -> None:
-        """Continue what a stopped run wrote, if all of it is still there."""
+        """Continue an interrupted run if its files are intact."""
         counts = np.zeros_like(self.counts)
         try:
             files = {name: dict(state["files"][name]) for name in self.files}
@@ -231,7 +231,7 @@ class StoreWriter:
             self._append("features", chunk.features)
         for name, ends in (("sentences", chunk.sentence_ends), ("documents", chunk.document_ends)):
             ends = ends + before
-            # A sentence or document without tokens since the last end does not count.
+            # Sentences and documents without tokens are not counted.
             ends = ends[ends > self.last[name]]
             if len(ends):
                 self.last[name] = int(ends[-1])
@@ -256,7 +256,7 @@ class StoreWriter:
         """Write the counts.
 
         Args:
-            read: what was read: documents, duplicates, bytes of text.
+            read: input statistics: documents, duplicates, bytes of text.
 
         Returns:
             The entry of each file for the index.
@@ -264,7 +264,7 @@ class StoreWriter:
         with explained(self.work.output):
             self.work.save({"parts": self.chunks, "files": self.files, "read": read})
             for path in self.folder.iterdir():
-                if path.suffix != ".bin":  # left by a run that was stopped here
+                if path.suffix != ".bin":  # left by an interrupted run
                     path.unlink()
             data = self.counts.astype("<i8").tobytes()
             self._path("counts").write_bytes(data)
@@ -274,14 +274,14 @@ class StoreWriter:
 
 
 def _intact(path: Path, entry: dict[str, Any]) -> bool:
-    """Whether the first ``bytes`` of a file have the checksum; the rest was not finished."""
+    """Whether the first ``bytes`` of a file match the checksum; the rest is incomplete."""
     if not path.exists() or path.stat().st_size < entry["bytes"]:
         return False
     return checksum(path, entry["bytes"]) == entry["crc32"]
 
 
 def checksum(path: Path, size: int) -> int:
-    """crc32 of the first ``size`` bytes."""
+    """The crc32 of the first ``size`` bytes."""
     crc = 0
     with open(path, "rb") as file:
         for start in range(0, size, _BLOCK):

@@ -1,8 +1,8 @@
-"""From a chunk's text to ids, sentence ends and document ends.
+"""Encodes chunks of text as ids, sentence ends and document ends.
 
-The tokenizers library processes 4 MB of plain text per second and core. Where whitespace separates
-words regardless of their context (text that is already tokens, and BERT's rules), a word gets the
-same ids each time, so it is tokenised once and looked up after that.
+The tokenizers library processes 4 MB of plain text per second and core. If whitespace separates
+words independent of context (pre-tokenised text, and BERT's rules), a word always has the same ids,
+so it is tokenised once and then looked up.
 """
 
 import json
@@ -16,13 +16,13 @@ from ownbert.corpus.word_segmenter import WordBoundaryEncoder, load_segmenter
 from ownbert.text.sentences import split_sentences
 from ownbert.text.tokenizer import Tokenizer
 
-# Characters tokenised at once: encodings take a hundred times their text.
+# Characters tokenised at a time: encodings take a hundred times the memory of their text.
 _BLOCK = 200_000
-# Characters of one text for the library: a call for a single word costs more than the word.
+# Characters per text for the library: a call for a single word takes longer than the word.
 _TEXT = 2_000
-# Looking up pays off where words recur: fewer than one in so many may be new.
+# Lookup pays off if words repeat: at most one in this many may be new.
 _FEW_REPEATS = 3
-# Limits of the table of words: entries, and their characters together.
+# Limits of the word table: entries, and total characters.
 _MOST_WORDS, _MOST_CHARACTERS = 200_000, 8_000_000
 
 
@@ -31,12 +31,11 @@ class EncodedChunk:
     """A chunk as ids.
 
     Args:
-        tokens: (T).
-        sentence_ends, document_ends: one past the last token of each, counted from the first token
-            of the chunk, ascending, and 0 where what began in an earlier chunk ends before the
-            first.
-        words: (T), 1 where a word begins, of the segmenter or with features; None without both.
-        features: (T, F), the ids of the features of each token's word; None without features.
+        tokens: (T) ids.
+        sentence_ends, document_ends: one past the last token of each, relative to the chunk,
+            ascending; 0 if something from an earlier chunk ends before the first token.
+        words: (T) 1 at word starts, from a segmenter or with features; None without both.
+        features: (T, F) feature ids of each token's word; None without features.
     """
 
     tokens: np.ndarray
@@ -50,9 +49,9 @@ class ChunkEncoder:
     """Encodes chunks.
 
     Args:
-        tokenizer: for all text.
-        end_ids: ids of tokens that end a sentence inside a piece.
-        segmenter: the name of a segmenter for Chinese words, or None.
+        tokenizer: tokenizer for all text.
+        end_ids: ids of tokens that end a sentence within a piece.
+        segmenter: name of a segmenter for Chinese words, or None.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class ChunkEncoder:
         self.by_rule = tokenizer.kind != "blank"
         self.end_ids = end_ids
         self.unknown = tokenizer.unk_id
-        # Byte-level BPE marks the start of a word by the blank before it.
+        # Byte-level BPE marks the start of a word by the space before it.
         self.before_word = " " if tokenizer.kind == "bpe" else ""
         self.ids = TextEncoder(tokenizer)
         self.words = (
@@ -84,21 +83,21 @@ class ChunkEncoder:
         sentence_ends = ends[1:][np.frombuffer(closed, dtype=bool)]
         if len(self.end_ids):
             last = np.isin(ids, self.end_ids)
-            last[:-1] &= ~last[1:]  # a run of ends is one end
+            last[:-1] &= ~last[1:]  # consecutive ends count once
             sentence_ends = np.concatenate([sentence_ends, np.flatnonzero(last) + 1])
-        # Pieces and documents of no tokens vanish: an end counts once.
+        # Empty pieces and documents disappear, because ends are unique.
         sentence_ends, document_ends = np.unique(sentence_ends), np.unique(ends[document_ends])
         return EncodedChunk(ids, sentence_ends, document_ends, words, features)
 
     def _without_empty(self, ids: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Words of control characters, which have no ids, are unknown, as in fine-tuning."""
+        """Map words of control characters, which have no ids, to unknown, as in fine-tuning."""
         empty = lengths == 0
         places = (np.cumsum(lengths) - lengths)[empty]
         return np.insert(ids, places, self.unknown), lengths + empty
 
     def _texts(self, chunk: Chunk) -> tuple[list[str], bytearray, list[int]]:
-        """The texts to tokenise, whether a sentence ends with each, and the number of texts
-        before the end of each document."""
+        """The texts to tokenise, whether each ends a sentence, and the number of texts before the
+        end of each document."""
         texts: list[str] = []
         closed = bytearray()
         document_ends = []
@@ -122,7 +121,7 @@ class ChunkEncoder:
 
 
 class TextEncoder:
-    """Texts to the ids of ``Tokenizer.encode_batch``, several times as fast where words recur."""
+    """``Tokenizer.encode_batch``, several times as fast if words repeat."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -138,7 +137,7 @@ class TextEncoder:
         self.lengths = np.empty(0, dtype=np.int64)
 
     def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The ids (T) of all texts, and how many each text has (texts)."""
+        """The ids (T) of all texts, and the number of ids of each text (texts)."""
         if not texts:
             return np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
         if not self.by_word:
@@ -156,7 +155,7 @@ class TextEncoder:
         self._add_words(unknown)
         chosen = np.fromiter(map(self.numbers.__getitem__, words), np.int32, len(words))
         lengths = self.lengths[chosen]
-        # Position of each id in the pool, counted from the first id of its word.
+        # Position of each id in the pool, relative to the first id of its word.
         first = np.cumsum(self.lengths) - self.lengths
         shift = first[chosen] - (np.cumsum(lengths) - lengths)
         places = np.repeat(shift, lengths) + np.arange(int(lengths.sum()))
@@ -174,14 +173,14 @@ class TextEncoder:
         self.characters += sum(map(len, words))
 
     def _encode_in_order(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """For texts whose words do not recur."""
+        """Encode texts whose words do not repeat."""
         if any(self.separator in text for text in texts):
             return self._encode_separately(texts)
         ids, lengths = zip(*self._encode_joined(texts), strict=True)
         return np.concatenate(ids), np.concatenate(lengths)
 
     def _encode_joined(self, words: list[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Many words in one text, separated by a special token, which acts as the end of a text."""
+        """Encode many words in one text, separated by a special token, which acts as a text end."""
         groups = list(_groups(words, _TEXT))
         ids, sizes = self._encode_separately([self.separator.join(group) for group in groups])
         stops = np.cumsum(sizes)
@@ -191,7 +190,7 @@ class TextEncoder:
             if len(separators) == len(group) - 1:
                 lengths = np.diff(np.concatenate([[-1], separators, [len(inside)]])) - 1
                 yield np.delete(inside, separators), lengths
-            else:  # a word has the id of the separator
+            else:  # a word contains the id of the separator
                 yield self._encode_separately(group)
 
     def _encode_separately(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -204,7 +203,7 @@ class TextEncoder:
 
 
 def _groups(texts: Sequence[str], size: int) -> Iterator[list[str]]:
-    """Texts in groups of about ``size`` characters."""
+    """Group texts by about ``size`` characters."""
     group: list[str] = []
     characters = 0
     for text in texts:
@@ -218,7 +217,7 @@ def _groups(texts: Sequence[str], size: int) -> Iterator[list[str]]:
 
 
 def encodes_by_word(tokenizer: Tokenizer) -> bool:
-    """Whether the text between two spaces has the same ids regardless of its context."""
+    """Whether text between two spaces has the same ids in every context."""
     if tokenizer.kind not in ("blank", "wordpiece"):
         return False
     parts = json.loads(tokenizer.backend.to_str())

@@ -1,4 +1,4 @@
-"""Chinese words, which are written without spaces: a segmenter finds them, token by token."""
+"""Chinese words, which are written without spaces, found by a segmenter."""
 
 import importlib.util
 import warnings
@@ -13,16 +13,16 @@ from ownbert.text.tokenizer import Tokenizer
 SEGMENTERS = ("jieba",)
 Segmenter = Callable[[str], Iterator[str]]
 
-# Texts tokenised at once: these encodings keep offsets and are large.
+# Texts tokenised at a time: these encodings include offsets and are large.
 _TEXTS = 1024
 
 
 def require_segmenter(name: str, tokenizer: Tokenizer) -> None:
-    """Check that a segmenter is there and fits the tokenizer.
+    """Check that a segmenter is available and suits the tokenizer.
 
     Raises:
-        InputError: the name is unknown, its package is not installed, or the tokenizer's tokens are
-            not made of characters.
+        InputError: the name is unknown, its package is not installed, or the tokenizer's tokens do
+            not consist of characters.
     """
     if name not in SEGMENTERS:
         raise InputError(f"segmenter {name!r} is not one of: {', '.join(SEGMENTERS)}")
@@ -35,21 +35,21 @@ def require_segmenter(name: str, tokenizer: Tokenizer) -> None:
 
 
 def load_segmenter(name: str) -> Segmenter:
-    """A function from a text to its words, which together are the text."""
+    """A function that splits a text into words, which concatenate to the text."""
     return {"jieba": _jieba}[name]()
 
 
 def _jieba() -> Segmenter:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecations of its own, which are not ours to fix
+        warnings.simplefilter("ignore")  # jieba's own deprecation warnings
         import jieba
-    jieba.setLogLevel(60)  # else it reports on standard error that it loads its dictionary
+    jieba.setLogLevel(60)  # otherwise it logs loading its dictionary
     jieba.initialize()
     return jieba.cut
 
 
 class WordBoundaryEncoder:
-    """Encodes texts to ids, and tells which tokens begin a word of the segmenter."""
+    """Encodes texts to ids, and marks the tokens that start a segmented word."""
 
     def __init__(self, tokenizer: Tokenizer, segmenter: Segmenter) -> None:
         self.encoder = tokenizer.encoder
@@ -61,7 +61,7 @@ class WordBoundaryEncoder:
         """Encode texts.
 
         Returns:
-            ids (T), the number of ids of each text (texts), and 1 where a word begins (T).
+                ids (T), the number of ids of each text (texts), and 1 at word starts (T).
         """
         all_ids, lengths, starts = [], [], []
         for at in range(0, len(texts), _TEXTS):
@@ -81,8 +81,8 @@ class WordBoundaryEncoder:
         )
 
     def _starts(self, text: str, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """1 for the first token of each word. A token that begins inside a word belongs to it, and
-        so does a piece that continues another."""
+        """1 for the first token of each word. Tokens that start inside a word belong to it, as do
+        continuation tokens."""
         sizes = [len(word) for word in self.segmenter(text)]
         word_of = np.repeat(np.arange(len(sizes)), sizes)
         if not len(ids):

@@ -1,8 +1,8 @@
-"""Processes that encode chunks.
+"""Worker processes that encode chunks.
 
 Each is a new Python interpreter that runs ``serve`` and communicates over its standard input and
-output; so nothing is forked, the caller's main module is not imported again, and a process whose
-parent is gone reaches the end of its input and exits.
+output; so nothing is forked, the caller's main module is not imported again, and a worker whose
+parent has terminated reaches the end of its input and exits.
 """
 
 import contextlib
@@ -31,22 +31,22 @@ _START = "import sys; sys.path[:] = sys.argv[1:]; from ownbert.corpus.workers im
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Number of cores available to this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class WorkerDied(InputError):
-    """A process was ended from outside."""
+    """A worker process was killed."""
 
 
 class WorkerPool:
-    """Processes that encode chunks; close them.
+    """Worker processes that encode chunks; close them.
 
     Args:
-        count: how many.
-        folder: where the tokenizer is.
+        count: number of processes.
+        folder: folder of the tokenizer.
         end_ids, segmenter: see ``ChunkEncoder``.
     """
 
@@ -79,7 +79,7 @@ class WorkerPool:
         self.threads.shutdown(wait=True, cancel_futures=True)
 
     def encode(self, chunks: Iterable[Chunk]) -> Iterator[EncodedChunk]:
-        """The chunks encoded, in their order; a few are in progress at a time."""
+        """Yield the encoded chunks in order; a few are in progress at a time."""
         pending: deque[Future[EncodedChunk]] = deque()
         for chunk in chunks:
             pending.append(self.threads.submit(self._encode, chunk))
@@ -104,7 +104,7 @@ class _Worker:
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
-        # In a session of its own: an interrupt from the keyboard is for the parent to handle.
+        # In its own session, because keyboard interrupts are handled by the parent.
         self.process = subprocess.Popen(
             [sys.executable, "-c", _START, *sys.path],
             stdin=subprocess.PIPE,
@@ -148,8 +148,8 @@ class _Worker:
 
 
 def serve() -> None:
-    """The main function of a worker: reads a setup, then chunks, until the input ends."""
-    # Anything printed goes to standard error: standard output is for replies alone.
+    """The main function of a worker: read a setup, then chunks, until the input ends."""
+    # Other output goes to standard error: standard output is reserved for replies.
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     requests = sys.stdin.buffer
@@ -159,11 +159,11 @@ def serve() -> None:
             reply = encode(pickle.load(requests))
             pickle.dump(reply, replies, pickle.HIGHEST_PROTOCOL)
             replies.flush()
-    os._exit(0)  # no flush of a pipe that nobody reads
+    os._exit(0)  # no flush of a closed pipe
 
 
 def _encoder(folder: str, end_ids: np.ndarray, segmenter: str | None) -> Callable[[Chunk], Any]:
-    """A function from a chunk to the encoded one, or to the error that was raised."""
+    """A function that encodes a chunk, or returns the exception."""
     try:
         encoder = ChunkEncoder(Tokenizer.load(folder), end_ids, segmenter)
     except Exception as error:

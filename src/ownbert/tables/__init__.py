@@ -1,1 +1,1 @@
-"""Labelled files: tables, CoNLL columns and questions in the format of SQuAD."""
+"""Labelled files: tables, CoNLL columns, and questions in SQuAD's format."""

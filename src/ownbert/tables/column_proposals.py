@@ -1,4 +1,4 @@
-"""Which columns of a table may be meant where no name is usual: proposals by what they hold."""
+"""Proposes columns of a table by their content if no name is usual."""
 
 from collections.abc import Collection, Sequence
 from itertools import islice
@@ -8,19 +8,19 @@ from ownbert.errors import InputError
 from ownbert.tables.tables import Source, read_values
 
 _ROWS = 1_000
-# Labels have fewer characters on average.
+# Maximum mean length of labels in characters.
 _LONGEST_LABEL = 60
-# A name of a column has fewer words, or as many.
+# Maximum number of words in a column name.
 _LONGEST_NAME = 4
-# What columns hold that are a label each.
+# Values of columns that contain one label each.
 _BITS = ({"0", "1"}, {"0.0", "1.0"}, {"true", "false"})
-# At most so many columns are proposed for the labels.
+# Maximum number of columns proposed for the labels.
 _LABEL_COLUMNS = 3
 
 
 def propose_text(path: Source, names: Sequence[str]) -> str | None:
-    """The column whose values are the longest in the first 1,000 rows; None where all are numbers
-    or cannot be read."""
+    """The column with the longest values in the first 1,000 rows; None if all are numeric or rows
+    cannot be read."""
     lengths = {
         name: _length(values)
         for name, values in _values(path, names).items()
@@ -30,21 +30,20 @@ def propose_text(path: Source, names: Sequence[str]) -> str | None:
 
 
 def are_numbers(path: Source, name: str) -> bool:
-    """Whether every value of a column in the first 1,000 rows is a number; not where the rows
-    cannot be read now."""
+    """Whether a column is numeric in the first 1,000 rows; false if rows cannot be read now."""
     values = _values(path, [name]).get(name)
     return bool(values) and all(map(_is_number, values))
 
 
 def bit_columns(path: Source, names: Sequence[str]) -> list[str]:
-    """The columns with 0 and 1 alone in the first 1,000 rows, and both of them."""
+    """Columns that contain both 0 and 1, and nothing else, in the first 1,000 rows."""
     values = _values(path, names)
     return [name for name, own in values.items() if {str(v).lower() for v in own} in _BITS]
 
 
 def is_headless(path: Source, text: str, labels: Sequence[str]) -> bool:
-    """Whether the names of the columns seem to be a row: that of the texts is a sentence, or one of
-    the labels occurs among the values."""
+    """Whether the header seems to be a row: the name of the text column is a sentence, or a label's
+    name occurs among the values."""
     if len(text.split()) > _LONGEST_NAME:
         return True
     return any(name in map(str, values) for name, values in _values(path, labels).items())
@@ -53,13 +52,14 @@ def is_headless(path: Source, text: str, labels: Sequence[str]) -> bool:
 def propose_labels(
     path: Source, names: Sequence[str], apart: Collection[str], *, numbers: bool
 ) -> dict[str, int]:
-    """The columns that may hold labels, with the number of their values in the first 1,000 rows.
+    """Columns that may contain labels, with their numbers of distinct values in the first 1,000
+    rows.
 
     Args:
         path: a table.
-        names: of its columns.
-        apart: columns that hold something else.
-        numbers: whether they hold numbers instead of classes.
+        names: its column names.
+        apart: columns that contain something else.
+        numbers: whether to look for numeric columns instead of classes.
     """
     found: dict[str, int] = {}
     for name, values in _values(path, [name for name in names if name not in apart]).items():
@@ -71,8 +71,8 @@ def propose_labels(
 
 
 def _values(path: Source, names: Sequence[str]) -> dict[str, list[Any]]:
-    """The values of the first rows by column, without what is missing; none where rows are wrong
-    or can be read only once."""
+    """The values of the first rows by column, without missing ones; empty if rows are malformed or
+    can only be read once."""
     names = [name for name in names if list(names).count(name) == 1]
     try:
         rows = [values for _, values in islice(read_values(path, names), _ROWS)]
@@ -86,7 +86,7 @@ def _values(path: Source, names: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _length(values: Sequence[Any]) -> float:
-    """Characters of a value on average."""
+    """Mean number of characters per value."""
     return sum(len(str(value)) for value in values) / max(1, len(values))
 
 

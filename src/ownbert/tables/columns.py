@@ -1,7 +1,7 @@
-"""Which columns of a table hold what a task reads: their usual names, and how they are found.
+"""Finds the columns of a table that a task reads, by their usual names.
 
-``COLUMNS`` says it for every task; ``find_columns`` and ``ownbert finetune TASK --help`` read it.
-So this module imports nothing that takes time to load.
+``COLUMNS`` has the columns of all tasks; ``find_columns`` and ``ownbert finetune TASK --help`` use
+it. So this module imports nothing that is slow to load.
 """
 
 import json
@@ -34,7 +34,7 @@ from ownbert.tables.tables import (
     shown_columns,
 )
 
-# Usual names in small letters, in the order of preference.
+# Usual names in lower case, in order of preference.
 TEXT_NAMES = (
     *("text", "texts", "content", "contents", "document", "doc", "sentence", "sentences"),
     *("body", "review", "comment", "message", "abstract", "description", "utterance"),
@@ -46,7 +46,7 @@ LABEL_NAMES = (
     *("tag", "y", "label_id", "class_name", "coarse_label"),
     *("标签", "类别", "分类", "类目", "标注"),
 )
-# Two texts that belong together.
+# Names of two texts that form a pair.
 PAIRS = (
     *(("sentence1", "sentence2"), ("sentence_1", "sentence_2"), ("sentence_a", "sentence_b")),
     *(("text1", "text2"), ("text_1", "text_2"), ("text_a", "text_b"), ("s1", "s2")),
@@ -55,20 +55,20 @@ PAIRS = (
     *(("文本1", "文本2"), ("句子1", "句子2")),
 )
 WORD_NAMES, TAG_NAMES = ("tokens", "words"), ("tags", "labels", "ner_tags")
-# Columns that number the rows: neither texts nor labels.
+# Names of columns that number the rows: neither texts nor labels.
 COUNTERS = frozenset({"", "id", "idx", "index", "no", "row", "guid", "uid", "unnamed: 0"})
 
-# Columns whose values tell the rows apart; the first of them that a table has is taken.
+# Names of id columns; the first one in a table is used.
 _IDS = ("id", "guid", "uid", "uuid", "row_id", "idx")
 
 _NUMBERED = re.compile(r"(.*?)(\d+)")
-# choice_a, optionA, or a letter alone.
+# choice_a, optionA, or a single letter.
 _LETTERED = re.compile(r"(.*[ _.-]|.*[a-z](?=[A-Z])|)([A-Za-z])")
 
 
 @dataclass(frozen=True)
 class ColumnNames:
-    """The columns that the user named; None: found by their usual names."""
+    """The columns named by the user; None: found by their usual names."""
 
     text: str | None = setting(
         None, "Column of the text in tables.", option="--text-column", shown="by its name"
@@ -84,7 +84,7 @@ class ColumnNames:
     features: str | None = None
 
     def settings(self) -> dict[str, str]:
-        """The named columns by their names in a recipe; ids have none."""
+        """The named columns by their recipe settings; ids have no setting."""
         names = {
             "text": "text_column",
             "second": "second_column",
@@ -96,7 +96,7 @@ class ColumnNames:
 
 
 def with_label_columns(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with ``label_columns``, a list of names, as the one name that settings have."""
+    """Options with ``label_columns``, a list of names, joined into the setting for one name."""
     found = dict(options)
     if (several := found.pop("label_columns", None)) is not None:
         names = [several] if isinstance(several, str) else several
@@ -106,23 +106,23 @@ def with_label_columns(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """A column that a task reads, and how it is found where the user does not name it.
+    """A column that a task reads, and how it is found if the user does not name it.
 
     Args:
         role: text, second, label or features, as in ``ColumnNames``; others have no option.
-        what: what it holds, in messages.
-        help: of the option.
-        names: the usual ones in small letters, in the order of preference.
-        pairs: names of this column and of another, which are taken together.
-        set_aside: where no name fits, the only column that is left without these is taken; None:
-            none is.
-        prefixes: it may be several columns, with these names before a number or letter, and
-            ``names`` are then those of columns of lists.
-        several: the user may name several, with commas between them.
-        required: whether a file must have it.
-        labelled: whether it is looked for only in files with answers.
-        of: the command that has the option, for messages of others.
-        note: ends the default that --help shows.
+        what: noun for its content, in messages.
+        help: help text of the option.
+        names: usual names in lower case, in order of preference.
+        pairs: pairs of names of this column and another one, which are used together.
+        set_aside: if no name matches and a single column remains without these, it is used; None:
+            never.
+        prefixes: the role may have several columns, with these prefixes before a number or letter;
+            ``names`` are then names of columns with lists.
+        several: whether the user may name several columns, separated by commas.
+        required: whether a file must have the column.
+        labelled: whether it is only expected in labelled files.
+        of: command with the option, for messages of other commands.
+        note: appended to the default shown by --help.
     """
 
     role: str
@@ -140,7 +140,7 @@ class ColumnSpec:
 
     @property
     def title(self) -> str:
-        """What it holds, in words, for rows without names."""
+        """Noun for the content, for rows without column names."""
         return {"text": "a text", "second": "a second text", "label": "an answer"}[self.role]
 
     @property
@@ -150,13 +150,13 @@ class ColumnSpec:
 
     @property
     def setting(self) -> str:
-        """The name of its setting."""
+        """The name of the setting for this column."""
         return "feature_columns" if self.role == "features" else f"{self.role}_column"
 
     @property
     def default(self) -> str:
-        """What is taken where the column is not named, for --help; Chinese names are in the docs
-        alone, for lines with wide characters are broken wrongly."""
+        """The default for --help; Chinese names are only in the docs, because lines with wide
+        characters wrap incorrectly."""
         if not self.names and not self.pairs:
             return "none"
         names = ", ".join(filter(str.isascii, self.names))
@@ -186,25 +186,25 @@ def find_columns(
     labelled: bool = True,
     pair: bool | None = None,
 ) -> dict[str, tuple[str, ...]]:
-    """The columns of a table that a task reads, by their roles.
+    """Find the columns of a table that a task reads, by role.
 
-    First come those that the user named, then usual names, then what is the only one left once
-    counters and what cannot be meant are set aside. A second text is taken where it was named, or
-    where the file has both columns of a pair and no text column was named.
+    Columns named by the user come first, then usual names, then a single remaining column after
+    counters and impossible ones are excluded. A second text is used if it was named, or if the file
+    has both columns of a pair and no text column was named.
 
     Args:
         path: a table; see ``ownbert.tables.tables``.
-        specs: the columns that the task reads.
-        given: what the user named.
-        labelled: whether answers are looked for too.
-        pair: there must be a second text, or (False) none.
+        specs: columns that the task reads.
+        given: columns named by the user.
+        labelled: whether to find label columns, too.
+        pair: whether a second text is required, or (False) not allowed.
 
     Returns:
-        One column for each role that was found, several where the spec allows it.
+        One column per role that was found, or several if the spec allows it.
 
     Raises:
-        InputError: a column is not there or is needed twice; the message has the columns there are
-            and the option that names one.
+        InputError: a column is missing or used twice; the message lists the existing columns and
+            the option that names one.
     """
     names, given = columns(path), given or ColumnNames()
     wanted = [spec for spec in specs if labelled or not spec.labelled]
@@ -215,8 +215,8 @@ def find_columns(
     found: dict[str, tuple[str, ...]] = {}
 
     def free() -> list[str]:
-        """What no other role has. The usual name of a text is still one where it stands among
-        several numbers that the user named: a mistake, which is refused in the end."""
+        """Columns without another role. A usual text name stays free even if the user named it
+        among several numeric columns, so that this mistake is reported."""
         taken = {
             name
             for other in wanted
@@ -224,7 +224,7 @@ def find_columns(
         }
         return [name for name in names if name not in taken]
 
-    # A prefix comes last: a column of its numbers may have been named for something else.
+    # Prefixes come last: one of their numbered columns may have been named for another role.
     for spec in sorted(wanted, key=lambda spec: bool(spec.prefixes)):
         if (name := getattr(given, spec.role, None)) is not None:
             found[spec.role] = _named(path, names, free(), spec, name)
@@ -233,7 +233,7 @@ def find_columns(
         lower = _by_lower(names)
         if usual := next((both for both in pairs if {*both} <= {*lower}), None):
             found["text"], found["second"] = ((lower[name],) for name in usual)
-    # Answers first: a question may be "answer2", but what is named "answer" is the answer.
+    # Labels first: a question may be named "answer2", but "answer" is the answer.
     for spec in reversed(wanted):
         if spec.role not in found and (usual := _usual(path, free(), spec)):
             found[spec.role] = usual
@@ -256,24 +256,24 @@ def find_columns(
 
 
 def feature_columns(path: Source, given: ColumnNames) -> tuple[str, ...]:
-    """The columns of word features that the user named, now or in training.
+    """The columns of word features named by the user, now or in training.
 
     Raises:
-        InputError: one is not there.
+        InputError: a column is missing.
     """
     return find_columns(path, [_FEATURES], given).get("features", ())
 
 
 def id_column(path: Source, taken: Sequence[str] = (), named: str | None = None) -> tuple[str, ...]:
-    """The column with the ids of the rows of a table, if it has one.
+    """The id column of a table, if it has one.
 
     Args:
         path: a table; see ``ownbert.tables.tables``.
-        taken: columns that hold something else.
-        named: by the user; None: found by its usual name.
+        taken: columns with other roles.
+        named: column named by the user; None: found by its usual names.
 
     Raises:
-        InputError: the named column is not there, or holds something else.
+        InputError: the named column is missing, or has another role.
     """
     names = columns(path)
     if named is not None:
@@ -287,8 +287,7 @@ def id_column(path: Source, taken: Sequence[str] = (), named: str | None = None)
 
 
 def usual_names(specs: Sequence[ColumnSpec], given: ColumnNames) -> frozenset[str]:
-    """The names, in small letters, that columns of texts have: those that the user named, and the
-    usual ones."""
+    """Lower-case names of text columns: those named by the user, and the usual ones."""
     texts = [spec for spec in specs if spec.role in ("text", "second")]
     usual = {name for spec in texts for name in (*spec.names, *chain(*spec.pairs))}
     named = (name.lower() for name in (given.text, given.second) if name is not None)
@@ -298,16 +297,16 @@ def usual_names(specs: Sequence[ColumnSpec], given: ColumnNames) -> frozenset[st
 def positional_names(
     specs: Sequence[ColumnSpec], given: ColumnNames, *, labelled: bool, pair: bool | None = None
 ) -> Callable[[int], Sequence[str]]:
-    """The columns that rows without names have, by the number of their values.
+    """Column names for rows without names, by the number of values.
 
-    The texts come first and, if ``labelled``, the answer last; what a task can do without is left
-    out where there are fewer values.
+    Texts come first and, if ``labelled``, the label last; optional columns are omitted if there are
+    fewer values.
 
     Args:
-        specs: the columns that the task reads.
-        given: what the user named, or has named in training.
-        labelled: whether rows have answers.
-        pair: there must be a second text, or (False) none.
+        specs: columns that the task reads.
+        given: columns named by the user, now or in training.
+        labelled: whether rows have labels.
+        pair: whether a second text is required, or (False) not allowed.
     """
 
     def names(width: int) -> Sequence[str]:
@@ -331,14 +330,14 @@ def positional_names(
 
 
 def _by_lower(names: Sequence[str]) -> dict[str, str]:
-    """Names by their small letters; the first of several."""
+    """Names by their lower-case form; the first of several."""
     return {name.lower(): name for name in reversed(names)}
 
 
 def _named(
     path: Source, names: Sequence[str], free: Sequence[str], spec: ColumnSpec, given: str
 ) -> tuple[str, ...]:
-    """The columns that the user named."""
+    """Check and return the columns named by the user."""
     if spec.prefixes and given not in names:
         prefix = given.rstrip(" _.-").lower()
         if several := _series(free).get(prefix):
@@ -354,16 +353,16 @@ def _named(
 
 
 def _usual(path: Source, free: Sequence[str], spec: ColumnSpec) -> tuple[str, ...] | None:
-    """The column with the first of the usual names, or those with a usual prefix."""
+    """The column with the most preferred usual name, or those with a usual prefix."""
     lower = _by_lower(free)
-    # Neither csv nor tsv can hold a list.
+    # csv and tsv cannot contain lists.
     lists = not spec.prefixes or kind_of(path) != "delimited"
     if lists and (usual := next((name for name in spec.names if name in lower), None)):
         return (lower[usual],)
     if not spec.prefixes:
         return None
     series = _series(free)
-    # What is numbered but holds a usual name of prompts (sent1, sent2) is no list of choices.
+    # Numbered columns with a usual name of prompts (sent1, sent2) are not choices.
     others = [
         prefix
         for prefix, several in series.items()
@@ -374,8 +373,8 @@ def _usual(path: Source, free: Sequence[str], spec: ColumnSpec) -> tuple[str, ..
 
 
 def _series(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Columns that differ by a running number (from 0 or 1) or letter, by what stands before, in
-    small letters."""
+    """Columns that differ by a running number (from 0 or 1) or letter, keyed by their lower-case
+    prefix."""
     found: dict[str, dict[int, str]] = {}
     for name in names:
         if match := _NUMBERED.fullmatch(name):
@@ -396,7 +395,7 @@ def _series(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
 def _proposals(
     path: Source, names: Sequence[str], wanted: Sequence[ColumnSpec], found: Mapping[str, Any]
 ) -> list[str]:
-    """Options for the texts and labels that were not found, with columns that may hold them."""
+    """Options for missing text and label columns, with proposed columns."""
     taken = {name for several in found.values() for name in several}
     left = [name for name in names if name.lower() not in COUNTERS and name not in taken]
     proposals = []
@@ -428,7 +427,7 @@ def _proposals(
 def _missing(
     path: Source, names: Sequence[str], spec: ColumnSpec, proposals: Sequence[str] = ()
 ) -> str:
-    """What to tell of a file without a column that is needed."""
+    """The error message for a file without a required column."""
     shown = shown_columns(names)
     if spec.prefixes:
         return (
@@ -458,16 +457,16 @@ def _missing(
 def read_texts(path: Source, *, text_column: str | None = None) -> Iterator[str]:
     """Stream the texts to predict: a table's text column, or plain text with one per line.
 
-    Empty texts are kept, so that the n-th answer belongs to the n-th text.
+    Empty texts are kept, so that the n-th prediction belongs to the n-th text.
 
     Raises:
-        InputError: there is no text at all.
+        InputError: there are no texts.
     """
     return (text for _, text in read_texts_with_ids(path, ColumnNames(text=text_column)))
 
 
 def read_texts_with_ids(path: Source, given: ColumnNames) -> Iterator[tuple[Any, str]]:
-    """As ``read_texts``, each text after its id, which is None where no column of ids is named."""
+    """Like ``read_texts``, with ids; ids are None unless an id column is named."""
     if given.id is None and not isinstance(path, MemoryTable) and kind_of(path) == "txt":
         return at_least_one(((None, text) for _, text in open_text(path)), path)
     (column,) = find_columns(path, [TEXT], given)["text"]
@@ -480,7 +479,7 @@ def read_texts_with_ids(path: Source, given: ColumnNames) -> Iterator[tuple[Any,
 
 
 def id_value(value: Any) -> Any:
-    """An id as a file of predictions has it: as JSON has it, else as text (dates, UUIDs)."""
+    """An id in a form for output files: a JSON value, or else text (dates, UUIDs)."""
     if value is None or isinstance(value, str | int | float):
         return value
     try:
@@ -516,7 +515,7 @@ _FEATURES = ColumnSpec(
     "dictionary), which are read beside it; commas between them.",
     several=True,
     required=False,
-    of="ownbert finetune",  # a finished model reads those that it has learnt from
+    of="ownbert finetune",  # a finished model uses the columns of its training
 )
 CORPUS_FEATURES = replace(_FEATURES, of="")
 
@@ -592,7 +591,7 @@ _OF_PAIRS = (
     ),
 )
 
-# What each task reads, by its name; images have no columns.
+# The columns of each task by name; images have no columns.
 COLUMNS: Mapping[str, tuple[ColumnSpec, ...]] = {
     "classify": (_TEXT, _SECOND, _FEATURES, _LABEL),
     "multilabel": (
@@ -612,7 +611,7 @@ COLUMNS: Mapping[str, tuple[ColumnSpec, ...]] = {
         replace(
             _LABEL,
             help="Column of the numbers, or several columns with commas between them.",
-            # These hold numbers more often than classes.
+            # Numeric scores are more common than classes.
             names=("score", "rating", "value", *LABEL_NAMES),
             several=True,
         ),

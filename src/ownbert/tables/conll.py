@@ -1,11 +1,12 @@
-"""Sentences in CoNLL columns: one word per line, a blank line between sentences, plain or gzip.
+"""Reads sentences in CoNLL columns: one word per line, blank lines between sentences, plain or
+gzip.
 
-Tabs part the columns if the first line has one, else blanks. The word is the first column and the
-tag the last one, or as numbered from 1. The first line is the first that does not start with "#",
-and every line has as many columns as it. A line that starts with "#" and has another number of
-columns is a comment (as in CoNLL-U), else "#" is a word. Lines that start with -DOCSTART- end a
-sentence and are left out. A first line that names the columns (word and tag, say) is left out with
-a warning.
+Columns are separated by tabs if the first line has one, else by spaces. The word is in the first
+column and the tag in the last one, or in given columns, numbered from 1. The first line is the
+first one that does not start with "#", and all lines have as many columns. A line that starts with
+"#" and has another number of columns is a comment (as in CoNLL-U), else "#" is a word. Lines that
+start with -DOCSTART- end a sentence and are skipped. A first line with column names (such as word
+and tag) is skipped with a warning.
 """
 
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from ownbert.files import open_text
 from ownbert.tables.tables import PathLike
 
 DOCUMENT = "-DOCSTART-"
-# How a first line names the columns of words and of tags, in small letters.
+# Lower-case names of word and tag columns in a header.
 _WORD_HEADERS = frozenset({"word", "words", "token", "tokens", "form", "text"})
 _TAG_HEADERS = frozenset(
     {
@@ -32,10 +33,10 @@ class ConllSentence:
     """A sentence of a CoNLL file.
 
     Args:
-        line: that of its first word.
-        words: of the sentence.
-        tags: one per word; none where they are not read.
-        features: of each column of word features, one per word.
+        line: line of its first word.
+        words: words of the sentence.
+        tags: one per word; empty if they are not read.
+        features: for each column of word features, one per word.
     """
 
     line: int
@@ -46,9 +47,9 @@ class ConllSentence:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How many columns there are, as line ``first`` has them, and the indices of two of them.
+    """The number of columns in line ``first``, and the indices of word, tag and feature columns.
 
-    ``header``: the number of the line that names the columns, 0 if there is none.
+    ``header`` is the number of the header line, 0 if there is none.
     """
 
     path: Path
@@ -61,7 +62,7 @@ class _Layout:
     header: int = 0
 
     def read(self, number: int, fields: list[str]) -> tuple[str, str | None, list[str]]:
-        """The word of a line, its tag if asked for, and its features."""
+        """The word of a line, its tag if requested, and its features."""
         where = f"{self.path}, line {number}"
         if len(fields) != self.width:
             raise InputError(
@@ -84,15 +85,18 @@ def read_conll(
     tag_column: str | None = None,
     feature_columns: str | None = None,
 ) -> Iterator[ConllSentence]:
-    """Stream the sentences; without ``tags`` a file of words alone will do.
+    """Stream the sentences of a file; without ``tags`` it may contain words only.
 
     Args:
-        word_column, tag_column: numbers from 1.
-        feature_columns: numbers of the columns of word features, with commas between them.
+        path: the file.
+        tags: whether to read tags.
+        word_column: number of the word column, from 1.
+        tag_column: number of the tag column, from 1.
+        feature_columns: numbers of the columns of word features, separated by commas.
 
     Raises:
-        InputError: a column is not there, a line has another number of columns, or a word or tag is
-            empty, with file and line; at the end, if the file has no word at all.
+        InputError: a column is missing, a line has another number of columns, or a word or tag is
+            empty, with file and line; at the end, if the file has no words.
     """
     layout = _layout(Path(path), tags, word_column, tag_column, feature_columns)
     line, words, kept, features = 0, [], [], []
@@ -118,14 +122,14 @@ def read_conll(
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(line number, line), which is empty where a sentence ends."""
+    """Yield (line number, line), with an empty line at the end of a sentence."""
     for number, line in open_text(path):
         ends = not line.strip(" \t") or line.startswith(DOCUMENT)
         yield number, "" if ends else line
 
 
 def _fields(line: str, tabs: bool) -> list[str]:
-    # Not at every kind of blank: a wide or unbreakable one can be a word.
+    # Split at plain spaces only: a wide or non-breaking space can be a word.
     return line.split("\t") if tabs else [field for field in line.split(" ") if field]
 
 
@@ -160,8 +164,8 @@ def _layout(
 
 
 def _names_columns(path: Path, first: int, line: str, tabs: bool, word: int, tag: int) -> bool:
-    """Whether line ``first`` is a header: it names words and tags, and the name of the tags is the
-    tag of no other line."""
+    """Whether line ``first`` is a header: it has names for words and tags, and its tag occurs in no
+    other line."""
     fields = _fields(line, tabs)
     if word == tag or fields[word].strip().lower() not in _WORD_HEADERS:
         return False

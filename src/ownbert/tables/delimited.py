@@ -1,4 +1,4 @@
-"""Rows of a csv or tsv file; the rules stand at the top of ``ownbert.tables.tables``."""
+"""Reads rows of a csv or tsv file, by the rules described in ``ownbert.tables.tables``."""
 
 import csv
 import re
@@ -9,34 +9,34 @@ from pathlib import Path
 from ownbert.errors import InputError, warn_of_input
 from ownbert.files import open_text
 
-# Beyond this a quote was opened and never closed; the limit of the csv module itself, 131,072,
-# refuses real documents.
+# A longer field means an unclosed quote; the default limit of the csv module, 131,072, is too small
+# for real documents.
 LONGEST_FIELD = 1 << 27
-# Lines of a row of a tsv all of whose fields are quoted, at most.
+# Maximum lines of a tsv row whose fields are all quoted.
 _MOST_LINES = 10_000
-# Stands for "no separator": the csv module wants one character, and this one is in no text.
+# The csv module requires a delimiter; this character does not occur in texts.
 NO_DELIMITER = "\x1f"
-# Excel's first line that names the separator.
+# First line of Excel files that names the separator.
 _SEPARATOR_LINE = re.compile(r'"?sep=(\t|[^\w\s"])"?[\t,;]*', re.IGNORECASE)
-# Stands for an escaped quote while the csv module reads a row: a code point that is no character.
+# Placeholder for an escaped quote while the csv module reads a row: a noncharacter code point.
 _ESCAPED_QUOTE = "\ufdd0"
 
-# Its number from 1, and a line without its end.
+# Line number from 1, and the line without its end.
 _Line = tuple[int, str]
 _Row = tuple[int, list[str]]
 
 
 def sniff_delimiter(header: str) -> str:
-    """The first of tab, comma, semicolon and vertical bar that ``header`` holds; else
+    """The first of tab, comma, semicolon and vertical bar that occurs in ``header``, or
     ``NO_DELIMITER``."""
     return next((mark for mark in "\t,;|" if mark in header), NO_DELIMITER)
 
 
 def read_header(path: Path) -> list[str]:
-    """The names in the first line, stripped of blanks.
+    """The column names in the first line, stripped of spaces.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no header.
     """
     for _, fields in all_rows(path, open_text(path)):
         return [name.strip() for name in fields]
@@ -44,10 +44,10 @@ def read_header(path: Path) -> list[str]:
 
 
 def read_rows(path: Path, wanted: Sequence[int]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Stream ``(line number, the wanted fields)`` of every row after the header.
+    """Stream (line number, wanted fields) of every row after the header.
 
-    Rows that repeat the header, as files that were joined have them, are left out with a warning
-    at the end. In a single column such a row is a text.
+    Rows that repeat the header, as in concatenated files, are skipped with a warning at the end. In
+    a single column such a row is a text.
 
     Raises:
         InputError: a row has another number of fields than the header.
@@ -80,11 +80,11 @@ def _wrong_count(path: Path, number: int, found: int, wanted: int) -> str:
 
 
 def all_rows(path: Path, numbered: Iterator[_Line]) -> Iterator[_Row]:
-    """Stream ``(number of the first line, fields)`` of every row, the header first.
+    """Stream (number of the first line, fields) of every row, the header first.
 
     Args:
-        path: its name, which says what a file without separators is; for messages.
-        numbered: the lines of the file.
+        path: name of the file, whose extension determines the kind without separators.
+        numbered: lines of the file.
     """
     lines = _Lines(numbered)
     first = next((each for each in lines if each[1].strip()), None)
@@ -106,7 +106,7 @@ def all_rows(path: Path, numbered: Iterator[_Line]) -> Iterator[_Row]:
 
 
 class _Lines:
-    """Lines, which can be given back and are then read again."""
+    """Lines with push-back."""
 
     def __init__(self, lines: Iterator[_Line]):
         self._lines = lines
@@ -123,16 +123,16 @@ class _Lines:
 
 
 def _line_rows(lines: _Lines, delimiter: str) -> Iterator[_Row]:
-    """Rows that are lines, but for those whose fields are right in number only by the csv rules."""
+    """Yield rows that are lines, or that have the right number of fields only by the csv rules."""
     number, line = next(lines)
     names = [_unquoted(field) for field in line.split(delimiter)]
     yield number, names
     width = len(names)
-    # A row that may continue in the next lines (a field opens a quote), then blank lines.
+    # A row with an open quote that may continue in the next lines, then blank lines.
     open_row: _Row | None = None
     held: list[_Line] = []
     for number, line in lines:
-        # A blank line is an accident between rows, but a text (an empty one) in a single column.
+        # A blank line between rows is ignored, but in a single column it is an empty text.
         if not line and width > 1:
             if open_row:
                 held.append((number, line))
@@ -176,11 +176,13 @@ def _unquoted(field: str) -> str:
 def _quoted_row(
     lines: _Lines, start: Sequence[_Line], delimiter: str, width: int, *, whole: bool = False
 ) -> _Row | None:
-    """The row by the csv rules, or None: it has another number of fields, or swallows a line that
-    is a row by itself. What is not of the row is given back, but for ``start`` if there is none.
+    """Parse a row by the csv rules.
+
+    Returns None if it has another number of fields, or contains a line that is a row by itself.
+    Lines after the row are pushed back; if there is no row, all but ``start``.
 
     Args:
-        whole: all fields of the row must be quoted; then it may swallow such lines too.
+        whole: all fields of the row must be quoted; then it may contain such lines.
     """
     if not any('"' in line for _, line in start):
         return None
@@ -188,7 +190,7 @@ def _quoted_row(
 
     def feed() -> Iterator[str]:
         for number, line in lines:
-            # The last line of a row may have as many fields by itself, but none between.
+            # The last line of a row may be a row by itself, but none between.
             between = len(taken) > 1 and taken[-1][1].count(delimiter) == width - 1
             if len(taken) >= _MOST_LINES if whole else between:
                 lines.give_back([(number, line)])
@@ -209,12 +211,12 @@ def _quoted_row(
 
 
 def quoted(fields: Sequence[str], delimiter: str) -> str:
-    """A row, all of whose fields are quoted, as its lines."""
+    """Format a row with all fields quoted."""
     return delimiter.join('"' + field.replace('"', '""') + '"' for field in fields)
 
 
 def _first_row(lines: Iterable[str], delimiter: str) -> list[str] | None:
-    """The fields by the csv rules, taken strictly; None if they are broken."""
+    """Parse the fields by strict csv rules; None if they are malformed."""
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))
     try:
         return next(csv.reader(lines, delimiter=delimiter, strict=True), None)
@@ -225,8 +227,8 @@ def _first_row(lines: Iterable[str], delimiter: str) -> list[str] | None:
 class _QuotedRows:
     r"""Rows by the csv rules, each with the number of its first line.
 
-    Quotes inside a field are doubled. From the first row on that cannot be read so, but can with
-    ``\"`` for a quote and ``\\`` for a backslash, these are read too.
+    Quotes inside a field are doubled. From the first row on that is malformed by this rule, but
+    valid with ``\"`` for a quote and ``\\`` for a backslash, these are accepted, too.
     """
 
     def __init__(self, path: Path, lines: _Lines, delimiter: str):
@@ -234,7 +236,7 @@ class _QuotedRows:
         self.lines = lines
         self.delimiter = delimiter
         self.backslashes = False
-        # Of the row that is read.
+        # Lines of the current row.
         self.taken: list[_Line] = []
 
     def __iter__(self) -> Iterator[_Row]:
@@ -275,8 +277,8 @@ class _QuotedRows:
         for number, line in self.lines:
             self.taken.append((number, line))
             yield f"{_escapes_read(line) if self.backslashes else line}\n"
-        # Asked for more in the middle of a row: a quote is still open, and the reader would take
-        # the rest of the file for one field without a word.
+        # A request for another line within a row means an open quote, and the reader would silently
+        # take the rest of the file for one field.
         if self.taken:
             raise InputError(
                 f"{self.path}, line {self.taken[0][0]}: a quote is opened and never closed"
@@ -290,7 +292,7 @@ class _QuotedRows:
         return _first_row((f"{line}\n" for _, line in self.taken), self.delimiter) is None
 
     def _by_backslashes(self, width: int) -> list[str] | None:
-        """The row with escapes by backslashes; None if that is not right either."""
+        """The row with backslash escapes; None if it is malformed that way, too."""
         before, self.taken = self.taken, []
         self.lines.give_back(before)
         self.backslashes = True

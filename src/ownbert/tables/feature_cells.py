@@ -1,4 +1,4 @@
-"""Word features as rows have them: columns with a tag for each word of a text.
+"""Word features in rows: columns with a tag for each word of a text.
 
 W words of a text, F columns.
 """
@@ -11,23 +11,23 @@ from ownbert.errors import InputError
 from ownbert.tables.labels import text_list
 from ownbert.tables.tables import as_text
 
-# A list begins so, and no text with words in brackets.
+# The start of a list, which no text with bracketed words has.
 _HALF_A_LIST = re.compile(r"""\[\s*['"].*['"]\s*,""", re.DOTALL)
 
-# The tags of the words, by column: F tuples of W.
+# Tags of the words by column: F tuples of W.
 Cells = tuple[tuple[str, ...], ...]
 
 
 def read_features(
     cells: Sequence[Any], names: Sequence[str], words: int | None, where: str
 ) -> Cells:
-    """The tags of each column, from lists or from texts with blanks between the tags.
+    """The tags of each column, from lists or space-separated texts.
 
     Args:
-        cells: of the columns.
-        names: of the columns.
-        words: of the text, which each column must have a tag for; None: not checked.
-        where: the row, for messages.
+        cells: cells of the columns.
+        names: names of the columns.
+        words: required number of tags per column; None: not checked.
+        where: location of the row, for messages.
 
     Raises:
         InputError: a cell is missing or has another number of tags.
@@ -43,8 +43,8 @@ def read_features(
 
 
 def is_written_list(value: Any) -> bool:
-    """Whether a cell is a text that is a list, as csv has it, or half a list. Words may be in
-    brackets; what is quoted, or several numbers, is a list."""
+    """Whether a cell is a text that represents a list, as in csv, or a part of one. Words may be
+    bracketed; quoted items or several numbers make a list."""
     if not isinstance(value, str) or value.lstrip()[:1] != "[":
         return False
     items = text_list(value)
@@ -54,7 +54,7 @@ def is_written_list(value: Any) -> bool:
 
 
 def split_cell(value: Any, column: str, where: str) -> tuple[str, ...]:
-    """The items of a list, which csv has as text, or of a text separated by blanks."""
+    """The items of a list, which csv represents as text, or of a space-separated text."""
     if is_written_list(value) and (value := text_list(value)) is None:
         raise InputError(
             f"{where}: {column!r} looks like a list and is none; write it as "
@@ -66,7 +66,7 @@ def split_cell(value: Any, column: str, where: str) -> tuple[str, ...]:
 
 
 def refuse_plain_text(path: Any, names: str | None) -> None:
-    """``InputError`` if the rows are plain texts and the model reads columns ``names``."""
+    """Raise ``InputError`` if rows are plain texts and the model needs the columns ``names``."""
     if names is not None:
         raise InputError(
             f"{path} is plain text; the model reads word features beside the text (the columns "

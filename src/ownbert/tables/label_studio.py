@@ -1,7 +1,7 @@
-"""Label Studio's JSON: tasks with predictions to import, and its export of choices.
+"""Label Studio's JSON: tasks with predictions for import, and exports of choices.
 
-The labelling interface that they are for has ``<Text name="text" value="$text"/>`` and ``<Choices
-name="label" toName="text">``; what is read may have other names.
+The labelling interface needs ``<Text name="text" value="$text"/>`` and ``<Choices name="label"
+toName="text">``; exports may have other names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,9 @@ _LABEL = "label"
 def write_tasks(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write texts to label as tasks, with the suggested label as a prediction.
 
-    rows: of ``text``, ``suggested``, ``score`` and other values, which are shown beside the text.
+    Args:
+        path: file to write.
+        rows: mappings with ``text``, ``suggested``, ``score`` and other values to show.
     """
     tasks = []
     for row in rows:
@@ -33,7 +35,7 @@ def write_tasks(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def is_export(path: Source) -> bool:
-    """Whether a file is a JSON list; other tables that end with .json have an object a line."""
+    """Whether a file is a JSON list; other .json tables have one object per line."""
     if isinstance(path, MemoryTable) or Path(path).suffix.lower() != ENDING:
         return False
     first = next((line for _, line in open_text(Path(path)) if line.strip()), "")
@@ -41,11 +43,12 @@ def is_export(path: Source) -> bool:
 
 
 def read_export(path: str | Path) -> MemoryTable:
-    """The tasks of an export as a table: their data and the label; None where there is none yet.
+    """Read the tasks of an export as a table: their data and the label, None without a label.
 
-    The last annotation that was not cancelled counts; several choices are a list.
+    The last annotation that was not cancelled counts; several choices become a list.
 
     Raises:
+        InputError: the file is not an export.
         InputError: the file is no such export.
     """
     rows = []

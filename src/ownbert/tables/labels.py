@@ -1,7 +1,7 @@
-"""How the cells of label columns are read: one label per row, several, or numbers.
+"""Reads cells of label columns: one label per row, several labels, or numbers.
 
-The same values are the same labels whatever they come in: csv gives texts, a DataFrame numbers and
-truth values, jsonl lists, NumPy arrays. So a column is looked at as a whole, and its cells become
+Equal values are equal labels in all formats: csv has texts, a DataFrame has numbers and booleans,
+jsonl has lists, NumPy has arrays. So a whole column is inspected, and its cells are converted to
 texts, lists or vectors of 0 and 1 in one way. C labels.
 """
 
@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 from ownbert.errors import InputError, in_short
 from ownbert.tables.tables import as_text
 
-# Separators of labels in one cell, the one least likely to occur inside a label first.
+# Separators of labels in a cell, those least likely to occur inside a label first.
 SEPARATORS = ("|", ";", ",")
-# Whole numbers with more different values than this are classes only where they repeat so often.
+# Integers with more distinct values than this are classes only if they repeat this often.
 _MOST_NUMERIC_CLASSES, _REPEATED = 50, 3
-# Rows from which a column whose values nearly all differ (this share) is no column of labels.
+# From this number of rows, a column whose values are nearly all distinct (this share) is not a
+# label column.
 _FEWEST_DIFFERENT, _NEARLY_ALL = 20, 0.9
-# Characters of a list that is written as text.
+# Maximum characters of a list represented as text.
 _LONGEST_LIST = 1 << 20
 _TRUTH = {"true": "true", "false": "false"}
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -33,7 +34,7 @@ _ITEM = re.compile(
     r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^\s,'"\[\](){}]+))\s*(,|(?=\s|['"]|$))""",
     re.DOTALL,
 )
-# Of NumPy, in a list of Python: np.str_('a'), np.int64(3).
+# NumPy scalars in the text of a Python list: np.str_('a'), np.int64(3).
 _NUMPY = re.compile(r"""\bnp\.\w+\(('(?:[^'\\]|\\.)*'|[^\s()'"]*)\)""")
 _IN_LISTS = re.compile("[,'\"]")
 _BARE = {"true": True, "false": False, "null": None, "none": None, "nan": None}
@@ -41,12 +42,12 @@ _BARE = {"true": True, "false": False, "null": None, "none": None, "nan": None}
 
 @dataclass(frozen=True)
 class LabelCells:
-    """The cells of a column of labels, and where they stand.
+    """The cells of a label column and their locations.
 
     Args:
-        values: a cell for each row.
-        places: of the rows, for messages.
-        column: its name.
+        values: one cell per row.
+        places: locations of the rows, for messages.
+        column: name of the column.
     """
 
     values: Sequence[Any]
@@ -54,7 +55,7 @@ class LabelCells:
     column: str
 
     def refuse_missing(self, what: str = "label") -> None:
-        """Raise ``InputError`` if rows have no label; it counts them."""
+        """Raise ``InputError`` with a count if rows have no label."""
         missing = [i for i, value in enumerate(self.values) if is_missing(value)]
         if not missing:
             return
@@ -75,9 +76,9 @@ class LabelSets(NamedTuple):
     """Several labels for each row.
 
     Args:
-        sets: of the rows.
-        separator: that stands between labels in a cell, if any does.
-        note: how the cells were read, for the user; "" if there is no choice.
+        sets: labels of each row.
+        separator: separator of labels within a cell, if any.
+        note: how ambiguous cells were read, for the user; "" if they are unambiguous.
     """
 
     sets: list[tuple[str, ...]]
@@ -86,7 +87,7 @@ class LabelSets(NamedTuple):
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a cell holds nothing: null, not a number, or a text without a character."""
+    """Whether a cell is empty: null, NaN, or a blank text."""
     if value is None or (isinstance(value, float) and value != value):
         return True
     return isinstance(value, str) and not value.strip()
@@ -95,15 +96,15 @@ def is_missing(value: Any) -> bool:
 def single_labels(
     cells: LabelCells, *, known: Collection[str] = (), names: Sequence[str] = ()
 ) -> tuple[list[str], str]:
-    """The one label of each row, and how the cells were read if there is something to say.
+    """The single label of each row, and a note on how ambiguous cells were read, if any.
 
     Args:
-        cells: of one column.
-        known: labels that are learnt already: the same value in another spelling is the same label.
-        names: of the places of one-hot vectors.
+        cells: cells of a column.
+        known: known labels: equal values in another spelling become the same label.
+        names: label names for one-hot vectors.
 
     Raises:
-        InputError: a row has no label, or several; with its place.
+        InputError: a row has no label, or several; with its location.
     """
     cells.refuse_missing()
     values, note = _as_lists(cells), ""
@@ -128,12 +129,12 @@ def label_sets(
     """The labels of each row.
 
     Args:
-        cells: of one column; an empty text is a row without labels.
-        separator: between labels in one cell; None: the first of ``SEPARATORS`` that occurs.
-        known, names: as of ``single_labels``.
+        cells: cells of a column; an empty text is a row without labels.
+        separator: separator of labels within a cell; None: the first of ``SEPARATORS`` that occurs.
+        known, names: see ``single_labels``.
 
     Raises:
-        InputError: a cell cannot be read; with its place.
+        InputError: a cell cannot be read; with its location.
     """
     for value, place in zip(cells.values, cells.places, strict=True):
         if value is None or (isinstance(value, float) and value != value):
@@ -179,10 +180,10 @@ def label_sets(
 def sets_of_columns(
     columns: Mapping[str, Sequence[Any]], places: Sequence[str]
 ) -> list[tuple[str, ...]]:
-    """The labels of each row where every label has a column of 0 and 1.
+    """The labels of each row if every label has a column of 0 and 1.
 
     Raises:
-        InputError: a cell is something else; with its place.
+        InputError: a cell has another value; with its location.
     """
     for name, values in columns.items():
         for value, place in zip(values, places, strict=True):
@@ -201,15 +202,15 @@ def are_bits(values: Sequence[Any]) -> bool:
 
 
 def task_of_cells(values: Sequence[Any]) -> tuple[str, str]:
-    """What a column of labels is for, by its first values: classify, multilabel or regress; and a
-    line for the user where it could be something else."""
+    """Detect the task of a label column from its first values: classify, multilabel or regress; and
+    a note for the user if this is ambiguous."""
     present = [value for value in values if not is_missing(value)]
     cells = LabelCells(present, [""] * len(present), "")
     try:
         lists = _as_lists(cells)
         _vector_size(lists, cells.places)
         texts = [as_text(v, "", "").strip() for v in lists if not isinstance(v, list)]
-    except InputError:  # whoever reads the rows says where
+    except InputError:  # reported with its location when the rows are read
         return "multilabel", ""
     if any(isinstance(value, list) for value in lists):
         if all(isinstance(v, list) and len(v) == 1 for v in lists):
@@ -226,7 +227,7 @@ def task_of_cells(values: Sequence[Any]) -> tuple[str, str]:
 
 
 def _numeric_task(texts: Sequence[str]) -> tuple[str, str] | None:
-    """What texts are for that are all numbers."""
+    """The task of numeric texts, with a note."""
     numbers = decimal_numbers(texts)
     if numbers is None or not numbers:
         return None
@@ -251,9 +252,13 @@ def _numeric_task(texts: Sequence[str]) -> tuple[str, str] | None:
 
 
 def decimal_numbers(texts: Sequence[str], *, sure: bool = False) -> list[float] | None:
-    """Texts as numbers, all with decimal points or all with decimal commas; None if they are none.
+    """Convert texts to numbers, all with decimal points or all with decimal commas; None if
+    impossible.
 
-    What may be thousands ("1,234") is no number. sure: they are numbers, and not pairs of labels.
+    Possible thousands separators ("1,234") are not accepted.
+
+    Args:
+        sure: whether the texts are known to be numbers, not pairs of labels.
     """
     if all(_NUMBER.fullmatch(text) for text in texts):
         found = [float(text) for text in texts]
@@ -272,9 +277,9 @@ def decimal_numbers(texts: Sequence[str], *, sure: bool = False) -> list[float] 
 
 
 def _are_pairs(texts: Sequence[str]) -> bool:
-    """Whether texts such as "3,12" are rather sets of numbered labels than decimals: most numbers
-    behind commas are also before one or alone, no set is written in both orders, and none has a
-    number twice or with a needless 0."""
+    """Whether texts such as "3,12" are sets of numbered labels rather than decimals: most numbers
+    after commas also occur before one or alone, no set is written in both orders, and none has a
+    number twice or with a leading zero."""
     pairs = {tuple(text.split(",")) for text in texts if "," in text}
     firsts, behind = {text.partition(",")[0] for text in texts}, {two for _, two in pairs}
     return 2 * len(behind & firsts) >= len(behind) and not any(
@@ -283,7 +288,7 @@ def _are_pairs(texts: Sequence[str]) -> bool:
 
 
 def refuse_ids(names: Sequence[str], source: Any, column: str) -> None:
-    """Raise ``InputError`` for a column of labels in which nearly every value occurs once."""
+    """Raise ``InputError`` for a label column in which nearly all values are distinct."""
     different = len(set(names))
     if len(names) < _FEWEST_DIFFERENT or different < _NEARLY_ALL * len(names):
         return
@@ -302,9 +307,9 @@ def refuse_ids(names: Sequence[str], source: Any, column: str) -> None:
 
 
 def text_list(value: str) -> list[Any] | None:
-    """The items of a list that is written as text; None if it is none.
+    """Parse the text of a list; None if it is not a list.
 
-    JSON (``["a", "b"]``), Python (``['a', 'b']``) and NumPy (``['a' 'b']``, ``[0. 1.]``).
+    Accepts JSON (``["a", "b"]``), Python (``['a', 'b']``) and NumPy (``['a' 'b']``, ``[0. 1.]``).
     """
     text = value.strip()
     if len(text) < 2 or len(text) > _LONGEST_LIST or f"{text[0]}{text[-1]}" not in ("[]", "()"):
@@ -326,7 +331,7 @@ def text_list(value: str) -> list[Any] | None:
 
 
 class _Unreadable:
-    """An item of a list that is neither quoted nor a number."""
+    """A list item that is neither quoted nor a number."""
 
 
 def _item(match: re.Match[str]) -> Any:
@@ -346,15 +351,16 @@ def _item(match: re.Match[str]) -> Any:
 
 
 def _as_lists(cells: LabelCells, *, strict: bool = False) -> list[Any]:
-    """The cells, with lists that are written as text as lists, where most cells are such.
+    """The cells, with texts of lists converted to lists, if most cells are such.
 
-    strict: whether any text that begins with a bracket must be a list.
+    Args:
+        strict: whether all texts that start with a bracket must be lists.
     """
     parsed = [text_list(v) if isinstance(v, str) else None for v in cells.values]
     texts = [i for i, v in enumerate(cells.values) if isinstance(v, str) and v.strip()]
     lists = sum(parsed[i] is not None for i in texts)
     bracketed = [i for i in texts if str(cells.values[i]).lstrip().startswith("[")]
-    # A column of "[a, b]" is no column of names, and one of "[other]" is.
+    # A column of "[a, b]" does not contain names, but one of "[other]" does.
     broken = 2 * len(bracketed) > len(texts) and any(
         parsed[i] is None and _IN_LISTS.search(str(cells.values[i])) for i in bracketed
     )
@@ -370,12 +376,12 @@ def _as_lists(cells: LabelCells, *, strict: bool = False) -> list[Any]:
 
 
 def _vector_size(values: Sequence[Any], places: Sequence[str]) -> int:
-    """The length that all cells have as lists of 0 and 1; 0: they are none.
+    """The common length of all cells as lists of 0 and 1; 0 if they are not such lists.
 
-    One item can be a label, and so can different numbers of items, where none occurs twice.
+    A single item can be a label, and so can varying numbers of items without repetitions.
 
     Raises:
-        InputError: they are such lists and differ in length.
+        InputError: they are such lists with different lengths.
     """
     if not values or not all(isinstance(value, list) for value in values):
         return 0
@@ -384,7 +390,7 @@ def _vector_size(values: Sequence[Any], places: Sequence[str]) -> int:
     size = len(values[0])
     if all(len(value) == size for value in values):
         return size if size > 1 else 0
-    # No set of labels has one of them twice.
+    # A set of labels has no repetitions.
     twice = any(len(set(map(_bit, value))) < len(value) for value in values)
     other = next(i for i, value in enumerate(values) if len(value) != size)
     if twice:
@@ -396,7 +402,7 @@ def _vector_size(values: Sequence[Any], places: Sequence[str]) -> int:
 
 
 def _bit(value: Any) -> int | None:
-    """0 or 1, in any spelling; None: something else."""
+    """0 or 1 in any spelling; None for other values."""
     text = str(value).strip().lower()
     return {"0": 0, "0.0": 0, "false": 0, "1": 1, "1.0": 1, "true": 1}.get(text)
 
@@ -442,8 +448,7 @@ def _only_item(value: Any, index: int, cells: LabelCells) -> Any:
 
 
 def _as_names(values: Sequence[Any], cells: LabelCells, known: Collection[str] = ()) -> list[str]:
-    """Values as names of labels: those that are known, or truth values and whole numbers in one
-    spelling."""
+    """Values as label names: known labels, or booleans and integers in one spelling."""
     pairs = zip(values, cells.places, strict=True)
     texts = [as_text(value, cells.column, place).strip() for value, place in pairs]
     if known and any(text not in known for text in texts):
@@ -466,7 +471,7 @@ def _in_one_spelling(values: Sequence[Any], texts: list[str]) -> list[str]:
 
 
 def _matched(name: str, known: Collection[str]) -> str:
-    """The known label that is the same value in another spelling, else the name."""
+    """The known label with the same value in another spelling, else the name."""
     if not known or name in known:
         return name
     return _spellings(frozenset(known)).get(_value_of(name), name)
@@ -479,15 +484,15 @@ def _spellings(known: frozenset[str]) -> Mapping[Any, str]:
 
 
 def _value_of(name: str) -> Any:
-    """The value that a label spells: a truth value or a number; None: it is a name."""
+    """The value that a label spells, a boolean or a number; None for a name."""
     if name.lower() in _TRUTH:
         return name.lower()
     return float(name) if _NUMBER.fullmatch(name) else None
 
 
 def _has_separators(texts: Sequence[str]) -> bool:
-    """Whether several labels stand in one cell: they occur alone as well, or in more combinations
-    than there are labels."""
+    """Whether cells contain several labels: labels also occur alone, or in more combinations than
+    there are labels."""
     for separator in SEPARATORS:
         parts = [text.split(separator) for text in texts]
         several = sum(len(part) > 1 for part in parts)

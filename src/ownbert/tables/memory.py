@@ -1,6 +1,6 @@
-"""Rows in memory as a table that is read like a file: lists, mappings, DataFrames, data sets.
+"""Rows in memory as a table that is read like a file: lists, mappings, DataFrames, datasets.
 
-pandas, polars, Arrow and datasets are known by their attributes and never imported here.
+pandas, polars, Arrow and datasets are recognised by their attributes and never imported here.
 """
 
 import json
@@ -13,24 +13,24 @@ from typing import Any
 
 from ownbert.errors import InputError, in_short
 
-# What ``ownbert.tables.tables.kind_of`` says of such a table.
+# Value of ``ownbert.tables.tables.kind_of`` for these tables.
 KIND = "memory"
-# How deep lists and objects in a cell may be nested: far below what Python's recursion allows.
+# Maximum nesting of lists and objects in a cell, far below Python's recursion limit.
 _MOST_NESTED = 100
-# Rows of a data set that are read together.
+# Rows of a dataset read at a time.
 _ROWS = 1024
 _FORMS = (
     "a file, a DataFrame, a datasets.Dataset, a list of mappings, a mapping of columns, "
     "(texts, labels), or a list of (text, label)"
 )
 
-# The names of the columns of rows without names, by the number of their values; raises
-# ``InputError`` for another number.
+# Returns column names for rows without names, given their number of values; raises ``InputError``
+# for unsupported numbers.
 Positional = Callable[[int], Sequence[str]]
 
 
 def texts_and_labels(width: int) -> Sequence[str]:
-    """The columns of rows that are a text and its label."""
+    """The columns of rows with a text and its label."""
     if width != 2:
         raise InputError("a row is a text and its label")
     return ("text", "label")
@@ -38,12 +38,12 @@ def texts_and_labels(width: int) -> Sequence[str]:
 
 @dataclass(frozen=True, eq=False)
 class MemoryTable:
-    """Columns with names, and the rows of any of them.
+    """Named columns with a function that reads the rows of any of them.
 
     Args:
-        name: what the rows are, for messages.
-        names: of the columns.
-        rows: the values of the named columns, row by row.
+        name: description of the rows, for messages.
+        names: column names.
+        rows: yields the values of the given columns, row by row.
     """
 
     name: str
@@ -54,7 +54,7 @@ class MemoryTable:
         return self.name
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
-        """Stream the number of each row, from 1, and its values as JSON would have them."""
+        """Stream the number of each row, from 1, and its values as JSON values."""
         for number, values in enumerate(self.rows(names), start=1):
             try:
                 found = tuple(map(plain, values))
@@ -66,12 +66,12 @@ class MemoryTable:
         """Write the rows as JSON lines.
 
         Raises:
-            InputError: a value is no text, number or list.
+            InputError: a value is not a text, number or list.
         """
         try:
             with path.open("w", encoding="utf-8") as file:
                 for _, row in self.read(self.names):
-                    # Half a surrogate pair is an escape here, which the reader refuses by its line.
+                    # A lone surrogate is escaped here, and rejected by the reader with its line.
                     file.write(json.dumps(dict(zip(self.names, row, strict=True))) + "\n")
         except TypeError as error:
             raise InputError(
@@ -80,10 +80,10 @@ class MemoryTable:
 
 
 class Lines:
-    """Lines that are read once, as they come: texts, or JSON objects if the first one is.
+    """Lines that can be read once: texts, or JSON objects if the first line is one.
 
     Args:
-        lines: without their ends.
+        lines: lines without line ends.
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
@@ -99,17 +99,17 @@ class Lines:
 def table_of(
     data: Any, *, name: str = "data", positional: Positional = texts_and_labels
 ) -> MemoryTable:
-    """The table that rows in memory are.
+    """Convert rows in memory to a table.
 
     Args:
         data: a DataFrame (pandas, polars), a datasets.Dataset, an Arrow table, a mapping of
             columns, a pair (texts, labels), a list of mappings, or a list or array of rows without
             names: a text, or several values.
-        name: what the rows are, for messages.
-        positional: the columns of rows without names.
+        name: description of the rows, for messages.
+        positional: column names for rows without names.
 
     Raises:
-        InputError: it is something else, or lengths differ.
+        InputError: the data have another form, or lengths differ.
     """
     if isinstance(data, MemoryTable):
         return data
@@ -135,17 +135,18 @@ def table_of(
 
 
 def is_table(data: Any) -> bool:
-    """Whether it is a DataFrame, a data set or an Arrow table: it has names of columns."""
-    # Not the columns first: a LazyFrame of polars computes them, with a warning.
+    """Whether the data are a DataFrame, a dataset or an Arrow table, with column names."""
+    # Column names are checked last: a polars LazyFrame computes them with a warning.
     return hasattr(data, "column_names") or (hasattr(data, "to_dict") and hasattr(data, "columns"))
 
 
 def as_record(data: Any, names: Collection[str]) -> Any:
-    """A row of a DataFrame, which pandas gives as a Series, as a mapping; anything else as it is.
+    """Convert a row of a DataFrame, a pandas Series, to a mapping; return other data unchanged.
 
-    names: in small letters, of columns of which a row has one. Other Series are columns.
+    Args:
+        names: lower-case column names, one of which a row has. Other Series are columns.
     """
-    as_dict = getattr(data, "_asdict", None)  # of itertuples
+    as_dict = getattr(data, "_asdict", None)  # from itertuples
     if as_dict is not None and isinstance(data, tuple):
         return as_dict()
     keys, as_dict = (getattr(data, name, None) for name in ("index", "to_dict"))
@@ -157,12 +158,12 @@ def as_record(data: Any, names: Collection[str]) -> Any:
 
 
 def is_list(data: Any) -> bool:
-    """Whether it is a list, tuple, array, column or Series, and no text."""
+    """Whether the data are a list, tuple, array, column or Series, but not a text."""
     if isinstance(data, str | bytes | Mapping) or is_table(data):
         return False
-    if hasattr(data, "ndim") and not data.ndim:  # a number of NumPy
+    if hasattr(data, "ndim") and not data.ndim:  # a NumPy scalar
         return False
-    if isinstance(data, Sequence):  # a column of a data set is one too
+    if isinstance(data, Sequence):  # includes a column of a dataset
         return True
     return any(hasattr(data, name) for name in ("tolist", "to_list", "to_pylist")) and hasattr(
         data, "__len__"
@@ -170,17 +171,17 @@ def is_list(data: Any) -> bool:
 
 
 def parse_object(line: str, where: str) -> dict[str, Any]:
-    """The JSON object on a line.
+    """Parse the JSON object on a line.
 
     Raises:
-        InputError: there is none; with ``where``.
+        InputError: the line is not an object; with ``where``.
     """
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else "not readable"
         raise InputError(f"{where}: not JSON ({reason}); one object per line is needed") from error
-    # Only a line with many brackets is worth the look.
+    # Checked only for lines with many brackets.
     if line.count("[") + line.count("{") > _MOST_NESTED and is_nested(value):
         raise InputError(f"{where}: the JSON is nested too deeply")
     if not isinstance(value, dict):
@@ -192,7 +193,7 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
 
 
 def is_nested(value: Any) -> bool:
-    """Whether lists and objects of JSON are nested too deeply to be read."""
+    """Whether JSON lists and objects are nested too deeply."""
     level = [value]
     for _ in range(_MOST_NESTED):
         inner = (each.values() if isinstance(each, dict) else each for each in level)
@@ -203,7 +204,7 @@ def is_nested(value: Any) -> bool:
 
 
 def items(data: Any) -> list[Any]:
-    """The items of what ``is_list``, as Python has them."""
+    """The items of data for which ``is_list`` is true, as a Python list."""
     for name in ("tolist", "to_list", "to_pylist"):
         if hasattr(data, name):
             return getattr(data, name)()
@@ -211,12 +212,12 @@ def items(data: Any) -> list[Any]:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """A cell as JSON has it: texts, numbers, lists; None where it is missing.
+    """A cell as a JSON value: text, number, list; None if missing.
 
-    A float that is not a number is how a DataFrame says that there is none.
+    NaN means a missing value, as in DataFrames.
 
     Raises:
-        RecursionError: it is nested too deeply, or holds itself.
+        RecursionError: the value is nested too deeply, or contains itself.
     """
     if depth > _MOST_NESTED:
         raise RecursionError
@@ -224,7 +225,7 @@ def plain(value: Any, depth: int = 0) -> Any:
         return value
     if isinstance(value, float):
         return None if value != value else value
-    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:  # a number of NumPy
+    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:  # a NumPy scalar
         return plain(value.item(), depth + 1)
     if isinstance(value, Mapping):
         return {str(key): plain(each, depth + 1) for key, each in value.items()}
@@ -232,12 +233,12 @@ def plain(value: Any, depth: int = 0) -> Any:
         return sorted((plain(each, depth + 1) for each in value), key=str)
     if is_list(value):
         return [plain(each, depth + 1) for each in items(value)]
-    # pandas.NA and NaT, which must not be asked whether they are equal to anything.
+    # pandas.NA and NaT do not support comparisons.
     return None if type(value).__name__ in ("NAType", "NaTType") else value
 
 
 def _of_mapping(data: Mapping[Any, Any], name: str) -> MemoryTable:
-    """A mapping of columns."""
+    """A table from a mapping of columns."""
     if splits := [str(key) for key, value in data.items() if is_table(value)]:
         shown = ", ".join(splits[:5])
         raise InputError(f"{name} has several tables ({shown}); take one: data[{splits[0]!r}]")
@@ -253,7 +254,7 @@ def _of_mapping(data: Mapping[Any, Any], name: str) -> MemoryTable:
 
 
 def _of_records(rows: Sequence[Any], name: str) -> MemoryTable:
-    """A list of mappings; a row may lack columns that others have."""
+    """A table from a list of mappings; rows may lack columns."""
     columns: dict[str, None] = {}
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
@@ -270,7 +271,7 @@ def _of_records(rows: Sequence[Any], name: str) -> MemoryTable:
 
 
 def _of_lines(lines: Lines, name: str, positional: Positional) -> MemoryTable:
-    """Rows that are read as they come, whose columns are those of the first."""
+    """A table from lines that are read once, with the columns of the first line."""
     first = next(lines, None)
     if first is None:
         raise InputError(f"{name} is empty")
@@ -286,7 +287,7 @@ def _of_lines(lines: Lines, name: str, positional: Positional) -> MemoryTable:
 
 
 def _of_tuples(rows: Sequence[Any], name: str, positional: Positional) -> MemoryTable:
-    """Rows without names: texts, or several values each. Lists of other lengths are words."""
+    """A table from rows without names: texts, or several values each. Ragged lists are words."""
     tuples = [tuple(items(row)) if is_list(row) else (row,) for row in rows]
     try:
         columns = tuple(positional(len(tuples[0])))
@@ -319,10 +320,10 @@ def _shown(value: Any) -> str:
 
 
 def _of_table(data: Any, name: str) -> MemoryTable:
-    """A DataFrame, a data set or an Arrow table, of which only the needed columns are read."""
+    """A table from a DataFrame, a dataset or an Arrow table; only the needed columns are read."""
     if hasattr(data, "column_names"):
         given = data.column_names
-        if isinstance(given, Mapping):  # a DatasetDict that is no mapping itself
+        if isinstance(given, Mapping):  # a DatasetDict that is not a mapping itself
             raise InputError(f"{name} has several splits ({', '.join(given)}); take one of them")
         if given is None or not hasattr(data, "__len__"):
             features = getattr(data, "features", None) or {}
@@ -349,10 +350,10 @@ def _arrow_rows(data: Any, names: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def arrow_cells(column: Any, where: str) -> list[Any]:
-    """The values of a pyarrow.Array as Python has them; ``where``: the column, for messages.
+    """Convert a pyarrow.Array to Python values; ``where`` is the column, for messages.
 
     Raises:
-        InputError: the type has no value in Python.
+        InputError: the type has no Python equivalent.
     """
     import pyarrow as pa
 
@@ -361,13 +362,13 @@ def arrow_cells(column: Any, where: str) -> list[Any]:
         column = column.dictionary_decode()
         kind = column.type
     try:
-        # Bytes are how some writers of parquet store texts.
+        # Some parquet writers store texts as bytes.
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             with suppress(pa.ArrowInvalid):
                 column = column.cast(pa.large_string())
         if pa.types.is_map(kind):
             raise NotImplementedError("a map is no text")
-        # Python's times end with microseconds.
+        # Python's times have microsecond precision.
         if getattr(kind, "unit", None) == "ns":
             try:
                 column = column.cast(_in_microseconds(kind))
@@ -390,7 +391,7 @@ def _in_microseconds(kind: Any) -> Any:
 
 
 def _dataset_rows(data: Any, names: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Rows of a datasets.Dataset; numbers of labels are replaced by their names."""
+    """Rows of a datasets.Dataset, with label indices replaced by names."""
     features = getattr(data, "features", None) or {}
     readers = [_label_reader(features.get(key)) for key in names]
     chosen = data.select_columns(list(names))
@@ -401,7 +402,8 @@ def _dataset_rows(data: Any, names: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def _label_reader(feature: Any) -> Callable[[Any], Any]:
-    """What makes a value of a column a label as text: ClassLabel stores numbers, -1 for none."""
+    """A function that converts a column's values to label names: ClassLabel has indices, -1 for
+    none."""
     inner = getattr(feature, "feature", feature)
     inner = inner[0] if isinstance(inner, list) and inner else inner
     known = getattr(inner, "names", None)

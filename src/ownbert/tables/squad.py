@@ -1,10 +1,10 @@
-"""Questions about texts, with answers that stand in them: SQuAD's JSON, jsonl, parquet, csv, tsv.
+"""Questions about texts with extractive answers: SQuAD's JSON, jsonl, parquet, csv, tsv.
 
-SQuAD's JSON is one document: {"data": [{"paragraphs": [{"context": "...", "qas": [{"id": "...",
-"question": "...", "answers": [{"text": "...", "answer_start": 0}]}]}]}]}; version 2 has
-"is_impossible" too (Rajpurkar et al. 2016, 2018). Tables have one row per question; its answers are
+SQuAD's JSON is a single document: {"data": [{"paragraphs": [{"context": "...", "qas": [{"id":
+"...", "question": "...", "answers": [{"text": "...", "answer_start": 0}]}]}]}]}; version 2 also has
+"is_impossible" (Rajpurkar et al. 2016, 2018). Tables have one row per question; its answers are
 SQuAD's {"text": [...], "answer_start": [...]}, a list of {"text", "answer_start"}, a list of texts,
-or one text. No answer at all, or an empty one, says that the text does not hold any.
+or one text. A missing or empty answer means that the text does not contain one.
 """
 
 import json
@@ -29,7 +29,8 @@ class GoldAnswer(NamedTuple):
     """An answer.
 
     Args:
-        start: its first character in the context, None if it is nowhere in it.
+        text: text of the answer.
+        start: index of its first character in the context, None if it does not occur there.
     """
 
     text: str
@@ -41,9 +42,9 @@ class Question:
     """A question about a context.
 
     Args:
-        line: of the file, or the number of the question in SQuAD's JSON.
-        where: for messages.
-        answers: none if the context holds no answer.
+        line: line of the file, or number of the question in SQuAD's JSON.
+        where: location, for messages.
+        answers: empty if the context contains no answer.
     """
 
     line: int
@@ -57,16 +58,18 @@ class Question:
 def read_questions(
     path: Source, given: ColumnNames | None = None, *, labelled: bool = True
 ) -> Iterator[Question]:
-    """Questions in the order of the file; without ``labelled`` their answers are not looked at.
+    """Yield questions in the order of the file; without ``labelled`` answers are ignored.
 
-    Answers that are not where the file says are searched for (``locate``).
+    Answers that are not at the given position are searched for (``locate``).
 
     Args:
-        given: the columns of a table that hold questions, contexts and answers.
+        path: the file.
+        given: columns of a table for questions, contexts and answers.
+        labelled: whether to read answers.
 
     Raises:
-        InputError: the file is empty or of another kind, or something is missing in it; the message
-            names the file and the line or question.
+        InputError: the file is empty or of another kind, or a value is missing; the message has
+            the file and the line or question.
     """
     document = _document(path)
     if document is None:
@@ -82,11 +85,10 @@ def read_questions(
 
 
 def locate(context: str, text: str, start: int | None = None) -> GoldAnswer:
-    """The answer where it really stands in the context.
+    """Locate an answer in the context.
 
-    It is taken at ``start``, or at the occurrence that is nearest to it (the first where it is not
-    known), else at one that differs in case and blanks alone, and then with the words of the
-    context.
+    It is searched for at ``start``, or at the nearest occurrence (the first one if ``start`` is
+    None), or ignoring case and whitespace, in which case the text of the context is used.
     """
     if start is not None and start >= 0 and context.startswith(text, start):
         return GoldAnswer(text, start)
@@ -100,7 +102,7 @@ def locate(context: str, text: str, start: int | None = None) -> GoldAnswer:
 
 
 def _document(path: Source) -> Mapping[str, Any] | None:
-    """SQuAD's JSON, or None for a table. A .json file may be either."""
+    """SQuAD's JSON, or None for a table; a .json file may be either."""
     if isinstance(path, MemoryTable) or kind_of(path) != "jsonl":
         return None
     lines = (line for _, line in open_text(path) if line.strip())
@@ -184,7 +186,7 @@ def _table(path: Source, given: ColumnNames | None, labelled: bool) -> Iterator[
 
 
 def _gold_answers(value: Any, starts: Any, context: str, where: str) -> tuple[GoldAnswer, ...]:
-    """Answers in any of the ways of writing them; those without a letter are none."""
+    """Answers in any of the supported forms; empty ones are skipped."""
     if isinstance(value, dict):
         value, starts = _value(value, "text", where), value.get("answer_start")
     several = value if isinstance(value, list) else [value]

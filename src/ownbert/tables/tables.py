@@ -1,16 +1,16 @@
 """Tables of texts and labels: csv, tsv, jsonl and parquet, plain or gzip, streamed.
 
-The kind of a file is told by the end of its name (.txt .csv .tsv .jsonl .ndjson .json .parquet,
-each also with .gz); any other ending is plain text. What separates the columns of a csv or tsv is
-told by its first line, whatever the ending: a tab if there is one, else a comma, else a semicolon,
-else a vertical bar, else the file has a single column; or by Excel's line "sep=;" before it. Others
-than tabs follow the csv rules (a quoted field may hold separators and line breaks; a quote in it is
-doubled, or escaped by a backslash where the file cannot be read otherwise). With tabs a row is a
-line and quotes are ordinary characters, except in a field that is quoted as a whole: it starts and
-ends with a quote and every quote inside is doubled. A row whose number of fields is wrong by these
-rules and right by the csv rules is read by the latter. Rows that repeat the header are left out
-with a warning. A .json file holds one object per line, as .jsonl does. Rows in memory
-(``MemoryTable``) are read in the same way.
+The extension determines the kind of a file (.txt .csv .tsv .jsonl .ndjson .json .parquet, each also
+with .gz); any other extension is plain text. The first line determines the separator of a csv or
+tsv, whatever the extension: a tab if there is one, else a comma, else a semicolon, else a vertical
+bar, else the file has a single column; or Excel's line "sep=;" before it. Separators other than
+tabs imply the csv rules (a quoted field may contain separators and line breaks; quotes in it are
+doubled, or escaped by backslashes if the file is otherwise malformed). With tabs a row is a line
+and quotes are ordinary characters, except in a field that is quoted as a whole: it starts and ends
+with a quote and every quote inside is doubled. A row with a wrong number of fields by these rules
+and the right number by the csv rules is read by the latter. Rows that repeat the header are skipped
+with a warning. A .json file has one object per line, like .jsonl. Rows in memory (``MemoryTable``)
+are read in the same way.
 """
 
 import json
@@ -45,14 +45,14 @@ Item = TypeVar("Item")
 
 
 def kind_of(path: Source) -> str:
-    """``txt``, ``delimited``, ``jsonl`` or ``parquet``, by the end of the name; or ``memory``."""
+    """``txt``, ``delimited``, ``jsonl`` or ``parquet``, by the extension; or ``memory``."""
     if isinstance(path, MemoryTable):
         return memory.KIND
     return ENDINGS.get(_ending(path), "txt")
 
 
 def is_known(path: PathLike) -> bool:
-    """Whether the end of the name is one that this module knows."""
+    """Whether the extension is supported by this module."""
     return _ending(path) in ENDINGS
 
 
@@ -62,7 +62,7 @@ def _ending(path: PathLike) -> str:
 
 
 def place(path: Source, position: int) -> str:
-    """Where a row stands, for messages: ``train.csv, line 7``."""
+    """The location of a row, for messages: ``train.csv, line 7``."""
     what = "row" if kind_of(path) in ("parquet", memory.KIND) else "line"
     return f"{path}, {what} {position}"
 
@@ -91,15 +91,15 @@ def columns(path: Source) -> list[str]:
 
 
 def read_column(path: Source, column: str) -> Iterator[tuple[int, str]]:
-    """Stream ``(line or row number, text)`` of one column; see ``read_records``."""
+    """Stream (line or row number, text) of a column; see ``read_records``."""
     return ((position, fields[0]) for position, fields in read_records(path, [column]))
 
 
 def read_records(path: Source, names: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Stream ``(line or row number, values of the named columns)``.
+    """Stream (line or row number, values of the named columns).
 
-    Numbers and truth values become text as JSON writes them, times and decimals as Python does; a
-    list of tokens is joined by blanks.
+    Numbers and booleans are converted to text as in JSON, times and decimals as in Python; lists of
+    tokens are joined by spaces.
 
     Raises:
         InputError: a column is missing, a row cannot be read, or a value is missing or null.
@@ -112,9 +112,9 @@ def read_records(path: Source, names: Sequence[str]) -> Iterator[tuple[int, tupl
 
 
 def read_values(path: Source, names: Sequence[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """As ``read_records``, with the values as they are.
+    """Like ``read_records``, with unconverted values.
 
-    Lists, numbers, None where one is null or missing; texts alone in csv and tsv.
+    Values are lists, numbers, texts, or None if null or missing; csv and tsv have texts only.
     """
     present = columns(path)
     for name in names:
@@ -131,14 +131,16 @@ def read_values(path: Source, names: Sequence[str]) -> Iterator[tuple[int, tuple
 
 
 def require_column(names: Sequence[str], name: str, *, source: Source | None, option: str) -> None:
-    """Check that there is exactly one column of that name.
+    """Check that there is exactly one column with a name.
 
     Args:
+        names: names of all columns.
+        name: required name.
         source: the table, for messages.
-        option: what chooses another column.
+        option: option that selects another column.
 
     Raises:
-        InputError: there is none, or several.
+        InputError: there is no such column, or there are several.
     """
     start = f"{source} has" if source is not None else "there is"
     if name not in names:
@@ -151,13 +153,13 @@ def require_column(names: Sequence[str], name: str, *, source: Source | None, op
 
 
 def shown_columns(names: Sequence[str]) -> str:
-    """The first columns, for messages."""
+    """The first column names as text, for messages."""
     short = [name if len(name) <= 40 else name[:37] + "..." for name in names[:20]]
     return ", ".join(short) + (", ..." if len(names) > 20 else "")
 
 
 def at_least_one(rows: Iterator[Item], path: Source) -> Iterator[Item]:
-    """The rows; ``InputError`` at the end where there was none."""
+    """Yield the rows; raise ``InputError`` at the end if there were none."""
     empty = True
     for row in rows:
         empty = False
@@ -174,13 +176,13 @@ def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def as_text(value: object, name: str, where: str) -> str:
-    """A value of column ``name`` as text.
+    """Convert a value of column ``name`` to text.
 
     Raises:
-        InputError: the value is missing, half a character or an object.
+        InputError: the value is missing, an object, or has a lone surrogate.
     """
     if isinstance(value, str):
-        # JSON can write half of a surrogate pair, which no encoder of UTF-8 accepts.
+        # JSON can contain lone surrogates, which cannot be encoded in UTF-8.
         if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
             raise InputError(f"{where}: {name!r} holds half a surrogate pair, not a character")
         return value

@@ -1,4 +1,4 @@
-"""What is given where files of texts are wanted: their names, standard input, texts in memory."""
+"""Inputs where files of texts are expected: file names, standard input, texts in memory."""
 
 import contextlib
 import glob
@@ -15,12 +15,12 @@ from ownbert.files import own_text
 from ownbert.tables.memory import MemoryTable, table_of
 from ownbert.tables.tables import is_known
 
-# How the names of files begin that are no texts.
+# Prefixes that identify file names.
 _PATH_STARTS = ("/", "./", "../", "~/")
-# Strings of a list that are looked at, to see whether they name files.
+# Number of strings in a list that are checked for file names.
 _LOOKED_AT = 100
 STANDARD_INPUT = "-"
-# What functions of other libraries call the rows that ours call train, labels and dev.
+# Names in other libraries for the rows that are named train, labels and dev here.
 _OTHER_NAMES = {
     "train": ("texts", "X", "data", "train_texts", "train_data", "train_dataset", "train_file"),
     "labels": ("y", "train_labels"),
@@ -29,10 +29,10 @@ _OTHER_NAMES = {
 
 
 def text_or_file(data: Any) -> Any:
-    """A string as a ``Path`` if it names a file, else as it is: a text.
+    """Convert a string to a ``Path`` if it names a file; otherwise it is a text.
 
     Raises:
-        InputError: it looks like the name of a file or folder that does not exist.
+        InputError: it looks like a name of a file or folder that does not exist.
     """
     if not isinstance(data, str):
         return data
@@ -50,15 +50,15 @@ def text_or_file(data: Any) -> Any:
 
 @contextlib.contextmanager
 def corpus_files(given: Any) -> Iterator[list[str]]:
-    """The names of files of a corpus; what is no file is in a temporary one meanwhile.
+    """Yield the names of corpus files; other inputs are written to a temporary file.
 
     Args:
-        given: files, folders and globs, one or several, of which ``-`` is standard input; or texts:
+        given: files, folders and globs, one or several, where ``-`` is standard input; or texts:
             a Series, an array, an iterator or a list of them, a DataFrame, a datasets.Dataset, a
-            mapping of columns. A list of strings is one of texts if none of them names a file.
+            mapping of columns. A list of strings contains texts if none of them names a file.
 
     Raises:
-        InputError: it is something else.
+        InputError: the input has another form.
     """
     with tempfile.TemporaryDirectory(prefix="ownbert-texts-") as folder:
         if not are_names(given):
@@ -66,7 +66,7 @@ def corpus_files(given: Any) -> Iterator[list[str]]:
             table_of_texts(given).write(path)
             try:
                 yield [str(path)]
-            except InputError as error:  # nobody knows the temporary file
+            except InputError as error:  # hide the name of the temporary file
                 raise InputError(str(error).replace(str(path), "the texts")) from None
             return
         names = [given] if isinstance(given, str | os.PathLike) else list(given)
@@ -74,7 +74,7 @@ def corpus_files(given: Any) -> Iterator[list[str]]:
 
 
 def table_of_texts(given: Any) -> MemoryTable:
-    """Texts in memory, as ``corpus_files`` takes them, as a table."""
+    """Texts in memory, in the forms of ``corpus_files``, as a table."""
     return table_of(given, name="the texts", positional=_one_text)
 
 
@@ -85,7 +85,7 @@ def _one_text(width: int) -> Sequence[str]:
 
 
 def are_names(given: Any) -> bool:
-    """Whether it is names of files, and not texts."""
+    """Whether the input consists of file names rather than texts."""
     if isinstance(given, str | os.PathLike):
         return True
     if not isinstance(given, list | tuple | set | frozenset):
@@ -95,7 +95,7 @@ def are_names(given: Any) -> bool:
         return all(isinstance(each, str | os.PathLike) for each in some)
     if any(map(_is_name, some)):
         return True
-    # A single word of a command is rather the name of a folder that is not there.
+    # A single word on the command line is more likely the name of a missing folder.
     word = len(some) == 1 and not any(map(str.isspace, some[0]))
     return len(some) == 0 or (word and is_on_command_line())
 
@@ -110,7 +110,7 @@ def _is_name(text: str) -> bool:
 
 
 def _read_once(name: str, folder: Path) -> str:
-    """``name``, or, if it can be read only once, the name of a copy of what it gives."""
+    """``name``, or the name of a copy of its content if it can only be read once."""
     if name == STANDARD_INPUT:
         return _copied(sys.stdin.buffer, folder / "standard-input")
     if not Path(name).is_fifo():
@@ -121,7 +121,7 @@ def _read_once(name: str, folder: Path) -> str:
 
 def _copied(source: Any, copy: Path) -> str:
     first = source.read(1 << 16)
-    # The first sign tells JSON lines from texts.
+    # The first character distinguishes JSON lines from texts.
     copy = copy.with_name(
         f"{copy.name}.jsonl" if first.lstrip()[:1] == b"{" else f"{copy.name}.txt"
     )
@@ -133,11 +133,12 @@ def _copied(source: Any, copy: Path) -> str:
 
 
 def rows_by_other_names(train: Any, labels: Any, options: dict[str, Any]) -> tuple[Any, Any]:
-    """Training rows and labels, which a call may have by the names that other libraries have.
+    """Training rows and labels, possibly passed by the names of other libraries.
 
     Args:
-        train, labels: as given.
-        options: of the call; those that are taken are removed, and those for ``dev`` renamed.
+        train: training rows as passed.
+        labels: labels as passed.
+        options: options of the call; used ones are removed, and those for ``dev`` renamed.
     """
     given = {"train": train, "labels": labels, "dev": options.get("dev")}
     for ours, others in _OTHER_NAMES.items():

@@ -110,7 +110,7 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/v1/rank")
     async def rank(body: RankRequest, request: Request) -> Response:
-        """How well texts go with a query, the best first."""
+        """Rank texts by how well they match a query, best first."""
         served = service.models.get(body.model)
         ranked = await service.rank(request, served, body.query, body.texts)
         found = [{"index": i, "score": score, "text": body.texts[i]} for i, score in ranked]
@@ -118,7 +118,7 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/v1/explain")
     async def explain(body: ExplainRequest, request: Request) -> Response:
-        """How much each word has to do with the answer; the runs of the model count as tokens."""
+        """Relevance of each word for the prediction; all forward passes count as tokens."""
         served = service.models.get(body.model)
         inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
         found = list(await service.explain(request, served, inputs, body.method))
@@ -126,11 +126,10 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/v1/attention", openapi_extra=_attention_answer())
     async def attention(body: AttentionRequest, request: Request) -> Response:
-        """How much each token attends to each, in chosen layers and heads of the model.
+        """Attention weights of chosen layers and heads.
 
-        There is an answer for each sequence that the model reads: one for a text or a pair, several
-        for choices and long documents. In row i of the weights are those of token i, and their sum
-        is 1.
+        There is one result per sequence that the model reads: one for a text or a pair, several for
+        choices and long documents. Row i contains the weights of token i and sums to 1.
         """
         served = service.models.get(body.model)
         given = (body.inputs, body.layers, body.heads)
@@ -140,14 +139,14 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/reload")
     def reload(body: ReloadRequest) -> dict[str, Any]:
-        """Read a model's folder anew; requests that are being computed keep the old one."""
+        """Reload a model's folder; running requests still use the old model."""
         return {"model": service.models.reload(body.model).name, "reloaded": True}
 
     return routes
 
 
 def _attention_answer() -> dict[str, Any]:
-    """An answer of ``/v1/attention``, for the description of the paths."""
+    """An example response of ``/v1/attention``, for the OpenAPI schema."""
     weights = [[0.5, 0.25, 0.25], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]]
     layer = {"layer": 11, "heads": [{"head": 0, "weights": weights}]}
     answer = {"tokens": ["[CLS]", "text", "[SEP]"], "layers": [layer]}
