@@ -1,10 +1,10 @@
-"""Sequences of any length laid end to end, with nothing between them.
+"""Packed batches: sequences of any length, concatenated without padding.
 
 T tokens, B sequences, S longest sequence, E embedding size, M masked tokens, W words, F features of
 a word, P patches, C labels.
-An answer is given for each sequence, or for a group of consecutive sequences.
+An answer belongs to a sequence, or to a group of consecutive sequences.
 
-Padding exists in ``from_padded`` and ``to_padded`` and, for a moment, inside attention.
+Padding exists only in ``from_padded`` and ``to_padded`` and temporarily inside attention.
 """
 
 from collections.abc import Sequence
@@ -27,28 +27,29 @@ class Batch:
     Args:
         token_ids, type_ids, positions: (T).
         layout: which rows attend to which.
-        masked_positions: (M), rows of the packed batch.
-        masked_ids: (M), the ids of these tokens before masking.
-        order: (M), when each masked token is predicted, from 0 in its sequence, where tokens are
-            predicted one after the other (permutation language modelling).
-        predicted: (M), rows of the tokens that a query stream predicts.
-        next_sentence: (B), as in ``Example``.
+        masked_positions: (M) rows of masked tokens in the packed batch.
+        masked_ids: (M) original ids of the masked tokens.
+        order: (M) prediction order of the masked tokens, from 0 in each sequence, for permutation
+            language modelling.
+        predicted: (M) rows of the tokens predicted by a query stream.
+        next_sentence: (B), see ``Example``.
         labels: (answers) or (answers, C).
-        weights: (answers), of their losses; None: all 1.
-        tags: (T), as in ``Example``.
-        words: (W, 1 + F), as in ``Example``.
-        groups: how many consecutive sequences each answer is for; None: one each.
-        task_ids: (T), for models that have them.
-        embeds: (T, E), replaces the word embeddings of token_ids.
-        replaced: (T), true for tokens that a generator has replaced.
-        patches: (T - B, values), of images, each after its class token.
-        source: the sequences that a decoder attends to, one for each sequence.
-        cross: the layout of this attention.
-        candidates: the words that predicted ones are compared with, and all others of the batch;
-            None: the vocabulary.
-        dummy: the batch counts nothing; it lets a process that has no sequence in a step take part
-            in it, as all must.
-        continues_step: the next batch belongs to the same step, split off this one to save memory.
+        weights: (answers) weights of the losses; None: all 1.
+        tags: (T), see ``Example``.
+        words: (W, 1 + F), see ``Example``.
+        groups: number of consecutive sequences of each answer; None: one each.
+        task_ids: (T), for models with task embeddings.
+        embeds: (T, E) embeddings that replace those of token_ids.
+        replaced: (T) true for tokens replaced by a generator.
+        patches: (T - B, values) patches of images, whose rows follow a class token.
+        source: sequences that a decoder attends to, one for each sequence.
+        cross: layout of cross-attention.
+        candidates: words for a sampled softmax, including all words of the batch; None: the
+            vocabulary.
+        dummy: whether the batch has no targets; such a batch lets a process without sequences take
+            part in a step.
+        continues_step: whether the next batch belongs to the same step, which was split to save
+            memory.
     """
 
     token_ids: Tensor
@@ -85,16 +86,16 @@ class Batch:
 
     @property
     def answers(self) -> int:
-        """How many answers there are: one per sequence, or per group of them."""
+        """Number of answers: one per sequence, or per group of sequences."""
         return self.sequences if self.groups is None else len(self.groups)
 
     @property
     def first(self) -> Tensor:
-        """Rows (B) of the first token of each sequence."""
+        """Rows (B) of the first tokens."""
         return self.layout.cu_seqlens[:-1]
 
     def to(self, device: torch.device | str) -> "Batch":
-        """The batch on another device; itself if it is there already."""
+        """The batch on another device, or itself if it is already there."""
         if self.token_ids.device == torch.device(device):
             return self
         moved = {
@@ -107,10 +108,10 @@ class Batch:
 
 
 def pack(examples: Sequence[Example]) -> Batch:
-    """Lay examples end to end.
+    """Concatenate examples into a batch.
 
     Args:
-        examples: at least one; all have the targets that the first one has.
+        examples: at least one; all have the same targets as the first one.
     """
     parts = [e.parts or (len(e.token_ids),) for e in examples]
     lengths = tuple(length for of_one in parts for length in of_one)
@@ -120,7 +121,7 @@ def pack(examples: Sequence[Example]) -> Batch:
     source = None
     if head.source is not None:
         source = pack([e.source for e in examples if e.source])
-        layout = replace(layout, causal=True)  # a decoder token sees those before it
+        layout = replace(layout, causal=True)  # causal self-attention of a decoder
     masked_positions = masked_ids = None
     if head.masked_positions is not None:
         masked_positions = _join(
@@ -152,11 +153,11 @@ def pack(examples: Sequence[Example]) -> Batch:
 
 
 def read_again(batch: Batch, start_id: int) -> Batch:
-    """The batch of a decoder that reads each sequence again, one token later.
+    """The decoder's batch for reading each sequence again, shifted by one token.
 
     Args:
-        batch: what the encoder reads, without ``embeds``.
-        start_id: stands first in each sequence, in place of its last token.
+        batch: input of the encoder, without ``embeds``.
+        start_id: first token of each sequence; the last token is dropped.
     """
     assert batch.embeds is None
     layout = batch.layout
@@ -195,16 +196,16 @@ def from_padded(
 ) -> tuple[Batch, Tensor]:
     """Pack a padded batch.
 
-    Tokens keep the positions of the padded batch, so padding on the left means what it does in
-    Transformers.
+    Tokens keep their positions in the padded batch, so padding on the left has the same effect as
+    in Transformers.
 
     Args:
         input_ids, token_type_ids, position_ids, task_type_ids: (B, S), as in Transformers.
         attention_mask: (B, S), 0 for padding.
-        inputs_embeds: (B, S, E), word embeddings.
+        inputs_embeds: (B, S, E) word embeddings.
 
     Returns:
-        The batch, and the index (T) that ``to_padded`` takes.
+        The batch, and the index (T) for ``to_padded``.
 
     Raises:
         InputError: a row has no tokens.
@@ -231,11 +232,11 @@ def from_padded(
 
 
 def to_padded(hidden: Tensor, index: Tensor, size: tuple[int, int]) -> Tensor:
-    """Undo ``from_padded``: (T, ...) -> (B, S, ...), with zeros where there is no token.
+    """Undo ``from_padded``: (T, ...) -> (B, S, ...), with zeros for padding.
 
     Args:
-        hidden: (T, ...), a row per token.
-        index: (T), from ``from_padded``.
+        hidden: (T, ...), one row per token.
+        index: (T) index from ``from_padded``.
         size: (B, S).
     """
     if len(index) == size[0] * size[1]:

@@ -1,4 +1,4 @@
-"""Which sequences are computed together: batches by their tokens."""
+"""Groups sequences into batches by their number of tokens."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,14 +6,14 @@ import numpy as np
 
 from ownbert.threads import adapt_threads
 
-# Tokens in one forward pass.
+# Maximum tokens per forward pass.
 BATCH_TOKENS = 8192
 
 
 def batches_by_tokens(
     order: np.ndarray, lengths: Sequence[int], most: int = BATCH_TOKENS
 ) -> Iterator[np.ndarray]:
-    """Batches of indices in ``order``, each of at most ``most`` tokens or a single longer text."""
+    """Yield batches of indices in ``order``, each with at most ``most`` tokens or a single text."""
     start = tokens = 0
     for end, index in enumerate(order):
         if tokens and tokens + lengths[index] > most:

@@ -1,4 +1,4 @@
-"""A sequence before it is packed; no torch is needed to make one.
+"""A sequence before packing; does not depend on torch.
 
 T tokens, M masked tokens, W words, F features of a word, P patches, C labels.
 """
@@ -10,24 +10,25 @@ import numpy as np
 
 @dataclass(slots=True)
 class Example:
-    """One sequence before it is packed.
+    """A sequence before packing.
 
     Args:
         token_ids, type_ids: (T).
-        masked_positions, masked_ids: (M), where tokens are masked, and which they were.
-        order: (M), when each of these is predicted, from 0, where they are predicted one after the
-            other.
+        masked_positions: (M) positions of masked tokens.
+        masked_ids: (M) original ids of the masked tokens.
+        order: (M) prediction order of the masked tokens, from 0, for permutation language
+            modelling.
         next_sentence: 0 if the second part follows the first, 1 if it comes from elsewhere or the
             two are swapped.
-        label: a class, or numbers (C).
-        weight: of the loss of the answer; None: 1.
-        tags: (T), a class for each token, or -1 where there is none.
-        words: (W, 1 + F), for each word, special tokens included, of how many tokens it is, and the
-            ids of its F features.
-        parts: the lengths of several sequences that lie in it end to end and have one answer
-            (choices, segments of a document, texts to compare); they do not see each other.
-        patches: (P, values), an image, whose token_ids mean nothing.
-        source: the sequence that this one is a translation of.
+        label: a class, or values (C).
+        weight: weight of the answer's loss; None: 1.
+        tags: (T) class of each token, or -1 for none.
+        words: (W, 1 + F), for each word including special tokens its number of tokens and the ids
+            of its F features.
+        parts: lengths of several concatenated sequences with one answer (choices, windows of a
+            document, texts to compare), which do not attend to each other.
+        patches: (P, values) patches of an image, for which token_ids have no meaning.
+        source: source sequence of a translation.
     """
 
     token_ids: np.ndarray

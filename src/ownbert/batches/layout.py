@@ -1,7 +1,7 @@
-"""Which rows of a packed batch attend to which, and how they are grouped for it.
+"""Which rows of a packed batch attend to which, and their grouping for attention.
 
-T tokens, B sequences, S longest sequence; T' and S' of the keys, where these are of another batch.
-Rows are tokens of the packed batch; places are rows of the padded groups, tokens and padding.
+T tokens, B sequences, S longest sequence; T' and S' are of the keys, if these come from another
+batch. Rows are tokens of the packed batch; places are rows of the padded groups, including padding.
 """
 
 import itertools
@@ -16,32 +16,31 @@ from torch import Tensor
 
 from ownbert.errors import InputError
 
-# Attention takes a group of sequences in one call, padded to the longest. A call costs about as
-# much as this many score elements of one head, which decides when a shorter sequence is worth a
-# new group. In bfloat16 it includes what oneDNN takes to compile the products of a group, since
-# groups hardly ever have the same shape.
+# Attention processes a group of sequences in one call, padded to the longest. A call costs about as
+# much as this many score elements of one head, which determines when a new group pays off. In
+# bfloat16 this includes oneDNN's compilation of the group's products, since shapes rarely repeat.
 _CALL_COST = 3_000
 _CALL_COST_COMPILED = 24_000
 _CALL_COST_ELSEWHERE = 60_000
-# There the longest sequence of a group is filled up to a multiple of this, and a group has a power
-# of two of sequences, so that shapes recur.
+# In bfloat16 the padded length of a group is a multiple of this, and its number of sequences a
+# power of two, so that shapes repeat.
 _STEP_COMPILED = 16
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What attention must know about a batch: which rows belong together and see each other.
+    """The structure of a batch for attention: sequences and visible keys.
 
     Args:
-        cu_seqlens: (B+1), sequence b is the rows ``cu_seqlens[b] : cu_seqlens[b + 1]``.
-        lengths: (B), the same on the host, so that no forward pass waits for a device.
-        keys: the layout of the keys where they are of another batch (cross attention, a cache).
-        causal: the last query of a sequence sees all of its keys, the one before all but the last,
+        cu_seqlens: (B+1); sequence b has the rows ``cu_seqlens[b] : cu_seqlens[b + 1]``.
+        lengths: (B) lengths on the CPU, so that forward passes do not synchronise.
+        keys: layout of the keys if they come from another batch (cross-attention, a cache).
+        causal: whether the last query of a sequence sees all keys, the one before all but the last,
             and so on.
-        mask: (B, S or 1, S'), true where a query sees a key; only for sequences of equal length.
-        window: a query sees only keys that are at most so many tokens away; None: any.
-        ranks: (T), the order in which tokens are predicted: a query sees keys of lower rank alone,
-            and those of rank -1, which are not predicted; None: nothing is hidden by it.
+        mask: (B, S or 1, S') true where a query sees a key; only for sequences of equal length.
+        window: maximum distance of visible keys in tokens; None: unlimited.
+        ranks: (T) prediction order of tokens: a query only sees keys of lower rank, and keys of
+            rank -1, which are not predicted; None: no restriction.
         sees_itself: with ``ranks``, whether a token sees itself.
 
     Raises:
@@ -84,31 +83,31 @@ class Layout:
 
     @cached_property
     def sequences(self) -> Tensor:
-        """The number of the sequence that each row belongs to (T)."""
+        """The sequence index of each row (T)."""
         return torch.repeat_interleave(self.cu_seqlens.diff(), output_size=sum(self.lengths))
 
     @cached_property
     def neighbours(self) -> tuple[Tensor, Tensor]:
-        """The row before and after each in its sequence (T); at the ends, the row itself."""
+        """The rows before and after each row in its sequence (T); at the ends, the row itself."""
         rows = torch.arange(sum(self.lengths), device=self.cu_seqlens.device)
         starts, ends = self.cu_seqlens[:-1].long(), self.cu_seqlens[1:].long() - 1
         return (rows - 1).index_copy(0, starts, starts), (rows + 1).index_copy(0, ends, ends)
 
     @property
     def hides(self) -> bool:
-        """Whether queries do not simply see all rows of their own sequence."""
+        """Whether any rows of a query's own sequence are invisible to it."""
         hidden = self.mask is not None or self.ranks is not None
         return self.keys is not None or self.causal or hidden or self.near
 
     @property
     def near(self) -> bool:
-        """Whether the window hides anything: some sequence is longer."""
+        """Whether the window hides any keys, that is, some sequence is longer."""
         longest = (self.keys or self).max_seqlen
         return self.window is not None and longest - 1 > self.window
 
     @cached_property
     def is_token(self) -> Tensor | None:
-        """(T, 1), false for rows that do not see themselves, which are padding; None without a
+        """(T, 1) false for rows that do not see themselves, which are padding; None without a
         mask."""
         if self.mask is None:
             return None
@@ -116,10 +115,10 @@ class Layout:
         return alike.reshape(-1, 1)
 
     def within(self, window: int | None) -> "Layout":
-        """The layout of local attention: a query sees keys at most ``window`` tokens away.
+        """The layout of local attention, with keys at a distance of at most ``window`` tokens.
 
-        Itself where that hides nothing. All layers of a pass get the same one, with what it has
-        computed.
+        Returns itself if that hides nothing. The result is cached, so that all layers share it with
+        its computed properties.
         """
         if window not in self._local:
             local = replace(self, window=window)
@@ -128,13 +127,13 @@ class Layout:
 
     @property
     def near_alone(self) -> bool:
-        """Whether the window hides something, and nothing else does."""
+        """Whether the window is the only restriction, and hides any keys."""
         hidden = self.mask is not None or self.ranks is not None
         return self.near and not (hidden or self.causal or self.keys is not None)
 
     @cached_property
     def without_window(self) -> "Layout":
-        """The layout in which a query sees its whole sequence."""
+        """The layout without the window."""
         return replace(self, window=None)
 
     @cached_property
@@ -151,12 +150,12 @@ class Layout:
 
     @cached_property
     def group_costs(self) -> tuple[int, int]:
-        """What a group costs, and of what the length that it is padded to is a multiple."""
+        """The cost of a group, and the number that its padded length is a multiple of."""
         return _call_cost(self)
 
     @property
     def longest_padded(self) -> tuple[int, int]:
-        """How long the longest sequence of queries and of keys is, padded in its group."""
+        """The maximum padded length of queries and of keys."""
         _, step = self.group_costs
         longest = self.max_seqlen, (self.keys or self).max_seqlen
         queries, keys = (-(-size // step) * step for size in longest)
@@ -164,12 +163,12 @@ class Layout:
 
     @cached_property
     def offsets(self) -> Tensor:
-        """``cu_seqlens`` in 32 bits, as kernels take them."""
+        """``cu_seqlens`` in 32 bits, as required by kernels."""
         return self.cu_seqlens.to(torch.int32)
 
     @cached_property
     def plans(self) -> dict[int, Any]:
-        """What attention computes once per batch and number of heads."""
+        """Attention's cache for data computed once per batch and number of heads."""
         return {}
 
     def to(self, device: torch.device | str) -> "Layout":
@@ -183,23 +182,23 @@ class Layout:
 
 
 def to_device(x: Tensor, device: torch.device | str) -> Tensor:
-    """``x`` on another device, itself if it is there already; the host does not wait for a GPU."""
+    """``x`` on another device, or itself if already there; does not wait for a GPU."""
     target = torch.device(device)
     if target.type == "cuda" and x.device.type == "cpu":
-        # From other memory a copy begins when the GPU has done all that it was given before.
+        # A copy from pageable memory would wait for all previous work of the GPU.
         x = x.pin_memory()
     return x.to(target, non_blocking=target.type != "cpu")
 
 
 def make_layout(lengths: Sequence[int], device: torch.device | str = "cpu") -> Layout:
-    """The layout of sequences that lie end to end.
+    """Create the layout of concatenated sequences.
 
     Args:
-        lengths: (B), in tokens.
-        device: where ``cu_seqlens`` is to be.
+        lengths: (B) lengths in tokens.
+        device: device of ``cu_seqlens``.
 
     Raises:
-        InputError: there is no sequence, or an empty one.
+        InputError: there are no sequences, or an empty one.
     """
     if not lengths or min(lengths) < 1:
         raise InputError("a batch needs at least one sequence, and every sequence one token")
@@ -209,13 +208,12 @@ def make_layout(lengths: Sequence[int], device: torch.device | str = "cpu") -> L
 
 @dataclass(frozen=True)
 class EqualLengths:
-    """Sequences of equal length that are contiguous.
+    """Contiguous sequences of equal lengths.
 
     Args:
-        spans: (first row, sequences, length) each.
-        order: (T), the rows sorted by the length of their sequence; None where the batch is sorted
-            already.
-        places: (T), the inverse permutation; None as ``order`` is.
+        spans: (first row, sequences, length) of each span.
+        order: (T) rows sorted by sequence length; None if the batch is already sorted.
+        places: (T) inverse permutation; None if ``order`` is None.
     """
 
     spans: tuple[tuple[int, int, int], ...]
@@ -224,11 +222,11 @@ class EqualLengths:
 
 
 def find_equal_lengths(lengths: Sequence[int], device: torch.device) -> EqualLengths:
-    """Sequences of these lengths in as few spans as possible, sorted if necessary."""
+    """Group sequences by length into as few spans as possible, sorted if necessary."""
     lens = np.asarray(lengths, dtype=np.int64)
     change = np.flatnonzero(np.diff(lens))
     order = places = None
-    if len(np.unique(lens)) <= len(change):  # a length recurs after another one
+    if len(np.unique(lens)) <= len(change):  # a length recurs after another length
         sorting = np.argsort(lens, kind="stable")
         parts = np.split(np.arange(lens.sum()), np.cumsum(lens)[:-1])
         rows = torch.from_numpy(np.concatenate([parts[b] for b in sorting]))
@@ -244,13 +242,13 @@ def find_equal_lengths(lengths: Sequence[int], device: torch.device) -> EqualLen
 
 @dataclass(frozen=True)
 class PaddedIndex:
-    """The index from rows to places and back, of the queries or of the keys.
+    """The index from rows to places and back, for queries or keys.
 
     Args:
-        rows: (places), the row at each place, some real row at padding.
-        places: (T), the place of each row.
-        padding: (places), true where a place holds no token, or None where there is no padding.
-        same: whether rows and places are identical, so that nothing has to be moved.
+        rows: (places) row at each place; an arbitrary row at padding.
+        places: (T) place of each row.
+        padding: (places) true for padding; None without padding.
+        same: whether rows and places are identical, so that nothing is moved.
     """
 
     rows: Tensor
@@ -261,16 +259,17 @@ class PaddedIndex:
 
 @dataclass(frozen=True)
 class PaddedGroup:
-    """Sequences of similar length, their queries and keys padded to the longest of each.
+    """Sequences of similar length, with queries and keys padded to the longest.
 
     Args:
-        members: the numbers of the sequences.
-        queries, keys: their places.
+        members: indices of the sequences.
+        queries: places of the queries.
+        keys: places of the keys.
         shift: see ``distances``.
-        mask: broadcastable to (B, 1, S, S'), true where a query sees a key, and everywhere for a
-            query that sees nothing; None where all see all.
-        seen: broadcastable to (B, 1, S, 1), false for a query that sees nothing; None where there
-            certainly is none.
+        mask: broadcastable to (B, 1, S, S'), true for visible keys, and all true for a query
+            without visible keys; None if all keys are visible.
+        seen: broadcastable to (B, 1, S, 1), false for a query without visible keys; None if there
+            is certainly none.
     """
 
     members: tuple[int, ...]
@@ -287,12 +286,12 @@ class PaddedGroup:
 
     @cached_property
     def distances(self) -> Tensor:
-        """The position of each query relative to each key, (1 or B, S, S')."""
+        """Query position minus key position, (1 or B, S, S')."""
         queries, keys = ((s.stop - s.start) // self.count for s in (self.queries, self.keys))
         return distances(queries, keys, self.shift)
 
     def hidden(self, dtype: torch.dtype) -> Tensor:
-        """What to add to scores to hide what ``mask`` does not show, in ``dtype``."""
+        """The additive mask of scores in ``dtype``."""
         assert self.mask is not None
         if dtype not in self._masks:
             zeros = torch.zeros(self.mask.shape, dtype=dtype, device=self.mask.device)
@@ -301,16 +300,17 @@ class PaddedGroup:
 
 
 def lowest(dtype: torch.dtype) -> float:
-    """A score that no softmax gives any weight, finite also in bfloat16, which autocast may use."""
+    """A score with zero softmax weight, finite also in bfloat16, which autocast may use."""
     return max(torch.finfo(dtype).min, torch.finfo(torch.bfloat16).min)
 
 
 def distances(queries: int, keys: int, shift: Tensor) -> Tensor:
-    """The position of each query minus that of each key of its sequence, (1 or B, S, S').
+    """Query position minus key position within sequences, (1 or B, S, S').
 
     Args:
-        queries, keys: S and S'.
-        shift: (1 or B), by how many tokens the keys of a sequence begin before its queries.
+        queries: number of queries S.
+        keys: number of keys S'.
+        shift: (1 or B) by how many tokens the keys of a sequence start before its queries.
     """
     rows = torch.arange(queries, device=shift.device)[:, None]
     return shift[:, None, None] + rows - torch.arange(keys, device=shift.device)
@@ -318,7 +318,7 @@ def distances(queries: int, keys: int, shift: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Grouping:
-    """All groups of a batch, and the index of the places of their queries and keys."""
+    """All groups of a batch, and the index of the places of queries and keys."""
 
     groups: tuple[PaddedGroup, ...]
     queries: PaddedIndex
@@ -345,12 +345,12 @@ def _group(layout: Layout) -> Grouping:
 
 
 def _call_cost(layout: Layout) -> tuple[int, int]:
-    """``group_costs``, on this device and in this precision."""
+    """``group_costs`` for this device and precision."""
     if layout.cu_seqlens.device.type != "cpu":
         return _CALL_COST_ELSEWHERE, 1
     if not torch.is_autocast_enabled("cpu"):
         return _CALL_COST, 1
-    # Queries of other keys often are one each, and a mask has a size of its own.
+    # With other keys there is often one query each, and a mask has a fixed size.
     plain = layout.keys is None and layout.mask is None
     return _CALL_COST_COMPILED, _STEP_COMPILED if plain else 1
 
@@ -358,7 +358,7 @@ def _call_cost(layout: Layout) -> tuple[int, int]:
 def _split_by_length(
     q_lens: np.ndarray, k_lens: np.ndarray, call_cost: int, few: bool
 ) -> list[np.ndarray]:
-    """The sequences of each group; with ``few``, a power of two of them."""
+    """The sequences of each group; with ``few``, in powers of two."""
     order = np.lexsort((-q_lens, -k_lens))
     groups, first = [], 0
     while first < len(order):
@@ -374,14 +374,14 @@ def _split_by_length(
 
 
 class _PaddedIndexBuilder:
-    """Lays out rows in groups, one after the other.
+    """Assigns places to groups, one after the other.
 
     Args:
-        lengths: (B), of the sequences.
-        step: of which the length that a group is padded to is a multiple.
+        lengths: (B) lengths of the sequences.
+        step: padded lengths are multiples of this.
 
     Attributes:
-        filled: (B), the lengths, rounded up to such multiples.
+        filled: (B) lengths rounded up to such multiples.
     """
 
     def __init__(self, lengths: np.ndarray, step: int) -> None:
@@ -391,7 +391,7 @@ class _PaddedIndexBuilder:
         self.rows, self.padding, self.end = [], [], 0
 
     def add(self, members: np.ndarray) -> slice:
-        """Lay out sequences padded to their longest; returns their places."""
+        """Add sequences padded to the longest; return their places."""
         lens, longest = self.lengths[members], self.longest(members)
         inside = np.arange(longest) < lens[:, None]  # (count, longest)
         grid = self.starts[members][:, None] + np.minimum(np.arange(longest), lens[:, None] - 1)
@@ -403,7 +403,7 @@ class _PaddedIndexBuilder:
         return slice(start, self.end)
 
     def longest(self, members: np.ndarray) -> int:
-        """The length that a group is padded to."""
+        """The padded length of a group."""
         return int(self.filled[members].max())
 
     def build(self, device: torch.device) -> PaddedIndex:
@@ -418,7 +418,7 @@ class _PaddedIndexBuilder:
 
 
 def visible_by_rank(ranks: Tensor, sees_itself: bool) -> Tensor:
-    """Which keys (..., S) the queries of sequences see, by their ranks: (..., S) -> (..., S, S)."""
+    """Visibility of keys by rank within sequences: (..., S) -> (..., S, S)."""
     visible = ranks[..., None, :] < ranks.clamp(min=0)[..., None]
     if sees_itself:
         visible = visible | torch.eye(ranks.shape[-1], dtype=torch.bool, device=ranks.device)
@@ -426,7 +426,7 @@ def visible_by_rank(ranks: Tensor, sees_itself: bool) -> Tensor:
 
 
 def _shift(q_lens: np.ndarray, k_lens: np.ndarray, device: torch.device) -> Tensor:
-    """The shift of ``distances``: the queries and the keys of a sequence end together."""
+    """The shift of ``distances``: queries and keys of a sequence end together."""
     shift = k_lens - q_lens
     shift = shift[:1] if (shift == shift[0]).all() else shift
     return to_device(torch.from_numpy(shift), device)
@@ -438,7 +438,7 @@ def _mask(
     query_index: _PaddedIndexBuilder,
     key_index: _PaddedIndexBuilder,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Which keys the queries of a group see, and which queries see any, as in ``PaddedGroup``."""
+    """The visible keys of a group's queries, and queries with any, as in ``PaddedGroup``."""
     device = layout.cu_seqlens.device
     q_lens, k_lens = query_index.lengths[members], key_index.lengths[members]
     queries, keys = query_index.longest(members), key_index.longest(members)

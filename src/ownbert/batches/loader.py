@@ -1,4 +1,4 @@
-"""Examples in a shuffled order, packed into batches; the position in them is two numbers."""
+"""Loads examples in shuffled order as packed batches; its position is two numbers."""
 
 import contextlib
 import queue
@@ -13,16 +13,16 @@ import torch
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.errors import InputError
 
-# Batches prepared ahead of the step that uses them.
+# Number of batches prepared in advance.
 _PREFETCHED = 4
 
 
 class Dataset(Protocol):
-    """Examples by number; ``example`` must be a pure function.
+    """Examples by index; ``example`` must be a pure function.
 
     Attributes:
-        sizes: (examples), their lengths in tokens, exact or nominal; batches are formed by them, so
-            that no example has to be made for that.
+        sizes: (examples) lengths in tokens, exact or nominal, for forming batches without creating
+            examples.
     """
 
     @property
@@ -33,33 +33,33 @@ class Dataset(Protocol):
 
 @dataclass(frozen=True)
 class Position:
-    """The next example: number ``index`` of the shuffled ``epoch``."""
+    """The next example: index ``index`` in the shuffled ``epoch``."""
 
     epoch: int = 0
     index: int = 0
 
 
-# An example that is not made yet: its epoch and its number.
+# An example that is not created yet: its epoch and index.
 _Key = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Loader:
-    """Endless batches of examples, by the number of tokens or of examples.
+    """Endless batches of examples, by number of tokens or of examples.
 
     Args:
         data: the examples.
-        seed: of the order.
-        batch_tokens: a batch takes examples while they fit, and continues into the next epoch.
-        batch_size: a batch has this many examples, and the last one of an epoch is smaller.
-        process, processes: each process gets its share of every batch, about equal in tokens; which
-            batches there are does not depend on how many processes share them.
-        repeat: how often each batch holds its examples, one time after the other.
-        most_tokens: a larger batch is split into several, which together replace it
+        seed: seed of the order.
+        batch_tokens: maximum tokens of a batch, which may continue into the next epoch.
+        batch_size: number of examples per batch; the last batch of an epoch is smaller.
+        process, processes: each process gets its share of every batch, with about equal numbers of
+            tokens; the batches do not depend on the number of processes.
+        repeat: number of copies of the examples in each batch, one after the other.
+        most_tokens: larger batches are split into several, which together replace it
             (``Batch.continues_step``).
-        device: the type of the device that batches go to; for a CPU the loader also groups their
-            sequences, for another one that is done there, and often not needed.
-        precision: that they are computed in, on which their groups depend.
+        device: type of the target device; for a CPU the loader also groups sequences, which other
+            devices do themselves, if at all.
+        precision: precision of the computation, which affects the groups.
 
     Raises:
         ValueError: neither ``batch_tokens`` nor ``batch_size`` is given.
@@ -81,23 +81,23 @@ class Loader:
             raise ValueError("a batch would never be full; give batch_tokens or batch_size")
 
     def batches(self, position: Position) -> Generator[tuple[Batch, Position], None, None]:
-        """Batches from a position on, prefetched by a thread.
+        """Yield batches from a position on, prefetched by a thread.
 
-        Close the generator when done, or a thread of torch outlives its interpreter and aborts the
-        process.
+        Close the generator when done; otherwise a thread of torch may outlive the interpreter and
+        abort the process.
 
         Yields:
             (batch, position after it).
 
         Raises:
-            InputError: there is no example.
+            InputError: there are no examples.
         """
         return _prefetch(
             (batch, after) for keys, after in self._keys(position) for batch in self._make(keys)
         )
 
     def _keys(self, position: Position) -> Iterator[tuple[list[_Key], Position]]:
-        """The examples of each batch, and the position after it."""
+        """Yield the examples of each batch, and the position after it."""
         keys: list[_Key] = []
         tokens, epoch, index = 0, position.epoch, position.index
         if not len(self.data):
@@ -136,7 +136,7 @@ class Loader:
             return _pack(examples, self.device)
 
     def _split(self, keys: Sequence[_Key]) -> Iterator[Sequence[_Key]]:
-        """The examples of a batch, split where they would have more than ``most_tokens``."""
+        """Split the examples of a batch that exceed ``most_tokens``."""
         start = tokens = 0
         for place, (_, number) in enumerate(keys):
             size = int(self.data.sizes[number]) * self.repeat
@@ -147,7 +147,7 @@ class Loader:
         yield keys[start:]
 
     def _share(self, keys: Sequence[_Key]) -> Sequence[_Key]:
-        """The examples of this process: each goes, longest first, to the one with the least."""
+        """The examples of this process, assigned longest first to the process with the least."""
         if self.processes == 1:
             return keys
         sizes = self.data.sizes[[number for _, number in keys]]
@@ -160,9 +160,10 @@ class Loader:
         return [keys[place] for place in sorted(mine)]
 
     def batches_per_epoch(self) -> int:
-        """How many batches an epoch has.
+        """Number of batches per epoch.
 
-        With ``batch_tokens`` the first epoch, including the batch that continues into the second.
+        With ``batch_tokens``, of the first epoch, including the batch that continues into the
+        second.
         """
         if self.batch_size:
             return -(-len(self.data) // self.batch_size)
@@ -171,12 +172,12 @@ class Loader:
 
 
 def batches_once(data: Dataset, *, batch_tokens: int, epoch: int = 0) -> Iterator[Batch]:
-    """Every example once, in order, for evaluation.
+    """Yield every example once, in order, for evaluation.
 
     Args:
         data: the examples.
-        batch_tokens: how many tokens a batch has at most, unless one example alone has more.
-        epoch: of the examples.
+        batch_tokens: maximum tokens of a batch, unless a single example has more.
+        epoch: epoch of the examples.
     """
     examples: list[Example] = []
     tokens = 0
@@ -195,7 +196,7 @@ def _pack(examples: list[Example], device: str = "cpu") -> Batch:
     batch = pack(examples)
     if device != "cpu":
         return batch
-    # Computed here, in the thread, and cached with the layouts.
+    # Computed in the loader's thread, and cached in the layouts.
     for layout in (batch.layout, batch.cross, batch.source and batch.source.layout):
         _ = layout and layout.grouping
     return batch
@@ -204,7 +205,7 @@ def _pack(examples: list[Example], device: str = "cpu") -> Batch:
 def _prefetch(
     batches: Iterator[tuple[Batch, Position]],
 ) -> Generator[tuple[Batch, Position], None, None]:
-    """Run an iterator in a thread; its exception is raised in place of its next item."""
+    """Run an iterator in a thread; its exception is raised instead of the next item."""
     ready: queue.Queue = queue.Queue(_PREFETCHED)
     stop = threading.Event()
 
@@ -227,8 +228,8 @@ def _prefetch(
             yield item
     finally:
         stop.set()
-        # Room for the item that the thread may be waiting to hand over; it makes no other.
+        # Make room for an item that the thread may be waiting to add.
         with contextlib.suppress(queue.Empty):
             ready.get_nowait()
-        # A thread that is still inside torch when the interpreter ends aborts the process.
+        # A thread that is inside torch when the interpreter exits aborts the process.
         thread.join()

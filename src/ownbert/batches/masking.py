@@ -1,6 +1,6 @@
-"""Which tokens are hidden from the model, and what it sees instead.
+"""Masking for masked language modelling.
 
-T tokens of a sequence, V vocabulary, M masked tokens (targets). Candidates are the tokens that may
+T tokens of a sequence, V vocabulary, M masked tokens (targets). Candidates are tokens that may
 be masked.
 """
 
@@ -18,36 +18,35 @@ from ownbert.text.bert_rules import CONTINUATION
 if TYPE_CHECKING:
     from ownbert.text.tokenizer import Tokenizer
 
-# Longest runs of the papers: ALBERT's n-grams, SpanBERT's spans.
+# Maximum lengths of runs in the papers: ALBERT's n-grams, SpanBERT's spans.
 _LONGEST = {"ngram": 3, "span": 10}
 # p of SpanBERT's geometric distribution: the probability that a span ends after each word.
 _SPAN_END_PROBABILITY = 0.2
 
-# A "word" of more tokens is text without spaces; masked as a whole it would leave no context.
+# Longer words, in tokens, are text without spaces; masking all of it would leave no context.
 LONGEST_WORD = 16
 
 
 @dataclass(frozen=True)
 class Masking:
-    """BERT's masking, of tokens or of runs of them.
+    """BERT's masking, of tokens or runs of tokens.
 
     Args:
-        mask_id: the id of [MASK].
-        ordinary: (V), false for special tokens, which are never targets and never replacements.
-        rate: share of the tokens that become targets; of these 80 % show [MASK], 10 % a random
-            token of the vocabulary, 10 % stay as they are.
-        kind: what is masked together:
+        mask_id: id of [MASK].
+        ordinary: (V) false for special tokens, which are neither targets nor replacements.
+        rate: share of the tokens that become targets; 80 % of these are replaced by [MASK], 10 % by
+            a random token of the vocabulary, 10 % are unchanged.
+        kind: unit of masking:
             - token: single tokens.
-            - word: whole words (google-research/bert, May 2019), skipping those that are too long
-              for what is left to mask.
+            - word: whole words (google-research/bert, May 2019), skipping words that exceed the
+              remaining number of targets.
             - ngram: runs of 1 to ``longest`` tokens (3), of length n with a probability
               proportional to 1/n (ALBERT, Lan et al. 2020, section 4.1).
-            - span: runs of whole words (of tokens where words are unknown), their number geometric
+            - span: runs of whole words (of tokens if words are unknown), whose number is geometric
               with p = 0.2 up to ``longest`` (10); all tokens of a span are replaced in the same way
               (SpanBERT, Joshi et al. 2020, section 3.1).
-        continues: (V), true for tokens that continue the word before; without it every token is a
-            word.
-        longest: the maximum length of a run.
+        continues: (V) true for tokens that continue a word; without it every token is a word.
+        longest: maximum length of a run.
 
     Raises:
         InputError: a value is out of range.
@@ -72,7 +71,7 @@ class Masking:
 
     @property
     def by_words(self) -> bool:
-        """Whether word boundaries matter."""
+        """Whether word boundaries are needed."""
         return self.kind in ("word", "span")
 
     def __call__(
@@ -81,14 +80,14 @@ class Masking:
         """Mask a sequence.
 
         Args:
-            ids: (T), the tokens.
-            rng: the source of all random numbers.
-            begins: (T), true where a word begins; replaces ``continues``.
+            ids: (T) the tokens.
+            rng: random generator.
+            begins: (T) true for word starts; replaces ``continues``.
 
         Returns:
-            The ids that the model sees (T), the positions of the targets (M, ascending) and their
-            ids before masking (M). There is at least one target, if there is any ordinary token,
-            and never more than ``rate`` allows, unless the first word alone has more.
+            The masked ids (T), the positions of the targets (M, ascending) and their original ids
+            (M). There is at least one target, if there is any ordinary token, and at most as many
+            as ``rate`` allows, unless the first word alone has more.
         """
         candidates = self.ordinary[ids].nonzero()[0]
         size = len(candidates)
@@ -123,14 +122,14 @@ class Masking:
         rng: np.random.Generator,
         begins: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Where words and where runs begin, as indices of candidates; both end with their number.
+        """Starts of words and of runs, as indices of candidates; both end with the number of these.
 
         The text is split into runs of random lengths, some of which are chosen afterwards: lengths
-        and places are distributed as those of single draws, no draw is wasted on what is masked
-        already, and any rate can be reached.
+        and positions are distributed as in single draws, no draw is wasted on masked tokens, and
+        any rate can be reached.
         """
         size = len(candidates)
-        # After a special token a word and a run begin.
+        # A word and a run start after a special token.
         boundaries = np.ones(size, dtype=bool)
         boundaries[1:] = candidates[1:] - candidates[:-1] > 1
         if self.kind == "ngram" or (begins is None and self.continues is None):
@@ -146,8 +145,8 @@ class Masking:
             return words, words
         lengths, first_lengths = self._length_distributions
         draws = rng.random(len(words))
-        # The first run is the rest of one that began before the text: otherwise runs would begin
-        # at its first token more often than elsewhere.
+        # The first run is the rest of one that started before the text; otherwise runs would start
+        # at the first token too often.
         draws[0] = first_lengths.searchsorted(draws[0])
         draws[1:] = lengths.searchsorted(draws[1:])
         at = (draws + 1).astype(np.int64).cumsum()
@@ -156,8 +155,8 @@ class Masking:
 
     @cached_property
     def _length_distributions(self) -> tuple[np.ndarray, np.ndarray]:
-        """Cumulative probabilities of a run of 1, 2, ... words, and of 1, 2, ... words to the end
-        of the run that a random word lies in."""
+        """Cumulative probabilities of a run of 1, 2, ... words, and of 1, 2, ... words from a
+        random word to the end of its run."""
         numbers = np.arange(1, (self.longest or _LONGEST[self.kind]) + 1)
         if self.kind == "ngram":
             lengths = 1 / numbers
@@ -172,9 +171,10 @@ class Masking:
 
 
 def _short_words(starts: np.ndarray) -> np.ndarray:
-    """Where words begin (words + 1), followed by the number of candidates; long words are split.
+    """Word starts (words + 1), followed by the number of candidates; long words are split.
 
-    starts (candidates): true where a word begins.
+    Args:
+        starts: (candidates) true for word starts.
     """
     words = np.append(starts.nonzero()[0], len(starts))
     sizes = words[1:] - words[:-1]
@@ -191,10 +191,10 @@ def _choose(
     count: int,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions (M) of ``count`` tokens in runs drawn at random, and the run of each (M).
+    """Positions (M) of ``count`` tokens in randomly chosen runs, and the run of each (M).
 
-    A run that is too long for what is left contributes the whole words that fit, from its front or
-    its back. The first run contributes a word in any case, or long words would never be masked in
+    A run that exceeds the remaining count contributes the whole words that fit, from its front or
+    back. The first run always contributes a word, otherwise long words would never be masked in
     short texts.
     """
     starts, sizes = runs[:-1].copy(), runs[1:] - runs[:-1]
@@ -228,16 +228,16 @@ def _choose(
 
 
 def ordinary_tokens(vocab_size: int, special_ids: tuple[int, ...]) -> np.ndarray:
-    """True (V) for every token that is not special."""
+    """(V) true for tokens that are not special."""
     ordinary = np.ones(vocab_size, dtype=bool)
     ordinary[list(special_ids)] = False
     return ordinary
 
 
 def continuing_tokens(tokenizer: "Tokenizer") -> np.ndarray:
-    """True (V) for tokens that continue the word before, as the tokenizer's kind marks them.
+    """(V) true for tokens that continue a word, by the tokenizer's markers.
 
-    A token of blank text is a word. Special and added tokens continue nothing.
+    In space-separated text every token is a word. Special and added tokens are not continuations.
     """
     vocabulary = tokenizer.vocabulary()
     if tokenizer.kind == "wordpiece":
@@ -246,7 +246,7 @@ def continuing_tokens(tokenizer: "Tokenizer") -> np.ndarray:
     elif tokenizer.kind == "blank":
         found = np.zeros(len(vocabulary), dtype=bool)
     else:
-        # Both write the space before a word into its first token.
+        # Both include the space before a word in its first token.
         space = "Ġ" if tokenizer.kind == "bpe" else "▁"
         found = np.array([not token.startswith(space) for token in vocabulary], dtype=bool)
     added = set(tokenizer.backend.get_added_tokens_decoder()) | set(tokenizer.special_ids)

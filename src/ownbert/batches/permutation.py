@@ -1,4 +1,4 @@
-"""Which tokens permutation language modelling predicts, and in which order.
+"""Permutation language modelling: selects the predicted tokens and their order.
 
 T tokens of a sequence, V vocabulary, M targets.
 """
@@ -10,20 +10,19 @@ import torch
 
 from ownbert.batches.batch import Batch
 
-# Of XLNet: a span of one to five tokens in six times as many.
+# XLNet: a span of one to five tokens in a context of six times its length.
 _LONGEST, _TOKENS_PER_TARGET = 5, 6
 
 
 @dataclass(frozen=True)
 class PermutedSpans:
-    """Spans to predict, each somewhere in a piece of the text that is six times as long.
+    """Spans to predict, each in a context of six times its length.
 
-    The text is split into such pieces one after the other, each for a span of 1 to 5 tokens.
-    Special tokens in a span are not predicted, and what is not predicted is context, which all
-    see.
+    The text is split into such contexts, each with a span of 1 to 5 tokens. Special tokens are not
+    predicted; all tokens that are not predicted are visible to all others.
 
     Args:
-        ordinary: (V), false for special tokens.
+        ordinary: (V) false for special tokens.
 
     Source: Yang et al. 2019, section 2.2 and appendix A.3; the spans as in Transformers'
     DataCollatorForPermutationLanguageModeling.
@@ -35,12 +34,12 @@ class PermutedSpans:
         """Choose the targets of a sequence.
 
         Args:
-            ids: (T), the tokens.
-            rng: the source of all random numbers.
+            ids: (T) the tokens.
+            rng: random generator.
 
         Returns:
-            The positions of the targets (M, ascending), and the place of each in the order (M).
-            There is at least one target, if there is any ordinary token.
+            The positions of the targets (M, ascending), and the rank of each in the prediction
+            order (M). There is at least one target, if there is any ordinary token.
         """
         chosen = np.zeros(len(ids), dtype=bool)
         start = 0
@@ -58,13 +57,13 @@ class PermutedSpans:
 
 
 def permuted_view(batch: Batch) -> Batch:
-    """The batch for predicting its masked tokens, which it shows, in the order that it names.
+    """The batch for predicting its masked tokens, which are not replaced, in the given order.
 
-    Its ``predicted`` are the rows of these tokens (M), which a query stream predicts, and its
-    ``masked_positions`` those of this stream, behind all tokens.
+    ``predicted`` are the rows of these tokens (M), which a query stream predicts, and
+    ``masked_positions`` are the stream's rows, which follow all tokens.
 
     Raises:
-        ValueError: the batch names no order.
+        ValueError: the batch has no order.
     """
     if batch.masked_positions is None or batch.order is None:
         raise ValueError("a batch for permutation language modelling names an order of its targets")

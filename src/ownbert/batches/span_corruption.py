@@ -1,4 +1,4 @@
-"""Which spans T5's pretraining takes out of a text, and what its encoder and decoder then read.
+"""T5's span corruption: removes spans from a text, and makes inputs of encoder and decoder.
 
 T tokens of a sequence, V vocabulary, N spans.
 """
@@ -14,14 +14,14 @@ from ownbert.text.styles import SENTINEL
 if TYPE_CHECKING:
     from ownbert.text.tokenizer import Tokenizer
 
-# As many as T5 has.
+# Number of sentinels in T5.
 _SENTINELS = tuple(map(SENTINEL.format, range(100)))
 
 
 def with_sentinels(tokenizer: "Tokenizer") -> tuple["Tokenizer", np.ndarray]:
-    """The tokenizer with <extra_id_0> and so on, and their ids in this order (100).
+    """Return a tokenizer with <extra_id_0>, ..., and their ids in this order (100).
 
-    That of a T5 has them; others get them behind their vocabulary.
+    T5's tokenizer has them; other tokenizers get them appended to their vocabulary.
     """
     tokenizer = tokenizer.with_special_tokens(_SENTINELS)
     known = {token: number for number, token in enumerate(tokenizer.vocabulary())}
@@ -30,20 +30,20 @@ def with_sentinels(tokenizer: "Tokenizer") -> tuple["Tokenizer", np.ndarray]:
 
 @dataclass(frozen=True)
 class SpanCorruption:
-    """Spans replaced by sentinels, to be written by a decoder.
+    """Replaces spans by sentinels, which a decoder has to reconstruct.
 
-    The encoder reads the text with a sentinel in place of each span, <0>, <1>, ... in their order.
-    The decoder writes each sentinel and the tokens that it stands for, and the end of the text.
-    Lengths of spans, and of what is between them, are random partitions of the tokens that are
-    taken out and of those that stay. Special tokens around the text are never taken out.
+    The encoder reads the text with a sentinel <0>, <1>, ... instead of each span. The decoder
+    writes each sentinel followed by its span, and the end token. Lengths of spans and of the text
+    between them are random partitions of the removed and the remaining tokens. Special tokens
+    around the text are never removed.
 
     Args:
-        sentinels: (100), their ids in their order.
-        start_id: what the decoder reads first.
-        end_id: what it writes last.
-        ordinary: (V), false for special tokens.
-        rate: share of the tokens that are taken out.
-        length: of a span on average, in tokens; a text has as many spans as sentinels at most.
+        sentinels: (100) sentinel ids in order.
+        start_id: first token of the decoder's input.
+        end_id: last token of the decoder's output.
+        ordinary: (V) false for special tokens.
+        rate: share of removed tokens.
+        length: mean span length in tokens; a text has at most as many spans as there are sentinels.
 
     Source: Raffel et al. 2020, section 3.1.4, figure 2, and their random_spans_noise_mask.
     """
@@ -56,11 +56,11 @@ class SpanCorruption:
     length: float = 3.0
 
     def __call__(self, ids: np.ndarray, rng: np.random.Generator) -> Example:
-        """The pair of a sequence.
+        """Make an encoder-decoder example of a sequence.
 
         Args:
-            ids: (T), the tokens, special ones included.
-            rng: the source of all random numbers.
+            ids: (T) tokens including special tokens.
+            rng: random generator.
         """
         inside = self.ordinary[ids].nonzero()[0]
         first, stop = (inside[0], inside[-1] + 1) if len(inside) else (0, 0)
@@ -82,10 +82,10 @@ class SpanCorruption:
         )
 
     def _spans(self, tokens: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Where the spans of so many tokens begin (N) and how long they are (N).
+        """Starts (N) and lengths (N) of spans in a text of ``tokens`` tokens.
 
-        A text begins with what stays and ends with a span, as there; one of less than two tokens
-        stays whole.
+        As in T5, a text starts with kept tokens and ends with a span; one with fewer than two
+        tokens is kept.
         """
         if tokens < 2:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
@@ -96,6 +96,6 @@ class SpanCorruption:
 
 
 def _partition(total: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """A random division of ``total`` into ``count`` numbers of at least one."""
+    """A random partition of ``total`` into ``count`` positive integers."""
     cuts = np.sort(rng.choice(total - 1, count - 1, replace=False)) + 1
     return np.diff(cuts, prepend=0, append=total)

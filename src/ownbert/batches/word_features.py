@@ -1,4 +1,4 @@
-"""Word features: the ids of tags, and which tokens are a word.
+"""Word features: ids of tags, and the tokens of each word.
 
 T tokens, W words of a text, F columns.
 """
@@ -10,13 +10,13 @@ import numpy as np
 from ownbert.errors import InputError
 from ownbert.tables.feature_cells import Cells
 
-# Tags by their columns, in the order of their ids from 1 on. 0 is none: of special tokens, and of
-# tags that training has not seen.
+# Tags by column, in the order of their ids from 1. Id 0 means none: special tokens, and tags not
+# seen in training.
 Features = Mapping[str, Sequence[str]]
 
 
 def learn_features(cells: Iterable[Cells], names: Sequence[str]) -> dict[str, list[str]]:
-    """The tags of each column in these texts, sorted."""
+    """The tags of each column in texts, sorted."""
     found: list[set[str]] = [set() for _ in names]
     for of_text in cells:
         for known, tags in zip(found, of_text, strict=True):
@@ -25,16 +25,17 @@ def learn_features(cells: Iterable[Cells], names: Sequence[str]) -> dict[str, li
 
 
 def describe_features(features: Features) -> str:
-    """The columns, and how many tags each has, for the user."""
+    """The columns with their numbers of tags, for the user."""
     columns = ", ".join(f"{name} ({len(tags):,})" for name, tags in features.items())
     return f"word features beside the text, and their tags: {columns}"
 
 
 def feature_names(given: str, columns: int) -> list[str]:
-    """The names of columns that the user gave with commas between them.
+    """The names of columns given by the user, separated by commas.
 
     Args:
-        columns: how many there are: a single one may have a comma in its name.
+        given: the names.
+        columns: number of columns: the name of a single one may contain commas.
     """
     return [given] if columns == 1 else [name.strip() for name in given.split(",")]
 
@@ -45,13 +46,13 @@ def number_tags(features: Features) -> list[dict[str, int]]:
 
 
 def tag_ids(cells: Cells, ids: Sequence[Mapping[str, int]]) -> np.ndarray:
-    """(W, F): the ids of tags, by column; 0 for one that is not known."""
+    """(W, F) ids of tags by column; 0 for unknown tags."""
     columns = [[of.get(tag, 0) for tag in tags] for of, tags in zip(ids, cells, strict=True)]
     return np.array(columns, dtype=np.int64).reshape(len(ids), -1).T
 
 
 def cut_words(pieces: Sequence[Sequence[int]], room: int) -> tuple[list[int], list[int]]:
-    """The ids of a text, and how many each word keeps of its own where ``room`` ids are left."""
+    """The ids of a text truncated to ``room``, and the number of remaining ids of each word."""
     sizes: list[int] = []
     for piece in pieces:
         size = min(len(piece), room - sum(sizes))
@@ -64,13 +65,13 @@ def cut_words(pieces: Sequence[Sequence[int]], room: int) -> tuple[list[int], li
 def word_table(
     sizes: Sequence[int], cells: Cells, features: Features, special: tuple[int, int]
 ) -> np.ndarray:
-    """(W, 1 + F): the words of a sequence and its special tokens, as in ``Example.words``.
+    """(W, 1 + F) word table of a sequence including special tokens, see ``Example.words``.
 
     Args:
-        sizes: the number of tokens of each word.
-        cells: the tags of each word, by column.
-        features: the known tags, by column.
-        special: how many special tokens stand before and behind the text.
+        sizes: number of tokens of each word.
+        cells: tags of the words, by column.
+        features: known tags, by column.
+        special: number of special tokens before and after the text.
 
     Raises:
         InputError: the row has no features.
@@ -89,11 +90,11 @@ def word_table(
 
 
 def split_into_words(begins: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """(W, 1 + F): the words of a sequence, as in ``Example.words``.
+    """(W, 1 + F) word table of a sequence, see ``Example.words``.
 
     Args:
-        begins: (T), true where a word begins, as the first token does.
-        ids: (T, F), of the word of each token.
+        begins: (T) true for word starts, including the first token.
+        ids: (T, F) feature ids of each token's word.
     """
     first = begins.nonzero()[0]
     sizes = np.diff(first, append=len(begins))

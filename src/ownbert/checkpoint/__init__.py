@@ -1,6 +1,6 @@
 """``load`` and ``save``: a model on disk is an ordinary Hugging Face folder.
 
-What needs torch is imported when it is first used: exported files are run without it.
+Functions that need torch are imported on first use, because exported files run without it.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
-"""What config.json says of bfloat16: that a folder's answers or vectors agree in it.
+"""Records in config.json that a folder's predictions or vectors agree in bfloat16 and float32.
 
-The key names the checksums of the weights that were compared, so it says nothing of others: a
-program that trains the folder further may carry the keys of config.json over.
+The record includes the checksums of the compared weights, because a program that trains the folder
+further may copy the keys of config.json.
 """
 
 import json
@@ -17,11 +17,11 @@ ANSWERS, VECTORS = "answers", "vectors"
 
 
 def record_agreement(folder: Path, what: str) -> None:
-    """Write into the config.json of a finished folder that it may be computed in bfloat16.
+    """Record in the config.json of a finished folder that bfloat16 may be used.
 
     Args:
-        folder: of the model, whose weights are written.
-        what: agrees with float32: ``ANSWERS`` or ``VECTORS``.
+        folder: model folder with weights.
+        what: outputs that agree with float32: ``ANSWERS`` or ``VECTORS``.
     """
     value = {"bfloat16": what, "weights": weights_checksums(folder)}
     values = {**read_json(folder / CONFIG), AGREEMENT_KEY: value}
@@ -30,12 +30,12 @@ def record_agreement(folder: Path, what: str) -> None:
 
 
 def claims(values: Mapping[str, Any], what: Collection[str] = (ANSWERS, VECTORS)) -> bool:
-    """Whether a config.json says, if of other weights, that one of ``what`` agrees in bfloat16."""
+    """Whether a config.json records agreement of one of ``what``, possibly for other weights."""
     return (values.get(AGREEMENT_KEY) or {}).get("bfloat16") in what
 
 
 def agrees(folder: Path | Description, what: Collection[str] = (ANSWERS, VECTORS)) -> bool:
-    """Whether a folder says of its own weights that one of ``what`` agrees in bfloat16."""
+    """Whether a folder records agreement of one of ``what`` for its own weights."""
     found = describe(folder, with_decoder=True)
     if not claims(found.values, what):
         return False
@@ -44,5 +44,5 @@ def agrees(folder: Path | Description, what: Collection[str] = (ANSWERS, VECTORS
 
 
 def without_agreement(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a config.json for other weights."""
+    """The values of a config.json without the record, for other weights."""
     return {key: value for key, value in values.items() if key != AGREEMENT_KEY}

@@ -1,4 +1,4 @@
-"""config.json of a model folder: what its keys must hold."""
+"""config.json of a model folder: checks of its keys."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +25,7 @@ from ownbert.config import HEAD_KEYS, HEADS, LAYER_GATES, MOST_LABELS
 from ownbert.families import all_families, marian
 from ownbert.families.bert import BERT
 
-_LARGEST = 2**63 - 1  # EncoderConfig has narrower bounds, and messages for them
+_LARGEST = 2**63 - 1  # EncoderConfig checks narrower bounds
 _WHOLE = whole(-_LARGEST, _LARGEST)
 _NUMBER = number(-1e300, 1e300)
 _TAGS = dict_of(list_of(text, most=MOST_LABELS), most=limits.FEATURES)
@@ -103,7 +103,7 @@ _KEYS: dict[str, Check] = {
 
 
 def _of_defaults() -> dict[str, Check]:
-    """Each family's own keys, which have the types of their defaults."""
+    """Checks of each family's own keys, by the types of their defaults."""
     checks = {bool: truth, int: _WHOLE, float: _NUMBER, str: text}
     tables = [*(family.defaults for family in all_families().values()), marian.DEFAULTS]
     return {
@@ -115,15 +115,15 @@ def _of_defaults() -> dict[str, Check]:
 
 
 CONFIG_KEYS = record({**_of_defaults(), **_KEYS})
-# What BERT's configs had before they had a model_type; ALBERT and ELECTRA have an embedding_size.
+# Keys of BERT's configs without model_type; ALBERT and ELECTRA also have an embedding_size.
 _OF_BERT = {"vocab_size", "hidden_size", "num_attention_heads", "type_vocab_size"}
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
-    """The values of a config.json; the model_type is BERT's where an old one has none.
+    """Read the values of a config.json; without model_type it is BERT's.
 
     Raises:
-        InputError: it is missing or damaged, or a key holds what it cannot hold.
+        InputError: the file is missing or damaged, or a value is invalid.
     """
     values = read_model_json(path, check=CONFIG_KEYS)
     if "model_type" not in values and values.keys() >= _OF_BERT and "embedding_size" not in values:

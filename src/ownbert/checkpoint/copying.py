@@ -1,4 +1,4 @@
-"""Copy a checkpoint's tensors into a model, accounting for each of both, and out of it again."""
+"""Copies tensors between checkpoints and models, and reports mismatches."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from ownbert.nn.model import Model
 from ownbert.nn.packed.int8 import QuantizedLinear
 from ownbert.nn.undrawn import materialize
 
-# How the names of the tensors of ``nn.sesame.LayerGate`` begin.
+# Prefix of the tensors of ``nn.variants.sesame.LayerGate``.
 GATE = "encoder.gate."
 
 
@@ -28,9 +28,9 @@ class LoadReport:
     Tensors that are new or unused are allowed only with ``lenient``.
 
     Args:
-        problems: what does not fit, one line each.
-        new: tensors that are newly initialised, by the checkpoint's names.
-        unused: tensors that were left out.
+            problems: mismatches, one line each.
+            new: names of newly initialised tensors in the checkpoint's naming.
+            unused: names of tensors that were left out.
     """
 
     problems: list[str]
@@ -48,20 +48,20 @@ def copy_weights(
     anew: Collection[str] = (),
     our_names: bool = False,
 ) -> LoadReport:
-    """Copy a checkpoint's tensors into the model; every one that does not fit is a problem, and
-    then none is copied.
+    """Copy a checkpoint's tensors into a model, unless there are any problems.
 
     Args:
-        model: its parameters are written over, so it is best made with ``shapes_alone``: memory is
-            taken here, once all fit, and parameters that may be missing are initialised.
-        tensors: the checkpoint's, by its names.
-        weight_map: from these names to ours.
-        description: of the checkpoint's config.json; by default it has the model's heads.
-        lenient: the model may have other heads, and a pooler or none. Those that the checkpoint
-            neither declares nor has any tensor of are newly initialised, and those that it has
-            in addition are left out.
-        anew: kinds of heads that are newly initialised whatever the checkpoint has of them.
-        our_names: whether problems name our tensors.
+        model: model to fill, preferably created with ``shapes_alone``: memory is allocated here,
+            once all tensors fit, and missing parameters are initialised.
+        tensors: tensors of the checkpoint, by its names.
+        weight_map: maps these names to ours.
+        description: description of the checkpoint's config.json; by default it has the model's
+            heads.
+        lenient: the model may have other heads, and a pooler or none. Heads that the checkpoint
+            neither declares nor has tensors of are newly initialised, and its other heads are left
+            out.
+        anew: kinds of heads that are newly initialised even if the checkpoint has them.
+        our_names: whether problems use our names of tensors.
 
     Returns:
         The problems, and the tensors that were newly initialised or left out.
@@ -88,7 +88,7 @@ def copy_weights(
         if lenient and description is not None and _may_start_anew(name, description, own)
     }
     problems += [MISSING + shown(name) for name in missing - new]
-    tables: list[str] = []  # are named first: their sizes are those of a config.json
+    tables: list[str] = []  # reported first: config.json has their sizes
     for name, tensor in ours.items():
         if name not in parameters:
             if lenient and name.split(".")[0] in ("heads", "pooler"):
@@ -117,15 +117,16 @@ def copy_weights(
 
 
 def require_fit(report: LoadReport, path: Path, description: Description | None = None) -> None:
-    """Check that a model has all tensors of a file.
+    """Check that all tensors of a file fit the model.
 
     Args:
-        report: of ``copy_weights``.
-        path: of the file, for the message.
-        description: of the folder; if only heads do not fit, the error then says how to load it.
+        report: result of ``copy_weights``.
+        path: path of the file, for the message.
+        description: description of the folder; if only heads do not fit, the error says how to load
+            it.
 
     Raises:
-        InputError: tensors do not fit; it names the first ones.
+        InputError: tensors do not fit; the message names the first ones.
     """
     if report.problems:
         advice = "" if description is None else hint(report.problems, description)
@@ -139,17 +140,17 @@ def require_blocks(
     path: Path,
     *stacks: EncoderConfig | None,
 ) -> None:
-    """Check that a file has the last block that a config.json states: a thousand are made in some
-    seconds, before any of them is found to be missing.
+    """Check that a file has the last block stated in config.json, because creating a thousand
+    blocks takes seconds before a missing one is noticed.
 
     Args:
-        tensors: of the file, by its names.
-        weight_map: from these names to ours.
-        path: of the file, for the message.
+        tensors: tensors of the file, by its names.
+        weight_map: maps these names to ours.
+        path: path of the file, for the message.
         stacks: structures of the encoder and the decoder.
 
     Raises:
-        InputError: it has not.
+        InputError: the block is missing.
     """
     there = set(map(weight_map.full_name, tensors))
     for stack, config in zip(("encoder", "decoder"), stacks, strict=False):
@@ -175,7 +176,7 @@ def named_tensors(
 
 
 def misshapen(names: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-    """The problem of a tensor, or of several that were joined along the first dimension."""
+    """The error for a tensor, or for several that were concatenated, with a wrong shape."""
     parts = names.count(", ") + 1
     got, want = ((s[0] // parts, *s[1:]) if s else () for s in (shape, wanted))
     has = "tensor {} has shape {}" if parts == 1 else "tensors {} have shape {} each"
@@ -188,13 +189,14 @@ def _in_head(name: str, kinds: Collection[str]) -> bool:
 
 
 def _may_start_anew(name: str, description: Description, ours: Mapping[str, Tensor]) -> bool:
-    """Whether a tensor is of a head or pooler that the checkpoint neither declares nor has part of.
+    """Whether a tensor is part of a head or pooler that the checkpoint neither declares nor
+    contains.
 
-    A base model may lack its pooler: Transformers saves one without it under the same name.
+    A base model may lack its pooler: Transformers saves it under the same class name.
     """
     part, *rest = name.split(".")
     if name.startswith(GATE):
-        # A structure that fine-tuning gives an encoder that was pretrained without it.
+        # Fine-tuning may add this structure to an encoder pretrained without it.
         return description.values.get(OWN_FIELDS["layer_gate"]) is None
     if part == "pooler":
         declared = description.pooler and bool(description.specs)
@@ -205,15 +207,14 @@ def _may_start_anew(name: str, description: Description, ours: Mapping[str, Tens
 
 
 def first_of(problems: list[str]) -> list[str]:
-    """The first problems, and how many more there are."""
+    """The first problems, and the number of others."""
     return problems[:4] + [f"and {len(problems) - 4} more"] * (len(problems) > 4)
 
 
 def hint(problems: Sequence[str], description: Description) -> str:
-    """How to load the folder if heads or a pooler, too many or too few, are the only problem.
+    """How to load the folder if the only problems are extra or missing heads or poolers.
 
-    Google's bert-base-uncased is such a folder: it declares BertForMaskedLM and has the NSP head
-    too.
+    Google's bert-base-uncased is an example: it declares BertForMaskedLM but has the NSP head, too.
     """
     kinds = [spec.kind for spec in description.specs]
     architecture, weight_map = description.architecture, description.family.weight_map
@@ -233,13 +234,14 @@ def hint(problems: Sequence[str], description: Description) -> str:
         return f"they are a pooler that {architecture} does not have: load it with {without}"
     parts = " and ".join(" or ".join(alike) for alike in more)
     ways = " or ".join(f"heads={_tuple([*kinds, *chosen])}" for chosen in product(*more))
-    if missing:  # there is no pooler to leave them out with
+    if missing:  # they cannot be left out with the pooler
         return f"{architecture} has no {parts}: load it with {ways}"
     return f"{architecture} has no {parts}: load it with {ways} to have these too; {without}"
 
 
 def _heads_of(names: set[str], description: Description, *, pooler: bool) -> list[list[str]] | None:
-    """The heads that tensors belong to, each with others of the same names; None if to none."""
+    """The heads that tensors belong to, each with alternatives of the same names; None if
+    unknown."""
     family = description.family
     specs = [spec for head in family.architectures.values() for spec in head.heads]
     there = {spec.kind for spec in description.specs}

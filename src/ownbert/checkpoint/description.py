@@ -1,4 +1,4 @@
-"""From the config.json of a model folder to a description of the model, and from a model back."""
+"""Converts the config.json of a model folder to a description of the model, and back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -18,11 +18,11 @@ from ownbert.hub import model_folder
 if TYPE_CHECKING:
     from ownbert.nn.model import Model
 
-# Our own keys: heads that no architecture of Transformers has, and whether there is a pooler where
-# that differs from the architecture.
+# OwnBERT's own keys: heads that no architecture of Transformers has, and the pooler if it differs
+# from the architecture's.
 _HEADS = "ownbert_heads"
 _POOLER = "ownbert_pooler"
-# The tags of word features that pretraining has learnt, by column.
+# Tags of word features learnt in pretraining, by column.
 FEATURES = "ownbert_features"
 
 
@@ -32,15 +32,15 @@ class Description:
 
     Args:
         config: structure of the encoder.
-        family: by its model_type.
-        architecture: Transformers' class.
-        specs: its heads.
-        pooler: whether there is one.
+        family: family of its model_type.
+        architecture: class in Transformers.
+        specs: heads.
+        pooler: whether there is a pooler.
         labels: names of the classes.
         values: all keys and values.
-        decoder: structure of the decoder that the heads stand on, if there is one.
-        second_reading: how it reads the text.
-        folder: where it is.
+        decoder: structure of the decoder below the heads, if any.
+        second_reading: how the decoder reads the text again.
+        folder: model folder.
     """
 
     config: EncoderConfig
@@ -55,12 +55,12 @@ class Description:
     folder: Path | None = None
 
     def __reduce__(self) -> Any:
-        # A family holds functions, which are not pickled: it is found by its name.
+        # A family contains functions, which cannot be pickled, so it is looked up by name.
         return _described, ({**vars(self), "family": self.family.model_type},)
 
     @property
     def weight_map(self) -> WeightMap:
-        """From the tensors of the folder to ours and back."""
+        """The mapping between the tensor names of the folder and ours."""
         if self.decoder is None:
             return self.family.weight_map
         kind = ENCODER_DECODERS[self.family.model_type]
@@ -68,10 +68,10 @@ class Description:
         return kind.weight_map(self.config, self.decoder, shared=True, head=head.kind)
 
     def spec_of(self, kind: str) -> HeadSpec:
-        """The head of a kind as such a model has it.
+        """The default head of a kind for such a model.
 
         Raises:
-            InputError: its decoder has no such head.
+            InputError: its decoder does not support such a head.
         """
         if self.decoder is None:
             return self.family.spec_of(kind, self.values)
@@ -84,7 +84,7 @@ class Description:
         return heads[kind]
 
     def require_own(self, head: HeadSpec) -> None:
-        """Check that a head on the decoder is as Transformers has it: it has no keys for others.
+        """Check that a head on the decoder is Transformers' default, which needs no extra keys.
 
         Raises:
             InputError: it is not.
@@ -110,14 +110,14 @@ def describe(
     any_architecture: bool = False,
     with_decoder: bool = False,
 ) -> Description:
-    """The description of a model folder, from its config.json.
+    """Read the description of a model folder from its config.json.
 
     Args:
-        folder: of the model; where config.json names no architecture, it is the base model. A
-            description is returned as it is.
-        values: of config.json, if it has been read.
-        any_architecture: an unknown one (a custom class) is the base model too.
-        with_decoder: whether the decoder of the model may be what answers.
+        folder: model folder; if config.json names no architecture, it is the base model. A
+            description is returned unchanged.
+        values: values of config.json, if already read.
+        any_architecture: whether an unknown architecture (a custom class) is the base model, too.
+        with_decoder: whether models with heads on the decoder are supported.
 
     Raises:
         InputError: values are not supported.
@@ -142,10 +142,10 @@ def describe_config(
     any_architecture: bool = False,
     with_decoder: bool = False,
 ) -> Description:
-    """As ``describe``, from the values of a config.json; ``path`` is named in messages."""
+    """Like ``describe``, from the values of a config.json; ``path`` is for messages."""
     family = family_of(values.get("model_type", ""), str(path))
     architecture = (values.get("architectures") or [next(iter(family.architectures))])[0]
-    if architecture in family.with_decoder:  # of which the encoder alone is read
+    if architecture in family.with_decoder:  # only the encoder is read
         architecture = next(iter(family.architectures))
     kind = ENCODER_DECODERS.get(family.model_type)
     if kind is not None and architecture in kind.answering and not any_architecture:
@@ -179,7 +179,7 @@ def describe_config(
 def _describe_answering(
     kind: EncoderDecoder, values: Mapping[str, Any], path: str | Path, architecture: str
 ) -> Description:
-    """The description of a model whose decoder reads the text again, and answers."""
+    """The description of a model with heads on a decoder that reads the text again."""
     try:
         labels = _labels(values, path)
         encoder, decoder, shared = kind.read_config(values)
@@ -199,12 +199,12 @@ def require_tables(
     """Check that the tables of word features have a row for each tag.
 
     Args:
-        features: the tags of each column.
-        head: the kind of the head with the tables.
+        features: tags of each column.
+        head: kind of the head with the tables.
         specs: all heads.
 
     Raises:
-        InputError: they do not.
+        InputError: the number of rows differs.
     """
     found = next((spec.features for spec in specs if spec.kind == head), None)
     if (found or ()) != tuple(len(tags) + 1 for tags in features.values()):
@@ -212,7 +212,7 @@ def require_tables(
 
 
 def _labels(values: Mapping[str, Any], path: str | Path) -> tuple[str, ...]:
-    """The labels in the order of their numbers; Transformers' names where there are none."""
+    """The labels ordered by index; Transformers' default names if there are none."""
     if not values.get("id2label"):
         return tuple(f"LABEL_{i}" for i in range(label_count(values)))
     id2label = values["id2label"]
@@ -242,7 +242,7 @@ def config_json(model: "Model", architecture: str, values: Mapping[str, Any]) ->
 def architecture_of(model: "Model") -> str:
     """The architecture with most of the model's heads, and none that the model lacks.
 
-    One for generating text only if the model is a decoder.
+    Text generation architectures are only chosen for decoders.
     """
     family, fitting = family_of(model.model_type, "the model"), []
     for number, (name, spec) in enumerate(family.architectures.items()):
@@ -263,7 +263,7 @@ def kinds_of(model: "Model", architecture: str) -> list[str]:
 
 
 def _effective(specs: Mapping[str, HeadSpec], config: EncoderConfig) -> dict[str, HeadSpec]:
-    """Heads by what affects the result: without dropout, with defaults filled in."""
+    """Heads normalised to what affects the result: without dropout, with defaults filled in."""
     return {kind: _plain(spec, config) for kind, spec in specs.items()}
 
 
@@ -296,7 +296,7 @@ def _changed(spec: HeadSpec) -> dict[str, Any]:
 
 
 def labels_json(model: "Model", family: Family) -> dict[str, Any]:
-    """The labels; without any, numbered ones for a head whose width depends on them."""
+    """The labels; without any, default labels for a head whose width depends on them."""
     widths = [s.output for s in model.specs.values() if s.kind in family.labelled and s.output]
     labels = model.labels or [f"LABEL_{i}" for i in range(max(widths, default=0))]
     if not labels:

@@ -19,11 +19,12 @@ from ownbert.text.tokenizer import Tokenizer
 from ownbert.text.tokenizer_folder import read_vocabulary
 
 CONFIG, VOCABULARY = "bert_config.json", "vocab.txt"
-# What the optimiser keeps of each tensor, and counters.
+# Optimizer slots of tensors, and counters.
 _TRAINING = re.compile(r"/(adam_[mv]|Adam(_1)?|Momentum|ExponentialMovingAverage)$")
 _COUNTERS = ("global_step", "beta1_power", "beta2_power", "_CHECKPOINTABLE_OBJECT_GRAPH")
 _WORDS = "bert/embeddings/word_embeddings"
-# Endings of names, ours in Transformers' words; a matrix (inputs, outputs) is turned there.
+# Suffixes of tensor names with ours in Transformers' naming; matrices (inputs, outputs) are
+# transposed.
 _LEAVES = {
     "kernel": "weight",
     "gamma": "weight",
@@ -31,15 +32,15 @@ _LEAVES = {
     "output_weights": "weight",
     "output_bias": "bias",
 }
-# By a tensor that tells: the class of Transformers that a checkpoint is of.
+# Classes of Transformers, by a tensor that identifies them.
 _ARCHITECTURES = {
     "classifier.weight": "BertForSequenceClassification",
     "qa_outputs.weight": "BertForQuestionAnswering",
     "cls.seq_relationship.weight": "BertForPreTraining",
     "cls.predictions.bias": "BertForMaskedLM",
 }
-# A vocabulary has cases if so many of its tokens have a capital: of 29,000 in the cased ones of
-# Google a third, of the others none but the special tokens and a few stray letters.
+# Minimum share of tokens with capital letters in a cased vocabulary: a third of the 29,000 tokens
+# in Google's cased vocabularies, and only special tokens and a few stray letters in others.
 _CASED = 0.01
 
 
@@ -51,21 +52,21 @@ def convert(
     vocabulary: str | Path | None = None,
     cased: bool | None = None,
 ) -> Model:
-    """Write a checkpoint of google-research/bert as a model folder.
+    """Convert a checkpoint of google-research/bert to a model folder.
 
     Args:
-        checkpoint: ``bert_model.ckpt``, one of its files, or the folder that holds it alone.
+        checkpoint: ``bert_model.ckpt``, one of its files, or a folder with a single checkpoint.
         output: a new or empty folder.
-        config: by default bert_config.json beside it.
-        vocabulary: by default vocab.txt beside it.
+        config: configuration file; by default bert_config.json beside the checkpoint.
+        vocabulary: vocabulary file; by default vocab.txt beside the checkpoint.
         cased: whether capitals are kept; by default whether the vocabulary has any.
 
     Returns:
         The model.
 
     Raises:
-        InputError: a file is missing or damaged, they are not of one model, or ``output`` holds
-            files.
+        InputError: a file is missing or damaged, files belong to different models, or ``output`` is
+            not empty.
     """
     prefix, target = _prefix(Path(checkpoint)), Path(output)
     config = prefix.parent / CONFIG if config is None else Path(config)
@@ -86,7 +87,7 @@ def convert(
     if tell == "classifier.weight":
         values["id2label"] = {str(i): f"LABEL_{i}" for i in range(len(tensors[tell]))}
     description = describe_config(values, config)
-    if not description.pooler:  # Google's have one, trained or not
+    if not description.pooler:  # Google's checkpoints have one, trained or not
         tensors = {name: t for name, t in tensors.items() if not name.startswith("bert.pooler.")}
     if len(tokens) > description.config.vocab_size:
         raise InputError(
@@ -106,7 +107,7 @@ def convert(
 
 
 def _prefix(path: Path) -> Path:
-    """The path of a checkpoint without the endings of its files."""
+    """The path of a checkpoint without the extensions of its files."""
     if path.is_dir():
         found = sorted(path.glob("*" + INDEX))
         if len(found) != 1:
@@ -120,7 +121,7 @@ def _is_weight(name: str) -> bool:
 
 
 def _renamed(name: str, tensor: Tensor) -> tuple[str, Tensor]:
-    """A tensor by Transformers' name, turned if it is the matrix of a dense layer."""
+    """A tensor with its name in Transformers, transposed if it is the matrix of a dense layer."""
     *path, leaf = re.sub(r"/layer_(\d+)/", r"/layer/\1/", name).split("/")
     if path == ["cls", "squad"]:
         path = ["qa_outputs"]

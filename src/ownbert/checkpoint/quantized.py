@@ -1,9 +1,9 @@
-"""A quantized folder: that of a float model, with its blocks' matrices in 8 bits in a file of ours.
+"""Quantized folders: a float folder whose block matrices are stored in 8 bits in a separate file.
 
-The file has another name than those that Transformers looks for, so it finds no weights there,
-where it would otherwise start from random ones. A matrix keeps its name in the float folder and is
-int8 (I, D), each row divided by its scale; what its input is divided by stands under our name of
-the layer.
+The name of the file differs from Transformers' names, so that Transformers reports missing weights
+instead of starting from random ones. A matrix keeps its name in the float folder and is int8
+(I, D), each row divided by its scale; the divisors of its inputs are stored under our name of the
+layer.
 """
 
 import json
@@ -24,7 +24,7 @@ from ownbert.nn.encoder import Encoder
 from ownbert.nn.model import Model
 from ownbert.nn.packed.int8 import quantizable, quantize_linears, quantize_weight
 
-# In config.json: how the folder is quantized.
+# Value in config.json that describes the quantization.
 _INT8 = {"weights": "int8", "scales": "channel", "activations": "token"}
 _SCALE, _SMOOTH = "int8.scale.", "int8.smooth."
 
@@ -40,15 +40,15 @@ def write_quantized(
     """Write config.json and the weights of a quantized folder.
 
     Args:
-        folder: a new one.
-        description: of the float folder.
-        tensors: its weights by its names.
-        encoder: of the float model.
-        smooth: (D) by the names of the layers in the encoder.
-        strength: of the smoothing.
+        folder: a new folder.
+        description: description of the float folder.
+        tensors: weights of the float folder, by its names.
+        encoder: encoder of the float model.
+        smooth: (D) smoothing factors by layer name in the encoder.
+        strength: strength of the smoothing.
 
     Returns:
-        The names of the matrices that were quantized, in the float folder.
+        The names of the quantized matrices in the float folder.
     """
     config, weight_map = description.config, description.family.weight_map
     named = {weight_map.full_name(name): name for name in tensors}
@@ -56,7 +56,7 @@ def write_quantized(
     for name, module, _ in quantizable(encoder):
         theirs = weight_map.their_name(f"encoder.{name}.weight", config).split(", ")
         parts = [named.get(one, one) for one in theirs]
-        # What the family stores in another form stays as it is.
+        # Matrices that the family stores in another form are not quantized.
         if not all(p in tensors and tensors[p].shape[1:] == (module.in_features,) for p in parts):
             continue
         for part in parts:
@@ -74,15 +74,14 @@ def write_quantized(
 
 
 def read_quantized(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], Path]:
-    """The tensors of a quantized folder.
+    """Read the tensors of a quantized folder.
 
     Returns:
-        Its tensors by the names of the float folder, as floats, matrices multiplied by what
-        their inputs are divided by; the latter by the names of the layers in the encoder; and the
-        file.
+        Its tensors by the names of the float folder, dequantized, with matrices multiplied by the
+        smoothing factors; the smoothing factors by layer name in the encoder; and the file.
 
     Raises:
-        InputError: the file is missing or damaged, or a weight is not a number.
+        InputError: the file is missing or damaged, or a weight is not finite.
     """
     path = folder / QUANTIZED
     if not path.is_file():
@@ -99,7 +98,7 @@ def read_quantized(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], 
 
 
 def _taken(read: dict[str, Tensor], prefix: str, path: Path) -> Iterator[tuple[str, Tensor]]:
-    """The vectors with a prefix, without it; they are taken out of ``read``."""
+    """Remove the vectors with a prefix from ``read``, and yield them without the prefix."""
     for name in [name for name in read if name.startswith(prefix)]:
         vector = read.pop(name)
         good = vector.ndim == 1 and vector.dtype == torch.float32
@@ -109,15 +108,15 @@ def _taken(read: dict[str, Tensor], prefix: str, path: Path) -> Iterator[tuple[s
 
 
 def quantize_model(model: Model, smooth: Mapping[str, Tensor], path: Path) -> None:
-    """Make the layers of a model that are quantized in its folder so; it cannot be trained then.
+    """Quantize the layers of a model that are quantized in its folder; it cannot be trained then.
 
     Args:
-        model: with weights of ``read_quantized``; is changed.
-        smooth: of ``read_quantized``.
-        path: of the file, for messages.
+        model: model with weights of ``read_quantized``, which is modified.
+        smooth: smoothing factors of ``read_quantized``.
+        path: path of the file, for messages.
 
     Raises:
-        InputError: there is no such layer, or of another size.
+        InputError: a layer does not exist, or has another size.
     """
     sizes = {name: module.in_features for name, module, _ in quantizable(model.encoder)}
     for name, vector in smooth.items():

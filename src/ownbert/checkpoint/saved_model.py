@@ -1,4 +1,4 @@
-"""Models from folders, and back."""
+"""Loads and saves model folders."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -43,18 +43,18 @@ def save(
     values: Mapping[str, Any] | None = None,
     more: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write a model folder that Transformers loads: config.json and model.safetensors.
+    """Write a model folder that Transformers can load: config.json and model.safetensors.
 
-    Heads that Transformers does not know are kept under names of our own, beside an encoder that
-    it can read. If writing fails, the old files stay as they were.
+    Heads that Transformers does not support are stored under our own names, beside an encoder that
+    it can load. If writing fails, old files are unchanged.
 
     Args:
-        model: a packed encoder or decoder, or both where the decoder answers for the text.
-        folder: is made if it does not exist.
-        tokenizer: its files are written too.
-        architecture: Transformers' class; by default the one with the model's heads.
+        model: a packed encoder or decoder, or both if the heads are on the decoder.
+        folder: folder to write, created if necessary.
+        tokenizer: tokenizer to save, if any.
+        architecture: class in Transformers; by default the one with the model's heads.
         values: further keys of config.json.
-        more: further tensors by their names, those of a custom class.
+        more: further tensors by name, for a custom class.
 
     Raises:
         InputError: the folder cannot be written, or the family's format cannot express the model.
@@ -73,7 +73,7 @@ def save(
     kinds = kinds_of(model, name)
     bare = not family.architectures[name].heads
     tensors = named_tensors(model, family.weight_map, bare=bare, kinds=kinds)
-    if more:  # a custom class, which ``values`` names
+    if more:  # a custom class, named in ``values``
         config |= {"architectures": (values or config)["architectures"]}
     tensors |= {name: tensor.cpu().contiguous() for name, tensor in (more or {}).items()}
     write_model(Path(folder), config, tensors, tokenizer=tokenizer)
@@ -88,23 +88,24 @@ def load(
     dropout: float | None = None,
     anew: Collection[str] = (),
 ) -> Model:
-    """The packed model of a Hugging Face folder, in evaluation mode.
+    """Load the packed model of a Hugging Face folder, in evaluation mode.
 
-    That of a quantized folder has ``QuantizedLinear`` in its blocks, and cannot be trained.
+    A quantized folder gives a model with ``QuantizedLinear`` in its blocks, which cannot be
+    trained.
 
     Args:
-        folder: with config.json and weights, or its description, so that config.json is not read
-            again; a model whose decoder answers has one alone (``with_decoder``).
-        heads: instead of those of the folder. Heads (and a pooler) that it lacks are newly
+        folder: folder with config.json and weights, or its description, to avoid reading
+            config.json again; required for a model with heads on the decoder (``with_decoder``).
+        heads: heads instead of the folder's. Heads (and a pooler) that it lacks are newly
             initialised; its other heads are left out.
-        pooler: whether there is one; by default as the folder or the heads need it.
+        pooler: whether there is a pooler; by default as the folder or the heads require.
         labels: names of the classes, instead of the folder's.
-        dropout: rate of all layers, instead of the folder's.
+        dropout: dropout rate of all layers, instead of the folder's.
         anew: kinds of ``heads`` that are newly initialised even if the folder has them.
 
     Raises:
         InputError: a file is missing, a tensor is missing, unexpected or of the wrong shape, or
-            the config has a value that is not supported.
+            the config has an unsupported value.
     """
     description = describe(folder)
     assert description.folder is not None
@@ -138,17 +139,17 @@ def new_model(
     labels: Sequence[str] = (),
     dropout: float | None = None,
 ) -> Model:
-    """A randomly initialised model of the structure that a folder describes.
+    """Create a randomly initialised model with the structure of a folder.
 
     Args:
-        description: of the folder.
-        heads: instead of those of the folder.
-        pooler: whether there is one; None: if its heads need it.
+        description: description of the folder.
+        heads: heads instead of the folder's.
+        pooler: whether there is a pooler; None: if the heads need it.
         labels: names of the classes, instead of the folder's.
-        dropout: rate of all layers, instead of the folder's.
+        dropout: dropout rate of all layers, instead of the folder's.
 
     Raises:
-        InputError: the decoder that is to answer has no such head.
+        InputError: the decoder does not support such a head.
     """
     config, decoder = description.config, description.decoder
     specs = tuple(description.specs if heads is None else heads)

@@ -1,4 +1,4 @@
-"""The tokenizer of a model folder, and whether it is the one that was saved with the model."""
+"""The tokenizer of a model folder, with a check that it is the one saved with the model."""
 
 import hashlib
 from collections.abc import Mapping
@@ -13,19 +13,19 @@ from ownbert.errors import InputError
 from ownbert.hub import model_folder
 from ownbert.text.tokenizer import Tokenizer
 
-# In config.json, to detect that a folder's tokenizer was replaced: the number of tokens and a hash
-# of them. Tokens may be appended later.
+# Key in config.json for detecting a replaced tokenizer: the number of tokens and their hash. Tokens
+# may be appended later.
 VOCABULARY = "ownbert_vocabulary"
 
 
 def load_tokenizer(
     folder: str | Path | Description, *, config: EncoderConfig | None = None
 ) -> Tokenizer:
-    """The tokenizer of a model folder.
+    """Load the tokenizer of a model folder.
 
     Args:
-        folder: of the model, or its description, so that config.json is not read again.
-        config: of the model; by default that of the description.
+        folder: model folder, or its description, to avoid reading config.json again.
+        config: configuration of the model; by default the description's.
 
     Raises:
         InputError: it has more tokens than ``config``, or is not the one that was saved.
@@ -52,7 +52,7 @@ def load_tokenizer(
 
 
 def vocabulary_fingerprint(tokenizer: Tokenizer) -> str:
-    """The number of tokens, and a hash of them in the order of their ids."""
+    """The number of tokens, and a hash of the tokens in the order of their ids."""
     return _fingerprint(tokenizer, tokenizer.vocab_size)
 
 
@@ -64,6 +64,6 @@ def _fingerprint(tokenizer: Tokenizer, count: int | None) -> str:
 
 
 def _counted(saved: str) -> int | None:
-    """The number before the hash; folders of version 0.1 have the hash alone."""
+    """The number before the hash; folders of version 0.1 only have the hash."""
     count, sign, _ = saved.partition(":")
     return int(count) if sign and count.isdecimal() else None

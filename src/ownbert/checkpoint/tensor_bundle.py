@@ -1,8 +1,8 @@
-"""TensorFlow's checkpoints of two kinds of files, read without TensorFlow.
+"""Reads TensorFlow's two-file checkpoints without TensorFlow.
 
-``NAME.index`` is a sorted table as LevelDB writes it (blocks of key and value, each with a
-checksum); its values say where in ``NAME.data-00000-of-00001`` a tensor lies. Nothing in either
-file is believed: every offset, size and length is compared with what is there.
+``NAME.index`` is a sorted table in LevelDB's format (blocks of keys and values with checksums); its
+values locate tensors in ``NAME.data-00000-of-00001``. The files are untrusted: all offsets, sizes
+and lengths are verified.
 
 Source: tensorflow/core/protobuf/tensor_bundle.proto; tensorflow/core/util/tensor_bundle;
 leveldb/doc/table_format.md.
@@ -25,10 +25,10 @@ from ownbert.protobuf import DamagedError, Reader
 
 INDEX = ".index"
 _MAGIC, _FOOTER = 0xDB4775248B80FB57, 48
-# An index of a thousand tensors has 60 KB.
+# Maximum size of an index; one of a thousand tensors has 60 KB.
 _LARGEST_INDEX = 1 << 28
 _MOST_SHARDS, _MOST_DIMENSIONS = 10_000, 16
-# TensorFlow's numbers of element types. Those of others (text, resources) hold no weights.
+# TensorFlow's numbers of element types. Other types (text, resources) contain no weights.
 _DTYPES = {
     1: torch.float32,
     2: torch.float64,
@@ -41,7 +41,7 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class _Entry:
-    """Where a tensor lies: a shard, and bytes of its file."""
+    """The location of a tensor: a shard, and a byte range of its file."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -52,14 +52,14 @@ class _Entry:
 
 
 def read_bundle(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
-    """The tensors of a checkpoint by TensorFlow's names.
+    """Read the tensors of a checkpoint by TensorFlow's names.
 
     Args:
-        prefix: the path of the files without ``.index`` and ``.data-...``.
-        wanted: whether a tensor of a name is to be read.
+        prefix: path of the files without ``.index`` and ``.data-...``.
+        wanted: whether to read the tensor with a name.
 
     Raises:
-        InputError: a file is missing, damaged, or of a kind that is not read.
+        InputError: a file is missing, damaged, or of an unsupported kind.
     """
     path = prefix.with_name(prefix.name + INDEX)
     refuse_unreadable(path)
@@ -81,7 +81,7 @@ def read_bundle(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor
 
 
 def _read_data(path: Path, entries: dict[str, _Entry]) -> dict[str, Tensor]:
-    """Tensors of one file. They lie apart, so together they are no larger than it."""
+    """Read tensors of one file. They do not overlap, so their total size is limited by the file."""
     length, end, found = path.stat().st_size, 0, {}
     with path.open("rb") as file:
         for name, entry in sorted(entries.items(), key=lambda item: item[1].offset):
@@ -114,7 +114,7 @@ def _read_index(path: Path) -> tuple[int, dict[str, _Entry]]:
     if struct.unpack("<Q", data[-8:])[0] != _MAGIC:
         raise DamagedError("it does not end as a table does")
     footer = Reader(data[-_FOOTER:])
-    _block(data, *_handle(footer))  # names of further blocks, of which there are none
+    _block(data, *_handle(footer))  # metaindex of further blocks, which is empty
     shards, entries = 0, {}
     for _, value in _block(data, *_handle(footer)):
         for key, entry in _block(data, *_handle(Reader(value))):
@@ -137,12 +137,12 @@ def _read_index(path: Path) -> tuple[int, dict[str, _Entry]]:
 
 
 def _handle(reader: Reader) -> tuple[int, int]:
-    """Where a block begins, and its size."""
+    """The offset and the size of a block."""
     return reader.varint(), reader.varint()
 
 
 def _block(data: bytes, offset: int, size: int) -> list[tuple[bytes, bytes]]:
-    """Keys and values of a block, which share the beginnings of keys with those before them."""
+    """Keys and values of a block, in which keys share prefixes with preceding keys."""
     if offset + size + 5 > len(data) - _FOOTER:
         raise DamagedError(f"a block has {size:,} bytes from {offset:,} on, and it {len(data):,}")
     content, trailer = data[offset : offset + size], data[offset + size : offset + size + 5]
@@ -213,13 +213,14 @@ def _read_shape(data: bytes) -> tuple[int, ...]:
 
 
 def _masked(checksum: int) -> int:
-    """A checksum as it is stored, lest one of data that hold checksums be special."""
+    """A checksum as stored; masking avoids problems with checksums of data that contain
+    checksums."""
     return (((checksum >> 15) | (checksum << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 @lru_cache
 def _table() -> np.ndarray:
-    """(65,536): what two bytes do to a checksum."""
+    """(65,536) the effect of two bytes on a checksum."""
     values = np.arange(1 << 16, dtype=np.uint32)
     for _ in range(16):
         values = np.where(values & 1, (values >> 1) ^ np.uint32(0x82F63B78), values >> 1)
@@ -229,8 +230,8 @@ def _table() -> np.ndarray:
 def crc32c(data: bytes) -> int:
     """The checksum CRC-32C (RFC 3720, appendix B.4).
 
-    Long data are cut into parts of equal length whose checksums are computed side by side: in
-    plain Python a base model would take minutes.
+    Long data are split into parts of equal length with vectorised checksums: plain Python would
+    take minutes for a base model.
     """
     if len(data) < 2:
         return _of_byte(data[0]) if data else 0
@@ -242,7 +243,7 @@ def crc32c(data: bytes) -> int:
     for column in np.ascontiguousarray(head.T):
         sums = table[(sums ^ column) & 0xFFFF] ^ (sums >> 16)
     sums ^= np.uint32(0xFFFFFFFF)
-    while len(sums) > 1:  # neighbours become one part of twice the length
+    while len(sums) > 1:  # merge neighbours into parts of twice the length
         sums = _followed_by(sums[::2], length) ^ sums[1::2]
         length *= 2
     rest = data[length:]
@@ -260,12 +261,13 @@ def _of_byte(byte: int) -> int:
 
 
 def _followed_by(sums: np.ndarray, count: int) -> np.ndarray:
-    """Checksums, changed as ``count`` bytes behind their data change them.
+    """Checksums after ``count`` zero bytes were appended to their data.
 
-    What a byte does is a linear map of 32 bits, and what two of them do is its square.
+    The effect of a byte is a linear map of 32 bits, and that of two bytes its square.
     """
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
-    # Of one bit of data: the image of each bit of a checksum. Of a byte: three squares of it.
+    # The map of one zero bit, as images of the bits of a checksum; three squarings give that of a
+    # byte.
     step = np.where(bits & 1, np.uint32(0x82F63B78), bits >> np.uint32(1))
     for _ in range(3):
         step = _applied(step, step)

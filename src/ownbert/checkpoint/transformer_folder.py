@@ -1,4 +1,4 @@
-"""Folders of encoder-decoder models, in the formats of Marian and T5, as Transformers has them."""
+"""Folders of encoder-decoder models, in Transformers' formats of Marian and T5."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,13 +34,13 @@ def save_translation(
     values: Mapping[str, Any] = {},
     tokenizer: Tokenizer | None = None,
 ) -> None:
-    """Write config.json and model.safetensors, and a tokenizer's files if it is given.
+    """Write config.json, model.safetensors, and the tokenizer's files if given.
 
     Args:
         model: an encoder-decoder model.
-        folder: is made if it does not exist.
+        folder: folder to write, created if necessary.
         values: further keys of config.json.
-        tokenizer: of source and target.
+        tokenizer: tokenizer of source and target.
 
     Raises:
         InputError: the format cannot express the structure.
@@ -50,7 +50,7 @@ def save_translation(
     encoder, decoder, shared = model.config, model.decoder.config, head_is_shared(model)
     config = {**values, **kind.write_config(encoder, decoder, shared=shared)}
     head = next(iter(model.specs), None)
-    if head != "generator":  # and so nothing that could be tied
+    if head != "generator":  # nothing to tie
         config["tie_word_embeddings"] = values.get("tie_word_embeddings", True)
     for kind_of_head, spec in model.specs.items():
         if (key := kind.head_dropouts.get(kind_of_head)) is not None:
@@ -67,7 +67,7 @@ def save_translation(
 
 
 def head_is_shared(model: Model) -> bool:
-    """Whether the matrix of the head is the word table of both stacks."""
+    """Whether the head's matrix is the word table of both stacks."""
     generator = model.specs.get("generator")
     return model.share_embeddings and (generator is None or generator.tied)
 
@@ -93,15 +93,16 @@ def new_translation(
     labels: Sequence[str] = (),
     second_reading: SecondReading | None = None,
 ) -> Model:
-    """A randomly initialised model.
+    """Create a randomly initialised model.
 
     Args:
-        kind: in whose format it is saved, or its model_type.
-        encoder, decoder: structures of the stacks.
-        shared: whether the head has the word table as its matrix.
-        heads: by default the one that writes.
-        labels: of a head for classification.
-        second_reading: of a decoder that answers for the text.
+        kind: kind of model, which determines the saved format, or its model_type.
+        encoder: structure of the encoder.
+        decoder: structure of the decoder.
+        shared: whether the head shares the word table.
+        heads: heads; by default the one for generation.
+        labels: labels of a classification head.
+        second_reading: for a decoder that reads the encoder's input again.
     """
     kind = ENCODER_DECODERS[kind] if isinstance(kind, str) else kind
     return Model(
@@ -117,7 +118,7 @@ def new_translation(
 
 
 def kind_of(values: Mapping[str, Any]) -> EncoderDecoder | None:
-    """The kind of encoder-decoder model that a config.json is of; None: of another model."""
+    """The kind of encoder-decoder model in a config.json; None for other models."""
     kind = ENCODER_DECODERS.get(str(values.get("model_type")).removeprefix(OWN))
     if kind is None or kind.base is None:
         return kind
@@ -127,7 +128,8 @@ def kind_of(values: Mapping[str, Any]) -> EncoderDecoder | None:
 
 
 def is_translation(folder: Path) -> bool:
-    """Whether ``load_translation`` is for a folder: it has two stacks, and the head of words."""
+    """Whether ``load_translation`` supports a folder: it has two stacks, and the generation
+    head."""
     if not (folder / CONFIG).exists():
         return False
     values = read_config(folder / CONFIG)
@@ -136,17 +138,17 @@ def is_translation(folder: Path) -> bool:
 
 
 def _other_class(kind: EncoderDecoder, values: Mapping[str, Any]) -> str | None:
-    """The class that a config.json names, if it has not the head of words."""
+    """The class named in a config.json, if it lacks the generation head."""
     (named, *_) = values.get("architectures") or [None]
     return named if named is not None and named in (kind.base, *kind.answering) else None
 
 
 def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
-    """The model of such a folder, in evaluation mode, and its config.json.
+    """Load the model of such a folder, in evaluation mode, and its config.json.
 
     Raises:
-        InputError: the folder holds another kind of model, a tensor is missing, unexpected or of
-            the wrong shape, or the config has a value that is not supported.
+        InputError: the folder has another kind of model, a tensor is missing, unexpected or of the
+            wrong shape, or the config has an unsupported value.
     """
     folder = model_folder(folder)
     path = folder / CONFIG

@@ -29,11 +29,11 @@ from ownbert.text.tokenizer import Tokenizer
 
 
 def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
-    """All tensors by name, and the file that they were read from (the index of several files).
+    """Read all tensors by name, and the file that they come from (for several, their index).
 
     Raises:
         InputError: there are no weights, or only quantized ones, a file is damaged or missing, a
-            weight is not a number, or a pickle holds more than tensors (nothing in it is run).
+            weight is not finite, or a pickle contains more than tensors (it is not executed).
     """
     tensors, path = _read(folder)
     require_finite(tensors, path)
@@ -68,7 +68,7 @@ def write_model(
 ) -> None:
     """Write config.json, model.safetensors and the tokenizer's files.
 
-    Old files are replaced only after all of them are written.
+    Old files are replaced only after all files were written.
     """
     folder = files.make_folder(folder)
     config = without_agreement(config)
@@ -83,14 +83,15 @@ def write_model(
 
 
 def require_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Refuse weights that are not numbers (a training that diverged): so would every answer be.
+    """Reject weights that are not finite (from a diverged training), which would affect all
+    outputs.
 
     Raises:
-        InputError: it names the tensor.
+        InputError: a weight is not finite; the message names the tensor.
     """
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or tensor.sum(dtype=torch.float32).isfinite():
-            continue  # faster than looking at every number; the sum alone may be too large
+            continue  # fast path: a finite sum implies finite weights
         if not tensor.isfinite().all():
             raise InputError(
                 f"{path}: tensor {name} holds values that are not finite numbers; the training "
@@ -103,7 +104,7 @@ def _index(path: Path) -> Mapping[str, str]:
 
 
 def _parts(path: Path) -> list[str]:
-    """File names in an index; paths to other folders are refused."""
+    """File names in an index; paths to other folders are rejected."""
     names = sorted(set(_index(path).values()))
     for name in names:
         if Path(name).name != name:
@@ -114,10 +115,10 @@ def _parts(path: Path) -> list[str]:
 
 
 def read_file(path: Path) -> dict[str, Tensor]:
-    """All tensors of one file by name.
+    """Read all tensors of a file by name.
 
     Raises:
-        InputError: it is damaged, or a pickle of more than tensors.
+        InputError: it is damaged, or a pickle with more than tensors.
     """
     files.refuse_unreadable(path)
     try:
@@ -129,7 +130,7 @@ def read_file(path: Path) -> dict[str, Tensor]:
             f"{path} holds more than tensors, or is damaged; nothing in it was run. Save the "
             "model as safetensors"
         ) from None
-    except Exception as error:  # a damaged pickle fails in any way there is
+    except Exception as error:  # a damaged pickle can raise anything
         why = str(error).split("\n")[0] or type(error).__name__
         raise InputError(f"{path} cannot be read: {why}; it is damaged or cut off") from None
     if not isinstance(tensors, dict) or not all(

@@ -1,1 +1,1 @@
-"""A trained folder as a file that other programs run without ownbert: ONNX, OpenVINO, torch."""
+"""Export of trained folders to files that run without ownbert: ONNX, OpenVINO, torch."""

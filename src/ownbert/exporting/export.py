@@ -1,4 +1,4 @@
-"""``export``: a trained folder as one file that other programs run, beside what they need of it."""
+"""``export``: writes a trained folder as a single file for other programs, with companion files."""
 
 import os
 import platform
@@ -53,32 +53,32 @@ def export(
     overwrite: bool = False,
     say: Say | None = None,
 ) -> Parity:
-    """Write a model folder as a file for other programs, after a comparison with the model.
+    """Export a model folder to a file for other programs, after comparing it with the model.
 
-    The graph takes padded ``input_ids``, ``attention_mask`` and, where the model has segments,
-    ``token_type_ids``, int64 of any shape (texts, length), or (questions, choices, length) for
-    choices. It gives ``last_hidden_state``, ``logits``, or ``start_logits`` and ``end_logits``,
-    as Transformers' own ONNX files do. Beside it stand config.json, the tokenizer, a model card
-    and parity.json; of sentence models what sentence-transformers reads.
+    The graph takes padded ``input_ids``, ``attention_mask`` and, for models with segments,
+    ``token_type_ids``: int64 of any shape (texts, length), or (questions, choices, length) for
+    multiple choice. Outputs are ``last_hidden_state``, ``logits``, or ``start_logits`` and
+    ``end_logits``, as in Transformers' own ONNX files. The folder also gets config.json, the
+    tokenizer, a model card and parity.json; for sentence models the files of sentence-transformers.
 
     Args:
-        folder: of the model: an encoder of texts, with any head.
-        output: a new or empty folder. In the folder of the model, ``onnx`` or ``openvino``, where
-            ``--engine`` finds the file: there only it and parity.json are written.
+        folder: folder of a text encoder with any head.
+        output: a new or empty folder. With ``onnx`` or ``openvino`` inside the model folder,
+            where ``--engine`` looks, only the file and parity.json are written.
         to: onnx, openvino or torch (a program of ``torch.export``).
-        data: a file of texts to compare on, of which the first 256 are read; by default texts of
-            this package.
-        text_column: of a table.
-        tolerance: the largest difference between two numbers of file and model.
-        overwrite: replace files of these names in ``output``.
+        data: file of texts for the comparison, of which the first 256 are used; by default texts
+            included in this package.
+        text_column: column of the text in tables.
+        tolerance: maximum absolute difference between outputs of file and model.
+        overwrite: replace files of the same names in ``output``.
         say: called with notes.
 
     Returns:
-        What the comparison has found.
+        The results of the comparison.
 
     Raises:
-        InputError: the model cannot be exported, a package is missing, the output is taken, or the
-            file is beyond the tolerance; nothing is written then.
+        InputError: the model cannot be exported, a package is missing, the output exists, or the
+            file exceeds the tolerance; nothing is written.
 
     Source: ONNX (onnx.ai), OpenVINO (docs.openvino.ai), torch.export (docs.pytorch.org).
     """
@@ -138,7 +138,7 @@ def export(
 
 
 def _written(source: Path, kind: Format, *, beside: bool) -> list[str]:
-    """The names of the files that an export of a folder writes."""
+    """The names of the files written by an export."""
     data = KINDS[kind.folder].data if kind.folder else ()
     names = [PARITY, CRF, kind.file, *data]
     if beside:
@@ -147,10 +147,10 @@ def _written(source: Path, kind: Format, *, beside: bool) -> list[str]:
 
 
 def describe_network(source: Path) -> Description:
-    """The description of a folder with one network.
+    """Describe a folder with a single network.
 
     Raises:
-        InputError: it holds several, or none, or what would be copied is not in it.
+        InputError: there are several networks, or none, or files to copy are outside of the folder.
     """
     members = list_members(source)
     if len(members) > 1:
@@ -163,7 +163,7 @@ def describe_network(source: Path) -> Description:
 
 
 def notes_of(source: Path, model: Model) -> Iterator[str]:
-    """What the file leaves to the program that runs it."""
+    """Yield notes on steps that the exported file does not include."""
     if (source / BLEND).is_file():
         yield (
             f"{source.name} answers with other models than its network alone, which is exported "
@@ -187,14 +187,14 @@ def _ngrams(head: Any) -> bool:
 
 
 def _is_beside(source: Path, target: Path, to: str) -> bool:
-    """Whether the target is the folder in the model's own where engines look for the file."""
+    """Whether the target is the folder inside the model folder where engines look for the file."""
     own = source / KINDS[to].folder if to in KINDS else None
     return own is not None and os.path.realpath(own) == os.path.realpath(target)
 
 
 @contextmanager
 def _in_a_line(source: Path, to: str) -> Iterator[None]:
-    """Turn the errors of exporters and engines, which are of many kinds, into ``InputError``."""
+    """Convert the various errors of exporters and engines to ``InputError``."""
     try:
         yield
     except (InputError, OSError, MemoryError):
@@ -205,7 +205,7 @@ def _in_a_line(source: Path, to: str) -> Iterator[None]:
 
 
 def require_near(parity: Parity, tolerance: float, target: Path) -> None:
-    """Raises ``InputError`` where an output is further from the model's than ``tolerance``."""
+    """Raise ``InputError`` if an output differs from the model's by more than ``tolerance``."""
     for name, one in parity.outputs.items():
         if not one.largest_difference <= tolerance:
             raise InputError(
@@ -215,9 +215,9 @@ def require_near(parity: Parity, tolerance: float, target: Path) -> None:
 
 
 def copy_beside(source: Path, new: Path, description: Description) -> None:
-    """Config, tokenizer and the files of sentence-transformers; weights stay behind."""
+    """Copy config, tokenizer and files of sentence-transformers, without weights."""
     copy_files(source, new, network_files(source, weights=False))
-    # Whether the model agrees in bfloat16 says nothing of its file.
+    # A model's agreement in bfloat16 does not apply to its exported file.
     if (values := without_agreement(description.values)) != description.values:
         write_json(new / CONFIG, values)
     if has_tokenizer(source) and not (new / TOKENIZER).exists():
@@ -233,7 +233,7 @@ def _report(
     kind: Format,
     tolerance: float,
 ) -> dict[str, Any]:
-    """parity.json: what was written of which weights, and how near it is."""
+    """parity.json: identity of file and weights, and results of the comparison."""
     parts = path.parent.glob(f"{path.stem}*")
     packages = {name: version(name) for name in kind.packages}
     return {

@@ -1,4 +1,4 @@
-"""The model card of an exported file: what it is, how near to the model, and how it is run."""
+"""The model card of an exported file: its content, accuracy and usage."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,16 +31,16 @@ def write_export_card(
     """Write README.md.
 
     Args:
-        new: the folder, before it is moved.
-        name: of the folder after that.
-        source: the folder of the model.
+        new: folder, before it is moved.
+        name: final name of the folder.
+        source: model folder.
         to: one of ``FORMATS``.
-        file: the exported one, below the folder.
-        description: of the model.
-        graph: what was exported.
-        parity: what the comparison has found.
-        tolerance: of the comparison.
-        notes: what the file leaves to the program that runs it.
+        file: path of the exported file inside the folder.
+        description: description of the model.
+        graph: exported graph.
+        parity: results of the comparison.
+        tolerance: tolerance of the comparison.
+        notes: steps that the file does not include.
     """
     config, family = description.config, description.family.model_type
     labels = description.labels if {*graph.kinds} & {"classification", "tokens"} else ()
@@ -70,7 +70,7 @@ def write_export_card(
 
 
 def name_of(source: Path) -> str:
-    """The name of a model on the hub, if it has one, else that of its folder."""
+    """The hub name of a model, if it has one, or the name of its folder."""
     return hub_base(str(source)) or source.resolve().name
 
 

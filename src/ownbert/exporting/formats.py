@@ -1,4 +1,4 @@
-"""The files that a graph is written to, and how each is run without ownbert.
+"""File formats of exported graphs, and engines to run them.
 
 B texts, S longest text, C choices.
 """
@@ -21,25 +21,26 @@ from ownbert.errors import InputError
 from ownbert.exporting.padded import PaddedModel
 from ownbert.inference.engines import KINDS, Engine
 
-# Bytes of weights from which on they stand beside an ONNX file: one file holds 2 GiB at most.
+# Size of the weights, in bytes, from which ONNX stores them in a separate file; a file is limited
+# to 2 GiB.
 _LARGEST_ONNX = 3 << 29
 _BATCH, _CHOICES, _LENGTH = "batch", "choices", "length"
-# What writes ONNX says about itself: a logger, and how its lines are hidden.
+# Loggers of the ONNX exporter.
 _LOGGERS = ("torch.onnx", "torch.onnx._internal.exporter._registration", "onnxscript", "onnx_ir")
 
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file.
+    """A file format.
 
     Args:
-        file: its name.
-        folder: of a sentence model, the folder in which sentence-transformers looks for it.
-        packages: that write and run it.
-        extra: of ownbert, with these packages.
-        write: writes it to a path.
-        open: the engine of a written file.
-        load: lines of Python that a model card shows, with {path}.
+        file: file name.
+        folder: folder in which sentence-transformers looks for the file of a sentence model.
+        packages: packages for writing and running it.
+        extra: extra of ownbert with these packages.
+        write: writes the file.
+        open: opens a written file as an engine.
+        load: lines of Python for the model card, with {path}.
     """
 
     file: str
@@ -51,7 +52,7 @@ class Format:
     load: str
 
     def require(self, name: str) -> None:
-        """Raises ``InputError`` where a package is missing."""
+        """Raise ``InputError`` if a package is missing."""
         for package in self.packages:
             if importlib.util.find_spec(package) is None:
                 raise InputError(
@@ -61,34 +62,34 @@ class Format:
 
 
 def trace(graph: PaddedModel) -> tuple[Any, tuple[str, ...]]:
-    """The graph as a program of torch.export, and the names of its outputs.
+    """Trace the graph as a program of torch.export; return it with the names of its outputs.
 
-    Any B, C and S may be given to it, by the names of ``graph.input_names``.
+    B, C and S are dynamic; inputs are named by ``graph.input_names``.
     """
     shape = (2, 3, 5) if graph.choices else (2, 5)
-    # Of their own each, or the tracer takes them for one.
+    # Separate tensors, otherwise the tracer identifies them.
     given = {name: torch.ones(shape, dtype=torch.long) for name in graph.input_names}
     names = (_BATCH, _CHOICES, _LENGTH) if graph.choices else (_BATCH, _LENGTH)
     axes = {i: torch.export.Dim(name) for i, name in enumerate(names)}
     shapes = dict.fromkeys(graph.input_names, axes)
     with torch.no_grad(), _quiet():
         program = torch.export.export(graph, (), kwargs=given, dynamic_shapes=shapes)
-        for node in program.graph.nodes:  # They name files of this machine.
+        for node in program.graph.nodes:  # They contain local file names.
             node.meta.pop("stack_trace", None)
         return program, tuple(graph(**given))
 
 
 def write_torch(graph: PaddedModel, path: Path) -> None:
-    """Write a program of torch.export, which needs torch alone."""
+    """Write a program of torch.export, which only needs torch."""
     program, _ = trace(graph)
-    buffer = io.BytesIO()  # torch itself ends the process where a disk is full
+    buffer = io.BytesIO()  # torch aborts the process if the disk is full
     with _quiet():
         torch.export.save(program, buffer)
     path.write_bytes(buffer.getbuffer())
 
 
 def write_onnx(graph: PaddedModel, path: Path) -> None:
-    """Write an ONNX file, with named inputs, outputs and axes."""
+    """Write an ONNX file with named inputs, outputs and axes."""
     program, outputs = trace(graph)
     with torch.no_grad(), _quiet():
         made = torch.onnx.export(
@@ -97,13 +98,13 @@ def write_onnx(graph: PaddedModel, path: Path) -> None:
         assert made is not None
         _name_axes(made.model, graph, outputs)
         for node in made.model.graph:
-            node.metadata_props.clear()  # of use to the exporter alone
+            node.metadata_props.clear()  # only useful to the exporter
         size = sum(p.numel() * p.element_size() for p in graph.parameters())
         made.save(str(path), external_data=size > _LARGEST_ONNX)
 
 
 def _name_axes(model: Any, graph: PaddedModel, outputs: tuple[str, ...]) -> None:
-    """Give the axes of inputs and outputs names that people read, in place of the tracer's."""
+    """Replace the tracer's names of input and output axes by readable ones."""
     names = (_BATCH, _CHOICES, _LENGTH) if graph.choices else (_BATCH, _LENGTH)
     first = next(iter(model.graph.inputs))
     known = dict(zip(map(_axis, first.shape), names, strict=True))
@@ -115,18 +116,18 @@ def _name_axes(model: Any, graph: PaddedModel, outputs: tuple[str, ...]) -> None
 
 
 def _axis(size: Any) -> str:
-    """The name of an axis; of a fixed one the number."""
+    """The name of an axis; the size if it is fixed."""
     return str(getattr(size, "value", size))
 
 
 def write_openvino(graph: PaddedModel, path: Path) -> None:
-    """Write OpenVINO's files, .xml and .bin, by way of ONNX; weights stay in float32."""
+    """Write OpenVINO's files, .xml and .bin, via ONNX, with float32 weights."""
     import openvino
 
     onnx = path.with_name(f"{path.stem}.onnx")
     write_onnx(graph, onnx)
     try:
-        # OpenVINO's converter does the same, and sends statistics of its use.
+        # Equivalent to OpenVINO's converter, which sends telemetry.
         model = openvino.Core().read_model(onnx)
         openvino.save_model(model, path, compress_to_fp16=False)
     finally:
@@ -135,7 +136,7 @@ def write_openvino(graph: PaddedModel, path: Path) -> None:
 
 
 def open_torch(path: Path) -> Engine:
-    """The engine of a file of ``write_torch``."""
+    """Open a file written by ``write_torch``."""
     with _quiet():
         run = torch.export.load(path).module()
 
@@ -149,7 +150,7 @@ def open_torch(path: Path) -> Engine:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What tracers say of themselves is not for users."""
+    """Suppress messages of the tracers."""
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():

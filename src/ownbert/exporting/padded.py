@@ -1,10 +1,10 @@
-"""A model as a graph of padded tensors, with the names that Transformers' ONNX files have.
+"""A model as a graph on padded tensors, with the names of Transformers' ONNX files.
 
 B texts, S longest text, D hidden, H heads, K head size, C choices, W width of n-grams.
 
-The packed model takes lists of lengths from the host, which no exported graph has. What depends on
-them is replaced here by the same on padded tensors: embeddings, attention, pooling and n-grams. All
-else treats rows one by one, whatever stands in front of their channels, and is used as it is.
+The packed model takes lists of lengths on the CPU, which exported graphs do not support. Modules
+that depend on lengths are replaced by equivalents on padded tensors: embeddings, attention, pooling
+and n-grams. All other modules treat positions independently and are reused.
 """
 
 import copy
@@ -32,20 +32,20 @@ from ownbert.nn.variants.disentangled import DistanceTable, DistanceVectors, row
 from ownbert.nn.variants.ngram_embeddings import NgramTable, hashed_ngrams
 from ownbert.nn.variants.sesame import LayerGate, blurred
 
-# Outputs with a row for each token; the others have one for each text.
+# Outputs with one row per token; the others have one per text.
 _PER_TOKEN = frozenset(("last_hidden_state", "start_logits", "end_logits", "prediction_logits"))
 _TOKEN_HEADS = frozenset(("mlm", "tokens", "discriminator", "generator"))
 
 
 @dataclass(frozen=True)
 class PaddedBatch:
-    """Stands where a packed ``Batch`` and its layout stand, for the modules of this file.
+    """Replaces a packed ``Batch`` and its layout for the modules of this file.
 
     Args:
         token_ids, type_ids: (B, S).
-        mask: (B, S), true for tokens.
-        positions: (B or 1, S), from 0.
-        hidden: (B, 1, 1 or S, S), what to add to scores to hide what a query may not see.
+        mask: (B, S) true for tokens.
+        positions: (B or 1, S) from 0.
+        hidden: (B, 1, 1 or S, S) additive mask of the scores.
     """
 
     token_ids: Tensor
@@ -66,14 +66,14 @@ class PaddedModel(nn.Module):
     """A model whose inputs and outputs are padded tensors.
 
     Args:
-        model: an encoder of texts and its heads; is not changed, and shares its weights.
+            model: text encoder with its heads; not modified, and its weights are shared.
 
     Attributes:
-        choices: whether the inputs are (N, C, S), the choices of each question.
+        choices: whether inputs are (N, C, S), the choices of each question.
         types: whether there is an input ``token_type_ids``.
 
     Raises:
-        InputError: a part of the model cannot be computed on padded tensors.
+            InputError: a part of the model does not support padded tensors.
     """
 
     def __init__(self, model: Model) -> None:
@@ -94,7 +94,7 @@ class PaddedModel(nn.Module):
         return ("input_ids", "attention_mask", *types)
 
     def per_token(self, name: str) -> bool:
-        """Whether an output has a row for each token, or one for each text."""
+        """Whether an output has one row per token rather than per text."""
         return name in _PER_TOKEN or (name == "logits" and self.kinds[0] in _TOKEN_HEADS)
 
     def forward(
@@ -122,7 +122,7 @@ class PaddedModel(nn.Module):
         length, seen = ids.shape[1], mask != 0
         if self.pad is None:
             positions = torch.arange(length, device=ids.device)[None]
-        else:  # RoBERTa counts the tokens that are not padding.
+        else:  # RoBERTa's positions count non-padding tokens.
             real = (ids != self.pad).long()
             positions = real.cumsum(1) * real - 1
         visible = seen[:, None, None]
@@ -133,7 +133,7 @@ class PaddedModel(nn.Module):
 
 
 def named_outputs(kinds: tuple[str, ...], out: Outputs) -> dict[str, Tensor]:
-    """What a file gives, by the names that Transformers' ONNX files have."""
+    """The outputs of a file, with the names in Transformers' ONNX files."""
     if not kinds:
         return {"last_hidden_state": out.hidden}
     if kinds == ("embedding",):
@@ -142,7 +142,7 @@ def named_outputs(kinds: tuple[str, ...], out: Outputs) -> dict[str, Tensor]:
 
 
 class PaddedEmbeddings(nn.Module):
-    """``Embeddings`` of padded ids: (B, S) -> (B, S, D)."""
+    """``Embeddings`` for padded ids: (B, S) -> (B, S, D)."""
 
     def __init__(self, embeddings: Embeddings) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class PaddedEmbeddings(nn.Module):
 
 
 def _with_neighbours(words: Tensor, mask: Tensor) -> Tensor:
-    """(B, S, E) -> (B, S, 3E): the next token, the token, the one before; zero for padding."""
+    """(B, S, E) -> (B, S, 3E): the next token, the token, the previous one; zero for padding."""
     shown = words * mask[..., None]
     after, before = F.pad(shown, (0, 0, 0, 1))[:, 1:], F.pad(shown, (0, 0, 1, 0))[:, :-1]
     return torch.cat((after, words, before), 2)
@@ -192,7 +192,7 @@ class PaddedAttention(nn.Module):
         self.of = attention
 
     def forward(self, *given: Any) -> Tensor:
-        """As the attention that it stands for: one or two inputs, then context and layer."""
+        """Same arguments as the original attention: one or two inputs, then context and layer."""
         q, k, v = self.projected(*given[:-2])
         return self.attended(q, k, v, given[-2])
 
@@ -230,16 +230,16 @@ class PaddedAttention(nn.Module):
 
 
 def _distances(length: int, device: torch.device) -> Tensor:
-    """(1, S, S), the position of each query minus that of each key."""
+    """(1, S, S) query position minus key position."""
     return distances(length, length, torch.zeros(1, dtype=torch.long, device=device))
 
 
 def _bias(bias: Any, q: Tensor, k: Tensor) -> Tensor:
-    """(B or 1, H, S, S), added to the scores."""
+    """(B or 1, H, S, S) bias of the scores."""
     far = _distances(q.shape[2], q.device)
     if not isinstance(bias, RelativeKeys):
         return bias(q, k, far)
-    # The whole table, where the packed model takes the part that this length needs.
+    # The whole table, while the packed model uses only the rows needed for the length.
     index = (far.clamp(-bias.longest, bias.longest) + bias.longest)[:, None]
     index = index.expand(*q.shape[:2], -1, -1)
     scores = (q @ bias.distance.weight.T).gather(-1, index)
@@ -250,15 +250,15 @@ def _bias(bias: Any, q: Tensor, k: Tensor) -> Tensor:
 
 
 def _blur(out: Tensor, batch: PaddedBatch, sigma: float) -> Tensor:
-    """(B, S, ...) -> (B, S, ...): each row and its neighbours; the ends of a text repeat."""
+    """Blur rows with their neighbours, repeating the ends of a text: (B, S, ...) -> (B, S, ...)."""
     before = torch.cat((out[:, :1], out[:, :-1]), 1)
-    more = F.pad(batch.mask[:, 1:], (0, 1))  # whether a token follows
+    more = F.pad(batch.mask[:, 1:], (0, 1))  # whether another token follows
     after = torch.where(more[..., None], F.pad(out, (0, 0, 0, 1))[:, 1:], out)
     return blurred(out, before, after, sigma)
 
 
 class _Gate(nn.Module):
-    """The gate of the layers of padded texts: L times (B, S, D) -> (B, S, D)."""
+    """``LayerGate`` for padded texts: L times (B, S, D) -> (B, S, D)."""
 
     def __init__(self, gate: LayerGate) -> None:
         super().__init__()
@@ -272,12 +272,12 @@ class _Gate(nn.Module):
 
 
 class PaddedDistances(nn.Module):
-    """The vectors of all distances that a text of any length has."""
+    """The relative-position vectors of all distances in texts of any length."""
 
     def __init__(self, distances: DistanceTable, longest: int) -> None:
         super().__init__()
         self.of = distances
-        # From there on all distances are alike, and ``DistanceVectors`` takes the last one.
+        # Larger distances share a vector, and ``DistanceVectors`` clips them.
         reach = max(longest, distances.of.max_relative_positions)
         self.rows: Tensor
         self.register_buffer("rows", row_of(torch.arange(-reach, reach + 1), distances.of))
@@ -290,7 +290,7 @@ class PaddedDistances(nn.Module):
 
 
 class PaddedConvolution(nn.Module):
-    """``Convolution`` of padded texts: (B, S, D) twice -> (B, S, D)."""
+    """``Convolution`` for padded texts: (B, S, D) twice -> (B, S, D)."""
 
     def __init__(self, convolution: Convolution) -> None:
         super().__init__()
@@ -320,7 +320,7 @@ class _Mean(nn.Module):
 
 
 class _Max(nn.Module):
-    """(B, S, D) -> (B, D), the largest value of each channel."""
+    """(B, S, D) -> (B, D), the maximum of each channel."""
 
     def forward(self, hidden: Tensor, batch: PaddedBatch) -> Tensor:
         return torch.where(batch.mask[..., None], hidden, lowest(hidden.dtype)).amax(1)
@@ -355,7 +355,7 @@ def _pooling(pooling: nn.Module) -> nn.Module:
 
 
 class _Pooler(nn.Module):
-    """The pooler of padded texts: (B, S, D) -> (B, D)."""
+    """``Pooler`` for padded texts: (B, S, D) -> (B, D)."""
 
     def __init__(self, pooler: Pooler) -> None:
         super().__init__()
@@ -367,7 +367,7 @@ class _Pooler(nn.Module):
 
 
 class _Ngrams(nn.Module):
-    """The vector of the n-grams of padded texts: (B, S) -> (B, W)."""
+    """``NgramTable`` for padded texts: (B, S) -> (B, W)."""
 
     def __init__(self, table: NgramTable) -> None:
         super().__init__()
@@ -386,7 +386,7 @@ class _Ngrams(nn.Module):
 
 
 def _padded_copy(model: Model) -> Model:
-    """A copy with the same parameters, whose parts that need lengths take padded tensors."""
+    """A copy with shared parameters, whose length-dependent modules take padded tensors."""
     config = model.config
     if config.image is not None or model.decoder is not None:
         raise InputError("only encoders of texts can be exported, no images and no translation")
@@ -404,9 +404,9 @@ def _padded_copy(model: Model) -> Model:
     for block in encoder.blocks:
         block.attention = PaddedAttention(block.attention)
         if isinstance(block, EncoderBlock):
-            block.chunk = 0  # It saves memory in training, and changes no result.
+            block.chunk = 0  # Chunks save memory in training; results are equal.
     if not made.heads:
-        made.pooler = None  # Its output is none of the file's.
+        made.pooler = None  # Its output is not exported.
     if made.pooler is not None:
         made.pooler = _Pooler(made.pooler)  # pyright: ignore[reportAttributeAccessIssue]
     for head in made.heads.values():
@@ -417,7 +417,7 @@ def _padded_copy(model: Model) -> Model:
         if isinstance(head, ClassificationHead | EmbeddingHead) and head.pooling is not None:
             head.pooling = _pooling(head.pooling)
         if isinstance(head, ClassificationHead) and head.segments is not None:
-            # A row of the graph is a document of one segment, whose vector stays as it is.
+            # A row of the graph is a document with one window, whose vector is unchanged.
             _pooling(head.segments)
         if isinstance(head, ClassificationHead) and head.ngrams is not None:
             head.ngrams = _Ngrams(head.ngrams)  # pyright: ignore[reportAttributeAccessIssue]

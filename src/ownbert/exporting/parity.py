@@ -1,4 +1,4 @@
-"""Whether an exported file computes what the model computes: the same texts through both.
+"""Compares the outputs of an exported file and its model on the same texts.
 
 B texts, S longest text, T tokens, C choices.
 """
@@ -25,26 +25,26 @@ from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.text.tokenizer_folder import has_tokenizer
 
-# Of a file of texts so many are compared, and of each so many tokens.
+# Maximum number of compared texts, and of tokens per text.
 MOST_TEXTS, MOST_TOKENS = 256, 1024
 CHOICES = 3
-# The texts of a batch: the first one alone, so that two shapes are seen at least.
+# Texts per batch, except the first one, so that at least two shapes are tested.
 _BATCH = 8
-# Numbers of the largest output of a batch; a vocabulary is wide.
+# Maximum elements of the largest output of a batch, which may have the width of a vocabulary.
 _MOST_NUMBERS = 1 << 25
-# Lengths of the sequences of a folder without a tokenizer.
+# Sequence lengths for a folder without a tokenizer.
 _LENGTHS = (3, 1, 7, 16, 29, 2, 11, 40, 5, 23, 64, 128)
 
 
 @dataclass
 class OutputParity:
-    """How far an output of the file is from the model's, over real tokens.
+    """The deviation of an output of the file from the model's, over real tokens.
 
     Args:
-        largest_difference: of two numbers, absolute.
-        least_cosine: of two vectors: the numbers of a token or a text, or, where there is one
-            each, those of a text's tokens or of a batch's texts.
-        values: how many numbers were compared.
+        largest_difference: maximum absolute difference.
+        least_cosine: minimum cosine of corresponding vectors: of a token's or text's values or, for
+            scalar outputs, of all tokens of a text or all texts of a batch.
+        values: number of compared values.
     """
 
     largest_difference: float = 0.0
@@ -54,12 +54,12 @@ class OutputParity:
 
 @dataclass
 class Parity:
-    """What a comparison has found.
+    """The results of a comparison.
 
     Args:
-        texts, tokens: that were compared.
-        source: of the texts.
-        outputs: by their names.
+        texts, tokens: numbers of compared texts and tokens.
+        source: origin of the texts.
+        outputs: deviations by name of the output.
     """
 
     texts: int = 0
@@ -78,7 +78,7 @@ class Parity:
 
 @dataclass(frozen=True)
 class Sequences:
-    """What is compared: ``examples``, and where their texts are from."""
+    """The compared ``examples``, and the origin of their texts."""
 
     examples: Sequence[Example]
     source: str
@@ -91,17 +91,17 @@ def sequences_of(
     data: Any = None,
     text_column: str | None = None,
 ) -> Sequences:
-    """The sequences on which a file and its model are compared.
+    """The sequences for comparing a file with its model.
 
     Args:
-        folder: of the model, with a tokenizer or without.
-        model: what they are for: a question with choices is ``CHOICES`` sequences.
-        data: a file of texts; by default those of this package, or random ids where there is no
+        folder: model folder, with or without a tokenizer.
+        model: model to compare; for multiple choice a question has ``CHOICES`` sequences.
+        data: file of texts; by default those included in this package, or random ids without a
             tokenizer.
-        text_column: of a table.
+        text_column: column of the text in tables.
 
     Raises:
-        InputError: the file has no texts, or the folder no tokenizer to read them by.
+        InputError: the file has no texts, or the folder no tokenizer for them.
     """
     config, choices = model.config, "choice" in model.heads
     longest = min(config.max_length or MOST_TOKENS, MOST_TOKENS)
@@ -130,7 +130,7 @@ def sequences_of(
 
 
 def _without_unknown(ids: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list[list[int]]:
-    """``ids`` with random ones for unknown tokens: our texts need not be in a model's language."""
+    """``ids`` with random ones instead of unknown tokens, for texts in another language."""
     draw, special = np.random.default_rng(0), {*tokenizer.special.values()}
     tokens = tokenizer.tokens(range(tokenizer.vocab_size))
     known = [i for i, token in enumerate(tokens) if token not in special]
@@ -168,13 +168,13 @@ def compare(model: Model, graph: PaddedModel, engine: Engine, given: Sequences) 
     """Run the model on packed batches and a file on padded ones, and compare all outputs.
 
     Args:
-        model: the packed one.
-        graph: what the file was made of, for the names of inputs and outputs.
+        model: the packed model.
+        graph: the exported graph, for the names of inputs and outputs.
         engine: runs the file.
-        given: what is compared.
+        given: sequences to compare.
 
     Raises:
-        InputError: the file has not the outputs that it should have.
+        InputError: the file lacks required outputs.
     """
     found = Parity(source=given.source)
     for examples in batches(given.examples, model.config, choices=graph.choices):
@@ -197,7 +197,7 @@ def compare(model: Model, graph: PaddedModel, engine: Engine, given: Sequences) 
 def batches(
     examples: Sequence[Example], config: EncoderConfig, *, choices: bool
 ) -> Iterator[Sequence[Example]]:
-    """Batches of several sizes, the first of one text, or of the choices of one question."""
+    """Yield batches of several sizes, the first with one text, or the choices of one question."""
     unit = CHOICES if choices else 1
     start, size = 0, 1
     while start < len(examples):
@@ -217,7 +217,7 @@ def _places(examples: Sequence[Example]) -> int:
 def _expected(
     model: Model, examples: Sequence[Example], graph: PaddedModel
 ) -> tuple[dict[str, np.ndarray], list[int]]:
-    """The model's outputs by name, of tokens (T, ...) or texts (B, ...), and the lengths."""
+    """The model's outputs by name, for tokens (T, ...) or texts (B, ...), and the lengths."""
     batch = pack(examples)
     named = named_outputs(graph.kinds, model(batch))
     if graph.choices:
@@ -228,7 +228,7 @@ def _expected(
 def _padded(
     examples: Sequence[Example], config: EncoderConfig, graph: PaddedModel
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The inputs of the file by name, and (B, S), true for tokens."""
+    """The inputs of the file by name, and (B, S) true for tokens."""
     shape = len(examples), max(len(e.token_ids) for e in examples)
     inputs = {name: np.zeros(shape, dtype=np.int64) for name in graph.input_names}
     inputs["input_ids"][:] = config.pad_token_id
@@ -245,18 +245,19 @@ def _padded(
 
 
 def _add(own: OutputParity, ours: np.ndarray, theirs: np.ndarray, lengths: Sequence[int]) -> None:
-    """Count an output of a batch.
+    """Add an output of a batch to its deviation.
 
     Args:
-        ours, theirs: of the file and of the model, (T, ...) or (B, ...).
-        lengths: of the texts, where there is a row for each token.
+        own: deviation to update.
+        ours, theirs: outputs of the file and of the model, (T, ...) or (B, ...).
+        lengths: lengths of the texts, for outputs per token.
     """
     if ours.shape != theirs.shape:
         own.largest_difference = float("nan")
         return
     own.values += ours.size
     difference = float(np.abs(ours - theirs).max())
-    # The maximum of NumPy keeps what is not a number, and so does its minimum.
+    # NumPy's maximum and minimum propagate NaN.
     own.largest_difference = float(np.maximum(own.largest_difference, difference))
     if ours.ndim == 1 and lengths:
         ends = np.cumsum(lengths)[:-1]
@@ -270,9 +271,9 @@ def _add(own: OutputParity, ours: np.ndarray, theirs: np.ndarray, lengths: Seque
 
 
 def _least_cosine(a: np.ndarray, b: np.ndarray) -> float:
-    """The least of the cosines of the rows of two matrices, or that of two vectors."""
+    """The minimum cosine between corresponding rows of two matrices, or between two vectors."""
     a, b = (np.atleast_2d(x).astype(np.float64) for x in (a, b))
     lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    same = (a == b).all(1)  # two zero vectors too
+    same = (a == b).all(1)  # including two zero vectors
     cosines = (a * b).sum(1) / np.where(lengths == 0, 1, lengths)
     return float(np.where(same, 1.0, cosines).min())

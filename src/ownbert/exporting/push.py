@@ -1,4 +1,4 @@
-"""``push``: a finished folder to the Hugging Face hub, without texts and unknown files."""
+"""``push``: uploads a finished folder to the Hugging Face hub, without texts and unknown files."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from ownbert.views.linear_files import LINEAR
 Say = Callable[[str], None]
 _HUB = "https://huggingface.co"
 _WORDS = "linear models hold single words of the texts, and so do vocabularies"
-_SHOWN = 10  # names of what stays behind
+_SHOWN = 10  # maximum names of files that are not uploaded
 
 
 def push(
@@ -27,26 +27,26 @@ def push(
     dry_run: bool = False,
     say: Say | None = None,
 ) -> str:
-    """Upload a finished folder to the hub, in a repository that is made if there is none.
+    """Upload a finished folder to a repository on the hub, which is created if necessary.
 
-    Only what is needed to use the model is uploaded, with its card and the card's pictures
+    Only files needed to use the model are uploaded, with its card and the card's pictures
     (``finished_files``): no texts, recipes, logs, saved states, hidden or unknown files.
 
     Args:
-        folder: of a model, a blend or an ensemble.
+        folder: folder of a model, a blend or an ensemble.
         name: "org/name".
         private: whether a new repository is private.
-        message: of the commit.
-        with_texts: upload the report of ``fit`` too, which quotes texts of the rows.
-        dry_run: upload nothing; it needs no token, no network and no package.
+        message: commit message.
+        with_texts: whether to include the report of ``fit``, which quotes texts.
+        dry_run: upload nothing; needs no token, network or package.
         say: called with the list of files and their sizes, line by line, before the upload.
 
     Returns:
         The address of the repository.
 
     Raises:
-        InputError: the folder has no model, or a file of it is a link that leaves it; the name
-            cannot be one, the extra ``hub`` is not installed, or the hub refuses.
+        InputError: the folder has no model, or a link that points outside of it; the name is
+            invalid, the extra ``hub`` is not installed, or the hub rejects the upload.
     """
     path, name = Path(folder), name.removeprefix(PREFIX)
     if not any((path / one).is_file() for one in (CONFIG, BLEND, ENSEMBLE)):
@@ -72,13 +72,13 @@ def push(
         api.create_repo(name, private=private, exist_ok=True)
         added = [CommitOperationAdd(one.as_posix(), str(path / one)) for one in files]
         api.create_commit(name, added, commit_message=message)
-    except Exception as error:  # the library's errors are of many kinds: no token, no network
+    except Exception as error:  # many kinds of errors: no token, no network
         raise InputError(f"{name} could not be uploaded: {reason(error)}") from None
     return f"{api.endpoint}/{name}"
 
 
 def _show(folder: Path, files: Sequence[Path], say: Say) -> None:
-    """The files with their sizes, and what stays behind."""
+    """Print the files with their sizes, and those that are not uploaded."""
     sizes = [(folder / one).stat().st_size for one in files]
     for one, size in zip(files, sizes, strict=True):
         say(f"{size:>15,}  {one.as_posix()}")

@@ -1,4 +1,4 @@
-"""``quantize``: a trained folder with the matrices of its blocks in 8 bits, for faster use."""
+"""``quantize``: a trained folder with 8-bit block matrices, for faster inference."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -31,9 +31,9 @@ from ownbert.text.tokenizer_folder import TOKENIZER_FILES
 
 Say = Callable[[str], None]
 REPORT = "quantization.json"
-# How much of what is large in an activation goes into the weight (Xiao et al. 2023, section 5.1).
+# Share of the activations' outliers that is moved to the weights (Xiao et al. 2023, section 5.1).
 STRENGTH = 0.5
-# Vectors that are further apart are worth a warning.
+# Minimum cosine of vectors without a warning.
 _NEAR = 0.99
 
 
@@ -46,27 +46,27 @@ def quantize(
     overwrite: bool = False,
     say: Say | None = None,
 ) -> QuantizedParity:
-    """Write a copy of a model folder with the matrices of its blocks in 8 bits.
+    """Write a copy of a model folder whose block matrices are quantized to 8 bits.
 
-    ``predict``, ``embed``, ``evaluate``, ``serve`` and the classes of Python open it like any
-    other; it cannot be trained, and Transformers does not read it. Weights have a scale for each
-    output channel; activations are rounded as they come, with a scale and a smallest value for each
-    token. Embeddings and heads stay floats.
+    ``predict``, ``embed``, ``evaluate``, ``serve`` and the Python classes open it like any other
+    folder; it cannot be trained, and Transformers cannot read it. Weights have a scale per output
+    channel; activations are quantized dynamically, with a scale and a minimum per token. Embeddings
+    and heads remain floats.
 
     Args:
-        folder: of the model: an encoder of texts, with any head. It is not changed.
+        folder: folder of a text encoder with any head. It is not changed.
         output: a new or empty folder.
-        data: a file of texts, of which the first 256 are read; by default texts of this package.
-            With every other one activations are measured, with the rest both models are compared.
-        text_column: of a table.
-        overwrite: replace files of these names in ``output``.
+        data: file of texts, of which the first 256 are used; by default texts included in this
+            package. Every other text is used for calibration, the rest for comparing the models.
+        text_column: column of the text in tables.
+        overwrite: replace files of the same names in ``output``.
         say: called with notes.
 
     Returns:
-        What the comparison has found.
+        The results of the comparison.
 
     Raises:
-        InputError: the model cannot be quantized, or the output is taken; nothing is written then.
+        InputError: the model cannot be quantized, or the output exists; nothing is written.
 
     Source: Xiao et al. 2023 (SmoothQuant).
     """
@@ -132,7 +132,7 @@ def _pooling(source: Path) -> str:
 
 @torch.inference_mode()
 def _smooth(model: Model, given: Sequences) -> Mapping[str, Tensor]:
-    """What the inputs of each layer are divided by, (D), by its name in the encoder."""
+    """Smoothing factors (D) of the inputs of each layer, by its name in the encoder."""
     layers = list(quantizable(model.encoder))
     largest = {name: torch.zeros(layer.in_features) for name, layer, _ in layers}
 

@@ -1,4 +1,4 @@
-"""The model card of a quantized folder: what it is, how near to the float model, and its use."""
+"""The model card of a quantized folder: its content, accuracy and usage."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +17,11 @@ def write_quantize_card(
     """Write README.md.
 
     Args:
-        new: the folder, before it is moved.
-        name: of the folder after that.
-        source: the folder of the float model.
-        description: of that model.
-        found: what the comparison has found.
+        new: folder, before it is moved.
+        name: final name of the folder.
+        source: folder of the float model.
+        description: description of the float model.
+        found: results of the comparison.
     """
     config, family = description.config, description.family.model_type
     labelled = {spec.kind for spec in description.specs} & {"classification", "tokens"}

@@ -1,4 +1,4 @@
-"""How far a quantized model is from the float one: vectors and answers of the same texts.
+"""Compares a quantized model with its float model: vectors and predictions for the same texts.
 
 B texts, T tokens, D hidden, C classes.
 """
@@ -19,12 +19,12 @@ from ownbert.nn.pooling import POOLINGS
 
 @dataclass
 class AnswerParity:
-    """How far the answers of a head are apart.
+    """The deviation of a head's predictions.
 
     Args:
-        largest_change: of a probability; in a regression, of a number.
-        equal: answers that are the same; None in a regression.
-        answers: how many there were.
+        largest_change: maximum change of a probability; for regression, of a value.
+        equal: number of equal predictions; None for regression.
+        answers: total number of predictions.
     """
 
     largest_change: float = 0.0
@@ -34,15 +34,16 @@ class AnswerParity:
 
 @dataclass
 class QuantizedParity:
-    """What a comparison has found.
+    """The results of a comparison.
 
     Args:
-        texts, tokens: that were compared.
-        source: of the texts.
-        least_cosine, mean_cosine: of the two vectors of a text.
-        heads: by their names.
-        bytes_before, bytes_after: of the weights.
-        products: of 8-bit numbers on the processor of the comparison (``products_here``).
+        texts, tokens: numbers of compared texts and tokens.
+        source: origin of the texts.
+        least_cosine: minimum cosine between the two vectors of a text.
+        mean_cosine: mean cosine.
+        heads: deviations by name of the head.
+        bytes_before, bytes_after: sizes of the weights.
+        products: kind of 8-bit products on this processor (``products_here``).
     """
 
     texts: int = 0
@@ -63,9 +64,10 @@ def compare_models(
     """Run both models on the same packed batches.
 
     Args:
-        model, quantized: with the same heads.
-        given: what is compared.
-        pooling: that makes a vector of a text's tokens.
+        model: the float model.
+        quantized: the quantized model with the same heads.
+        given: sequences to compare.
+        pooling: pooling for text vectors.
         problem: Transformers' ``problem_type`` of a classification.
     """
     found, total = QuantizedParity(source=given.source), 0.0
@@ -89,9 +91,9 @@ def compare_models(
 def _answers(
     kind: str, logits: Tensor, batch: Batch, problem: str | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Probabilities, and the answers that follow from them."""
+    """Probabilities, and the predictions derived from them."""
     logits = logits.float()
-    if kind == "span":  # a start and an end in each text
+    if kind == "span":  # start and end in each text
         parts = [part.softmax(0) for part in logits.split(batch.layout.lengths)]
         return torch.cat(parts), torch.stack([part.argmax(0) for part in parts])
     if kind == "choice":
@@ -124,9 +126,9 @@ def _add(
 
 
 def halves(given: Sequences, *, choices: bool) -> tuple[Sequences, Sequences]:
-    """What activations are measured on, and what is compared: every other text each.
+    """The sequences for calibration and for comparison: every other text each.
 
-    A single text is both.
+    A single text is used for both.
     """
     unit = CHOICES if choices else 1
     examples = given.examples
