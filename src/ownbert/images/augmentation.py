@@ -1,4 +1,4 @@
-"""Training images changed slightly at random each time they are used."""
+"""Random augmentation of training images."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,9 @@ class Augmentation:
     """Random flips, shifts and crops.
 
     Args:
-        flip: whether half of the images are mirrored horizontally.
-        shift: the largest translation, a share of height and width; the pixels of the edge fill the
-            gap.
-        crop: the smallest share of the area that is cropped and resized to the whole (1: none).
+            flip: whether to mirror half of the images horizontally.
+            shift: maximum translation as a share of height and width; edge pixels fill the gap.
+            crop: minimum share of the area of a crop, which is resized to the full size (1: none).
     """
 
     flip: bool = False
@@ -21,9 +20,9 @@ class Augmentation:
     crop: float = 1.0
 
     def __call__(self, pixels: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Augment an image (channels, height, width); the result depends on ``draw`` alone."""
+        """Augment an image (channels, height, width); the result only depends on ``draw``."""
         height, width = pixels.shape[1:]
-        # All are drawn always, so that one setting does not change the draws of another.
+        # All random numbers are always drawn, so that settings do not affect each other.
         mirrored, area, top, left, down, across = draw.random(6)
         side = float(np.sqrt(self.crop + (1 - self.crop) * area))
         rows, columns = (
@@ -38,14 +37,14 @@ class Augmentation:
 
 
 def _places(size: int, side: float, at: float, moved: int) -> np.ndarray:
-    """Where along one side of the image the pixels of the new one are taken from."""
+    """Source positions of the new pixels along one side of the image."""
     start = at * (1 - side) * size + moved
     places = start + (np.arange(size) + 0.5) * side - 0.5
     return np.clip(places, 0, size - 1)
 
 
 def _interpolate(pixels: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
-    """Values at places between pixels, interpolated linearly."""
+    """Values at fractional positions by linear interpolation."""
     before = np.floor(places).astype(np.intp)
     after = np.minimum(before + 1, pixels.shape[axis] - 1)
     share = (places - before).astype(pixels.dtype)

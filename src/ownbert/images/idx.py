@@ -1,7 +1,7 @@
 """IDX files, the format of MNIST: a header and numbers, plain or gzip.
 
-Two zero bytes, the type of the numbers, how many dimensions; then the size of each dimension, a
-big-endian 32-bit integer; then the numbers (yann.lecun.com/exdb/mnist, "The IDX file format").
+Two zero bytes, the data type, the number of dimensions; then the size of each dimension, a
+big-endian 32-bit integer; then the data (yann.lecun.com/exdb/mnist, "The IDX file format").
 """
 
 import gzip
@@ -15,7 +15,7 @@ from ownbert.errors import InputError
 from ownbert.files import GZIP_MAGIC, refuse_unreadable
 
 _UBYTE = 0x08
-# As in train-images-idx3-ubyte.gz; some copies have a dot before idx.
+# Such as train-images-idx3-ubyte.gz; some copies have a dot before idx.
 _NAME = re.compile(r"[-.]idx(\d)(-ubyte)?(\.gz)?$")
 
 
@@ -31,11 +31,11 @@ def is_idx_of_images(path: Path) -> bool:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The numbers of a file, uint8 in its dimensions.
+    """Read the data of a file, uint8 with its dimensions.
 
     Raises:
-        InputError: the file is no IDX file, is truncated or too long, or has numbers of another
-            type than bytes.
+        InputError: the file is not an IDX file, has a wrong length, or contains another type than
+            bytes.
     """
     refuse_unreadable(path)
     data = path.read_bytes()
@@ -68,10 +68,10 @@ def read_idx(path: Path) -> np.ndarray:
 def labels_beside(path: Path) -> Path:
     """The file of labels that belongs to a file of images, by its name.
 
-    train-images-idx3-ubyte.gz has train-labels-idx1-ubyte.gz, plain or gzip.
+    For train-images-idx3-ubyte.gz this is train-labels-idx1-ubyte.gz, plain or gzip.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no such file.
     """
     name = _NAME.sub(lambda m: m[0].replace(f"idx{m[1]}", "idx1"), path.name)
     name = name.replace("images", "labels")

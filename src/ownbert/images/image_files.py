@@ -1,6 +1,6 @@
 """Images and their labels: folders of class folders, IDX files, arrays.
 
-An image in a file is read when it is needed, so that a folder need not fit in memory.
+An image in a file is read on demand, so that a folder need not fit in memory.
 """
 
 import hashlib
@@ -18,12 +18,12 @@ from ownbert.images.idx import is_idx, is_idx_of_images, labels_beside, read_idx
 from ownbert.images.npz import open_npz
 from ownbert.images.pixels import checked_values, is_deep, read_deep_grey
 
-# Names of the images and the labels in an .npz file or a table; the first one present is taken.
+# Names of images and labels in an .npz file or a table, in order of preference.
 IMAGES = ("images", "image", "pictures", "img", "x", "X", "data")
 LABELS = ("labels", "label", "classes", "y", "target")
-# Extensions of predictions and metrics, which may be written beside the images.
+# Extensions of predictions and metrics, which may be stored beside the images.
 _TABLES = (".csv", ".tsv", ".jsonl", ".json", ".ndjson")
-# The EXIF tag of a camera's orientation, and its values for a quarter turn.
+# The EXIF orientation tag, and its values for a quarter turn.
 _ORIENTATION, _QUARTER_TURNS = 0x0112, (5, 6, 7, 8)
 
 
@@ -33,9 +33,9 @@ class ImageSource:
 
     Args:
         source: a file, an array of bytes (height, width) or (height, width, 3), or a Pillow image.
-        name: where it is, for messages and predictions.
-        digest: the same for the same bytes.
-        size: (height, width), rotated as it is read.
+        name: its location, for messages and predictions.
+        digest: digest of its bytes.
+        size: (height, width) after rotation.
         channels: 1 (greyscale) or 3 (RGB).
     """
 
@@ -47,20 +47,20 @@ class ImageSource:
 
     @property
     def path(self) -> Path | None:
-        """The file, if the image has its own."""
+        """The file, if the image is in a separate file."""
         return self.source if isinstance(self.source, Path) else None
 
     def read(self, channels: int) -> Any:
-        """The image as ``Processor`` takes it.
+        """Read the image as input for ``Processor``.
 
         Args:
-            channels: how many the model reads.
+            channels: number of channels of the model.
 
         Returns:
-            An array if it has no more channels than that, else a Pillow image.
+            An array if the image has at most that many channels, else a Pillow image.
 
         Raises:
-            InputError: the file is damaged, or holds floats that are no fractions from 0 to 1.
+            InputError: the file is damaged, or contains floats that are not between 0 and 1.
         """
         if isinstance(self.source, Path):
             return _decoded(self.source)
@@ -76,16 +76,16 @@ LabelledImage = tuple[ImageSource, Any]
 
 
 def read_labelled_images(source: Any) -> list[LabelledImage]:
-    """Images with their labels, at least one.
+    """Read images with their labels, at least one.
 
     Args:
-        source: a folder that has a folder of images for each label; an IDX file of images with that
-            of the labels beside it, or a folder with one such pair; an .npz file with ``images``
-            and ``labels``; or the two arrays, or a list of images and their labels. Hidden files
-            and tables (csv, tsv, JSON) in a folder are skipped.
+        source: a folder with a folder of images for each label; an IDX file of images with its
+            labels file beside it, or a folder with one such pair; an .npz file with ``images`` and
+            ``labels``; or the two arrays, or a list of images and their labels. Hidden files and
+            tables (csv, tsv, JSON) in a folder are skipped.
 
     Raises:
-        InputError: the source is none of these.
+        InputError: the source has another form.
     """
     if not isinstance(source, str | Path):
         return _of_arrays(source)
@@ -108,15 +108,15 @@ def read_labelled_images(source: Any) -> list[LabelledImage]:
 
 
 def stream_images(source: Any) -> Iterator[ImageSource]:
-    """Images without labels, at least one.
+    """Yield images without labels, at least one.
 
     Args:
-        source: a folder, whose images at any depth are sorted by name; one file; an IDX or .npz
-            file; an array; a list of files, Pillow images and arrays. Hidden files and tables in a
-            folder are skipped.
+        source: a folder, whose images at any depth are sorted by name; a file; an IDX or .npz file;
+            an array; a list of files, Pillow images and arrays. Hidden files and tables in a folder
+            are skipped.
 
     Raises:
-        InputError: any other file is no image.
+        InputError: another file is not an image.
     """
     if not isinstance(source, str | Path):
         yield from _in_memory(source)
@@ -140,12 +140,12 @@ def stream_images(source: Any) -> Iterator[ImageSource]:
 
 
 def images_of_array(images: Any, source: str) -> list[ImageSource]:
-    """The images of an array.
+    """The images in an array.
 
     Args:
-        images: (images, height, width), with or without channels at the end; bytes, or fractions
-            from 0 to 1, which become bytes.
-        source: where the array is, for messages.
+        images: (images, height, width), optionally with channels as the last axis; bytes, or floats
+            from 0 to 1, which are converted to bytes.
+        source: origin of the array, for messages.
 
     Raises:
         InputError: the array has other values or another shape.
@@ -166,14 +166,14 @@ def first_of(given: Container[str], names: Sequence[str]) -> str | None:
 
 
 def is_image(source: Any) -> bool:
-    """Whether it is one image: a Pillow image, or a file that is no IDX or .npz file."""
+    """Whether the source is a single image: a Pillow image, or a file other than IDX and .npz."""
     if isinstance(source, Path):
         return not (is_idx(source) or source.suffix == ".npz")
     return hasattr(source, "mode") and hasattr(source, "getexif")
 
 
 def _in_memory(images: Any) -> list[ImageSource]:
-    """Images of an array, or of a list of files, Pillow images and arrays."""
+    """The images in an array, or in a list of files, Pillow images and arrays."""
     if not isinstance(images, list | tuple) or not any(
         isinstance(image, str | Path) or is_image(image) for image in images
     ):
@@ -190,7 +190,7 @@ def _one_in_memory(image: Any, number: int) -> ImageSource:
         return replace(found, name=name)
     try:
         digest = hashlib.blake2b(image.tobytes(), digest_size=16).hexdigest()
-    except Exception as error:  # Pillow decodes the pixels only now
+    except Exception as error:  # Pillow decodes pixels lazily
         raise InputError(f"{name} cannot be read: it is damaged or cut off") from error
     return ImageSource(image, name, digest, _size_upright(image), 1 if _is_grey(image.mode) else 3)
 
@@ -253,9 +253,9 @@ def _of_idx(path: Path) -> list[LabelledImage]:
 
 
 def _idx_in(folder: Path) -> Path | None:
-    """The IDX file of images in a folder, if there is one. ``InputError`` for several."""
+    """The IDX file of images in a folder, if any; ``InputError`` if there are several."""
     found = [path for path in sorted(folder.iterdir()) if is_idx_of_images(path)]
-    # A plain file and its gzip are the same.
+    # A plain file and its gzip are equivalent.
     kinds = {path.name.removesuffix(".gz"): path for path in found}
     if len(kinds) > 1:
         names = ", ".join(path.name for path in kinds.values())
@@ -264,7 +264,7 @@ def _idx_in(folder: Path) -> Path | None:
 
 
 def _of_npz(path: Path) -> Mapping[str, np.ndarray]:
-    """``images``, and ``labels`` where there are some."""
+    """``images``, and ``labels`` if present."""
     found = {}
     with open_npz(path, "arrays of numbers are needed, images all of one size") as arrays:
         for kind, names in (("images", IMAGES), ("labels", LABELS)):
@@ -278,7 +278,7 @@ def _of_npz(path: Path) -> Mapping[str, np.ndarray]:
 
 
 def _of_classes(folder: Path) -> Iterator[LabelledImage]:
-    """All images below each folder in ``folder``, whose name is their label."""
+    """Yield all images in the subfolders of ``folder``, with the subfolder's name as label."""
     there = [path for path in sorted(folder.iterdir()) if _is_read(path)]
     classes = [path for path in there if path.is_dir()]
     if not classes:
@@ -297,7 +297,7 @@ def _of_classes(folder: Path) -> Iterator[LabelledImage]:
 
 
 def _files_below(folder: Path) -> Sequence[Path]:
-    """All files except tables, hidden files and those in hidden folders."""
+    """All files except tables, hidden files and files in hidden folders."""
     below = (path for path in folder.rglob("*") if path.is_file() and _is_read(path))
     return sorted(
         path
@@ -313,7 +313,7 @@ def _is_read(path: Path) -> bool:
 
 
 def _opened(path: Path) -> ImageSource:
-    """A file; its pixels are not decoded yet."""
+    """Open a file without decoding its pixels."""
     image = _pillow()
     refuse_unreadable(path)
     data = path.read_bytes()
@@ -321,17 +321,17 @@ def _opened(path: Path) -> ImageSource:
         with image.open(io.BytesIO(data)) as opened:
             size, mode = _size_upright(opened), opened.mode
     except image.DecompressionBombError:
-        most = 2 * (image.MAX_IMAGE_PIXELS or 0)  # where Pillow makes an error of its warning
+        most = 2 * (image.MAX_IMAGE_PIXELS or 0)  # above this, Pillow raises an error
         raise InputError(f"{path} has more than {most:,} pixels; make it smaller") from None
-    except Exception:  # Pillow's errors are of many kinds
+    except Exception:  # Pillow raises many kinds of errors
         raise InputError(f"{path} is no image that Pillow can read") from None
     digest = hashlib.blake2b(data, digest_size=16).hexdigest()
     return ImageSource(path, str(path), digest, size, 1 if _is_grey(mode) else 3)
 
 
 def _size_upright(opened: Any) -> tuple[int, int]:
-    """(height, width) of what ``_decoded`` returns."""
-    # Pillow rotates the size of TIFF files itself. PngImageFile.getexif would decode the pixels.
+    """(height, width) of the result of ``_decoded``."""
+    # Pillow already rotates the size of TIFF files. PngImageFile.getexif would decode the pixels.
     orientation = (
         None if opened.format == "TIFF" else _pillow().Image.getexif(opened).get(_ORIENTATION)
     )

@@ -1,4 +1,4 @@
-"""NumPy .npz files, read with one clear error."""
+"""Reads NumPy .npz files with clear errors."""
 
 import contextlib
 import zipfile
@@ -11,7 +11,7 @@ import numpy as np
 from ownbert.errors import InputError
 from ownbert.files import refuse_unreadable
 
-# zipfile raises RuntimeError for encrypted files and unknown kinds of compression.
+# zipfile raises RuntimeError for encrypted files and unknown compression methods.
 _NPZ_ERRORS = (
     *(ValueError, OSError, EOFError, KeyError, RuntimeError),
     *(zipfile.BadZipFile, zlib.error),
@@ -19,7 +19,7 @@ _NPZ_ERRORS = (
 
 
 class _RealArrays(Mapping[str, np.ndarray]):
-    """Arrays of a file; complex ones are refused instead of losing their imaginary parts."""
+    """Arrays of a file; complex ones are rejected instead of losing their imaginary parts."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray], path: Path) -> None:
         self.arrays, self.path = arrays, path
@@ -39,19 +39,19 @@ class _RealArrays(Mapping[str, np.ndarray]):
 
 @contextlib.contextmanager
 def open_npz(path: Path, needed: str) -> Iterator[Mapping[str, np.ndarray]]:
-    """The arrays of an .npz file by their names, each read when it is accessed.
+    """Open an .npz file as a mapping of arrays by name, each read on access.
 
     Args:
         path: the file.
-        needed: what it should hold, for the message.
+        needed: expected content, for the message.
 
     Raises:
-        InputError: the file is no .npz file, is damaged, or holds objects or complex numbers; also
-            for errors inside the block, which should do nothing but read.
+        InputError: the file is not an .npz file, is damaged, or contains objects or complex
+            numbers; also for errors inside the block, which should only read.
     """
     refuse_unreadable(path)
     try:
-        # np.load takes a single array, too.
+        # np.load would also accept a single array.
         if not zipfile.is_zipfile(path):
             raise zipfile.BadZipFile
         with np.load(path, allow_pickle=False) as arrays:

@@ -1,4 +1,4 @@
-"""Images to numbers: the size and values that a model expects, and the split into patches.
+"""Preprocesses images: resizing, normalisation, and splitting into patches.
 
 B images, P patches of an image.
 """
@@ -16,10 +16,10 @@ from ownbert.files import read_json, write_json
 from ownbert.hub import model_folder
 
 PROCESSOR = "preprocessor_config.json"
-# Pillow's numbers for resampling filters, as Transformers writes them.
+# Pillow's numbers of resampling filters, as used by Transformers.
 _RESAMPLES = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
 _SIDE = whole(1, 65_536)
-_DEGREES = list_of(number(-1e6, 1e6), least=1, most=4096)  # one for each channel
+_DEGREES = list_of(number(-1e6, 1e6), least=1, most=4096)  # one per channel
 _KEYS = record(
     {
         "size": either(_SIDE, dict_of(_SIDE), wanted="a whole number, or height and width"),
@@ -36,12 +36,12 @@ class Processor:
     """The preprocessing of images for a model, as in ViTImageProcessor of Transformers.
 
     Args:
-        size: (height, width) in pixels.
-        mean, std: for each channel, what is subtracted from the values from 0 to 1, and what they
-            are divided by.
-        channels: 1 (greyscale) or 3 (RGB).
-        resample: how images are resized.
-        scale: what integers are multiplied by first; a fraction x counts as the number 255 x.
+            size: (height, width) in pixels.
+            mean: subtracted from values between 0 and 1, per channel.
+            std: divisor of the values, per channel.
+            channels: 1 (greyscale) or 3 (RGB).
+            resample: resampling filter.
+            scale: factor for integers; a float x is treated like the integer 255 x.
 
     Raises:
         InputError: a value is out of range.
@@ -75,16 +75,16 @@ class Processor:
 
         Args:
             images: an array or a list; each image is an array (height, width) or (height, width,
-                channels), of integers from 0 to 255 or of fractions from 0 to 1, or a Pillow image.
-                A list may mix sizes; greyscale images get three equal channels where the model
-                reads three. Pillow images with transparency are laid on white; Transformers drops
-                the transparency, so that only opaque images give the same numbers there.
+                channels) of integers from 0 to 255 or floats from 0 to 1, or a Pillow image. A list
+                may contain different sizes; greyscale images are repeated for three channels.
+                Transparent Pillow images are composited on white; Transformers drops the alpha
+                channel, so that results are only equal for opaque images.
 
         Returns:
             (B, channels, height, width) float32.
 
         Raises:
-            InputError: the images have other values, shapes or channels.
+            InputError: the images have invalid values, shapes or channels.
         """
         if isinstance(images, np.ndarray) and images.ndim < 3:
             raise InputError(
@@ -96,13 +96,13 @@ class Processor:
         return np.concatenate(made) if made else np.empty((0, self.channels, *self.size), "f4")
 
     def resized(self, image: Any) -> np.ndarray:
-        """An image in the right size, (height, width, channels) of bytes or fractions from 0 to 1.
+        """Resize an image to (height, width, channels), bytes or floats from 0 to 1.
 
         Args:
-            image: as in a call.
+            image: see ``__call__``.
 
         Raises:
-            InputError: the image has other values or another shape.
+            InputError: the image has invalid values or an invalid shape.
         """
         array = image if isinstance(image, np.ndarray) else self._array_of(image)
         if array.ndim not in (2, 3) or not array.size:
@@ -117,11 +117,11 @@ class Processor:
         size, how = (self.size[1], self.size[0]), _RESAMPLES[self.resample]
         if array.dtype == np.uint8 and array.shape[2] == 3:
             return np.asarray(Image.fromarray(array).resize(size, how))
-        # Pillow supports fractions in one channel only.
+        # Pillow supports floats with a single channel only.
         kind = np.uint8 if array.dtype == np.uint8 else np.float32
         planes = np.moveaxis(array.astype(kind), -1, 0)
         made = np.stack([np.asarray(Image.fromarray(p).resize(size, how)) for p in planes], -1)
-        # Bytes are clipped by Pillow itself.
+        # Pillow clips bytes itself.
         return made if kind is np.uint8 else made.clip(0, 1)
 
     def normalized(self, values: np.ndarray) -> np.ndarray:
@@ -138,7 +138,7 @@ class Processor:
         return np.ascontiguousarray((out - mean) / std)
 
     def save(self, folder: str | Path) -> None:
-        """Write preprocessor_config.json into a folder, as Transformers reads it."""
+        """Write preprocessor_config.json into a folder, in Transformers' format."""
         values = {
             "image_processor_type": "ViTImageProcessor",
             "do_convert_rgb": True if self.channels == 3 else None,
@@ -158,7 +158,7 @@ class Processor:
         """Read preprocessor_config.json of a folder.
 
         Raises:
-            InputError: the file is missing or damaged, or has steps that are not supported.
+                InputError: the file is missing or damaged, or has unsupported steps.
         """
         path = model_folder(folder) / PROCESSOR
         values = read_json(path, check=_KEYS)
@@ -176,28 +176,28 @@ class Processor:
             ) from None
 
     def _array_of(self, image: Any) -> np.ndarray:
-        """The values of a Pillow image, in ``channels``."""
+        """The values of a Pillow image with ``channels`` channels."""
         if is_deep(image.mode):
             return read_deep_grey(image, "the images")
         if image.mode.endswith(("A", "a")) or "transparency" in image.info:
             from PIL import Image
 
-            # Under full transparency colours are mostly black: a drawing would be lost in it.
+            # Fully transparent pixels are mostly black, which would hide a drawing.
             white = Image.new("RGBA", image.size, "white")
             image = Image.alpha_composite(white, image.convert("RGBA"))
         return np.asarray(image.convert("L" if self.channels == 1 else "RGB"))
 
 
 def checked_values(array: np.ndarray, what: str, *, most: int = 255) -> np.ndarray:
-    """The values of images as bytes, or as fractions from 0 to 1.
+    """Check the values of images; return bytes, or floats from 0 to 1.
 
     Args:
-        array: integers or fractions.
-        what: what they are, for messages.
-        most: the largest integer (white); if it is not 255, integers become fractions.
+        array: integers or floats.
+        what: description, for messages.
+        most: maximum integer (white); if it is not 255, integers are converted to floats.
 
     Raises:
-        InputError: a value is outside the range, or not numeric.
+        InputError: a value is out of range, or not numeric.
     """
     if array.dtype == np.uint8 and most == 255:
         return array
@@ -206,7 +206,7 @@ def checked_values(array: np.ndarray, what: str, *, most: int = 255) -> np.ndarr
         raise InputError(f"{what} hold {array.dtype}; they must hold numbers")
     low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
     whole = np.issubdtype(array.dtype, np.integer)
-    if not (low >= 0 and high <= (most if whole else 1)):  # negated, so that NaN is refused
+    if not (low >= 0 and high <= (most if whole else 1)):  # negated, to reject NaN
         kinds = f"whole numbers from 0 to {most}" if whole else "fractions from 0 to 1"
         raise InputError(f"{what} hold values from {low:g} to {high:g}; they must be {kinds}")
     if not whole:
@@ -215,29 +215,30 @@ def checked_values(array: np.ndarray, what: str, *, most: int = 255) -> np.ndarr
 
 
 def is_deep(mode: str) -> bool:
-    """Whether a Pillow mode is greyscale in 16 or 32 bits, or in floats.
+    """Whether a Pillow mode is greyscale with 16 or 32 bits, or floats.
 
-    Pillow would clip these at 255 when converting.
+    Pillow would clip these at 255 in a conversion.
     """
     return mode == "F" or mode.startswith("I")
 
 
 def read_deep_grey(image: Any, what: str) -> np.ndarray:
-    """The values of a Pillow image with an ``is_deep`` mode, fractions (height, width).
+    """The values of a Pillow image with an ``is_deep`` mode, as floats (height, width).
 
-    Integers are taken as 16 bits.
+    Integers are assumed to have 16 bits.
 
     Args:
-        what: what they are, for messages.
+        image: the image.
+        what: description, for messages.
 
     Raises:
-        InputError: a value is outside the range.
+        InputError: a value is out of range.
     """
     return checked_values(np.asarray(image), what, most=65535)
 
 
 def split_into_patches(pixels: np.ndarray, patch: tuple[int, int]) -> np.ndarray:
-    """Split an image into patches, row by row.
+    """Split an image into patches in row-major order.
 
     Args:
         pixels: (channels, height, width).
@@ -260,8 +261,8 @@ def split_into_patches(pixels: np.ndarray, patch: tuple[int, int]) -> np.ndarray
 
 
 def _processor_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a ``Processor`` from those of ViTImageProcessor."""
-    size = values["size"]  # one number in old folders
+    """Convert the keys of ViTImageProcessor to fields of ``Processor``."""
+    size = values["size"]  # a single number in old folders
     mean, std = values.get("image_mean", (0.5,) * 3), values.get("image_std", (0.5,) * 3)
     if not values.get("do_normalize", True):
         mean, std = [0.0] * len(mean), [1.0] * len(mean)

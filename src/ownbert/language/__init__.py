@@ -1,4 +1,4 @@
-"""The language of what people read on the command line, by the locale: English or Chinese."""
+"""Translates command-line output into the language of the locale: English or Chinese."""
 
 import inspect
 import os
@@ -7,34 +7,34 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
-# The first of these that is set decides, as for gettext; our own comes before the system's.
+# The first variable that is set decides, as in gettext; our own comes first.
 _VARIABLES = ("OWNBERT_LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")
 ENGLISH, CHINESE = "en", "zh"
 _EXAMPLE = "Example: "
-# A Chinese character or sign, and signs that do not begin a line.
+# A Chinese character or punctuation mark, and marks that do not start a line.
 _HAN, _CLOSING = "[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef“”]", "[，。、；：）”？！]"
 _NUMBER = re.compile(r"\d[\d,]*")
-# Where a value goes in a translation; its number and kind.
+# Placeholder for a value in a translation: its number and kind.
 PLACE = re.compile(r"\{(\d?)([~*]?)\}")
 _SENTENCES = re.compile(r"(?<=[.?!]) (?=[A-Z])")
-# "train.csv, line 7: " or "row 7: ", after which all is Chinese.
+# "train.csv, line 7: " or "row 7: " at the start of a message, whose rest is Chinese.
 _PLACE_IN_FILE = re.compile(r"^(.*?)(?:, )?\b(?:line|row) ([\d,]+)：")
-# Texts with fewer letters of their own ("{} to {}") stand for numbers and names, not for sentences.
+# Patterns with fewer letters ("{} to {}") stand for numbers and names, not for sentences.
 _FEW_LETTERS = 10
-# What stands before any line.
+# Prefixes of any line.
 _STARTS = ("warning: ", "note: ", "error: ")
-# Values within values, and sentences: messages quote what others have written.
+# Maximum nesting of values, and maximum number of sentences, because messages quote foreign texts.
 _DEEPEST, _MOST_SENTENCES = 5, 20
 
 
 def current_language() -> str:
-    """``CHINESE`` where the locale says so (zh_CN, zh_TW, ...), else ``ENGLISH``."""
+    """``CHINESE`` if the locale is Chinese (zh_CN, zh_TW, ...), else ``ENGLISH``."""
     value = next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), "")
     return CHINESE if value.lower().startswith(CHINESE) else ENGLISH
 
 
 def translated_help(text: str) -> str:
-    """A help text in the current language, paragraph by paragraph; what is unknown stays."""
+    """A help text in the current language, translated by paragraph; unknown ones are unchanged."""
     if current_language() == ENGLISH:
         return text
     help_texts = _table("help")
@@ -55,18 +55,18 @@ def paragraphs(text: str) -> list[str]:
 
 
 def needs_translation(paragraph: str) -> bool:
-    """Whether a paragraph, or what is said of a default, should be in the table and is not."""
-    # A command, or a value as it is written.
+    """Whether a paragraph, or the description of a default, lacks a required translation."""
+    # A command, or a literal value.
     is_code = paragraph.startswith((_EXAMPLE, "ownbert ")) or re.fullmatch(r"[a-z\d.,]+", paragraph)
     known = _found(_table("help"), paragraph) or _matched(_table("default"), paragraph)
     return not is_code and not known
 
 
 def translated(text: str) -> str:
-    """A text that leaves the program, in the current language: a message, a line, a heading.
+    """Translate output text into the current language: a message, a line, a heading.
 
-    The code speaks English; the table of translations is asked where a text is shown. A text that
-    it does not have is looked up sentence by sentence, and what is unknown stays.
+    The code uses English; translations are looked up when a text is shown. A text without an entry
+    is looked up sentence by sentence, and unknown sentences are unchanged.
     """
     if current_language() == ENGLISH:
         return text
@@ -74,11 +74,11 @@ def translated(text: str) -> str:
 
 
 def translated_message(text: str) -> str:
-    """The message of a mistake; where it begins with a place, the place too."""
+    """Translate an error message, including a location at its start."""
     if current_language() == ENGLISH:
         return text
     shown = _translated(text)
-    if shown == text:  # a place, and what is wrong there
+    if shown == text:  # a location followed by a problem
         start, colon, rest = text.partition(": ")
         shown = f"{start}：{_translated(rest)}" if colon and _translated(rest) != rest else text
     return _PLACE_IN_FILE.sub(lambda at: f"{at[1] + ' ' * bool(at[1])}第 {at[2]} 行：", shown)
@@ -86,7 +86,7 @@ def translated_message(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _translated(text: str, depth: int = 0) -> str:
-    """The translation of a text; ``depth``: that of the text that it is a value of, and so on."""
+    """Translate a text; ``depth`` is its nesting as a value of other texts."""
     if not text or depth > _DEEPEST:
         return text
     texts = _table()
@@ -109,10 +109,10 @@ def _translated(text: str, depth: int = 0) -> str:
 
 
 def _by_pattern(text: str, depth: int, *, across: bool) -> str | None:
-    """The translation by the pattern that has most in common with a text.
+    """Translate by the pattern that shares most with a text.
 
     Args:
-        across: whether a value may go on into the next sentence.
+        across: whether a value may extend into the next sentence.
     """
     for pieces, translation in _patterns():
         values = _values(pieces, text)
@@ -124,7 +124,7 @@ def _by_pattern(text: str, depth: int, *, across: bool) -> str | None:
 
 
 def translated_page(source: str) -> str:
-    """The template of a page, or its script, with its words in the current language."""
+    """Translate the words in a page template or its script."""
     if current_language() == ENGLISH:
         return source
     templates = _table("page")
@@ -135,14 +135,14 @@ def translated_page(source: str) -> str:
 
 @cache
 def _patterns() -> list[tuple[list[str], str]]:
-    """The texts with ``{}`` as what stands around it; those with most words of their own first."""
+    """The texts with ``{}``, split at the placeholders; those with the most words first."""
     texts = _table().items()
     found = [(text.split("{}"), translation) for text, translation in texts if "{}" in text]
     return sorted(found, key=lambda one: -sum(map(len, one[0])))
 
 
 def _plausible(pieces: Sequence[str], translation: str, values: Sequence[str]) -> bool:
-    """Whether what is taken for a value of a short text can be one, and not half a sentence."""
+    """Whether the values matched in a short text are plausible, and not parts of a sentence."""
     if sum(map(str.isalpha, "".join(pieces))) >= _FEW_LETTERS:
         return True
     found = enumerate(PLACE.findall(translation))
@@ -151,14 +151,14 @@ def _plausible(pieces: Sequence[str], translation: str, values: Sequence[str]) -
 
 
 def _table(context: str = "") -> Mapping[str, str]:
-    """The translations of one ``msgctxt`` of zh.po, by the English text; "": those without one."""
+    """The translations of a ``msgctxt`` in zh.po by English text; "" for entries without one."""
     from ownbert.language.catalogue import catalogue  # English needs no reader
 
     return catalogue(CHINESE)[context]
 
 
 def _matched(table: Mapping[str, str], text: str) -> str | None:
-    """The translation of a text, where ``{}`` in the table stands for any characters."""
+    """The translation of a text by patterns, in which ``{}`` matches any characters."""
     for known, translation in table.items():
         if (values := _values(known.split("{}"), text)) is not None:
             return _filled(translation, values)
@@ -166,8 +166,8 @@ def _matched(table: Mapping[str, str], text: str) -> str | None:
 
 
 def _values(pieces: Sequence[str], text: str) -> list[str] | None:
-    """What stands between ``pieces`` in ``text``, the shortest; None if it does not consist of
-    them. In linear time, as a regular expression would not be: messages quote others' texts."""
+    """The shortest texts between ``pieces`` in ``text``; None if it does not match. In linear time,
+    unlike a regular expression, because messages quote foreign texts."""
     first, *middle = pieces
     last = middle.pop() if middle else first
     if not text.startswith(first) or not text.endswith(last):
@@ -186,7 +186,7 @@ def _values(pieces: Sequence[str], text: str) -> list[str] | None:
 
 
 def _found(table: Mapping[str, str], text: str) -> str | None:
-    """The translation of a text; the numbers in it may be others than in the table."""
+    """The translation of a text; its numbers may differ from those in the table."""
     if text in table:
         return table[text]
     numbers = _NUMBER.findall(text)
@@ -195,8 +195,8 @@ def _found(table: Mapping[str, str], text: str) -> str | None:
 
 
 def _filled(text: str, values: Sequence[str], translate: Callable[[str], str] = str) -> str:
-    """``text`` with its places filled: ``{}`` in order, ``{1}`` by number; ``{~}`` and ``{1~}``
-    with the translation of the value; ``{*}`` as ``{}``. ``format`` would read the braces of
+    """Fill the placeholders of ``text``: ``{}`` in order, ``{1}`` by number; ``{~}`` and ``{1~}``
+    with the translated value; ``{*}`` like ``{}``. ``format`` would also interpret braces of
     JSON."""
     order = iter(values)
 
@@ -208,7 +208,7 @@ def _filled(text: str, values: Sequence[str], translate: Callable[[str], str] = 
 
 
 def translate_command(command: Any, translate: Callable[[str], str] = translated_help) -> None:
-    """Translate the help of a command of typer, of its options, and of the commands below it."""
+    """Translate the help of a typer command, of its options, and of its subcommands."""
     for name in ("help", "short_help", "epilog", "rich_help_panel"):
         if isinstance(text := getattr(command, name, None), str):
             setattr(command, name, translate(text))
@@ -224,15 +224,15 @@ def translate_command(command: Any, translate: Callable[[str], str] = translated
 
 
 def _translated_option(option: Any, translate: Callable[[str], str]) -> Any:
-    """The option --help, which is made when it is shown."""
+    """The option --help, which is created when it is shown."""
     if option is not None and option.help:
         option.help = translate(option.help)
     return option
 
 
 def translate_frames() -> None:
-    """Translate the words that typer itself puts around a help text, and break lines between
-    Chinese characters: rich breaks at blanks alone, and cuts off what is longer than a line."""
+    """Translate typer's own words around help texts, and break lines between Chinese characters:
+    rich only breaks at spaces, and truncates longer lines."""
     if current_language() == ENGLISH:
         return
     from rich import _wrap

@@ -1,7 +1,7 @@
 """Translations in gettext's PO format, which translators' tools read and write.
 
-The standard library reads only the compiled form. Entries have no plural forms here. A translation
-that is empty or marked as fuzzy does not count, as for ``msgfmt``.
+The standard library only reads the compiled form. Plural forms are not supported. Translations that
+are empty or marked as fuzzy are ignored, as in ``msgfmt``.
 
 Source: GNU gettext manual, "The Format of PO Files".
 """
@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 _LINE = r'"[^"\\\n]*(?:\\[nt"\\][^"\\\n]*)*"'
-_STRING = rf"\s*({_LINE}(?:\s*{_LINE})*)\s*"  # it may go on in the next lines
+_STRING = rf"\s*({_LINE}(?:\s*{_LINE})*)\s*"  # it may continue on the next lines
 _COMMENTS = r"(?:#.*\n\s*)*"
 _ENTRY = re.compile(rf"({_COMMENTS})(?:msgctxt{_STRING})?msgid{_STRING}msgstr{_STRING}")
 _END = re.compile(rf"{_COMMENTS}\Z")
@@ -30,7 +30,7 @@ def read_catalogue(text: str) -> dict[str, dict[str, str]]:
     """The translations in the text of a PO file, by ``msgctxt`` ("" for none), then by ``msgid``.
 
     Raises:
-        ValueError: something is no entry, or an entry repeats an earlier one.
+            ValueError: the text is not a valid entry, or an entry repeats an earlier one.
     """
     tables: dict[str, dict[str, str]] = {}
     text, at = f"{text.strip()}\n", 0
@@ -50,7 +50,7 @@ def read_catalogue(text: str) -> dict[str, dict[str, str]]:
 
 
 def _value(string: str) -> str:
-    """What a string of the format stands for."""
+    """Decode a string of the format."""
     if "\\" in string or "\n" in string:
         string = _JOINT_OR_ESCAPE.sub(lambda found: _ESCAPED[found[1]], string)
     return string[1:-1]

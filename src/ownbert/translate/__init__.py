@@ -1,1 +1,1 @@
-"""Sequences into sequences: the encoder-decoder Transformer, trained and used."""
+"""Sequence to sequence: training and use of the encoder-decoder Transformer."""

@@ -1,4 +1,4 @@
-"""Translating with a trained folder: texts in, texts out, streamed; also from file to file."""
+"""Translation with a trained folder: streams texts, or translates files."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -24,19 +24,22 @@ from ownbert.train.device import autocast, pick_device, pick_precision
 from ownbert.translate.translation_pairs import encode_sources
 from ownbert.translate.vocabulary import load_vocabularies
 
-# Texts that are sorted by length together, so that those of a batch have similar lengths.
+# Texts sorted by length at a time, so that those of a batch have similar lengths.
 _BLOCK_TEXTS = 512
 
 
 class Translator:
-    """A translation model with its vocabularies, loaded from a folder and ready to translate.
+    """A translation model with its vocabularies, loaded from a folder.
 
     Args:
+        folder: model folder.
         beams: width of the beam search; 1 is greedy.
         length_penalty: see ``ownbert.nn.generate.beam_search``.
-        max_length: of a translation in tokens; by default twice the length of the source plus 20.
-        batch_tokens: tokens of the sources, times beams, that are translated together.
-        cached: cache keys and values of the generated tokens (the result is the same without).
+        max_length: maximum tokens of a translation; by default twice the source length plus 20.
+        batch_tokens: maximum source tokens times beams per batch.
+        device: auto, cpu or cuda.
+        precision: float32, bfloat16 or auto.
+        cached: whether to cache keys and values of generated tokens, with the same results.
 
     Raises:
         InputError: a value is out of range, or the folder cannot be used.
@@ -91,16 +94,16 @@ class Translator:
             yield from self.translate_block(block)
 
     def blocks(self, texts: Iterable[str]) -> Iterator[list[str]]:
-        """Split texts into those that are translated together.
+        """Split texts into blocks that are translated together.
 
-        A resumed file must repeat them, because another batch may round differently.
+        A resumed file must use the same blocks, because other batches may round differently.
         """
         rest = iter(texts)
         while block := list(islice(rest, _BLOCK_TEXTS)):
             yield block
 
     def translate_block(self, texts: Sequence[str]) -> list[str]:
-        """The translations of one block; a blank text gives ""."""
+        """Translate a block; a blank text gives ""."""
         found = self.hypotheses(texts)
         return ["" if hypothesis is None else self.detokenize(hypothesis) for hypothesis in found]
 
@@ -161,18 +164,23 @@ def translate_file(
 ) -> int:
     """Translate the lines of a file, or texts, into one line each.
 
-    ``output`` appears complete or not at all, compressed if its name ends with .gz. Of a file, what
-    an interrupted run has translated is kept beside ``output``, and ``resume`` continues there.
+    ``output`` is written completely or not at all, compressed if its name ends with .gz. For a
+    file, translations of an interrupted run are kept beside ``output``, and ``resume`` continues
+    there.
 
     Args:
+        translator: the translator.
+        input: a file, or texts.
+        output: file to write.
+        resume: continue an interrupted run.
         progress: called with the number of lines so far.
 
     Returns:
-        How many lines there are.
+        The number of lines.
 
     Raises:
         InputError: a file cannot be read or written, or, with ``resume``, the model, the input or
-            the search differ.
+            the search settings differ.
     """
     identity = None
     if isinstance(input, str | Path):
@@ -200,12 +208,12 @@ def translate_file(
 
 
 def one_line(text: str) -> str:
-    """A text without line breaks, which a model may have learnt to generate."""
+    """Remove line breaks, which a model may generate, from a text."""
     return " ".join(text.splitlines())
 
 
 def _token_id(folder: str | Path, values: Mapping[str, Any], key: str, default: int) -> int:
-    """An id in config.json, which the model must have."""
+    """A token id in config.json, which must be in the vocabulary."""
     found = default if values.get(key) is None else values[key]
     size = values.get("decoder_vocab_size") or values["vocab_size"]
     whole(0, size - 1)(f"{Path(folder) / CONFIG}: {key}", found)

@@ -7,7 +7,7 @@ from unicodedata import name
 
 from ownbert.errors import InputError
 
-# Scripts without spaces between words, as Unicode names their letters.
+# Scripts without spaces between words, by the Unicode names of their letters.
 _UNSPACED = {"HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"}
 
 
@@ -17,7 +17,7 @@ class Bleu:
 
     Args:
         score: from 0 to 100.
-        signature: sacrebleu's, which says how the score was computed.
+            signature: sacrebleu's signature, which describes the computation.
     """
 
     score: float
@@ -35,8 +35,8 @@ def bleu(
 ) -> Bleu:
     """Corpus BLEU of detokenized texts with one reference each.
 
-    sacrebleu splits them into words by its rules "13a", Chinese by "zh", and scripts written
-    without spaces by characters.
+    sacrebleu tokenizes words by its rules "13a", Chinese by "zh", and scripts without spaces by
+    characters.
 
     Raises:
         InputError: sacrebleu is missing, or the numbers of texts differ.
@@ -52,7 +52,7 @@ def bleu(
 
 
 def _tokenization(texts: Sequence[str]) -> str:
-    """The name of sacrebleu's tokenization for such texts."""
+    """The name of sacrebleu's tokenization for the texts."""
     letters = [name(c, "").split(" ")[0] for c in "".join(texts[:200]) if c.isalpha()]
     if 4 * sum(script in _UNSPACED for script in letters) > len(letters):
         return "char"

@@ -31,13 +31,15 @@ def write_card(
     """Write README.md into a model folder; see ``ownbert.run.model_card.save_card``.
 
     Args:
-        recipe: a completed one.
-        pairs: how many there are in "training" and "dev".
-        shared: whether both sides have one vocabulary.
-        metrics: on the dev pairs.
+        folder: model folder.
+        recipe: completed recipe.
+        pairs: numbers of "training" and "dev" pairs.
+        parameters: number of parameters.
+        shared: whether both sides share a vocabulary.
+        metrics: metrics on the dev pairs.
 
     Returns:
-        A warning, if any.
+        A warning or None.
     """
     ours = recipe.model.norm_first or not shared
     shown = ((n, f"{metrics[k]:.4f}") for n, k in (("loss", "loss"), ("accuracy", _ACCURACY)))
@@ -72,7 +74,7 @@ def _files(data: PairFiles, pairs: Mapping[str, int]) -> Iterator[tuple[str, ...
 
 
 def _settings(recipe: TranslateRecipe) -> Iterator[tuple[str, str]]:
-    """The settings that readers always want to know, then all others that are not the default."""
+    """The most important settings, then all others with non-default values."""
     yield "peak learning rate", f"{recipe.optim.learning_rate:.3g}"
     yield "steps", f"{recipe.run.max_steps:,} at most" if recipe.run.max_steps else "by time"
     yield "batch", f"{recipe.data.batch_tokens:,} tokens of both sides"

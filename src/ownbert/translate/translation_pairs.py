@@ -1,4 +1,4 @@
-"""Pairs of source and target texts: read from files, and as training examples."""
+"""Pairs of source and target texts: reading files, and training examples."""
 
 import hashlib
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Pairs:
     """Sources and their targets.
 
     Args:
-        empty: how many pairs were left out because a side was blank.
+            empty: number of skipped pairs with a blank side.
     """
 
     sources: list[str]
@@ -37,11 +37,11 @@ class Pairs:
 
 
 def read_pairs(files: PairFiles, *, dev: bool = False) -> Pairs | None:
-    """The training or the dev pairs that ``files`` names; None if it names none.
+    """Read the training or dev pairs named in ``files``; None if there are none.
 
     Raises:
         InputError: two files have different lengths, one file is given without the other, or there
-            is no pair in them.
+            are no pairs.
     """
     prefix, names = "dev_" if dev else "", ("source", "target", "pairs")
     source, target, table = (getattr(files, prefix + name) for name in names)
@@ -115,14 +115,14 @@ def hold_out(pairs: Pairs, share: float, seed: int) -> tuple[Pairs, Pairs]:
 class PairData:
     """Pairs as examples.
 
-    The decoder reads the target from [CLS] on and predicts each next token up to [SEP]; the encoder
-    reads the source between [CLS] and [SEP].
+    The decoder's input starts with [CLS], and it predicts each next token up to [SEP]; the
+    encoder's input is the source between [CLS] and [SEP].
 
     Attributes:
-        long: how many pairs with more than ``max_length`` tokens on a side were left out.
+        long: number of skipped pairs with more than ``max_length`` tokens on a side.
 
     Raises:
-        InputError: no pair is left.
+        InputError: no pairs are left.
     """
 
     def __init__(
@@ -179,5 +179,5 @@ def _with_specials(ids: Sequence[int], tokenizer: Tokenizer) -> np.ndarray:
 
 
 def encode_sources(texts: Sequence[str], tokenizer: Tokenizer) -> list[np.ndarray]:
-    """The ids of each text as the encoder reads them, between [CLS] (not in T5) and [SEP]."""
+    """The ids of each text as encoder input, between [CLS] (not in T5) and [SEP]."""
     return [_with_specials(ids, tokenizer) for ids in _encode(texts, tokenizer)]

@@ -8,19 +8,19 @@ from ownbert.errors import InputError
 from ownbert.settings import section, setting, validate
 from ownbert.train.training_settings import DATA, LEARNING, RUN, Optim, Run, refuse_shard
 
-# Panels of --help, beside those of every training.
+# Panels of --help, in addition to those of all trainings.
 VOCABULARY, NETWORK = "Vocabulary", "Network"
 
 KINDS = ("bpe", "wordpiece", "blank")
-# Of a run without a limit.
+# Default number of epochs without any limit.
 DEFAULT_EPOCHS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairFiles:
-    """Two files whose lines belong together, or one table with two columns.
+    """Two files with parallel lines, or one table with two columns.
 
-    There may be the same to evaluate on; without it a share of the training pairs is held out.
+    Dev files may be given in the same way; without them a share of the training pairs is held out.
     """
 
     source: str | None = setting(
@@ -84,7 +84,7 @@ class Vocabulary:
         option="--vocab-size",
         check=up_to(limits.VOCABULARY),
     )
-    # One vocabulary has one matrix of embeddings, which is the generator's too.
+    # A shared vocabulary has one embedding matrix, which the generator uses, too.
     shared: bool = setting(
         True,
         "One vocabulary and one embedding matrix for both sides, or one each.",
@@ -100,7 +100,7 @@ class Vocabulary:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """In the paper's words: N layers of d_model, h heads, d_ff inside."""
+    """The network, with the paper's names: N layers of d_model, h heads, d_ff feed-forward."""
 
     N: int = setting(
         3,
@@ -134,7 +134,7 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """The loss, and which weights are kept."""
+    """The loss, and the weights to keep."""
 
     label_smoothing: float = setting(
         0.1,
@@ -156,7 +156,7 @@ class Learning:
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateRun(Run):
-    """Of several limits the first that is reached ends the run."""
+    """Limits of the run; the first one that is reached ends it."""
 
     epochs: int | None = setting(
         None,
@@ -174,7 +174,7 @@ class TranslateRun(Run):
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateRecipe:
-    """All settings. The optimiser is the paper's (section 5.3): Adam with its schedule."""
+    """All settings. The optimizer is the paper's (section 5.3): Adam with its schedule."""
 
     seed: int = setting(0, "Seed of everything random.", check=between(0, limits.SEED, "[]"))
     data: PairFiles = section(PairFiles())

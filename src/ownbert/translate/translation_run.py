@@ -63,14 +63,19 @@ def train_translation(
     The model, its log, curves and recipe are saved in ``output``.
 
     Args:
-        resume: continue from the last saved state, also with more ``epochs``.
+        output: folder to write.
+        config: recipe file.
+        overrides: settings as "section.name=value".
+        resume: continue from the last saved state, possibly with more ``epochs``.
+        overwrite: replace the model in ``output``.
+        quiet: print nothing.
         callbacks: functions to call with each row of the log, evaluation and saved model.
         options: settings of ``TranslateRecipe`` by name (``source="a.de"``, ``target="a.en"``,
             ``d_model=512``).
 
     Raises:
-        InputError: ``output`` holds a model and neither ``resume`` nor ``overwrite`` is given, or
-            something in the files or settings cannot be used.
+        InputError: ``output`` contains a model and neither ``resume`` nor ``overwrite`` is given,
+            or a file or setting cannot be used.
     """
     with writing(output):
         folder = RunFolder(output, resume=resume, overwrite=overwrite)
@@ -87,7 +92,8 @@ class TranslationRun(TrainingRun):
     """A translation recipe with its pairs of texts and vocabularies.
 
     Args:
-        saved: the folder of a run that is resumed, which has the vocabularies.
+        recipe: recipe of the run.
+        saved: folder of a resumed run, which contains the vocabularies.
     """
 
     command = "translate"
@@ -115,9 +121,9 @@ class TranslationRun(TrainingRun):
         self.identity = {"training pairs": self.data.identity()}
 
     def _completed(self, recipe: TranslateRecipe) -> tuple[TranslateRecipe, TranslateRun]:
-        """The recipe with everything filled in that depends on the machine and the data, and the
-        same limits with epochs as steps. The steps are not in the recipe, so that a resumed run
-        may have more epochs."""
+        """The recipe with all settings that depend on the machine and the data, and its limits with
+        epochs converted to steps. The steps are not in the recipe, so that a resumed run may have
+        more epochs."""
         run, optim = recipe.run, recipe.optim
         steps = max(1, self.loader.batches_per_epoch() // run.accumulate)
         epochs = run.epochs
@@ -155,7 +161,7 @@ class TranslationRun(TrainingRun):
         """The structure of both stacks."""
         net = self.recipe.model
         return transformer_config(
-            # Transformers' Marian has two tables of one size: the smaller one has unused rows.
+            # Transformers' Marian needs tables of equal size: the smaller one has unused rows.
             max(self.source.vocab_size, self.target.vocab_size),
             net.N,
             net.d_model,
@@ -164,13 +170,13 @@ class TranslationRun(TrainingRun):
             net.dropout,
             norm_first=net.norm_first,
             position_embedding_type="sinusoidal_halves",
-            # For Transformers, whose table of positions has a fixed length.
+            # Transformers' position table has a fixed length.
             max_position_embeddings=max(512, 2 * self.recipe.data.max_length),
             pad_token_id=self.target.pad_id,
         )
 
     def new_model(self) -> Model:
-        """New weights, a function of the seed."""
+        """New weights, determined by the seed."""
         torch.manual_seed(self.recipe.seed)
         shared = self.source is self.target
         return from_configs(self.config, self.config, share_embeddings=shared)
@@ -196,9 +202,9 @@ class TranslationRun(TrainingRun):
         return evaluate(learner, self._dev_batches, self.recipe.run.precision)
 
     def finish(self, job: Job, folder: RunFolder) -> Model:
-        """Take the mean of the last saved states if it is better, and write the model card."""
+        """Average the last saved states if that is better, and write the model card."""
         learner, world, recipe = job.state.learner, job.world, self.recipe
-        job.state.use_best()  # the running mean, if there is one
+        job.state.use_best()  # the running mean, if any
         metrics = self._evaluate(learner)
         if recipe.task.average > 1 and not recipe.optim.ema:
             metrics = self._use_state_mean(job, folder.path, metrics)
@@ -210,9 +216,9 @@ class TranslationRun(TrainingRun):
     def _use_state_mean(
         self, job: Job, folder: Path, last: Mapping[str, float]
     ) -> Mapping[str, float]:
-        """Give the model the mean weights of the last saved states (Vaswani et al. 2017, section
-        6.1) if their held-out loss is lower than that of the ``last`` weights, which early in a run
-        it is not. Returns the metrics of the weights that the model then has."""
+        """Load the mean weights of the last saved states (Vaswani et al. 2017, section 6.1) if
+        their held-out loss is lower than that of the ``last`` weights, which is not the case early
+        in a run. Return the metrics of the resulting weights."""
         learner = job.state.learner
         weights = {name: p.detach().clone() for name, p in learner.named_parameters()}
         count = load_state_mean(learner, folder, self.recipe.task.average, job.world)
@@ -230,7 +236,7 @@ class TranslationRun(TrainingRun):
         complete = gather_full_model(learner.model)
         if not world.first:
             return
-        # The defaults of generate() in Transformers.
+        # Defaults for generate() in Transformers.
         values = {
             "num_beams": 4,
             "length_penalty": 0.6,
@@ -282,7 +288,7 @@ class TranslationRun(TrainingRun):
 
 @torch.no_grad()
 def evaluate(learner: Learner, batches: Sequence[Batch], precision: str) -> dict[str, float]:
-    """Loss, the cross entropy per token without label smoothing, and accuracy per token."""
+    """Compute the cross entropy per token without label smoothing, and the accuracy per token."""
     learner.eval()
     device, objective = learner.model.device, Translation(smoothing=0.0)
     sums: dict[str, list] = {}
@@ -296,12 +302,12 @@ def evaluate(learner: Learner, batches: Sequence[Batch], precision: str) -> dict
 
 
 def load_state_mean(learner: Learner, folder: Path, count: int, world: World) -> int:
-    """Give the model the mean weights of the last ``count`` saved states in ``folder``.
+    """Load the mean weights of the last ``count`` saved states in ``folder`` into the model.
 
-    Damaged states are left out.
+    Damaged states are skipped.
 
     Returns:
-        How many states there were.
+        The number of states used.
     """
     paths = [path for path in list_states(folder)[-count:] if _is_intact(path)]
     parameters = dict(learner.named_parameters())
@@ -332,10 +338,10 @@ def _copy_weights(learner: Learner, weights: Mapping[str, torch.Tensor]) -> None
 def preview_translation(
     *, config: str | Path | None = None, overrides: Sequence[str] = (), **options: Any
 ) -> str:
-    """What ``train_translation`` would do, without doing it.
+    """Describe what ``train_translation`` would do, without doing it.
 
     Returns:
-        The resolved recipe, counts, lengths, and the first pairs as the model sees them.
+        The resolved recipe, counts, lengths, and the first pairs as seen by the model.
     """
     recipe = resolve(TranslateRecipe, config=config, overrides=overrides, options=options)
     run = TranslationRun(recipe)

@@ -37,7 +37,7 @@ def learn_vocabularies(pairs: Pairs, settings: Vocabulary) -> tuple[Tokenizer, T
 def save_vocabularies(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
     """Write the tokenizers into a model folder."""
     target.save(folder)
-    # A model that was here before may have had two vocabularies.
+    # An earlier model in this folder may have had two vocabularies.
     for name in TOKENIZER_FILES:
         (folder / SOURCE / name).unlink(missing_ok=True)
     remove_empty([folder / SOURCE])

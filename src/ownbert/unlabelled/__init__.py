@@ -1,1 +1,1 @@
-"""Without labels: search, duplicates, topics, and which texts to label next."""
+"""Tools for unlabelled texts: search, duplicates, topics, and selection of texts to label."""

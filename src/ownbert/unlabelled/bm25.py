@@ -1,4 +1,4 @@
-"""BM25: texts ranked by the words that they share with a query. N texts, F words, Q queries."""
+"""BM25: ranks texts by the words that they share with a query. N texts, F words, Q queries."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +14,11 @@ WORD_FILES = ("words.npy", "starts.npy", "texts.npy", "weights.npy")
 
 
 class WordCounts:
-    """Words of texts, counted block by block.
+    """Counts words of texts, block by block.
 
     Attributes:
-        kind: of the texts, one of ``ownbert.views.tokens.KINDS``, by the first block.
-        words: each word with its number.
+        kind: kind of the texts, one of ``ownbert.views.tokens.KINDS``, detected in the first block.
+        words: index of each word.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class WordCounts:
         """Count the words of a block of texts."""
         self.kind = self.kind or text_kind(texts)
         split = splitter(self.kind)
-        # Saved words have zero bytes between them.
+        # Saved words are separated by zero bytes.
         tokens = [split(text.replace("\0", " ")) for text in texts]
         for word in (word for own in tokens for word in own):
             self.words.setdefault(word, len(self.words))
@@ -39,21 +39,21 @@ class WordCounts:
 
     def matrix(self) -> Matrix:
         """The counts of all texts, float32 (N, F)."""
-        for block in self._blocks:  # later blocks have more words
+        for block in self._blocks:  # later blocks have more columns
             block.resize((block.shape[0], len(self.words)))
         return sparse.vstack(self._blocks, format="csr")
 
 
 class WordIndex:
-    """BM25 weights by word, which stay in their files until a query has the word.
+    """BM25 weights by word, memory-mapped.
 
     Args:
-        kind: of the texts.
-        words: each word with its number.
-        weights: (F, N), what a text gains from a word of the query.
+        kind: kind of the texts.
+        words: index of each word.
+        weights: (F, N) score of each text for a word of the query.
 
     Source: Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework: BM25 and Beyond",
-    section 3.4; the idf has 1 added inside of its logarithm, so that no weight is below 0.
+    section 3.4; the idf adds 1 inside the logarithm, so that weights are not negative.
     """
 
     def __init__(self, kind: str, words: dict[str, int], weights: Matrix) -> None:
@@ -61,7 +61,7 @@ class WordIndex:
 
     @classmethod
     def of(cls, counted: WordCounts) -> "WordIndex":
-        """The weights of counted texts."""
+        """Compute the weights of counted texts."""
         counts = counted.matrix()
         texts, lengths = counts.shape[0], np.asarray(counts.sum(1)).ravel()
         with_word = np.bincount(counts.indices, minlength=counts.shape[1])
@@ -72,7 +72,7 @@ class WordIndex:
         return cls(counted.kind, counted.words, counts.T.tocsr())
 
     def save(self, folder: Path) -> None:
-        """Write the files that ``open`` reads."""
+        """Write the files for ``open``."""
         text = np.frombuffer("\0".join(self.words).encode(), dtype=np.uint8)
         own = self.weights
         for name, array in zip(WORD_FILES, (text, own.indptr, own.indices, own.data), strict=True):
@@ -80,7 +80,7 @@ class WordIndex:
 
     @classmethod
     def open(cls, folder: Path, kind: str, texts: int) -> "WordIndex":
-        """The weights in a folder, memory-mapped. texts: N."""
+        """The weights in a folder for N ``texts``, memory-mapped."""
         found = [opened_array(folder / name) for name in WORD_FILES]
         joined = found[0].tobytes().decode()
         words = {word: i for i, word in enumerate(joined.split("\0"))} if joined else {}

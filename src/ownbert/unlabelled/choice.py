@@ -1,4 +1,4 @@
-"""Which texts are worth a label: uncertain ones that differ from each other. N texts, C labels."""
+"""Selects texts to label: uncertain and diverse ones. N texts, C labels."""
 
 import warnings
 from typing import Any
@@ -8,17 +8,17 @@ import numpy as np
 from ownbert.errors import InputError
 from ownbert.inference.embedding.embedding_outputs import of_length_one
 
-# Texts are chosen from so many times as many of the most uncertain ones. With fewer training rows
-# per label than FEW a model is uncertain of what is odd, and macro-F1 fell far below that of chance
-# (docs/labelling.md): texts are chosen from as many as SAMPLE drawn ones then.
+# Texts are selected from POOL_FACTOR times as many of the most uncertain ones. With fewer training
+# rows per label than FEW, uncertain texts are mostly outliers, and macro-F1 fell far below that of
+# random selection (docs/labelling.md); texts are then selected from SAMPLE random ones.
 POOL_FACTOR, FEW, SAMPLE = 10, 10, 5000
-# A label is rare with less than this share of the mean number of training rows; texts that may have
-# one are at most this share of a choice.
+# A label is rare if it has less than this share of the mean number of training rows; maximum share
+# of texts selected for rare labels.
 _RARE, _MOST_RARE = 0.5, 0.5
 
 
 def uncertainty(probabilities: np.ndarray) -> np.ndarray:
-    """(N) 1 less the margin between the two most probable labels: 1 where they are level.
+    """(N) 1 minus the margin between the two most probable labels.
 
     Args:
         probabilities: (N, C), C at least 2.
@@ -31,16 +31,16 @@ def uncertainty(probabilities: np.ndarray) -> np.ndarray:
 
 
 def choose(scores: np.ndarray, vectors: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
-    """Rows of texts that differ: the nearest to the centre of each of ``count`` clusters.
+    """Select diverse texts: the nearest to the centre of each of ``count`` clusters.
 
     Args:
-        scores: (N) uncertainties, the weights of the texts in the clustering.
+        scores: (N) uncertainties, used as weights in the clustering.
         vectors: (N, D).
-        count: number of rows, fewer if there are not as many texts.
-        seed: of the clustering.
+        count: number of texts, fewer if there are not enough.
+        seed: seed of the clustering.
 
     Returns:
-        Indices, the most uncertain first.
+        Indices, most uncertain first.
 
     Raises:
         InputError: scikit-learn is not installed.
@@ -57,10 +57,10 @@ def choose(scores: np.ndarray, vectors: np.ndarray, count: int, seed: int = 0) -
             "texts are clustered by scikit-learn: pip install 'ownbert[eval]'"
         ) from None
     vectors = of_length_one(vectors[order] - vectors.mean(0))
-    once: Any = 1  # scikit-learn's own annotation has strings alone
+    once: Any = 1  # scikit-learn's annotation only allows strings
     means = KMeans(count, n_init=once, max_iter=20, random_state=seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # texts with the same vector: fewer clusters
+        warnings.simplefilter("ignore")  # about fewer clusters than distinct vectors
         clusters = means.fit_predict(vectors, sample_weight=scores[order] + 1e-6)
     distances = ((vectors - means.cluster_centers_[clusters]) ** 2).sum(1)
     nearest = np.argsort(distances, kind="stable")
@@ -70,16 +70,16 @@ def choose(scores: np.ndarray, vectors: np.ndarray, count: int, seed: int = 0) -
 
 
 def rare_labels(counts: np.ndarray) -> np.ndarray:
-    """Indices of labels that have few training rows, the rarest first.
+    """Indices of labels with few training rows, rarest first.
 
-    counts: (C) training rows of each label.
+    Args:
+        counts: (C) training rows of each label.
     """
     order = np.argsort(counts, kind="stable")
     return order[counts[order] < _RARE * counts.mean()]
 
 
 def share_of_rare(counts: np.ndarray, count: int) -> int:
-    """How many of ``count`` texts are chosen among those that may have a rare label: as many as
-    these labels lack."""
+    """How many of ``count`` texts are selected for rare labels: as many as these labels lack."""
     lacking = np.ceil(_RARE * counts.mean() - counts[rare_labels(counts)]).sum()
     return int(min(lacking, _MOST_RARE * count))

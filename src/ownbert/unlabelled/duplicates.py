@@ -1,5 +1,5 @@
-"""Duplicates among rows, and between them and others: groups, the row to keep, a file without the
-rest."""
+"""Finds duplicates among rows and between files: groups, the row to keep, and a deduplicated
+file."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,9 +33,9 @@ from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.unlabelled.near import all_signatures, by_pieces, by_vectors
 
 KEEP = ("first", "longest")
-# The least similarity of duplicates: by pieces of texts, and by vectors.
+# Default similarity thresholds for duplicates: by shingles of texts, and by vectors.
 THRESHOLD, VECTOR_THRESHOLD = 0.8, 0.95
-_TEXT = 200  # characters of a text in a group
+_TEXT = 200  # characters shown of a text in a group
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class DuplicateRow:
     """A row of a group.
 
     Args:
-        source: the name of its file.
-        row: from 1.
-        similarity: to the row that is kept, 0 to 1; 1 for the same text after normalising.
-        text: its start.
-        kept: whether it is kept.
+        source: name of its file.
+        row: number of the row, from 1.
+        similarity: similarity to the kept row, 0 to 1; 1 for equal texts after normalisation.
+        text: beginning of the text.
+        kept: whether the row is kept.
     """
 
     source: str
@@ -59,14 +59,14 @@ class DuplicateRow:
 
 @dataclass(frozen=True)
 class Duplicates:
-    """What ``duplicates`` has found.
+    """The results of ``duplicates``.
 
     Args:
-        kept: indices from 0 of the rows that are kept.
-        dropped: those of the others.
-        exact: how many of these are the same text as a kept row.
-        leaks: how many of them are like a row of ``against``.
-        groups: rows that are alike, the one that is kept first.
+        kept: indices of the kept rows, from 0.
+        dropped: indices of the dropped rows.
+        exact: number of dropped rows with the same text as a kept row.
+        leaks: number of dropped rows that are similar to a row of ``against``.
+        groups: similar rows, the kept one first.
     """
 
     kept: np.ndarray
@@ -92,28 +92,28 @@ def duplicates(
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> Duplicates:
-    """Find rows that say the same as another row, or nearly so.
+    """Find duplicate and near-duplicate rows.
 
-    Texts are the same if only case, punctuation or blanks differ. They are nearly the same if the
-    share of pieces of five characters that both have is ``threshold`` or more (estimated by
-    MinHash), or, with a model, the cosine of their vectors. Every row that is dropped is that much
-    like the row that is kept for it.
+    Texts are equal if only case, punctuation or spaces differ. They are near duplicates if the
+    Jaccard similarity of their five-character shingles (estimated by MinHash), or the cosine
+    similarity of their vectors with a model, is at least ``threshold``. Every dropped row is that
+    similar to the row that is kept for it.
 
     Args:
-        rows: a file, or rows in memory, as ``ownbert.embed`` takes them.
-        against: files or rows that are kept whatever happens, such as test rows: what is like one
-            of them is dropped from ``rows``.
-        output: the file of the rows that are kept: .csv, .tsv or .jsonl; for plain text .txt.
-        groups: a .jsonl, .csv or .tsv file of all rows of the groups.
+        rows: a file, or rows in memory, see ``ownbert.embed``.
+        against: files or rows that are always kept, such as test rows; rows similar to these are
+            dropped from ``rows``.
+        output: file for the kept rows: .csv, .tsv or .jsonl; for plain text .txt.
+        groups: a .jsonl, .csv or .tsv file for all rows of the groups.
         threshold: 0 to 1; by default 0.8, with a model 0.95.
-        keep: the first row of a group, or the longest.
-        model: folder of a model. Each vector is compared with each, which takes minutes for 100,000
+        keep: "first" or "longest" row of a group.
+        model: folder of a model. All pairs of vectors are compared, which takes minutes for 100,000
             rows.
-        text_column, encoding, device, say: as for ``ownbert.embed``.
+        text_column, encoding, device, say: see ``ownbert.embed``.
         progress: called with the number of rows so far.
 
     Raises:
-        InputError: something cannot be read or written; nothing is written then.
+        InputError: a file cannot be read or written; nothing is written.
     """
     if threshold is None:
         threshold = THRESHOLD if model is None else VECTOR_THRESHOLD
@@ -167,10 +167,10 @@ def _found(
 
 
 class _Corpus:
-    """Rows of several sources, one after another, which are read more than once.
+    """Concatenated rows of several sources, which are read more than once.
 
     Attributes:
-        counts: rows of each source, once they have been read.
+        counts: number of rows of each source, known after the first pass.
     """
 
     def __init__(self, sources: Sequence[Source], given: ColumnNames) -> None:
@@ -179,7 +179,7 @@ class _Corpus:
         self._lengths: list[int] = []
 
     def texts(self, progress: Progress | None) -> Iterator[list[str]]:
-        """Blocks of texts; counts them."""
+        """Yield blocks of texts, and count them."""
 
         def every() -> Iterator[str]:
             for number, source in enumerate(self.sources):
@@ -194,13 +194,13 @@ class _Corpus:
         return in_blocks(every())
 
     def priority(self, keep: str) -> np.ndarray:
-        """All rows, those that are kept rather than others first; those of the first source last,
-        since others are always kept."""
+        """All rows in order of preference for keeping; rows of the first source last, because all
+        others are kept."""
         lengths = np.asarray(self._lengths if keep == "longest" else [0] * len(self._lengths))
         return np.lexsort((-lengths, np.arange(len(lengths)) < self.counts[0]))
 
     def vectors(self, embedder: Any, path: Path) -> np.ndarray:
-        """float32 (rows, D), in a file."""
+        """float32 (rows, D), stored in a file."""
         records = chain(*(read_texts_with_ids(source, self._given) for source in self.sources))
         made = embedded(embedder.encode_document, records)
         write_blocks(path, ".npy", made, embedder.size, None, lambda done: None)
@@ -209,7 +209,7 @@ class _Corpus:
     def groups(
         self, kept: np.ndarray, likeness: np.ndarray, moved: np.ndarray
     ) -> list[list[DuplicateRow]]:
-        """The rows of the first source that are dropped, by the row that is kept."""
+        """The dropped rows of the first source, grouped by the kept row."""
         wanted = {*moved.tolist(), *kept[moved].tolist()}
         rows: dict[int, DuplicateRow] = {}
         place = 0
@@ -235,7 +235,7 @@ def _as_rows(number: int, group: Iterable[DuplicateRow]) -> list[dict[str, Any]]
 
 
 def _kept_writer(source: Source, output: Path, stack: ExitStack) -> Callable[[np.ndarray], None]:
-    """What writes the rows that a mask (rows) keeps; refuses an output that it cannot write."""
+    """A function that writes the rows selected by a mask (rows); rejects unwritable outputs."""
 
     def filling(file: ResumableFile, rows: Iterable[Any]) -> Callable[[np.ndarray], None]:
         stack.callback(file.close)
@@ -244,7 +244,7 @@ def _kept_writer(source: Source, output: Path, stack: ExitStack) -> Callable[[np
     kind = kind_of(source)
     plain = kind == kind_of(output) and kind in ("txt", "jsonl")
     if plain and not isinstance(source, MemoryTable):
-        # Lines as they are: objects may have keys that the first one lacks.
+        # Lines are copied unchanged: objects may have keys that the first one lacks.
         lines = (f"{line}\n" for _, line in open_text(source) if kind == "txt" or line.strip())
         return filling(ResumableFile(output, None, resume=False), lines)
     if kind == "txt":

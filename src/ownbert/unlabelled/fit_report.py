@@ -1,4 +1,4 @@
-"""What the report of ``fit`` says of labels: those that may be wrong, and what more would bring."""
+"""Label information from the ``fit`` report: likely label errors, and gains from more labels."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from ownbert.fitting.report.contents import cleaned
 from ownbert.fitting.report.report import SHOWN_TEXT
 from ownbert.language import translated
 
-# A curve is flat if twice as many rows gain less than this.
+# A learning curve is flat if doubling the rows gains less than this.
 _FLAT = 0.01
 _NAME = "report.json"
 _index, _finite = whole(0, limits.COUNT), maybe(number(-1e9, 1e9))
@@ -33,24 +33,24 @@ _CHECK = record(
 
 
 def read_report(folder: Path) -> dict[str, Any]:
-    """The report of a folder; empty if it has none, as those of ``finetune``.
+    """Read the report of a folder; empty if it has none, as ``finetune`` folders.
 
     Raises:
-        InputError: it is damaged.
+        InputError: the report is damaged.
     """
     return read_json(folder / _NAME, missing={}, check=_CHECK)
 
 
 def label_errors(report: dict[str, Any], known: Sequence[str]) -> list[dict[str, Any]]:
-    """The likely label errors as rows of a file, the surest first.
+    """The likely label errors as output rows, most certain first.
 
     Args:
-        report: of ``fit``.
-        known: texts of the training rows; without them rows have places alone. Rows of other files
-            are left out.
+        report: report of ``fit``.
+        known: texts of the training rows; without them rows only have locations. Rows of other
+            files are left out.
 
     Raises:
-        InputError: there is no such report.
+        InputError: the report has no label errors section.
     """
     if "label_errors" not in report:
         raise InputError(f"likely label errors are in the {_NAME} that ownbert fit writes")
@@ -68,7 +68,7 @@ def label_errors(report: dict[str, Any], known: Sequence[str]) -> list[dict[str,
 
 
 def worth_of_labels(report: dict[str, Any], count: int) -> str:
-    """What ``count`` more labels would bring, by the report's learning curve."""
+    """The expected gain of ``count`` more labels, from the report's learning curve."""
     curve = report.get("learning_curve") or {"at": [], "reason": "the report has no learning curve"}
     if curve["reason"] or None in (curve["slope"], curve["exponent"]) or not curve["at"]:
         reason = translated(curve["reason"])

@@ -1,6 +1,6 @@
-"""An index of texts: built once, searched by vectors, by words, or by both.
+"""An index of texts, searchable by vectors, by words, or by both.
 
-N texts, D numbers of a vector, Q queries.
+N texts, D vector size, Q queries.
 """
 
 import json
@@ -39,8 +39,8 @@ from ownbert.views.tokens import KINDS
 
 INDEX, ROWS = "index.json", "rows.arrow"
 WAYS = ("hybrid", "vectors", "words")
-# Cormack, Clarke and Buettcher 2009, "Reciprocal Rank Fusion", section 2: the constant of the sum,
-# and how far down a ranking is looked at.
+# Cormack, Clarke and Buettcher 2009, "Reciprocal Rank Fusion", section 2: the constant of the sum;
+# and the depth of the rankings used.
 _RRF, _DEPTH = 60, 1000
 _SETTINGS = {
     "format": one_of(1),
@@ -53,7 +53,7 @@ _SETTINGS = {
     "precision": text,
 }
 _CHECK = record(_SETTINGS, required=tuple(_SETTINGS))
-# Elements of a matrix of BM25 scores.
+# Maximum elements of a BM25 score matrix.
 _MOST_SCORES = 1 << 24
 
 
@@ -75,20 +75,20 @@ def build_index(
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> "Index":
-    """Index texts, so that they can be searched by vectors and by words.
+    """Build an index of texts for search by vectors and by words.
 
     Args:
-        model: folder of the model that makes the vectors; the index names it, and needs it for
-            queries.
-        texts: files, folders or globs, or rows in memory, as ``ownbert.embed`` takes them.
-        output: the folder of the index.
-        text_column, id_column, encoding, device, precision, max_length, engine, say: as there.
-        form: of the vectors on disk: float16, or int8 with half the bytes.
+        model: folder of the embedding model; the index stores its name, and needs it for queries.
+        texts: files, folders or globs, or rows in memory, see ``ownbert.embed``.
+        output: folder of the index.
+        text_column, id_column, encoding, device, precision, max_length, engine, say: see
+            ``ownbert.embed``.
+        form: storage format of vectors: float16, or int8 with half the size.
         overwrite: replace an index in ``output``.
         progress: called with the number of texts so far.
 
     Raises:
-        InputError: something cannot be read or written; nothing is written then.
+        InputError: a file cannot be read or written; nothing is written.
     """
     if form not in FORMS:
         raise InputError(f"the form of vectors is {form!r}; one of {', '.join(FORMS)}")
@@ -97,7 +97,7 @@ def build_index(
         refuse_taken(target, folder, None, overwrite=overwrite, signs=[INDEX])
         refuse_foreign(target, [INDEX, ROWS, *VECTOR_FILES, *WORD_FILES], signs=[INDEX])
         records = records_of(inputs, ColumnNames(text=text_column, id=id_column))
-        checksums = _checksums(folder)  # before it is read: a training may replace it
+        checksums = _checksums(folder)  # before reading: a training may replace the model
         embedder = opened_embedder(folder, device, precision, max_length, engine, say)
         counted = WordCounts()
         with complete_folder(target) as new:
@@ -130,13 +130,13 @@ def build_index(
 
 
 def _checksums(folder: Path) -> list[list[Any]]:
-    """Of a model, as JSON has them."""
+    """Checksums of a model, as JSON values."""
     return [list(each) for each in model_checksums(folder)]
 
 
 @contextmanager
 def _row_writer(path: Path) -> Iterator[Callable[[Sequence[Record]], None]]:
-    """Writes ids, as JSON, and texts into a file that can be memory-mapped."""
+    """Write ids, as JSON, and texts into a file that can be memory-mapped."""
     import pyarrow as pa
 
     schema = pa.schema({"id": pa.string(), "text": pa.large_string()})
@@ -151,15 +151,15 @@ def _row_writer(path: Path) -> Iterator[Callable[[Sequence[Record]], None]]:
 
 
 class Index:
-    """An index that ``build_index`` has written.
+    """An index written by ``build_index``.
 
     Args:
-        folder: of the index. Its files are memory-mapped.
-        model: the folder of the model, where it has moved since.
-        device, engine: as for ``Embedder``.
+        folder: folder of the index. Its files are memory-mapped.
+        model: folder of the model, if it has moved.
+        device, engine: see ``Embedder``.
 
     Raises:
-        InputError: it is no index, or it is damaged.
+        InputError: the folder is not an index, or is damaged.
     """
 
     def __init__(
@@ -192,19 +192,19 @@ class Index:
         return self.settings["texts"]
 
     def search(self, queries: Any, top_k: int = 10, by: str = "hybrid") -> Any:
-        """The texts nearest to each query.
+        """Find the texts nearest to each query.
 
         Args:
-            queries: one, or a list of them.
-            top_k: how many texts of each query.
-            by: vectors (cosine); words (BM25); or hybrid, the sum of the reciprocal ranks of both.
+            queries: a query, or a list of queries.
+            top_k: number of texts per query.
+            by: vectors (cosine); words (BM25); or hybrid (reciprocal rank fusion of both).
 
         Returns:
-            For each query a list of mappings, the best first: row (from 1), id where the index has
-            ids, score and text. Texts that share no word with the query are not found by words.
+            For each query a list of mappings, best first: row (from 1), id if the index has ids,
+            score and text. Search by words only finds texts that share a word with the query.
 
         Raises:
-            InputError: a value is not possible, or the model has changed.
+            InputError: an argument is invalid, or the model has changed.
         """
         between(1, limits.COUNT, "[]")("top_k", top_k)
         known(*WAYS)("search by", by)
@@ -223,7 +223,7 @@ class Index:
     def _ranked(
         self, queries: Sequence[str], count: int, by: str
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Rows and scores of a few queries, the best first."""
+        """Rows and scores for a few queries, best first."""
         depth = count if by != "hybrid" else max(count, _DEPTH)
         ways = []
         if by != "words":
@@ -258,7 +258,7 @@ class Index:
 
 
 def _best(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows with a score above 0, and their scores, the highest first."""
+    """Rows with a positive score, and their scores, highest first."""
     rows = np.flatnonzero(scores)
     if len(rows) > count:
         rows = rows[np.argpartition(-scores[rows], count - 1)[:count]]
@@ -267,7 +267,7 @@ def _best(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _fused(rankings: Sequence[np.ndarray], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows by the sum of their reciprocal ranks."""
+    """Rows ranked by the sum of their reciprocal ranks."""
     rows, place = np.unique(np.concatenate(rankings), return_inverse=True)
     gains = np.concatenate([1 / (_RRF + 1 + np.arange(len(own))) for own in rankings])
     sums = np.bincount(place, gains, len(rows))

@@ -1,4 +1,4 @@
-"""Which texts to label next, and which labels to look at again, by a finished model."""
+"""Selects texts to label next, and labels to check, with a finished model."""
 
 import contextlib
 import heapq
@@ -38,9 +38,9 @@ from ownbert.unlabelled.fit_report import label_errors, read_report, worth_of_la
 from ownbert.views.tokens import text_kind
 from ownbert.views.view_features import VIEWS, Texts
 
-_ROWS = 512  # that are predicted at a time
-# A text is said to be undecided where the two most probable labels are closer than this, and to fit
-# no label where they have less than this share together.
+_ROWS = 512  # predicted at a time
+# A text is called undecided if the margin between its two most probable labels is below the first
+# value, and of no known label if their sum is below the second.
 _UNDECIDED, _NO_LABEL = 0.5, 0.6
 
 
@@ -48,8 +48,8 @@ class _Candidate(NamedTuple):
     """A text of a pool.
 
     Args:
-        rank, number: the pool has the texts for which they are highest.
-        score: its uncertainty.
+        rank, number: sort key; the pool keeps the texts with the highest ones.
+        score: uncertainty of the text.
     """
 
     rank: float
@@ -60,12 +60,12 @@ class _Candidate(NamedTuple):
 
 
 class _Pool:
-    """The texts of the highest ranks so far, each once.
+    """The distinct texts with the highest ranks so far.
 
     Args:
-        most: number of texts.
-        labels: that one of them has to be the most probable; None: any.
-        drawn: what draws the ranks; None: the most uncertain texts rank highest.
+        most: maximum number of texts.
+        labels: accept only texts with one of these as the most probable label; None: any.
+        drawn: generator of random ranks; None: rank by uncertainty.
     """
 
     def __init__(
@@ -105,29 +105,29 @@ def to_label(
     progress: Callable[[int], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """The texts whose labels a model has most use for: uncertain ones that differ from each other,
-    those that may have a rare label first. With few training rows, typical texts.
+    """Select the texts whose labels would help a model most: uncertain and diverse ones, first
+    those that may have a rare label. With few training rows, typical texts are selected.
 
     Args:
-        folder: of ``fit`` or ``finetune``, for one label per text.
-        unlabelled: files, folders, globs, or texts, as ``fit`` takes them.
-        output: .csv, .tsv or .jsonl; .json for tasks of Label Studio. Filled in, it is what
-            ``fit(add=...)`` reads.
+        folder: single-label folder of ``fit`` or ``finetune``.
+        unlabelled: files, folders, globs, or texts, see ``fit``.
+        output: .csv, .tsv or .jsonl; .json for Label Studio tasks. With labels filled in, it is an
+            input for ``fit(add=...)``.
         count: number of texts.
-        check: a file for the likely label errors that the report of ``fit`` has found.
-        train: the training rows, which are not chosen again; ``check`` has their texts then.
-        text_column: of ``unlabelled``, in tables.
-        seed: of the clustering.
+        check: file for the likely label errors in the report of ``fit``.
+        train: training rows, which are not selected again; ``check`` then has their texts.
+        text_column: column of the text in tables of ``unlabelled``.
+        seed: seed of the clustering.
         device: auto, cpu or cuda.
         progress: called with the number of texts read so far.
-        say: called with what more labels would bring, by the report's learning curve.
+        say: called with the expected gain of more labels, from the report's learning curve.
 
     Returns:
         For each text ``text``, ``label`` (empty), ``suggested``, ``score`` (the probability of the
         suggested label) and ``reason``.
 
     Raises:
-        InputError: a file or the folder cannot be used, or there is no text.
+        InputError: a file or the folder cannot be used, or there are no texts.
     """
     between(1, limits.COUNT, "[]")("count", count)
     predictor = open_folder(folder, Compute(device, "float32"))
@@ -140,7 +140,7 @@ def to_label(
         save = [stack.enter_context(_writer(path)) for path in (output, check)]
         errors = label_errors(report, known) if check is not None else []
         counts = np.asarray(report.get("train_counts") or [])
-        if len(counts) != len(task.labels):  # not of fit: any number that is not few
+        if len(counts) != len(task.labels):  # not a fit folder: assume many rows
             counts = np.full(len(task.labels), FEW)
         files = stack.enter_context(corpus_files(unlabelled))
         texts = Corpus(files, text_column).texts()
@@ -167,11 +167,12 @@ def to_label(
 
 
 def _pools(counts: np.ndarray, count: int, share: int, seed: int) -> tuple[_Pool, _Pool]:
-    """For ``share`` texts that may have a rare label, and for all others that are chosen."""
+    """The pools for ``share`` texts that may have a rare label, and for all other selected
+    texts."""
     of_rare = _Pool(POOL_FACTOR * share, rare_labels(counts).tolist())
     if counts.mean() < FEW:
         return of_rare, _Pool(max(SAMPLE, POOL_FACTOR * count), drawn=Random(seed))
-    return of_rare, _Pool(POOL_FACTOR * count + share)  # some are chosen as rare ones
+    return of_rare, _Pool(POOL_FACTOR * count + share)  # some may be selected as rare ones
 
 
 def _read(
@@ -181,7 +182,7 @@ def _read(
     known: set[str],
     progress: Callable[[int], None] | None,
 ) -> None:
-    """Put texts that have no label into the pools."""
+    """Add texts without labels to the pools."""
     number = 0
     for block in blocks((Row(0, (each,)) for each in texts), rows=_ROWS, size=characters):
         new = [r for r in block if (key := _key(r.texts[0])) and key not in known]
@@ -197,7 +198,7 @@ def _read(
 
 
 def _vectors(folder: Path, texts: Sequence[str], device: str) -> np.ndarray:
-    """(N, D) vectors of the folder's network; of LSA where it has only linear models."""
+    """(N, D) vectors of the folder's network, or of LSA if it only has linear models."""
     if not texts:
         return np.zeros((0, 1))
     if (folder / CONFIG).exists():
@@ -231,7 +232,7 @@ def _row(found: _Candidate, task: Any, counts: np.ndarray) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _writer(path: str | Path | None) -> Iterator[Callable[[Sequence[dict[str, Any]]], object]]:
-    """What writes rows to a file, whose name and place are checked at once."""
+    """Yield a function that writes rows to a file, whose name is checked immediately."""
     if path is None:
         yield lambda rows: None
     elif Path(path).suffix.lower() == ENDING:
@@ -243,5 +244,5 @@ def _writer(path: str | Path | None) -> Iterator[Callable[[Sequence[dict[str, An
 
 
 def _key(text: str) -> str:
-    """Alike for texts that differ by white space only."""
+    """The text with normalised white space."""
     return " ".join(text.split())

@@ -1,6 +1,6 @@
-"""Which rows resemble which: by the pieces that texts share, or by their vectors.
+"""Near-duplicate detection by shingles of texts, or by their vectors.
 
-N rows, ordered by priority: of two that resemble each other the earlier one is kept.
+N rows, ordered by priority: of two similar rows the earlier one is kept.
 """
 
 import re
@@ -14,30 +14,30 @@ from ownbert.corpus.duplicates import digest
 from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.views.ngram_counts import character_ngrams
 
-# Hashes of a signature: similarities are known to about 0.04.
+# Hashes per signature: similarities have a standard error of about 0.04.
 HASHES = 128
-# Characters of a piece, and hashed pieces that are told apart.
+# Characters per shingle, and number of hash values of shingles.
 _PIECE, _PIECES = 5, 1 << 30
-# Share of pairs at the threshold that have the same hashes in at least one band.
+# Share of pairs at the threshold that agree in at least one band.
 _FOUND = 0.99
 _ROWS = 1024
-# Elements of a matrix of similarities.
+# Maximum elements of a similarity matrix.
 _MOST = 1 << 24
 _PUNCTUATION = re.compile(r"[\W_]+")
 
 
 def normalised(text: str) -> str:
-    """Small letters without accents of width, punctuation and repeated blanks; a text of
-    punctuation alone keeps it."""
+    """Lower-case, and remove width variants, punctuation and repeated spaces; a text that consists
+    of punctuation keeps it."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return _PUNCTUATION.sub(" ", folded).strip() or " ".join(folded.split())
 
 
 def signatures(texts: Sequence[str]) -> np.ndarray:
-    """MinHash signatures of normalised texts: uint32 (N, HASHES), equal in the share of places that
-    the sets of pieces of both texts have in common.
+    """MinHash signatures of normalised texts: uint32 (N, HASHES). The share of equal entries
+    estimates the Jaccard similarity of the shingle sets.
 
-    A piece is five characters in a row. A text without any has 0 everywhere.
+    A shingle has five consecutive characters. Texts without shingles have 0 everywhere.
 
     Source: Broder 1997, "On the resemblance and containment of documents".
     """
@@ -59,16 +59,16 @@ def signatures(texts: Sequence[str]) -> np.ndarray:
 def by_pieces(
     exact: np.ndarray, signed: np.ndarray, order: np.ndarray, threshold: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What each row is a duplicate of.
+    """Find the row that each row duplicates.
 
     Args:
-        exact: (N), the same number for the same text.
-        signed: signatures (N, HASHES), may be memory-mapped.
+        exact: (N) equal numbers for equal texts.
+        signed: signatures (N, HASHES), possibly memory-mapped.
         order: (N) rows by priority.
-        threshold: the least similarity of a duplicate.
+        threshold: minimum similarity of duplicates.
 
     Returns:
-        The row that is kept for each row, itself if it is kept, and the similarity of both, (N).
+        (N) the row kept for each row, itself if it is kept, and (N) the similarity of both.
     """
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
@@ -80,7 +80,7 @@ def by_pieces(
             keys = (keys ^ signed[:, place]) * np.uint64(0x9E3779B97F4A7C15)
             keys ^= keys >> np.uint64(29)
         band = _same(keys, order)
-        band = band[signed[band[:, 0], start] > 0]  # texts without pieces
+        band = band[signed[band[:, 0], start] > 0]  # skip texts without shingles
         pairs.append(band[_likeness(signed, band[:, 0], band[:, 1]) >= threshold])
     every = np.unique(np.concatenate(pairs), axis=0)
     kept, likeness = np.arange(len(order)), np.ones(len(order))
@@ -88,7 +88,7 @@ def by_pieces(
         root = int(kept[other])
         if exact[row] == exact[root]:
             value = 1.0
-        else:  # the other may be a duplicate itself, of a text that is less like this one
+        else:  # the other may duplicate a text that is less similar to this one
             value = float(_likeness(signed, np.array([row]), np.array([root]))[0])
         if value >= threshold and (kept[row] == row or value > likeness[row]):
             kept[row], likeness[row] = root, value
@@ -96,7 +96,7 @@ def by_pieces(
 
 
 def _band(threshold: float) -> int:
-    """Hashes of a band: as many as find nearly all pairs at the threshold.
+    """Number of hashes per band, chosen to find nearly all pairs at the threshold.
 
     Source: Leskovec, Rajaraman and Ullman 2020, "Mining of Massive Datasets", section 3.4.
     """
@@ -106,14 +106,14 @@ def _band(threshold: float) -> int:
 
 
 def _same(keys: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """(pairs, 2): each row, and the first by priority with the same key."""
+    """(pairs, 2): each row with the first row by priority that has the same key."""
     _, first, place = np.unique(keys[order], return_index=True, return_inverse=True)
     pairs = np.stack([order, order[first[place]]], 1)
     return pairs[pairs[:, 0] != pairs[:, 1]]
 
 
 def _likeness(signed: np.ndarray, one: np.ndarray, two: np.ndarray) -> np.ndarray:
-    """The estimated share of common pieces of rows."""
+    """The estimated Jaccard similarity of pairs of rows."""
     found = np.empty(len(one), np.float32)
     for start in range(0, len(one), _ROWS):
         own = slice(start, start + _ROWS)
@@ -124,8 +124,8 @@ def _likeness(signed: np.ndarray, one: np.ndarray, two: np.ndarray) -> np.ndarra
 def by_vectors(
     exact: np.ndarray, vectors: np.ndarray, order: np.ndarray, threshold: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """As ``by_pieces``, by the cosine of vectors (N, D): each row is compared with all that are
-    kept before it, so time grows with the square of N."""
+    """Like ``by_pieces``, by the cosine similarity of vectors (N, D): each row is compared with all
+    rows kept before it, so time is quadratic in N."""
     kept, likeness = np.arange(len(order)), np.ones(len(order))
     first = {}
     unique = []
@@ -147,7 +147,7 @@ def by_vectors(
             better = value > best
             best[better], nearest[better] = value[better], others[place[better]]
         inside = own @ own.T
-        free: list[int] = []  # of this block, as places in it
+        free: list[int] = []  # kept rows, as indices in this block
         for place, row in enumerate(rows.tolist()):
             if free and (value := inside[place, free]).max() > best[place]:
                 best[place], nearest[place] = value.max(), rows[free[int(value.argmax())]]
@@ -156,7 +156,7 @@ def by_vectors(
             else:
                 free.append(place)
         heads += rows[free].tolist()
-    # Equal texts of one that is a duplicate itself.
+    # Rows with the text of a row that is a duplicate itself.
     return kept[kept], np.where(kept[kept] == kept, likeness, likeness[kept])
 
 

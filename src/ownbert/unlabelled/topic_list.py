@@ -1,4 +1,4 @@
-"""Topics of N texts, as they were found."""
+"""The topics of N texts as data."""
 
 from dataclasses import dataclass, field
 
@@ -9,13 +9,13 @@ _NAME = 4  # words
 
 @dataclass(frozen=True)
 class Topic:
-    """Texts that are alike.
+    """Similar texts.
 
     Args:
-        words: the most distinctive first.
-        size: how many texts it has.
-        typical: indices of the texts nearest to the centre, and the texts.
-        over_time: how many of its texts are of each period.
+        words: most distinctive words, most distinctive first.
+        size: number of texts.
+        typical: indices and texts nearest to the centre.
+        over_time: number of texts in each period.
     """
 
     words: list[str]
@@ -25,19 +25,19 @@ class Topic:
 
     @property
     def name(self) -> str:
-        """Its first words."""
+        """The first words."""
         return ", ".join(self.words[:_NAME])
 
 
 @dataclass(frozen=True)
 class Topics:
-    """The topics of texts, the largest first.
+    """The topics of texts, largest first.
 
     Args:
         topics: C topics.
-        of_text: (N) the number of the topic of each text, from 0.
-        similarity: (N) the cosine of each text with the centre of its topic.
-        periods: names of the periods in their order; none without dates.
+        of_text: (N) index of the topic of each text.
+        similarity: (N) cosine of each text with the centre of its topic.
+        periods: names of the periods in order; empty without dates.
     """
 
     topics: list[Topic]

@@ -1,6 +1,6 @@
-"""Topics of texts without labels: clusters of vectors, named by their distinctive words.
+"""Finds topics of unlabelled texts: clusters of vectors, named by their distinctive words.
 
-N texts, D numbers of a vector, C topics, F words.
+N texts, D vector size, C topics, F words.
 """
 
 import re
@@ -40,9 +40,9 @@ from ownbert.unlabelled.topic_list import Topic, Topics
 from ownbert.unlabelled.topics_page import as_page
 from ownbert.views.ngram_counts import sparse
 
-# Numbers of topics that are compared where none is given, and vectors for the comparison.
+# Numbers of topics to compare by default, and number of vectors for the comparison.
 _COUNTS, _COMPARED = (5, 8, 10, 12, 14, 17, 20, 25, 30, 40, 60), 3000
-# Vectors that the clusters are fitted on.
+# Maximum number of vectors for fitting the clusters.
 _FITTED = 100_000
 _ROWS = 1 << 14
 _WORDS, _TYPICAL = 10, 5
@@ -66,24 +66,24 @@ def topics(
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> Topics:
-    """Group texts by what they are about.
+    """Group texts by topic.
 
-    The vectors of the model, less their mean, are clustered by k-means. The words of a topic are
-    those that add most to the Kullback-Leibler divergence of its texts from all.
+    The centred vectors of the model are clustered by k-means. The words of a topic are those that
+    contribute most to the Kullback-Leibler divergence of its texts from all texts.
 
     Args:
-        model: folder of the model that makes the vectors.
-        texts: files, folders or globs, or rows in memory, as ``ownbert.embed`` takes them.
-        output: a .jsonl, .csv or .tsv file with the topic of each text.
-        html: a page with the topics.
-        count: of topics; by default the one of some whose clusters are furthest apart (silhouette).
-        text_column, encoding, device, say: as for ``ownbert.embed``.
-        date_column: column of dates such as 2024-05-31, by which topics are counted over time.
-        seed: of the clusters.
+        model: folder of the embedding model.
+        texts: files, folders or globs, or rows in memory, see ``ownbert.embed``.
+        output: a .jsonl, .csv or .tsv file for the topic of each text.
+        html: file for a page with the topics.
+        count: number of topics; by default the best of several by silhouette score.
+        text_column, encoding, device, say: see ``ownbert.embed``.
+        date_column: column of dates such as 2024-05-31, for counts of topics over time.
+        seed: seed of the clustering.
         progress: called with the number of texts so far.
 
     Raises:
-        InputError: something cannot be read or written; nothing is written then.
+        InputError: a file cannot be read or written; nothing is written.
     """
     if count is not None:
         between(2, limits.SHARDS, "[]")("count", count)
@@ -132,7 +132,7 @@ def topics(
 
 
 def _clusters(vectors: np.ndarray, count: int | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The topic of each text, the largest topic first, and the cosine with its centre, both (N)."""
+    """The topic of each text, largest first, and the cosine with its centre, both (N)."""
     try:
         from sklearn.cluster import MiniBatchKMeans
         from sklearn.metrics import silhouette_score
@@ -164,7 +164,7 @@ def _clusters(vectors: np.ndarray, count: int | None, seed: int) -> tuple[np.nda
         of_text[own], similarity[own] = cosines.argmax(1), cosines.max(1)
     sizes = np.bincount(of_text, minlength=count)
     place = np.empty(count, np.int64)
-    place[np.argsort(-sizes, kind="stable")] = np.arange(count)  # those without texts come last
+    place[np.argsort(-sizes, kind="stable")] = np.arange(count)  # empty topics come last
     return place[of_text], similarity
 
 
@@ -185,7 +185,7 @@ def _described(
         nearest = own[np.argsort(-similarity[own], kind="stable")]
         best = np.argsort(-weights[number], kind="stable")[:_WORDS]
         near: list[int] = nearest[: 4 * _TYPICAL][::-1].tolist()
-        typical: dict[str, int] = {str(texts[row]): row for row in near}  # equal texts once
+        typical: dict[str, int] = {str(texts[row]): row for row in near}  # distinct texts
         counts = Counter(periods[row] for row in own.tolist()) if names else {}
         found.append(
             Topic(
@@ -199,8 +199,8 @@ def _described(
 
 
 def _word_weights(counted: WordCounts, of_text: np.ndarray, size: int) -> np.ndarray:
-    """How distinctive each word is of each topic, (C, F): the share p of the topic's texts that
-    have it, times log(p / q) with the share q of all texts."""
+    """(C, F) distinctiveness of words for topics: the share p of the topic's texts with a word
+    times log(p / q), where q is the share among all texts."""
     counts = counted.matrix()
     counts.data[:] = 1
     ones = np.ones(len(of_text), np.float32)
@@ -213,7 +213,7 @@ def _word_weights(counted: WordCounts, of_text: np.ndarray, size: int) -> np.nda
 
 
 def _date(value: Any, column: str | None) -> tuple[str, ...]:
-    """Year, month and day of a date, as far as it has them; none where it is missing."""
+    """Year, month and day of a date as available; empty if it is missing."""
     if column is None or value is None or value == "":
         return ()
     if (match := _DATE.match(str(value).strip())) is None:
@@ -222,7 +222,7 @@ def _date(value: Any, column: str | None) -> tuple[str, ...]:
 
 
 def _periods(dates: Sequence[tuple[str, ...]]) -> list[str | None]:
-    """The period of each text: days, months or years, the finest of which there are few."""
+    """The period of each text, in days, months or years: the finest unit with few periods."""
     fewest = min((len(date) for date in dates if date), default=1)
     ways = (["-".join(d[:parts]) if d else None for d in dates] for parts in range(fewest, 1, -1))
     few = (found for found in ways if len(set(found)) <= _MOST_PERIODS)

@@ -1,4 +1,4 @@
-"""Topics as a page: a table of all, and for each its words and its most typical texts."""
+"""Topics as an HTML page: a table, and the words and most typical texts of each topic."""
 
 import html
 
@@ -59,7 +59,7 @@ def _topic(found: Topics, number: int, topic: Topic) -> str:
 
 
 def _line(found: Topics, topic: Topic) -> str:
-    """The share of a topic in each period, as a line from 0 to the largest share."""
+    """The share of a topic in each period, as a line from 0 to the maximum share."""
     totals = [max(1, sum(own)) for own in zip(*(t.over_time for t in found.topics), strict=True)]
     shares = [own / total for own, total in zip(topic.over_time, totals, strict=True)]
     most, step = max(shares) or 1, (_WIDTH - 8) / max(1, len(shares) - 1)

@@ -1,4 +1,4 @@
-"""A file of vectors that is searched block by block. N texts, D numbers of a vector, Q queries."""
+"""A file of vectors that is searched in blocks. N texts, D vector size, Q queries."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,21 +9,21 @@ import numpy as np
 from ownbert.inference.embedding.embedding_outputs import of_length_one
 
 FORMS = ("float16", "int8")
-# Rows that are compared at a time.
+# Rows compared at a time.
 _ROWS = 1 << 14
 VECTOR_FILES = _VECTORS, _SCALES, _MEAN = "vectors.npy", "scales.npy", "mean.npy"
 
 
 def write_vectors(given: np.ndarray, folder: Path, form: str) -> None:
-    """Write vectors less their mean, of length one.
+    """Write vectors after subtracting their mean and scaling them to unit length.
 
-    A network that no pairs have tuned gives vectors that point into nearly the same direction; what
-    tells texts apart is how they differ from the mean (Mu and Viswanath 2018, section 2).
+    A network that was not tuned on pairs gives vectors with nearly the same direction; texts are
+    distinguished by the difference from the mean (Mu and Viswanath 2018, section 2).
 
     Args:
-        given: float32 (N, D), may be memory-mapped.
-        folder: of the index.
-        form: float16; or int8, each vector in steps of a 127th of its largest number.
+        given: float32 (N, D), possibly memory-mapped.
+        folder: folder of the index.
+        form: float16; or int8, scaled by the largest absolute value of each vector.
     """
     mean = np.mean(given, axis=0, dtype=np.float64).astype(np.float32)
     np.save(folder / _MEAN, mean)
@@ -43,9 +43,9 @@ def write_vectors(given: np.ndarray, folder: Path, form: str) -> None:
 
 
 def opened_array(path: Path) -> Any:
-    """An array of a .npy file, memory-mapped. It can be written, as PyTorch and SciPy want it, but
-    the file stays."""
-    # A file of 128 bytes is a header without an array, which cannot be mapped.
+    """An array of a .npy file, memory-mapped copy-on-write, because PyTorch and SciPy require
+    writable arrays."""
+    # A file of 128 bytes contains an empty array, which cannot be mapped.
     return np.load(path, mmap_mode="c" if path.stat().st_size > 128 else None)
 
 
@@ -58,9 +58,10 @@ class VectorFile:
         self.mean = np.load(folder / _MEAN)
 
     def nearest(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Cosines and rows of the nearest vectors, the nearest first, both (Q, count) or fewer.
+        """Cosines and rows of the nearest vectors, nearest first, both (Q, count) or fewer.
 
-        queries: float32 (Q, D), as the model gives them.
+        Args:
+            queries: float32 (Q, D) vectors of the model.
         """
         import torch
 
@@ -76,7 +77,7 @@ class VectorFile:
         return best[0].numpy(), best[1].numpy()
 
     def _blocks(self) -> Iterator[tuple[int, Any]]:
-        """(first row, float32 (rows, D)) of each block."""
+        """Yield (first row, float32 (rows, D)) of each block."""
         import torch
 
         for start in range(0, len(self.vectors), _ROWS):
