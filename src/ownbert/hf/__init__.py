@@ -1,14 +1,14 @@
 """Transformers' API: BertModel, BertFor..., BertConfig, BertTokenizer, ...
 
-Change ``from transformers import`` into ``from ownbert import``. Classes of models and
-configurations are made from ``families`` when their names are first used.
+Change ``from transformers import`` to ``from ownbert import``. Model and configuration classes are
+generated from ``families`` when their names are first used.
 """
 
 from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    if not name[:1].isupper():  # a module of this package, which import finds by itself
+    if not name[:1].isupper():  # a submodule, found by the import system
         raise AttributeError(name)
     from ownbert.hf.auto_classes import class_named
 

@@ -1,4 +1,4 @@
-"""The arguments of ``from_pretrained`` and of a forward pass."""
+"""The arguments of ``from_pretrained`` and of forward passes."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from ownbert.errors import InputError
 from ownbert.hf.configs import PretrainedConfig, parse_dtype, read_config
 from ownbert.hub import HUB_OPTIONS, pretrained_folder
 
-# How Transformers is to load; here there is only one way, and these are ignored.
+# Loading options of Transformers that are ignored, because there is only one way to load.
 IGNORED = (
     "attn_implementation",
     "device_map",
@@ -30,7 +30,7 @@ IGNORED = (
     "use_safetensors",
     "weights_only",
 )
-# Accepted only if they are false.
+# Options that must be false.
 _UNSUPPORTED = (
     "adapter_kwargs",
     "from_flax",
@@ -43,16 +43,16 @@ _UNSUPPORTED = (
 
 @dataclass
 class LoadArguments:
-    """The arguments of ``from_pretrained``.
+    """Parsed arguments of ``from_pretrained``.
 
     Args:
-        folder: of the model.
-        config: of the model to be made.
-        values: of the folder's config.json; None where ``config`` was given and it is not read.
-        dtype: to convert the model to; None: float32, unless ``auto``.
-        auto: whether the model gets the dtype of the folder's tensors.
+        folder: model folder.
+        config: configuration of the new model.
+        values: values of the folder's config.json; None if ``config`` was given, so it is not read.
+        dtype: dtype to convert the model to; None: float32, unless ``auto``.
+        auto: whether to use the dtype of the folder's tensors.
         mismatched: whether tensors of another shape are newly initialised.
-        further: goes to the constructor.
+        further: arguments for the constructor.
     """
 
     folder: Path
@@ -67,16 +67,16 @@ class LoadArguments:
 def read_arguments(
     user: Any, name: str | Path, config: Any, options: dict[str, Any]
 ) -> LoadArguments:
-    """The arguments of ``from_pretrained``.
+    """Parse the arguments of ``from_pretrained``.
 
     Args:
-        user: the class of the model.
-        name: a folder, or a model of the hub.
+        user: class of the model.
+        name: a folder, or a model on the hub.
         config: a config, a folder of one, or None for that of ``name``.
-        options: those that are keys of the config change it.
+        options: further arguments; keys of the config change it.
 
     Raises:
-        InputError: a folder is missing, or something is not supported.
+        InputError: a folder is missing, or an option is not supported.
     """
     kind: type[PretrainedConfig] = user.config_class
     if torch.get_default_device().type == "meta":
@@ -109,7 +109,7 @@ def read_arguments(
 
 
 def refuse(who: str, names: Any, known: Any) -> None:
-    """``InputError`` for unknown arguments, with the name that is probably meant."""
+    """Raise ``InputError`` for unknown arguments, with the probable name."""
     for name in names:
         close = get_close_matches(name, known, 1)
         meant = f"; is {close[0]} meant?" if close else ""
@@ -117,7 +117,7 @@ def refuse(who: str, names: Any, known: Any) -> None:
 
 
 def signature(names: Sequence[str], rest: str | None = None) -> inspect.Signature:
-    """Arguments in this order, each None by default; ``rest`` takes any others by keyword."""
+    """A signature with these arguments, each None by default; ``rest`` collects other keywords."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter(name, kind, default=None) for name in names]
     if rest is not None:
@@ -126,7 +126,7 @@ def signature(names: Sequence[str], rest: str | None = None) -> inspect.Signatur
 
 
 def with_signature(function: Callable[..., Any], shown: inspect.Signature) -> Callable[..., Any]:
-    """A method that calls ``function`` and has another signature, after its ``self``."""
+    """A method that calls ``function`` but shows another signature after ``self``."""
 
     @wraps(function)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Classes of models and configs by their names, and ``AutoConfig``, ``AutoModel`` and
-``AutoModelFor...``, which find them by config.json."""
+"""Looks up model and config classes by name; ``AutoConfig``, ``AutoModel`` and
+``AutoModelFor...``, which select them by config.json."""
 
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from ownbert.hf.seq2seq import marian_models as marian
 from ownbert.hf.seq2seq import t5_models as t5
 from ownbert.hub import pretrained_folder
 
-# What the class names of a family end with, the first of which it has, by the end of AutoModel's.
+# Suffixes of the class names of a family, in order of preference, by the suffix of AutoModel.
 _ENDS = {
     "": ("Model",),
     "ForPreTraining": ("ForPreTraining", "ForMaskedLM", "LMHeadModel", "ForConditionalGeneration"),
@@ -35,7 +35,7 @@ _ENDS = {
 
 
 def class_named(name: str) -> Any:
-    """The class of models or configs with a name of Transformers'; None: there is none."""
+    """The model or config class with a name of Transformers; None if there is none."""
     if name.startswith("Auto"):
         return AutoConfig if name == "AutoConfig" else _auto_model(name)
     classes = (marian.MarianConfig, marian.MarianMTModel, *t5.CLASSES)
@@ -53,7 +53,7 @@ def class_named(name: str) -> Any:
 
 
 def _start(model_type: str) -> str:
-    """What the class names of a family begin with: Bert of bert."""
+    """The prefix of the class names of a family: Bert for bert."""
     families = all_families()
     if model_type in families:
         return config_name(families[model_type]).removesuffix("Config")
@@ -74,14 +74,14 @@ def _start_of(name: Any, options: dict[str, Any]) -> str:
 
 
 class AutoConfig:
-    """``from_pretrained`` makes a config of the class that a folder's config.json names."""
+    """``from_pretrained`` creates a config of the class named in a folder's config.json."""
 
     def __init__(self):
         raise InputError("AutoConfig.from_pretrained(folder) makes configs")
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, **changes: Any) -> Any:
-        """The config of a folder. Arguments are those of the class."""
+        """The config of a folder; for the arguments see its class."""
         kind = class_named(_start_of(pretrained_model_name_or_path, changes) + "Config")
         return kind.from_pretrained(pretrained_model_name_or_path, **changes)
 
@@ -110,8 +110,8 @@ class _AutoModel:
     def from_pretrained(
         cls, pretrained_model_name_or_path: Any, *args: Any, config: Any = None, **options: Any
     ) -> Any:
-        """The model of a folder. Arguments are those of the class; heads that the folder lacks are
-        newly initialised.
+        """Load the model of a folder; for the arguments see its class. Missing heads are newly
+        initialised.
 
         Raises:
             InputError: the folder cannot be used, or its family has no such class.

@@ -1,4 +1,4 @@
-"""The classes with Transformers' API, made for each family from its table of architectures."""
+"""Classes with Transformers' API, generated for each family from its table of architectures."""
 
 import inspect
 import re
@@ -19,7 +19,7 @@ from ownbert.hf.seq2seq.generation import GreedyGeneration
 _LAST = ("output_attentions", "output_hidden_states", "return_dict")
 _CROSS_ATTENTION = ("encoder_hidden_states", "encoder_attention_mask")
 _CACHE = ("past_key_values", "use_cache")
-_CACHE_POSITION = ("bert", "roberta", "xlm-roberta", "camembert")  # families whose base has it
+_CACHE_POSITION = ("bert", "roberta", "xlm-roberta", "camembert")  # families with it
 _LABELS = {
     ("mlm", "nsp"): ("labels", "next_sentence_label"),
     ("mlm", "sop"): ("labels", "sentence_order_label"),
@@ -28,7 +28,7 @@ _LABELS = {
 
 
 def config_name(family: Family) -> str:
-    """BertConfig of bert, T5Config of t5."""
+    """The name of the config class: BertConfig for bert, T5Config for t5."""
     first = next(iter(family.architectures))
     return re.sub("(EncoderModel|Model|For.*)$", "", first) + "Config"
 
@@ -45,7 +45,7 @@ def config_of(model_type: str) -> type[PretrainedConfig]:
 
 @cache
 def custom_model_of(model_type: str) -> type[CustomModel]:
-    """``BertPreTrainedModel`` of bert."""
+    """The base class of custom models: ``BertPreTrainedModel`` for bert."""
     config = config_of(model_type)
     members = {
         "family": all_families()[model_type],
@@ -58,10 +58,10 @@ def custom_model_of(model_type: str) -> type[CustomModel]:
 
 @cache
 def model_of(architecture: str) -> type[PreTrainedModel]:
-    """The class with the name of an architecture.
+    """The class of an architecture.
 
     Raises:
-        InputError: it is unknown.
+        InputError: unknown name.
     """
     for family in all_families().values():
         if architecture in family.architectures:
@@ -94,12 +94,12 @@ def _tied(family: Family) -> list[str]:
 
 
 def _counts_labels(family: Family, spec: ArchitectureSpec) -> bool:
-    """Whether the loss is over the labels of several batches, of one update of the weights."""
+    """Whether the loss is normalised by the labels in all batches of an update."""
     return family.model_type == "modernbert" and [head.kind for head in spec.heads] == ["mlm"]
 
 
 def _signature(family: Family, spec: ArchitectureSpec) -> inspect.Signature:
-    """The arguments of the forward pass in the order of Transformers 4.57.6."""
+    """The signature of the forward pass, in the order of Transformers 4.57.6."""
     kinds = tuple(head.kind for head in spec.heads)
     if reads_images(family):
         further = ["head_mask", "labels"] if kinds else ["bool_masked_pos", "head_mask"]

@@ -1,4 +1,4 @@
-"""What every model with Transformers' API has: those of our classes, and custom ones around them.
+"""The common base of all models with Transformers' API: generated classes and custom models.
 
 B sequences, S longest sequence, L layers, H heads.
 """
@@ -19,13 +19,13 @@ from ownbert.nn.model import Model
 
 
 class CommonModel(nn.Module):
-    """The methods of Transformers' ``PreTrainedModel`` that need nothing of a family."""
+    """The methods of Transformers' ``PreTrainedModel`` that do not depend on the family."""
 
     config: Any
     config_class: ClassVar[type[PretrainedConfig]]
     supports_gradient_checkpointing = True
-    # What Transformers' own code asks a class: no name may be missing in a state dict, nothing
-    # stays in float32, and there is one implementation of attention.
+    # Class attributes read by Transformers: all names are required in a state dict, nothing stays
+    # in float32, and there is a single implementation of attention.
     _keys_to_ignore_on_save = _keys_to_ignore_on_load_missing = None
     _keys_to_ignore_on_load_unexpected = _keep_in_fp32_modules = None
     _tied_weights_keys: ClassVar[list[str] | None] = None
@@ -38,7 +38,7 @@ class CommonModel(nn.Module):
 
     @classmethod
     def _from_config(cls, config: Any, **options: Any) -> Any:
-        """A new model, for ``AutoModel.from_config``."""
+        """Create a new model, for ``AutoModel.from_config``."""
         options = {key: value for key, value in options.items() if key not in IGNORED}
         dtype = options.pop("dtype", options.pop("torch_dtype", None))
         model = cls(config, **options)
@@ -68,11 +68,11 @@ class CommonModel(nn.Module):
         return bool(getattr(cls, "generate", None))
 
     def get_memory_footprint(self, return_buffers: bool = True) -> int:
-        """Bytes of the parameters."""
+        """Total size of the parameters in bytes."""
         return sum(p.numel() * p.element_size() for p in self.parameters())
 
     def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
-        """The number of parameters, tied ones counted once."""
+        """The number of parameters, with tied ones counted once."""
         tables = {id(m.weight) for m in self.modules() if isinstance(m, nn.Embedding)}
         return sum(
             p.numel()
@@ -87,7 +87,7 @@ class CommonModel(nn.Module):
     def _of_state(
         cls, name: Any, config: Any, options: Mapping[str, Any], positional: Sequence[Any]
     ) -> tuple[Any, dict[str, Any]]:
-        """The model of a state dict, and what was missing in it, for ``from_pretrained``."""
+        """The model of a state dict, and its missing tensors, for ``from_pretrained``."""
         options = dict(options)
         state = options.pop("state_dict", None)
         if state is None or (name is None and config is None):
@@ -108,7 +108,7 @@ class CommonModel(nn.Module):
         return model, {**info, "mismatched_keys": [], "error_msgs": []}
 
     def post_init(self) -> None:
-        """Initialise the layers that a subclass has added, by ``_init_weights``."""
+        """Initialise the layers added by a subclass with ``_init_weights``."""
         inside = {
             module
             for model in self.modules()
@@ -120,7 +120,7 @@ class CommonModel(nn.Module):
                 self._init_weights(module)
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Normal weights and zero biases; subclasses have others."""
+        """Initialise with normal weights and zero biases; subclasses may override this."""
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=self.config.structure().initializer_range)
         if isinstance(module, nn.Linear) and module.bias is not None:
@@ -131,7 +131,7 @@ class CommonModel(nn.Module):
     def gradient_checkpointing_enable(self, *_: Any, **__: Any) -> None:
         """Recompute activations inside blocks in the backward pass: less memory, more time.
 
-        Arguments, which choose how PyTorch does it, are ignored.
+        Arguments for PyTorch's checkpointing are ignored.
         """
         self._set_checkpointing(True)
 
@@ -146,7 +146,7 @@ class CommonModel(nn.Module):
     def is_gradient_checkpointing(self) -> bool:
         return any(encoder.gradient_checkpointing for encoder in self._encoders())
 
-    # Their names in Transformers 5.
+    # Names in Transformers 5.
     activation_checkpointing_enable = gradient_checkpointing_enable
     activation_checkpointing_disable = gradient_checkpointing_disable
     is_activation_checkpointing = is_gradient_checkpointing
@@ -155,7 +155,7 @@ class CommonModel(nn.Module):
         return [module for module in self.modules() if isinstance(module, Encoder)]
 
     def enable_input_require_grads(self) -> None:
-        """Let the word embeddings have a gradient though all weights are frozen, for adapters."""
+        """Give the output of the word embeddings a gradient although all weights are frozen."""
         words: nn.Module = self.get_input_embeddings()  # pyright: ignore
         hook = words.register_forward_hook(lambda module, args, out: out.requires_grad_())
         self._require_grads_hook = hook
@@ -169,7 +169,7 @@ class CommonModel(nn.Module):
         return self
 
     def set_attn_implementation(self, attn_implementation: Any) -> None:
-        """Has no effect: there is one implementation, which chooses by device and input."""
+        """No effect: there is a single implementation, which adapts to device and input."""
 
     def get_extended_attention_mask(
         self,
@@ -178,7 +178,8 @@ class CommonModel(nn.Module):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """What is added to scores: (B, S) or (B, S, S) -> (B, 1, 1 or S, S), 0 where one sees."""
+        """The additive mask of scores: (B, S) or (B, S, S) -> (B, 1, 1 or S, S), 0 where
+        visible."""
         dtype, seen = dtype or self.dtype, attention_mask
         if seen.ndim == 2 and self.config.is_decoder:
             length = input_shape[-1]
@@ -187,7 +188,7 @@ class CommonModel(nn.Module):
         return self.invert_attention_mask(seen.to(dtype))
 
     def invert_attention_mask(self, encoder_attention_mask: Tensor) -> Tensor:
-        """(B, S) or (B, S, S) -> (B, 1, 1 or S, S): 0 at ones, and the lowest number at zeros."""
+        """(B, S) or (B, S, S) -> (B, 1, 1 or S, S): 0 for ones, and the lowest number for zeros."""
         mask = encoder_attention_mask
         mask = mask[:, None] if mask.ndim == 3 else mask[:, None, None]
         mask = mask if mask.is_floating_point() else mask.to(self.dtype)

@@ -1,6 +1,6 @@
 """Configurations with Transformers' API: BertConfig and those of its relatives.
 
-One class, derived for each family from the keys and defaults in ``families``.
+A single class, derived for each family with its keys and defaults in ``families``.
 """
 
 import copy
@@ -19,7 +19,7 @@ from ownbert.families.family import OWN, Family, require_label_count
 from ownbert.files import make_folder, write_text
 from ownbert.hub import HUB_OPTIONS, pretrained_folder
 
-# Keys of every configuration of Transformers that a model or a script may look at.
+# Keys of every Transformers configuration that models or scripts may read.
 _COMMON: dict[str, Any] = {
     "output_attentions": False,
     "output_hidden_states": False,
@@ -38,9 +38,9 @@ _COMMON: dict[str, Any] = {
     "position_embedding_type": "absolute",
     "use_cache": True,
 }
-# Further ones that scripts read; they have no effect here and are written only where they are set.
+# Further keys that scripts read; they have no effect here and are only written if set.
 _WITHOUT_EFFECT: dict[str, Any] = {
-    # Of a folder on the hub, which pipelines ask for.
+    # Read by pipelines, for folders on the hub.
     "_commit_hash": None,
     "torchscript": False,
     "max_length": 20,
@@ -58,7 +58,7 @@ _WITHOUT_EFFECT: dict[str, Any] = {
         )
     ),
 }
-# How many arguments Transformers' constructor takes by position here: all of BERT's, else ten.
+# Maximum number of positional constructor arguments: all of BERT's, ten for other families.
 _BY_POSITION = {"bert": 16, "marian": 25}
 _PROBLEMS = (
     None,
@@ -69,15 +69,16 @@ _PROBLEMS = (
 
 
 class PretrainedConfig:
-    """Keys of a ``config.json`` as attributes; those not given have their family's defaults.
+    """Keys of a ``config.json`` as attributes, with their family's defaults.
 
-    The first by position too, as in Transformers: ``BertConfig(vocab_size, hidden_size, ...)``.
+    Positional arguments are supported as in Transformers: ``BertConfig(vocab_size, hidden_size,
+    ...)``.
     """
 
     family: ClassVar[Family]
     defaults: ClassVar[Mapping[str, Any]]
     aliases: ClassVar[Mapping[str, str]]  # BERT's key to the family's own
-    # Keys that have another key's value where they are not given.
+    # Keys whose default is the value of another key.
     follows: ClassVar[Mapping[str, str]] = {}
     model_type: ClassVar[str]
     sub_configs: ClassVar[Mapping[str, Any]] = {}
@@ -89,7 +90,7 @@ class PretrainedConfig:
         count = values.pop("num_labels", None)
         numbers = values.pop("label2id", None)
         common = dict(_COMMON)
-        if "use_mems_eval" in self.defaults:  # the name of XLNet's setting today
+        if "use_mems_eval" in self.defaults:  # the current name of XLNet's setting
             del common["use_cache"]
             if "use_cache" in values:
                 values["use_mems_eval"] = values.pop("use_cache")
@@ -108,10 +109,10 @@ class PretrainedConfig:
         if self.problem_type not in _PROBLEMS:
             known = ", ".join(str(name) for name in _PROBLEMS[1:])
             raise InputError(f"problem_type {self.problem_type!r} is not known; one of {known}")
-        self.structure()  # Impossible sizes are refused here, not when a model is made.
+        self.structure()  # Reject impossible sizes early.
 
     def _by_name(self, positional: tuple[Any, ...], values: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by position under their names."""
+        """Assign positional arguments to their names."""
         names = list(self.defaults)[: _BY_POSITION.get(self.model_type, 10)]
         twice = [name for name in names[: len(positional)] if name in values]
         if len(positional) > len(names) or twice:
@@ -139,7 +140,7 @@ class PretrainedConfig:
         """The structure of the network.
 
         Raises:
-            InputError: values do not go together.
+                InputError: values are inconsistent.
         """
         return self.family.read_config(self.to_dict())
 
@@ -159,7 +160,7 @@ class PretrainedConfig:
         return self.return_dict and not self.torchscript
 
     def get_text_config(self, *_: Any, **__: Any) -> "PretrainedConfig":
-        """The config of the part that reads or writes texts: this one."""
+        """The config of the text model: this one."""
         return self
 
     def update(self, values: dict[str, Any]) -> None:
@@ -167,7 +168,7 @@ class PretrainedConfig:
             setattr(self, key, value)
 
     def to_dict(self) -> dict[str, Any]:
-        """All keys of ``config.json``, with ints where JSON has strings (labels, layers)."""
+        """All keys of ``config.json``, with integers where JSON has strings (labels, layers)."""
         values = copy.deepcopy({k: v for k, v in vars(self).items() if k != "name_or_path"})
         values["model_type"] = self.model_type
         if values.get("dtype") is not None:
@@ -201,14 +202,14 @@ class PretrainedConfig:
 
     @classmethod
     def of(cls, config: Any, user: str) -> Any:
-        """``config`` itself; of one of Transformers' an equal one of this class.
+        """Return ``config``, or convert one of Transformers to this class.
 
         Args:
-            config: of this family, made here or by Transformers.
-            user: what takes it, for the message.
+            config: config of this family, from OwnBERT or Transformers.
+            user: name of the caller, for the message.
 
         Raises:
-            InputError: it is neither.
+            InputError: ``config`` is something else.
         """
         if getattr(config, "model_type", None) != cls.model_type:
             raise InputError(
@@ -232,13 +233,13 @@ class PretrainedConfig:
         subfolder: str = "",
         **changes: Any,
     ) -> Any:
-        """The config of a model folder.
+        """Load the config of a model folder.
 
         Args:
             pretrained_model_name_or_path: the folder, or the name of a model on the hub.
-            return_unused_kwargs: whether changes that are not keys are returned beside the config;
-                otherwise they are kept as further keys.
-            subfolder: of the folder.
+            return_unused_kwargs: whether to return changes that are not keys beside the config;
+                otherwise they become further keys.
+            subfolder: subfolder of the folder.
             changes: values of keys that override the folder's.
         """
         values = read_config(pretrained_folder(pretrained_model_name_or_path, changes) / subfolder)
@@ -253,10 +254,10 @@ class PretrainedConfig:
     def from_values(
         cls, values: dict[str, Any], changes: Mapping[str, Any]
     ) -> "tuple[PretrainedConfig, dict[str, Any]]":
-        """The config of the values of a config.json, changed.
+        """Create a config from the values of a config.json and changes.
 
         Args:
-            values: of the config.json.
+            values: values of the config.json.
             changes: values that override them.
 
         Returns:
@@ -272,7 +273,7 @@ class PretrainedConfig:
     def get_config_dict(
         cls, pretrained_model_name_or_path: str | Path, **options: Any
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The values in the ``config.json`` of a folder, and ``options``."""
+        """The values in the ``config.json`` of a folder, and ``options`` unchanged."""
         return read_config(pretrained_folder(pretrained_model_name_or_path, options)), options
 
     def knows(self, name: str) -> bool:
@@ -287,7 +288,7 @@ class PretrainedConfig:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The values of a folder's config.json, or of such a file itself."""
+    """The values of a folder's config.json, or of the file itself."""
     return dict(read_config_file(path / CONFIG if path.is_dir() else path))
 
 
@@ -296,7 +297,7 @@ def _numbered(count: int) -> dict[int, str]:
 
 
 def _labels(given: Any) -> dict[int, str] | None:
-    """Names of labels in the order of their numbers, which are strings in JSON."""
+    """Label names ordered by index; indices are strings in JSON."""
     if given is None:
         return None
     try:
@@ -312,10 +313,10 @@ def _labels(given: Any) -> dict[int, str] | None:
 
 
 def parse_dtype(value: Any) -> torch.dtype | None:
-    """A floating point dtype or its name ("bfloat16"); None stays None.
+    """Parse a floating point dtype or its name ("bfloat16"); None stays None.
 
     Raises:
-        InputError: anything else is given.
+        InputError: the value is something else.
     """
     found = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else value
     if found is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
@@ -326,7 +327,7 @@ def parse_dtype(value: Any) -> torch.dtype | None:
 
 
 def config_class(family: Family, name: str) -> type[PretrainedConfig]:
-    """The configuration class of a family, ``name`` its name in Transformers."""
+    """The configuration class of a family, with its ``name`` in Transformers."""
     members = {
         "family": family,
         "model_type": family.model_type,

@@ -1,7 +1,7 @@
-"""``BertPreTrainedModel`` and so on: the base classes of custom models.
+"""``BertPreTrainedModel`` and other base classes of custom models.
 
 ``class Mine(BertPreTrainedModel)`` with ``self.bert = BertModel(config)`` and further layers, as
-in scripts written for Transformers; the forward method is the author's.
+in scripts for Transformers; the author defines the forward method.
 """
 
 import json
@@ -55,7 +55,7 @@ class CustomModel(CommonModel):
     def save_pretrained(
         self, save_directory: str | Path, is_main_process: bool = True, state_dict: Any = None
     ) -> None:
-        """Write ``config.json`` and ``model.safetensors``, named as in Transformers."""
+        """Write ``config.json`` and ``model.safetensors`` with Transformers' names."""
         if not is_main_process:
             return
         state = self.state_dict() if state_dict is None else state_dict
@@ -76,14 +76,14 @@ class CustomModel(CommonModel):
         output_loading_info: bool = False,
         **options: Any,
     ) -> Any:
-        """The model with the folder's tensors that have names of this model, in evaluation mode.
+        """Load the folder's tensors whose names exist in this model, in evaluation mode.
 
-        Tensors that the folder lacks are newly initialised, with a warning. Arguments are those of
+        Missing tensors are newly initialised, with a warning. For the arguments see
         ``PreTrainedModel.from_pretrained``.
 
         Raises:
-            InputError: a shape differs (without ``ignore_mismatched_sizes``), or no tensor is of
-                this model.
+            InputError: a shape differs (without ``ignore_mismatched_sizes``), or no tensor belongs
+                to this model.
         """
         name = pretrained_model_name_or_path
         if name is None or "state_dict" in options:

@@ -1,6 +1,6 @@
-"""A forward pass with Transformers' API: padded tensors in, named and padded outputs out.
+"""The forward pass with Transformers' API: padded tensors in, named padded outputs out.
 
-``model`` is a model of ``ownbert.hf`` and ``model.model`` the packed one inside. B sequences, S
+``model`` is a model of ``ownbert.hf`` and ``model.model`` the packed model inside. B sequences, S
 longest sequence, C choices.
 """
 
@@ -23,14 +23,14 @@ from ownbert.nn.encoder import Encoder
 from ownbert.nn.model import Outputs
 
 _PER_SEQUENCE = ("nsp", "sop", "classification", "choice")
-# Arguments with which Transformers' ModernBERT takes batches that are packed already.
+# Arguments of Transformers' ModernBERT for batches that are already packed.
 UNPADDED = ("indices", "cu_seqlens", "max_seqlen", "batch_size", "seq_len")
 _LABELS = ("labels", "start_positions")
 _OTHER_LABEL = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}
 
 
 def forward(model: Any, given: dict[str, Any]) -> Any:
-    """The outputs for arguments by name."""
+    """Compute the outputs for named arguments."""
     kinds, choices = model.kinds, None
     for name in ("sliding_window_mask", *UNPADDED):
         if given.get(name) is not None:
@@ -82,23 +82,24 @@ def forward(model: Any, given: dict[str, Any]) -> Any:
 
 
 def returns_names(model: Any, given: dict[str, Any]) -> bool:
-    """Whether a call returns values by name, or a tuple."""
+    """Whether a call returns named values or a tuple."""
     value = given.get("return_dict")
     return bool(model.config.use_return_dict if value is None else value)
 
 
 def _as_tuple(model: Any, named: ModelOutput) -> tuple[Any, ...]:
-    """What ``return_dict=False`` returns, which is not quite the named values in their order."""
+    """The tuple for ``return_dict=False``, which differs slightly from the order of named
+    values."""
     if model.kinds or model.main_input_name == "pixel_values":
         if model.config.model_type == "modernbert" and model.kinds[0] in ("mlm", "classification"):
-            # Hidden states and attention weights are only in the named values there.
+            # Hidden states and attention weights are only in the named values in Transformers.
             return tuple(named[name] for name in ("loss", "logits") if name in named)
         if model.config.model_type == T5.model_type:
             return (*(named[name] for name in ("loss", "logits") if name in named), ())
         return named.to_tuple()
     if "mem_len" in model.family.defaults:
         return named.to_tuple()
-    # The cache precedes the hidden states, and a missing pooler leaves a None.
+    # The cache precedes the hidden states, and a missing pooler output is None.
     first = [named.last_hidden_state]
     if model.architecture_spec.pooler:
         first.append(named.pooler_output)
@@ -107,7 +108,7 @@ def _as_tuple(model: Any, named: ModelOutput) -> tuple[Any, ...]:
 
 
 def option(model: Any, given: dict[str, Any], name: str) -> Any:
-    """An option of a call, by default that of the config."""
+    """An option of a call; by default that of the config."""
     value = given.get(name)
     return getattr(model.config, name) if value is None else value
 
@@ -151,7 +152,7 @@ def _padded(model: Any, given: dict[str, Any], keep: frozenset[int]) -> PaddedIn
 
 
 def cache_of(model: Any, config: EncoderConfig, given: dict[str, Any]) -> Cache | None:
-    """The cache that a call continues, or a new one if it is to return one."""
+    """The cache that a call continues, or a new one if the call returns one."""
     past = given.get("past_key_values")
     if past is not None and not config.is_decoder:
         raise InputError("past_key_values needs a model with is_decoder true in its config")
@@ -169,7 +170,7 @@ def cache_of(model: Any, config: EncoderConfig, given: dict[str, Any]) -> Cache 
 
 
 def attention_layers(stack: Encoder, option: Any) -> frozenset[int]:
-    """Numbers of the layers whose attention weights the option ``output_attentions`` names."""
+    """Layers whose attention weights are requested by ``output_attentions``."""
     count = len(stack.schedule())
     if option is None or isinstance(option, bool | int):
         return frozenset(range(count)) if option else frozenset()
@@ -182,9 +183,9 @@ def attention_layers(stack: Encoder, option: Any) -> frozenset[int]:
 
 
 def _needs_padding(kinds: tuple[str, ...], given: dict[str, Any], decoder: bool) -> bool:
-    """Whether a result depends on what the model computes for padding.
+    """Whether a result depends on the model's values at padding.
 
-    The softmax over the positions of an answer includes padding, and a label may be at padding.
+    The softmax over answer positions includes padding, and labels may be at padding.
     """
     mask, labels = given.get("attention_mask"), given.get("labels")
     if mask is None or mask.ndim != 2:
@@ -194,7 +195,7 @@ def _needs_padding(kinds: tuple[str, ...], given: dict[str, Any], decoder: bool)
     if labels is None or labels.shape != mask.shape or "discriminator" in kinds:
         return False
     labelled = labels != losses.NO_LABEL
-    if decoder:  # A token is predicted from the position before it.
+    if decoder:  # Tokens are predicted from the previous position.
         labelled = F.pad(labelled[:, 1:], (0, 1))
     return bool((labelled & (mask != 1)).any())
 
@@ -221,14 +222,14 @@ def _values(model: Any, out: Outputs, packed: PackedInputs, *, states: bool) -> 
 def all_hidden_states(
     model: Any, states: tuple[Any, ...], last: Tensor, packed: PackedInputs
 ) -> tuple[Tensor, ...]:
-    """The hidden states of all layers, padded: in T5 the last are those after the last norm."""
+    """The padded hidden states of all layers; in T5 the last ones are after the final norm."""
     if model.config.model_type == T5.model_type:
         states = (*states[:-1], packed.context.last_hidden or last)
     return tuple(x for h in states for x in packed.shown(h))
 
 
 def attention_weights(packed: PackedInputs, stack: Encoder) -> dict[str, Any]:
-    """Attention weights (B, H, S, S') of each layer, None for layers that did not keep them."""
+    """Attention weights (B, H, S, S') of each layer, None for layers that were not kept."""
     found = {"attentions": packed.attention_weights()}
     cross = packed.cross_attention_weights()
     if cross is not None:
@@ -266,7 +267,7 @@ def _loss(model: Any, values: dict[str, Any], given: dict[str, Any]) -> Tensor |
     ):
         loss = losses.sequence_by_shape(logits, labels)
         if logits.shape[-1] == 1:
-            values["logits"] = logits.view(-1)  # as there
+            values["logits"] = logits.view(-1)  # as in Transformers
         return loss
     if kinds == ("classification",):
         return losses.sequence(logits, labels, model.config)

@@ -1,7 +1,7 @@
-"""Checks of the arguments of a forward pass.
+"""Checks arguments of a forward pass.
 
-B sequences, S longest sequence, C classes. Values are checked on a CPU only: elsewhere reading
-them would wait for the device.
+B sequences, S longest sequence, C classes. Values are only checked on a CPU, because reading them
+would synchronise with other devices.
 """
 
 import math
@@ -16,7 +16,7 @@ from ownbert.errors import InputError
 from ownbert.nn.encoder import Encoder
 
 _INTEGERS = (torch.long, torch.int)
-# Arguments that are row numbers of an embedding table.
+# Arguments that index an embedding table.
 _TABLES = {
     "input_ids": "word",
     "token_type_ids": "token_type",
@@ -40,7 +40,7 @@ _NOT_TENSORS = (
 
 
 def check_tensors(given: Mapping[str, Any]) -> None:
-    """``InputError`` for an argument that is not a tensor but must be."""
+    """Raise ``InputError`` for an argument that is not a tensor but must be one."""
     for name, value in given.items():
         if value is None or name in _NOT_TENSORS or isinstance(value, Tensor):
             continue
@@ -59,13 +59,13 @@ def check_tensors(given: Mapping[str, Any]) -> None:
 def check_inputs(
     stack: Encoder, given: Mapping[str, Any], size: tuple[int, int], prefix: str = ""
 ) -> None:
-    """``InputError`` for ids, types or positions outside their table, and for wrong shapes.
+    """Check ids, types and positions against their tables, and shapes; raise ``InputError``.
 
     Args:
-        stack: the encoder or decoder that reads them.
+        stack: the encoder or decoder.
         given: arguments by name.
         size: (B, S).
-        prefix: of the names of these arguments ("decoder_").
+        prefix: prefix of the names of the arguments ("decoder_").
     """
     config, embeddings = stack.config, stack.embeddings
     for name, table in _TABLES.items():
@@ -77,7 +77,7 @@ def check_inputs(
             raise InputError(f"{name} has shape {tuple(value.shape)}; it must be {size}")
         if value.dtype not in _INTEGERS:
             raise InputError(f"{name} holds {value.dtype}; it must hold whole numbers, torch.long")
-        # The table itself, which may have been exchanged; not every model has all of them.
+        # The actual table, which may have been replaced; not every model has all tables.
         if hasattr(embeddings, table):
             count = getattr(embeddings, table).num_embeddings
             _check_range(name, value, count, "rows of the table")
@@ -113,7 +113,7 @@ def _check_encoder(given: Mapping[str, Any], size: tuple[int, int], width: int) 
 def class_labels(
     name: str, labels: Tensor, shape: tuple[int, ...], classes: int, ignored: int | None = -100
 ) -> Tensor:
-    """Labels, flattened; ``InputError`` for another shape or dtype, and a class out of range."""
+    """Flatten labels; raise ``InputError`` for a wrong shape, dtype or class."""
     if labels.numel() != math.prod(shape):
         raise InputError(f"{name} has shape {tuple(labels.shape)}; it must be {tuple(shape)}")
     if labels.is_floating_point() or labels.dtype == torch.bool:

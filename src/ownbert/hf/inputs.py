@@ -1,11 +1,11 @@
-"""Padded tensors to a packed batch, and what a packed model gives back to padded tensors.
+"""Packs padded inputs, and pads the outputs of the packed model.
 
-B sequences, S longest sequence, T tokens, L layers, H heads, D hidden; S' and T' are those of the
-keys: an encoder's output, or a cache and the new tokens.
+B sequences, S longest sequence, T tokens, L layers, H heads, D hidden; S' and T' are of the keys:
+an encoder's output, or a cache and the new tokens.
 
-Padding is removed before the encoder and is zero after it. Where Transformers' result depends on
-padding (a 3-D mask, a cache, answer spans, padding in front), all positions go through the encoder
-instead, and a mask hides the padding.
+Padding is removed before the encoder, and outputs are zero there. If Transformers' result depends
+on padding (a 3-D mask, a cache, answer spans, left padding), all positions are processed instead,
+and padding is masked.
 """
 
 from collections.abc import Sequence
@@ -31,9 +31,9 @@ class PaddedInputs:
     Args:
         cache: keys and values of earlier tokens.
         keep: layers whose attention weights are returned.
-        cross_head_mask: of a decoder's attention to an encoder; None: ``head_mask``.
-        perm_mask: (B, S, S), of XLNet, 1 where a token does not see another.
-        target_mapping: (B, P, S), of XLNet, 1 at the token that each query predicts.
+            cross_head_mask: head mask of cross-attention; None: ``head_mask``.
+            perm_mask: (B, S, S), for XLNet, 1 where a token does not see another one.
+            target_mapping: (B, P, S), for XLNet, 1 at the token that each query predicts.
     """
 
     input_ids: Tensor | None = None
@@ -56,8 +56,8 @@ class PaddedInputs:
         """(B, S).
 
         Raises:
-            InputError: there are not either ids or embeddings, or their shape is not that of a
-                batch.
+                InputError: neither or both of ids and embeddings are given, or their shape is not
+                    that of a batch.
         """
         if (self.input_ids is None) == (self.inputs_embeds is None):
             both = ", not both" if self.input_ids is not None else ""
@@ -85,13 +85,13 @@ class PaddedInputs:
 
 @dataclass(frozen=True)
 class PackedInputs:
-    """A packed batch, its context, and what restores the padding of the outputs.
+    """A packed batch, its context, and data for padding the outputs.
 
     Args:
-        index: of each token (T) among the B x S padded positions.
+        index: (T) index of each token among the B x S padded positions.
         size: (B, S).
-        source_index: of each row (T') of the encoder's output that a decoder attends to, among
-            the B x S' padded positions.
+        source_index: (T') index of each row of the encoder's output for cross-attention among the
+            B x S' padded positions.
         source_length: S' of the encoder's output.
     """
 
@@ -107,27 +107,27 @@ class PackedInputs:
         return to_padded(rows, self.index, self.size)
 
     def last_stream(self, rows: Tensor) -> Tensor:
-        """The rows of the stream that answers: all (T, ...), or of predictions (M, ...)."""
+        """The rows of the predicting stream: all (T, ...), or those of predictions (M, ...)."""
         return rows if self.context.query_stream is None else rows[self.batch.tokens :]
 
     def answers(self, rows: Tensor) -> Tensor:
-        """As ``padded``; with a query stream (M, ...) -> (B, P, ...)."""
+        """Like ``padded``; with a query stream (M, ...) -> (B, P, ...)."""
         if self.context.query_stream is None:
             return self.padded(rows)
         return rows.unflatten(0, (self.size[0], -1))
 
     def streams(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """(T, ...) -> (B, S, ...); with a query stream (T + M, ...) -> this and (B, P, ...)."""
+        """(T, ...) -> (B, S, ...); with a query stream (T + M, ...) -> also (B, P, ...)."""
         if self.context.query_stream is None:
             return (self.padded(rows),)
         count = self.batch.tokens
         return self.padded(rows[:count]), self.answers(rows[count:])
 
     def shown(self, hidden: Any) -> tuple[Tensor, ...]:
-        """Hidden states as they are returned: what ``hidden`` made, or ``streams`` of rows."""
+        """Hidden states in returned form: results of ``hidden``, or ``streams`` of packed rows."""
         return hidden if isinstance(hidden, tuple) else self.streams(hidden)
 
-    # ``Returned``: what the network goes on from where gradients at it are wanted.
+    # Implementation of ``Returned``, for gradients with respect to returned tensors.
 
     def hidden(self, rows: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         shown = self.streams(rows)
@@ -148,18 +148,18 @@ class PackedInputs:
         return self._weights(self.context.attentions, self.context.layout)
 
     def query_attention_weights(self) -> dict[int, Tensor]:
-        """As ``attention_weights``, of the query stream."""
+        """Like ``attention_weights``, for the query stream."""
         context = replace(self.context, attentions=self.context.query_attentions)
         return replace(self, context=context).attention_weights()
 
     def cross_attention_weights(self) -> dict[int, Tensor] | None:
-        """Cross-attention weights (B, H, S, S') of each layer; None without cross attention."""
+        """Cross-attention weights (B, H, S, S') of each layer; None without cross-attention."""
         if self.context.cross is None or self.source_index is None:
             return None
         return self._weights(self.context.cross_attentions, self.context.cross)
 
     def _weights(self, layers: dict[int, Any], layout: Layout) -> dict[int, Tensor]:
-        """Those that ``attended`` made as they are, others padded."""
+        """Results of ``attended`` unchanged, others padded."""
         places = self._places(layout)
         return {
             layer: weights if isinstance(weights, Tensor) else self._pad_weights(weights, *places)
@@ -167,7 +167,7 @@ class PackedInputs:
         }
 
     def _places(self, layout: Layout) -> tuple[Sequence[Tensor], Sequence[Tensor], int]:
-        """The places of each sequence's queries, those of its keys, and S' of these."""
+        """The positions of each sequence's queries and keys, and S' of the keys."""
         keys, length = self.index, self.size[1]
         if layout is self.context.cross and self.source_index is not None:
             keys, length = self.source_index, self.source_length
@@ -195,7 +195,7 @@ class PackedInputs:
 def pack_images(
     pixels: Tensor, head_mask: Tensor | None, config: EncoderConfig, keep: frozenset[int]
 ) -> PackedInputs:
-    """Images (B, channels, height, width) as sequences of patches, all of one length."""
+    """Images (B, channels, height, width) as sequences of patches with equal lengths."""
     assert config.image is not None
     batch = picture_batch(pixels, config.image)
     context = Context(
@@ -206,7 +206,7 @@ def pack_images(
 
 
 def pack(given: PaddedInputs, config: EncoderConfig, *, dense: bool) -> PackedInputs:
-    """The packed batch of a call; ``dense``: all positions go through the encoder."""
+    """The packed batch of a call; ``dense``: process all positions."""
     size, past = given.size, 0 if given.cache is None else given.cache.length
     if past and given.cache is not None and given.cache.self_attention[0][0].shape[0] != size[0]:
         kept = given.cache.self_attention[0][0].shape[0]
@@ -229,12 +229,12 @@ def pack(given: PaddedInputs, config: EncoderConfig, *, dense: bool) -> PackedIn
         inputs_embeds=given.inputs_embeds,
     )
     layout = replace(batch.layout, causal=config.is_decoder and mask.ndim == 2)
-    by_others = mask  # which keys queries see that do not see themselves
+    by_others = mask  # keys visible to queries that do not see themselves
     if dense:
         keys = make_layout([size[1] + past] * size[0], given.device) if past else None
         seen = by_others = mask if mask.ndim == 3 else mask[:, None]
         if config.disentangled is not None and mask.ndim == 2:
-            seen = seen & mask[:, :, None]  # There padding sees nothing, too.
+            seen = seen & mask[:, :, None]  # Padding sees nothing, either.
         if config.mask_vector:
             by_others = _permuted(seen, given.perm_mask, size, past)
             seen = by_others | _own_places(size[1], past, given.device)
@@ -261,15 +261,15 @@ def pack(given: PaddedInputs, config: EncoderConfig, *, dense: bool) -> PackedIn
 
 
 def _mask(given: PaddedInputs, config: EncoderConfig, size: tuple[int, int], past: int) -> Tensor:
-    """(B, S') or (B, S, S'), true at what may be seen."""
+    """(B, S') or (B, S, S'), true for visible keys."""
     keys = size[1] + past
     if given.attention_mask is None:
         return torch.ones(size[0], keys, dtype=torch.bool, device=given.device)
     mask = given.attention_mask
     if config.mask_vector and past and mask.shape == size:
-        # All of a memory can be seen, and the mask is of the new tokens alone.
+        # All cached tokens are visible, and the mask only covers the new ones.
         mask = torch.cat((mask.new_ones(size[0], past), mask), 1)
-    mask = mask == 1  # Anything else hides, as in Transformers.
+    mask = mask == 1  # Other values mean masked, as in Transformers.
     if mask.shape not in ((size[0], keys), (size[0], size[1], keys)):
         raise InputError(
             f"attention_mask has shape {tuple(mask.shape)}; it must be {(size[0], keys)} or "
@@ -279,14 +279,14 @@ def _mask(given: PaddedInputs, config: EncoderConfig, size: tuple[int, int], pas
 
 
 def _padding_matters(mask: Tensor, config: EncoderConfig) -> bool:
-    """Whether results depend on positions of padding: at the start, or between two tokens."""
+    """Whether results depend on the position of padding: on the left, or between tokens."""
     if bool(mask.all()):
         return False
-    if config.position_embedding_type == "transformer_xl":  # Nothing but gaps changes distances.
+    if config.position_embedding_type == "transformer_xl":  # Only gaps change distances.
         return _has_gaps(mask)
     if not bool(mask[:, 0].all()):
         return True
-    # Distances (and MobileBERT's neighbours) count padding too, so there must be no gaps.
+    # Distances (and MobileBERT's neighbours) include padding, so gaps matter.
     counted = config.position_embedding_type.startswith("relative_")
     counted = counted or config.position_embedding_type == "alibi"
     counted = counted or config.local_attention is not None or config.disentangled is not None
@@ -301,7 +301,7 @@ def _has_gaps(mask: Tensor) -> bool:
 
 
 def _permuted(seen: Tensor, perm_mask: Tensor | None, size: tuple[int, int], past: int) -> Tensor:
-    """What a token sees of others (B, 1 or S, S'), less what ``perm_mask`` hides."""
+    """Visibility of other tokens (B, 1 or S, S'), excluding those masked by ``perm_mask``."""
     if perm_mask is None:
         return seen
     if perm_mask.shape != (*size, size[1]):
@@ -328,7 +328,7 @@ def _query_stream(mapping: Tensor, layout: Layout, size: tuple[int, int]) -> Que
 def _positions(
     given: PaddedInputs, config: EncoderConfig, size: tuple[int, int], past: int
 ) -> Tensor:
-    """(B or 1, S) from 0. RoBERTa counts the tokens that are not padding, BERT counts all."""
+    """(B or 1, S) positions from 0. RoBERTa counts non-padding tokens, BERT all positions."""
     if given.position_ids is not None:
         return given.position_ids - config.position_offset
     if config.position_offset and given.input_ids is not None:
@@ -355,7 +355,7 @@ def _check_length(config: EncoderConfig, positions: Tensor, length: int) -> None
 def _cross_attention(
     hidden: Tensor, mask: Tensor | None, layout: Layout, dense: bool
 ) -> tuple[Tensor, Layout, Tensor]:
-    """Rows (T', D) of the encoder's output that a decoder attends to, their layout and index."""
+    """Rows (T', D) of the encoder's output for cross-attention, their layout and index."""
     mask = torch.ones(hidden.shape[:2], device=hidden.device) if mask is None else mask
     mask = mask == 1
     queries = replace(layout, causal=False, mask=None, keys=None)
@@ -388,7 +388,7 @@ def expand_head_mask(mask: Tensor | None, config: EncoderConfig, sequences: int)
         )
     if config.num_hidden_groups is None:
         return mask
-    # Transformers 4.57.6 gives every layer of a group the mask of the group's first layers.
+    # Transformers 4.57.6 uses the mask of a group's first layers for all layers of the group.
     each, inner = layers // config.num_hidden_groups, config.inner_group_num
     rows = [config.group_of(layer) * each + i for layer in range(layers) for i in range(inner)]
     return mask[rows]

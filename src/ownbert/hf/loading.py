@@ -1,4 +1,4 @@
-"""``load`` and ``save`` of models with Transformers' API."""
+"""``load`` and ``save`` for models with Transformers' API."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,21 +27,21 @@ def load(
     labels: Sequence[str] = (),
     dropout: float | None = None,
 ) -> Any:
-    """The model of a folder, in evaluation mode, of the class that its config.json names.
+    """Load the model of a folder, in evaluation mode, with the class named in its config.json.
 
-    It takes ``input_ids``, ``attention_mask`` and so on (``pixel_values`` for images) as in
+    It accepts ``input_ids``, ``attention_mask`` etc. (``pixel_values`` for images) as in
     Transformers, or a packed ``Batch``; ``model`` is the packed model inside.
 
     Args:
         folder: a model folder in Hugging Face's format.
-        heads: instead of those of the folder; heads that it lacks are newly initialised.
-        pooler: whether there is one, whatever the folder has.
+        heads: heads instead of the folder's; missing ones are newly initialised.
+        pooler: whether there is a pooler; by default as in the folder.
         labels: names of the classes, instead of the folder's.
-        dropout: rate of all layers, instead of the folder's.
+        dropout: dropout rate of all layers, instead of the folder's.
 
     Raises:
         InputError: a file is missing, a tensor is missing, unexpected or of the wrong shape, or
-            the config has a value that is not supported.
+            the config has an unsupported value.
     """
     folder = model_folder(folder)
     path = folder / checkpoint.CONFIG
@@ -72,12 +72,12 @@ def load(
 def save(
     model: Model | PreTrainedModel, folder: str | Path, *, tokenizer: Tokenizer | None = None
 ) -> None:
-    """Write a folder that Transformers loads.
+    """Write a folder that Transformers can load.
 
     Args:
         model: a packed model, or one with Transformers' API.
-        folder: is made if it does not exist; files of these names are replaced.
-        tokenizer: is saved with the model if given.
+        folder: folder to write, created if necessary; files of the same names are replaced.
+        tokenizer: tokenizer to save with the model, if any.
     """
     if not isinstance(model, Model):
         model._write(folder, tokenizer=tokenizer)

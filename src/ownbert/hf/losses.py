@@ -1,4 +1,4 @@
-"""The losses that a model with Transformers' API computes from labels.
+"""The losses of models with Transformers' API.
 
 B sequences, S longest sequence, V vocabulary, C classes. The label -100 is ignored.
 """
@@ -20,7 +20,7 @@ _BINARY = F.binary_cross_entropy_with_logits
 
 
 def causal_lm(logits: Tensor, labels: Tensor, count: Any = None) -> Tensor:
-    """Mean cross entropy of the next token; with ``count`` the sum, divided by it."""
+    """Mean cross entropy of the next token; with ``count`` the sum divided by it."""
     class_labels("labels", labels, logits.shape[:-1], logits.shape[-1])
     targets = F.pad(labels.long(), (0, 1), value=NO_LABEL)[..., 1:]
     return cross_entropy(logits.float(), targets, count=count)
@@ -29,7 +29,8 @@ def causal_lm(logits: Tensor, labels: Tensor, count: Any = None) -> Tensor:
 def cross_entropy(
     logits: Tensor, labels: Tensor, name: str = "labels", count: Any = None
 ) -> Tensor:
-    """Mean cross entropy of logits (..., C) and labels (...); with ``count`` the sum over it."""
+    """Mean cross entropy of logits (..., C) and labels (...); with ``count`` the sum divided by
+    it."""
     targets = class_labels(name, labels, logits.shape[:-1], logits.shape[-1])
     reduction = "mean" if count is None else "sum"
     total = F.cross_entropy(
@@ -39,18 +40,18 @@ def cross_entropy(
 
 
 def sequence(logits: Tensor, labels: Tensor, config: Any) -> Tensor:
-    """Loss of the labels of sequences, by ``config.problem_type``.
+    """The loss for labels of sequences, selected by ``config.problem_type``.
 
-    If that is None, it is set: regression (mean squared error) for one output, one class (cross
-    entropy) for integer labels, else a binary cross entropy for each class.
+    If this is None, it is set: regression (mean squared error) for a single output, single-label
+    (cross entropy) for integer labels, else multi-label (binary cross entropy).
 
     Args:
         logits: (B, C).
-        labels: (B) classes, or a number for each logit.
-        config: of the model.
+        labels: (B) classes, or a value for each logit.
+        config: configuration of the model.
 
     Raises:
-        InputError: labels do not fit, or the problem type is not known.
+        InputError: labels do not match, or the problem type is unknown.
     """
     if config.problem_type is None:
         integers = labels.dtype in (torch.long, torch.int)
@@ -74,17 +75,17 @@ def sequence(logits: Tensor, labels: Tensor, config: Any) -> Tensor:
 
 
 def sequence_by_shape(logits: Tensor, labels: Tensor) -> Tensor:
-    """Loss of the labels of sequences in DeBERTa, where ``config.problem_type`` is None.
+    """DeBERTa's loss for labels of sequences if ``config.problem_type`` is None.
 
-    Regression (mean squared error) for one output; one class for each text (cross entropy), none
-    where it is below 0; or shares of all classes.
+    Regression (mean squared error) for a single output; cross entropy for class indices, ignoring
+    negative ones; or cross entropy with distributions.
 
     Args:
         logits: (B, C).
-        labels: (B) or (B, 1), numbers or classes, or (B, C), shares.
+        labels: (B) or (B, 1), values or classes, or (B, C), distributions.
 
     Raises:
-        InputError: labels do not fit.
+        InputError: labels do not match.
     """
     count = logits.shape[-1]
     if labels.numel() not in (len(logits), logits.numel()):
@@ -107,8 +108,8 @@ def span(start: Tensor, end: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
     """Mean of the cross entropies of an answer's start and end.
 
     Args:
-        start, end: (B, S), logits.
-        starts, ends: (B), positions; those beyond S are ignored.
+        start, end: (B, S) logits.
+        starts, ends: (B) positions; positions beyond S are ignored.
     """
     size, losses = start.shape[1], []
     for name, logits, positions in (("start", start, starts), ("end", end, ends)):
@@ -120,7 +121,7 @@ def span(start: Tensor, end: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
 
 
 def replaced(logits: Tensor, labels: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Mean binary cross entropy of logits (B, S) at tokens: whether each was replaced."""
+    """Mean binary cross entropy of logits (B, S) over non-padding tokens."""
     labels = labels.float()
     if labels.shape != logits.shape:
         raise InputError(f"labels has shape {tuple(labels.shape)}; it must be {logits.shape}")

@@ -1,7 +1,7 @@
-"""Transformers' names for the modules of a packed model, for scripts that reach into one.
+"""Transformers' module names for a packed model, for scripts that access its parts.
 
-``model.bert.encoder.layer[3].output.dense`` is our module with those weights, if there is one, and
-``...attention.self.key.weight`` a view of its rows of a fused matrix.
+``model.bert.encoder.layer[3].output.dense`` is the module with these weights, if there is one, and
+``...attention.self.key.weight`` a view of its rows in a fused matrix.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ _WORDS = "encoder.embeddings.word.weight"
 
 
 def second_names(model: Model) -> tuple[str, ...]:
-    """Our other names of the word embeddings, where an output layer shares them."""
+    """The other names of the word embeddings, if an output layer shares them."""
     if model.share_embeddings:
         generator = model.specs.get("generator")
         tied = generator is not None and generator.tied
@@ -29,7 +29,7 @@ def second_names(model: Model) -> tuple[str, ...]:
 
 
 def with_second_names(model: Model, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our tensors, the word embeddings under their other names too."""
+    """Our tensors, with the word embeddings also under their other names."""
     if _WORDS not in ours:
         return dict(ours)
     return {**ours, **dict.fromkeys(second_names(model), ours[_WORDS])}
@@ -38,7 +38,7 @@ def with_second_names(model: Model, ours: Mapping[str, Tensor]) -> dict[str, Ten
 def their_tensors(
     model: Model, weight_map: WeightMap, ours: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Our tensors under their names, second names of tied ones included."""
+    """Our tensors by Transformers' names, including second names of tied ones."""
     further = second_names(model)
     once = {name: tensor for name, tensor in ours.items() if name not in further}
     theirs = weight_map.to_theirs(once, model.config, bare=False)
@@ -51,12 +51,12 @@ def their_tensors(
 def their_parameter_names(
     model: Model, weight_map: WeightMap, *, reshaped: bool = True
 ) -> dict[str, str]:
-    """Their name of each parameter of ours that is no fused one.
+    """Transformers' names of our parameters that are not fused.
 
     Args:
-        model: whose parameters they are.
-        weight_map: between their names and ours.
-        reshaped: include parameters that have another shape there.
+        model: model with the parameters.
+        weight_map: mapping between their names and ours.
+        reshaped: whether to include parameters with another shape in Transformers.
     """
     names = {}
     for rule in written_out(weight_map.rules, model.config):
@@ -68,7 +68,7 @@ def their_parameter_names(
 
 
 def their_module_names(model: Model, weight_map: WeightMap) -> dict[str, str]:
-    """Their name of each of our modules that has its own weights."""
+    """Transformers' names of our modules that have weights."""
     names = their_parameter_names(model, weight_map)
     there = {name for name, _ in model.named_modules()}
     split = ((our.rpartition("."), their.rpartition(".")) for our, their in names.items())
@@ -76,7 +76,8 @@ def their_module_names(model: Model, weight_map: WeightMap) -> dict[str, str]:
 
 
 class NamedView:
-    """A node in the tree of their names (``encoder``, ``layer``, ``0``, ...) that is no module."""
+    """A node in Transformers' tree of names (``encoder``, ``layer``, ``0``, ...) without a
+    module."""
 
     def __init__(self, model: Model, weight_map: WeightMap, prefix: str) -> None:
         self._model, self._weight_map, self._prefix = model, weight_map, prefix
@@ -119,7 +120,7 @@ class NamedView:
         return len({n.split(".")[0] for n in self._tensors() if n.split(".")[0].isdecimal()})
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Our parameters below this node, under their names."""
+        """Our parameters below this node, by Transformers' names."""
         for named in their_parameters(self._model, self._weight_map).values():
             for their, parameter in named:
                 if their.startswith(self._prefix + "."):
@@ -147,7 +148,7 @@ class NamedView:
 
 
 def find(model: Model, weight_map: WeightMap, name: str) -> Any:
-    """The module, node or tensor with a name of theirs. ``AttributeError`` if there is none."""
+    """The module, node or tensor with a name in Transformers; ``AttributeError`` if missing."""
     names = their_parameter_names(model, weight_map, reshaped=False)
     ours = {their: our for our, their in names.items()}
     if f"{name}.weight" in ours:
@@ -168,7 +169,7 @@ def find(model: Model, weight_map: WeightMap, name: str) -> Any:
 
 
 def replace_module(model: Model, weight_map: WeightMap, name: str, value: Any) -> bool:
-    """Replace our module that has this name of theirs; returns whether there is one."""
+    """Replace our module with this name in Transformers; return whether there is one."""
     if value is None and name == weight_map.prefix + "pooler":
         model.pooler = None
         return True

@@ -1,4 +1,4 @@
-"""What a model with Transformers' API returns: values by name, by index and as a tuple."""
+"""Outputs of models with Transformers' API: values by name, by index and as a tuple."""
 
 import sys
 from collections import OrderedDict
@@ -8,13 +8,13 @@ from torch import Tensor
 
 
 class ModelOutput(OrderedDict):
-    """Named values without those that are None: ``out.logits``, ``out["logits"]``, ``out[0]``.
+    """Named values without None: ``out.logits``, ``out["logits"]``, ``out[0]``.
 
-    An output that the class has but this call did not return is None as an attribute.
+    As an attribute, an output of the class that this call did not return is None.
     """
 
     def __init__(self, fields: Any = (), values: dict[str, Any] | None = None) -> None:
-        if values is None:  # how torch's tools for several devices rebuild a mapping
+        if values is None:  # used by torch's data parallel tools
             values = dict(fields)
             fields = tuple(values)
         super().__init__((name, values[name]) for name in fields if values.get(name) is not None)
@@ -22,8 +22,8 @@ class ModelOutput(OrderedDict):
 
     @property
     def __class__(self) -> type:  # pyright: ignore
-        """The class of this name in Transformers, if that is imported, for its pipelines keep
-        outputs of their own class as they are and make a plain dict of others."""
+        """Transformers' class of this name, if imported, because its pipelines keep outputs of
+        their own classes but convert others to plain dicts."""
         theirs = sys.modules.get("transformers.utils.generic")
         return getattr(theirs, "ModelOutput", ModelOutput)
 
@@ -47,11 +47,11 @@ class ModelOutput(OrderedDict):
         return ModelOutput, (self._fields, dict(self))
 
     def to_tuple(self) -> tuple[Any, ...]:
-        """The values in order, without those that are None."""
+        """The values in order, without None."""
         return tuple(self.values())
 
 
-# Names of the logits of a kind of head.
+# Names of logits by kind of head.
 LOGITS = {
     "nsp": "seq_relationship_logits",
     "sop": "sop_logits",
@@ -89,7 +89,7 @@ def field_names(kinds: tuple[str, ...], *, decoder: bool) -> tuple[str, ...]:
 
 
 def logits_by_name(kinds: tuple[str, ...], logits: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Logits under the names of ``field_names``."""
+    """Logits keyed by the names of ``field_names``."""
     if kinds == ("span",):
         start, end = logits["span"].unbind(-1)
         return {"start_logits": start, "end_logits": end}

@@ -1,8 +1,8 @@
-"""Parts of a fused parameter as parameters of their own: queries, keys and values, which are one
+"""Parts of a fused parameter as separate parameters: queries, keys and values, which are one
 matrix here and three in Transformers.
 
-Scripts freeze parameters and group them for an optimiser by name. A part has the values and the
-gradient of its rows of the whole, without a copy, so the three train as one.
+Scripts freeze parameters and group them for an optimiser by name. A part shares the values and the
+gradient of its rows of the whole without a copy, so training the parts trains the whole.
 """
 
 import weakref
@@ -18,35 +18,35 @@ from ownbert.families.weight_map import WeightMap
 from ownbert.nn.model import Model
 
 View = Callable[[Tensor], Tensor]
-_FUSED = WeakTensorKeyDictionary()  # the ``Fused`` of each whole parameter that was asked for
+_FUSED = WeakTensorKeyDictionary()  # the ``Fused`` of each whole parameter
 
 
 class Fused:
     """A whole parameter and its parts.
 
     Args:
-        whole: the parameter that the model computes with.
-        views: each makes a part of a tensor of the whole's shape.
+        whole: parameter used by the model.
+        views: functions that return a part of a tensor with the whole's shape.
 
     Attributes:
-        empty: numbers of the parts whose gradient was set to None since the last backward pass.
+        empty: indices of the parts whose gradient was set to None since the last backward pass.
     """
 
     def __init__(self, whole: nn.Parameter, views: Sequence[View]) -> None:
         self._whole, self.views = weakref.ref(whole), views
         self.empty: set[int] = set()
         self.parts = [ParameterView(self, number, whole) for number in range(len(views))]
-        if whole.is_floating_point():  # others, of quantized matrices, have no gradient
+        if whole.is_floating_point():  # quantized matrices have no gradient
             self._follow_gradients(whole)
 
     def _follow_gradients(self, whole: nn.Parameter) -> None:
-        """Call back after a backward pass, also where the parameter is frozen until later."""
+        """Register a hook after the backward pass, even if the parameter is frozen for now."""
         trains, flag = whole.requires_grad, torch.Tensor.requires_grad
         whole.requires_grad = True
         whole.register_post_accumulate_grad_hook(lambda _: self.empty.clear())
         for part in self.parts:
             flag.__set__(part, True)  # pyright: ignore
-            # What is computed from a part alone, such as a penalty of its size, counts too.
+            # Gradients of expressions on a single part, such as a penalty, count as well.
             part.register_post_accumulate_grad_hook(ParameterView._pass_on)
             flag.__set__(part, trains)  # pyright: ignore
         whole.requires_grad = trains
@@ -60,7 +60,7 @@ class Fused:
 
 
 class ParameterView(nn.Parameter):
-    """A part of a whole parameter, whose values, gradient and ``requires_grad`` it shares."""
+    """A part of a whole parameter; shares its values, gradient and ``requires_grad``."""
 
     fused: Fused
     number: int
@@ -80,11 +80,11 @@ class ParameterView(nn.Parameter):
         return nn.Parameter(self.detach().clone(), self.requires_grad).__reduce_ex__(protocol)
 
     def place(self, tensor: Tensor) -> Tensor:
-        """This part of a tensor of the whole's shape."""
+        """This part of a tensor with the whole's shape."""
         return self.fused.views[self.number](tensor)
 
     def follow(self) -> None:
-        """Take the whole's values where they lie now: on another device, or of another type."""
+        """Refer to the whole's current values, after a change of device or dtype."""
         values = self.place(self.fused.whole.detach())
         try:
             moved = values.data_ptr() != self.data_ptr()
@@ -152,13 +152,13 @@ class ParameterView(nn.Parameter):
 
 
 def their_parameters(model: Model, weight_map: WeightMap) -> dict[str, list[tuple[str, Any]]]:
-    """By our name of each parameter: their names, and the parameter itself or its parts."""
+    """For each of our parameters: Transformers' names, with the parameter or its parts."""
     ours, found = dict(model.named_parameters()), {}
     for rule in written_out(weight_map.rules, model.config):
         if not isinstance(rule, Rename | Fuse | Heads | Reshape) or rule.ours not in ours:
             continue
         if head_of(rule) not in (None, *model.specs) or rule.ours in found:
-            continue  # of several names the first is the one that is written
+            continue  # only the first of several names is written
         whole, names = ours[rule.ours], their_names(rule)
         if isinstance(rule, Rename):
             found[rule.ours] = [(rule.theirs, whole)]
@@ -169,7 +169,7 @@ def their_parameters(model: Model, weight_map: WeightMap) -> dict[str, list[tupl
 
 
 def parts_of(whole: nn.Parameter, views: Sequence[View]) -> list[ParameterView]:
-    """The parts of a parameter, the same ones every time."""
+    """The parts of a parameter, always the same objects."""
     if whole not in _FUSED:
         _FUSED[whole] = Fused(whole, views)
     parts = _FUSED[whole].parts
@@ -179,7 +179,7 @@ def parts_of(whole: nn.Parameter, views: Sequence[View]) -> list[ParameterView]:
 
 
 def follow(parameters: Sequence[nn.Parameter]) -> None:
-    """Let parts follow their parameters after these were moved."""
+    """Update parts after their parameters were moved."""
     for whole in parameters:
         if whole in _FUSED:
             parts_of(whole, ())
@@ -195,7 +195,7 @@ def _view(rule: Fuse | Heads | Reshape, model: Model, number: int) -> View:
 
 
 def children_by_name(parameters: Mapping[str, nn.Parameter], modules: Mapping[str, nn.Module]):
-    """Modules that hold parameters, by their names: ours, and lists of parts where we have none."""
+    """Modules with parameters by name: ours, or parameter dicts for parts without a module."""
     found: dict[str, nn.Module] = {}
     for name, parameter in parameters.items():
         path, _, leaf = name.rpartition(".")

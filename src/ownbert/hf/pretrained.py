@@ -1,4 +1,4 @@
-"""Models with Transformers' API, that of version 4.57.6."""
+"""Models with the API of Transformers 4.57.6."""
 
 import copy
 import inspect
@@ -30,23 +30,24 @@ from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import Undrawn, shapes_alone
 
-# Accepted by every forward pass, besides the arguments of its signature.
+# Accepted by every forward pass, in addition to the arguments of its signature.
 _FURTHER = {
     *("past_key_value", "cache_position", "num_items_in_batch", "next_sentence_label"),
     *("output_attentions", "output_hidden_states", "return_dict"),
 }
-# What a model that is written over is made in.
+# Context for creating a model whose weights will be overwritten.
 _Made = Callable[[], AbstractContextManager[Any]]
 _WRITTEN_OVER = ContextVar[_Made]("written_over", default=nullcontext)
 
 
 @contextmanager
 def written_over(made: _Made = Undrawn) -> Iterator[None]:
-    """Within this context new models draw no weights: those of a folder are copied into them.
+    """A context in which new models skip initialisation, because a folder's weights are copied.
 
-    Layers that a subclass adds are drawn, since its folder may lack them.
+    Layers added by a subclass are initialised, since the folder may lack them.
 
-    made: ``shapes_alone``, where no subclass may look at the weights meanwhile.
+    Args:
+        made: ``shapes_alone`` if no subclass may read the weights meanwhile.
     """
     token = _WRITTEN_OVER.set(made)
     try:
@@ -56,15 +57,15 @@ def written_over(made: _Made = Undrawn) -> Iterator[None]:
 
 
 class PreTrainedModel(CommonModel):
-    """A model with the arguments and outputs of Transformers 4.57.6 around a packed one.
+    """A packed model with the arguments and outputs of Transformers 4.57.6.
 
     Padding costs nothing: it is removed before the encoder, and outputs are zero there.
 
     Attributes:
         model: the packed model.
-        packed: if false, padding goes through the encoder too, as in Transformers.
+        packed: if false, padding is processed, too, as in Transformers.
         caches_with_labels: whether a decoder returns its cache beside a loss.
-        accepts_loss_kwargs: whether ``num_items_in_batch`` changes the loss, for ``Trainer``.
+        accepts_loss_kwargs: whether ``num_items_in_batch`` affects the loss, for ``Trainer``.
     """
 
     family: ClassVar[Family]
@@ -96,17 +97,17 @@ class PreTrainedModel(CommonModel):
                 self._initialize_heads()
         if getattr(config, "gradient_checkpointing", False):
             self.gradient_checkpointing_enable()
-        # A state dict has Transformers' names.
+        # State dicts have Transformers' names.
         self._register_state_dict_hook(to_theirs)
         self.register_load_state_dict_pre_hook(to_ours)
 
     def post_init(self) -> None:
-        """Initialise the layers that a subclass has added, and the heads by its own rule."""
+        """Initialise layers added by a subclass, and heads by its own rule."""
         super().post_init()
         self._initialize_heads()
 
     def _initialize_heads(self, lacking: Collection[str] | None = None) -> None:
-        """By the rule of a subclass: layers of heads, or those whose tensors a folder lacks."""
+        """Initialise head layers, or those missing in a folder, by the rule of a subclass."""
         if type(self)._init_weights is CommonModel._init_weights:
             return
         for our, their in their_module_names(self.model, self.weight_map).items():
@@ -124,10 +125,10 @@ class PreTrainedModel(CommonModel):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "arguments" in vars(cls):  # ``Trainer`` keeps the columns that the signature names.
+        if "arguments" in vars(cls):  # ``Trainer`` keeps the columns in the signature.
             cls.forward = with_signature(cls.forward, cls.arguments)
 
-    # Loading, saving and the forward pass; encoder-decoder models have their own.
+    # Loading, saving and the forward pass; encoder-decoder models override these.
     _fill, _write, _forward = fill, write, run
 
     @property
@@ -136,16 +137,16 @@ class PreTrainedModel(CommonModel):
 
     @property
     def weight_map(self) -> WeightMap:
-        """Transformers' names of its tensors."""
+        """The mapping to Transformers' names of tensors."""
         return self.family.weight_map
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Kinds of the heads: none for the base model."""
+        """The kinds of heads; empty for the base model."""
         return tuple(spec.kind for spec in self.architecture_spec.heads)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Takes and returns what Transformers' model of this name does; or takes a ``Batch``."""
+        """The forward pass of Transformers' model with this name; also accepts a ``Batch``."""
         if args and isinstance(args[0], Batch):
             return self.model(*args, **kwargs)
         if torch.jit.is_tracing() or torch.compiler.is_exporting():  # pyright: ignore
@@ -167,7 +168,7 @@ class PreTrainedModel(CommonModel):
     # ---- modules by Transformers' names
 
     def full_name(self, name: str) -> str:
-        """Transformers' full name of a tensor or module; a base model's own has no prefix."""
+        """Transformers' full name of a tensor or module; names of base models have no prefix."""
         return name if self.kinds else self.weight_map.prefix + name
 
     def own_name(self, full_name: str) -> str:
@@ -180,7 +181,7 @@ class PreTrainedModel(CommonModel):
 
     @property
     def base_model(self) -> "PreTrainedModel":
-        """The model without its heads, of the same weights."""
+        """The model without its heads, sharing the weights."""
         if not self.kinds:
             return self
         if "_base" not in self.__dict__:
@@ -188,7 +189,7 @@ class PreTrainedModel(CommonModel):
             pooler = self.architecture_spec.pooler
             base = kind(self.config, add_pooling_layer=pooler, model=self.model)
             base.training = self.training
-            self.__dict__["_base"] = base  # not as a submodule: its modules would appear twice
+            self.__dict__["_base"] = base  # not a submodule, otherwise modules appear twice
         return self.__dict__["_base"]
 
     @classmethod
@@ -214,7 +215,7 @@ class PreTrainedModel(CommonModel):
             raise AttributeError(f"{type(self).__name__} has no {name!r}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """``model.classifier = nn.Linear(...)`` replaces the layer of that name."""
+        """``model.classifier = nn.Linear(...)`` replaces the layer with that name."""
         if "model" in self.__dict__.get("_modules", {}) and name != "model":
             full = self.full_name(name)
             if replace_module(self.model, self.weight_map, full, value):
@@ -224,13 +225,13 @@ class PreTrainedModel(CommonModel):
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Generator[tuple[str, nn.Module], None, None]:
-        """Modules, those with weights under Transformers' names."""
+        """Modules; those with weights have Transformers' names."""
         names = their_module_names(self.model, self.weight_map)
         start = prefix + "." if prefix else ""
         for name, module in super().named_modules(memo, prefix, remove_duplicate):
             our = name.removeprefix(start + "model.")
             if not self.kinds and (our == "heads" or our.startswith("heads.")):
-                continue  # of the model with heads that this one is the base of
+                continue  # modules of the full model on this base
             if our in names:
                 name = start + self.own_name(names[our])
             yield name, module
@@ -241,7 +242,7 @@ class PreTrainedModel(CommonModel):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parameters under Transformers' names; a fused one as the three that it is there."""
+        """Parameters by Transformers' names; a fused one as its three parts."""
         ours = {name: id(parameter) for name, parameter in self.model.named_parameters()}
         theirs = their_parameters(self.model, self.weight_map)
         known = {ours[name]: named for name, named in theirs.items()} if remove_duplicate else {}
@@ -253,9 +254,10 @@ class PreTrainedModel(CommonModel):
                 yield name, parameter
 
     def named_children(self) -> Iterator[tuple[str, nn.Module]]:
-        """By Transformers' names and flat: ``Trainer`` finds weights to decay by those of children.
+        """A flat list by Transformers' names: ``Trainer`` finds weights to decay by those of
+        children.
 
-        ``children`` are the modules that there are.
+        ``children`` returns the actual modules.
         """
         modules = dict(self.named_modules())
         yield from children_by_name(dict(self.named_parameters()), modules)
@@ -292,12 +294,12 @@ class PreTrainedModel(CommonModel):
         return self.config.vocab_size
 
     def get_input_embeddings(self) -> nn.Module:
-        """The word embeddings; in an image model the projection of the patches."""
+        """The word embeddings; for an image model the patch projection."""
         embeddings = self.model.encoder.embeddings
         return embeddings.projection if self.model.config.image else embeddings.word
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Replace the word embeddings; an output layer tied to them follows."""
+        """Replace the word embeddings; a tied output layer follows."""
         self._need_words()
         self.model.set_words(value)
         self.config.vocab_size = self.model.config.vocab_size
@@ -311,7 +313,7 @@ class PreTrainedModel(CommonModel):
         return next((h.decoder for h in heads if isinstance(h, MaskedLMHead)), None)
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        """Replace the layer that makes logits of words; a tied one has the word embeddings."""
+        """Replace the output layer for words; if it is tied, also the word embeddings."""
         layer = self.get_output_embeddings()
         if layer is None:
             raise InputError(f"{type(self).__name__} has no head of words")
@@ -331,7 +333,7 @@ class PreTrainedModel(CommonModel):
         pad_to_multiple_of: int | None = None,
         mean_resizing: bool = True,
     ) -> nn.Module:
-        """Change the size of the vocabulary; new rows are the mean of the old ones."""
+        """Change the vocabulary size; new rows are the mean of the old ones."""
         self._need_words()
         if new_num_tokens is not None or pad_to_multiple_of:
             size = self.model.config.vocab_size if new_num_tokens is None else new_num_tokens
@@ -346,7 +348,7 @@ class PreTrainedModel(CommonModel):
         return self.get_input_embeddings()
 
     def prune_heads(self, heads_to_prune: dict[int, Sequence[int]]) -> None:
-        """Remove heads, given by layer, and record them in ``config.pruned_heads``."""
+        """Prune heads, given by layer, and record them in ``config.pruned_heads``."""
         if not isinstance(heads_to_prune, Mapping):
             raise InputError("prune_heads needs the heads of each layer: {0: [1, 2], 3: [0]}")
         self.family.require_pruning()
@@ -361,7 +363,7 @@ class PreTrainedModel(CommonModel):
     # ---- folders
 
     def _read_generation(self, folder: Path) -> None:
-        """Models that write texts have settings of it in their folders."""
+        """Read generation settings; only generative models have any."""
 
     _write_generation = _read_generation
 
@@ -372,13 +374,13 @@ class PreTrainedModel(CommonModel):
         state_dict: Any = None,
         **options: Any,
     ) -> None:
-        """Write ``config.json`` and ``model.safetensors``, which Transformers loads.
+        """Write ``config.json`` and ``model.safetensors``, which Transformers can load.
 
         Args:
-            save_directory: is made if it does not exist.
+            save_directory: folder to write, created if necessary.
             is_main_process: if false, nothing is written.
             state_dict: weights instead of the model's own.
-            options: others of Transformers, which have no effect.
+            options: other options of Transformers, which are ignored.
 
         Raises:
             InputError: ``push_to_hub`` is requested, or the folder cannot be written.
@@ -397,10 +399,10 @@ class PreTrainedModel(CommonModel):
 
     @classmethod
     def _describe(cls, given: LoadArguments) -> Any:
-        """The contents of the folder's config.json.
+        """Read the folder's config.json.
 
         Raises:
-            InputError: the folder holds another model.
+            InputError: the folder contains another model.
         """
         path = given.folder / CONFIG
         values = read_config(path) if given.values is None else given.values
@@ -414,7 +416,7 @@ class PreTrainedModel(CommonModel):
 
     @classmethod
     def _require_blocks(cls, description: Any, tensors: Mapping[str, Tensor], path: Path) -> None:
-        """Refuse a folder whose config.json states more blocks than it has."""
+        """Reject a folder that lacks blocks stated in its config.json."""
         require_blocks(tensors, cls.family.weight_map, path, description.config)
 
     @classmethod
@@ -426,22 +428,22 @@ class PreTrainedModel(CommonModel):
         output_loading_info: bool = False,
         **options: Any,
     ) -> Any:
-        """The model of a folder, or of a model of the hub, in evaluation mode.
+        """Load the model of a folder or of the hub, in evaluation mode.
 
-        A head that the folder lacks is newly initialised, with a warning; so are tensors of another
-        shape with ``ignore_mismatched_sizes``. A head that this class lacks is left out.
+        Missing heads are newly initialised, with a warning; so are tensors of another shape with
+        ``ignore_mismatched_sizes``. Heads that this class lacks are left out.
 
         Args:
             pretrained_model_name_or_path: the folder, or the name on the hub; None with ``config``
                 and ``state_dict``.
             config: by default the folder's.
-            output_loading_info: whether to return Transformers' loading info too.
-            options: keys of the config change it; ``state_dict`` is loaded instead of the folder's
-                weights; ``dtype``, ``ignore_mismatched_sizes``,
-                ``revision`` and ``subfolder`` are as in Transformers.
+            output_loading_info: whether to return Transformers' loading info, too.
+            options: keys of the config change it; ``state_dict`` replaces the folder's weights;
+                ``dtype``, ``ignore_mismatched_sizes``, ``revision`` and ``subfolder`` are as in
+                Transformers.
 
         Raises:
-            InputError: anything else does not fit.
+            InputError: other tensors do not fit, or an argument is not supported.
         """
         name = pretrained_model_name_or_path
         if name is None or "state_dict" in options:
@@ -451,7 +453,7 @@ class PreTrainedModel(CommonModel):
         description, weights = cls._describe(given), read_weights(given.folder)
         if given.values is not None and not given.mismatched:
             cls._require_blocks(description, *weights)
-        # What is of another size begins as in a new model, and a subclass may look at its weights.
+        # Mismatched tensors keep their initial values, and subclasses may read weights.
         plain = not given.mismatched and cls.__module__.split(".")[0] == "ownbert"
         with written_over(shapes_alone if plain else Undrawn):
             model = cls(given.config, *positional, **given.further)

@@ -1,6 +1,6 @@
-"""Tensors of a model with Transformers' API: read from a folder, and under Transformers' names.
+"""Tensors of models with Transformers' API: loading from folders, and Transformers' names.
 
-``model`` is a model of ``ownbert.hf`` and ``model.model``, or ``core``, the packed one inside.
+``model`` is a model of ``ownbert.hf`` and ``model.model``, or ``core``, the packed model inside.
 """
 
 import copy
@@ -25,15 +25,15 @@ from ownbert.text.tokenizer import Tokenizer
 
 @dataclass
 class SelectedTensors:
-    """Which of a folder's tensors go into a model, by Transformers' names, and which do not.
+    """The tensors of a folder to load into a model, by Transformers' names, and all others.
 
     Args:
-        tensors: the folder's, or the model's own for those that are newly initialised.
-        new: names of tensors that are newly initialised.
+        tensors: tensors of the folder, or of the model for newly initialised ones.
+        new: names of newly initialised tensors.
         unused: names of tensors that are left out.
-        mismatched: newly initialised because of their shape: name, shape in the folder, in the
-            model.
-        misshapen: names of all tensors of another shape.
+        mismatched: tensors newly initialised because of their shape: name, shape in the folder,
+            shape in the model.
+        misshapen: names of all tensors with another shape.
     """
 
     tensors: dict[str, Tensor]
@@ -51,13 +51,13 @@ def fill(
     *,
     mismatched: bool = False,
 ) -> dict[str, list[Any]]:
-    """Copy a folder's tensors into the model, and initialise those that the folder lacks.
+    """Copy a folder's tensors into the model, and initialise missing ones.
 
     Args:
-        model: made within ``written_over``.
-        description: of the folder.
-        read: its tensors.
-        path: of the file that they were read from.
+        model: model created in ``written_over``.
+        description: description of the folder.
+        read: tensors of the folder.
+        path: file of the tensors.
         mismatched: whether tensors of another shape are newly initialised.
 
     Returns:
@@ -68,8 +68,8 @@ def fill(
     """
     core, weight_map = model.model, model.weight_map
     selected = _select(model, description, read, mismatched)
-    # A head with all of its tensors in the folder is read by their names, whatever the folder's
-    # architecture is.
+    # A head whose tensors are all in the folder is loaded by name, whatever the folder's
+    # architecture.
     kinds = (
         kind
         for kind in core.specs
@@ -107,8 +107,8 @@ def fill(
 def _select(
     model: Any, description: Description, read: dict[str, Tensor], mismatched: bool
 ) -> SelectedTensors:
-    """The tensors for the model: none of layers beyond the model's, and none of layers that a
-    custom class has added; cross-attention that the folder lacks is newly initialised."""
+    """The tensors for the model, without layers beyond the model's and layers added by a custom
+    class; missing cross-attention is newly initialised."""
     core, weight_map = model.model, model.weight_map
     theirs = {weight_map.full_name(name): tensor for name, tensor in read.items()}
     theirs = theirs if len(theirs) == len(read) else dict(read)
@@ -141,13 +141,13 @@ def _own(model: Any) -> dict[str, Tensor]:
 
 
 def initialise(model: Any, names: Collection[str]) -> None:
-    """Draw the parameters that the model has some of these tensors in, by their full names."""
+    """Initialise the parameters that contain these tensors, given by full names."""
     core = model.model
     core.initialize(model.weight_map.our_names(names, core.config, core.specs))
 
 
 def write(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> None:
-    """Write the folder of a model, with the tensors of layers that a subclass has added."""
+    """Write the folder of a model, including tensors of layers added by a subclass."""
     core = model.model
     if not model.kinds and core.heads:  # the base of a model with heads
         core = copy.copy(core)
@@ -174,14 +174,14 @@ def added_tensors(model: Any) -> dict[str, Tensor]:
 
 
 def to_theirs(model: Any, state: dict[str, Tensor], prefix: str, metadata: Any) -> None:
-    """State dict hook: from our names to Transformers'."""
+    """State dict hook: convert our names to Transformers'."""
     start = prefix + "model."
     ours = {n.removeprefix(start): state.pop(n) for n in list(state) if n.startswith(start)}
-    if not model.kinds:  # the core of a base model may be that of a model with heads
+    if not model.kinds:  # a base model may share the core of a full model
         ours = {name: tensor for name, tensor in ours.items() if not name.startswith("heads.")}
     for name, tensor in their_tensors(model.model, model.weight_map, ours).items():
         if tensor.device.type == "cpu" and tensor.nbytes < tensor.untyped_storage().nbytes():
-            # The same memory, but as a storage of its own: safetensors saves no part of one.
+            # The same memory as a separate storage, because safetensors does not save views.
             tensor = torch.from_dlpack(tensor.detach())
         state[prefix + model.own_name(name)] = tensor
 
@@ -196,7 +196,7 @@ def to_ours(
     unexpected: list[str],
     errors: list[str],
 ) -> None:
-    """Hook before a state dict is loaded: from Transformers' names to ours."""
+    """Hook before loading a state dict: convert Transformers' names to ours."""
     more = tuple(f"{prefix}{name}." for name in model._modules if name != "model")
     names = [n for n in state if n.startswith(prefix) and not (more and n.startswith(more))]
     theirs = {name.removeprefix(prefix): state.pop(name) for name in names}
@@ -211,8 +211,8 @@ def to_ours(
     core, given = model.model, {model.weight_map.full_name(name) for name in theirs}
     own = {n: p.detach() for n, p in core.named_parameters(remove_duplicate=False)}
     wanted = {n: t for n, t in own.items() if model.kinds or not n.startswith("heads.")}
-    # A second name of a tied tensor is missed too, as in PyTorch: safetensors' load_model needs it.
+    # Second names of tied tensors are required, too, as in PyTorch, for safetensors' load_model.
     wanted = their_tensors(core, model.weight_map, wanted)
     missing += [prefix + model.own_name(name) for name in wanted if name not in given]
-    ours = {**own, **ours}  # A missing tensor keeps its values.
+    ours = {**own, **ours}  # Missing tensors keep their values.
     state.update({f"{prefix}model.{name}": tensor for name, tensor in ours.items()})

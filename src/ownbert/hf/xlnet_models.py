@@ -1,4 +1,4 @@
-"""What XLNet alone takes and returns: memory, what tokens see of each other, what is predicted.
+"""XLNet's additional arguments and outputs: memory, permutation masks, predicted tokens.
 
 B sequences, S longest sequence, P predictions, R tokens of the memory, D hidden.
 """
@@ -25,7 +25,7 @@ _BEAM = (
     *("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index"),
     "cls_logits",
 )
-_HIDDEN = 1e30  # taken from the score of a token that cannot be in an answer, as in Transformers
+_HIDDEN = 1e30  # subtracted from logits of tokens that no answer contains
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Memory:
     """Hidden states of earlier tokens.
 
     Args:
-        given: of each layer (R, B, D), what an earlier call returned.
+        given: (R, B, D) for each layer, returned by an earlier call.
         cache: their keys and values; None without a memory.
-        kept: whether the call returns its own.
+        kept: whether the call returns a memory.
     """
 
     given: tuple[Tensor, ...]
@@ -44,10 +44,10 @@ class Memory:
 
 
 def arguments(model: Any, given: dict[str, Any]) -> tuple[dict[str, Any], Memory]:
-    """The arguments with ``input_mask`` as an attention mask, and the memory.
+    """Convert ``input_mask`` to an attention mask, and extract the memory.
 
     Raises:
-        InputError: arguments do not go together, or are not for this class.
+        InputError: arguments are inconsistent, or not supported by this class.
     """
     given = dict(given)
     hidden = given.pop("input_mask", None)
@@ -84,9 +84,9 @@ def _checked(mems: Any, stack: Encoder) -> tuple[Tensor, ...]:
 
 
 def memory_cache(stack: Encoder, mems: tuple[Tensor, ...]) -> Cache:
-    """Keys and values of the hidden states of earlier tokens, (R, B, D) of each layer.
+    """Keys and values of the hidden states of earlier tokens, (R, B, D) for each layer.
 
-    They are of segment 0, as in Transformers.
+    They belong to segment 0, as in Transformers.
     """
     cache = Cache()
     for layer, (block, hidden) in enumerate(zip(stack.blocks, mems, strict=True)):
@@ -101,10 +101,10 @@ def memory_cache(stack: Encoder, mems: tuple[Tensor, ...]) -> Cache:
 
 
 def needs_padding(model: Any, given: Mapping[str, Any], memory: Memory) -> bool:
-    """Whether a result depends on what the model computes for padding.
+    """Whether a result depends on the model's values at padding.
 
-    The token that a sequence's vector is taken from may be padding, a mean includes it, and the
-    memory that is returned is of all places.
+    The token used for a sequence's vector may be padding, a mean includes it, and the returned
+    memory contains all positions.
     """
     mask = given.get("attention_mask")
     if mask is None:
@@ -114,7 +114,7 @@ def needs_padding(model: Any, given: Mapping[str, Any], memory: Memory) -> bool:
     for spec in model.model.specs.values():
         if spec.kind not in ("classification", "choice"):
             continue
-        read = mask.flatten(0, -2)  # of choices too
+        read = mask.flatten(0, -2)  # including choices
         read = {"last": read[:, -1:], "first": read[:, :1]}.get(spec.pooling, read)
         return bool((read != 1).any())
     return False
@@ -133,7 +133,7 @@ def field_names(kinds: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ..
 def next_memory(
     model: Any, out: Outputs, packed: PackedInputs, memory: Memory
 ) -> tuple[Tensor, ...]:
-    """Of each layer the hidden states before it (R, B, D), the last ``mem_len`` of them."""
+    """For each layer the hidden states before it (R, B, D), the last ``mem_len`` of them."""
     config, found = model.config, []
     most, reused = config.mem_len or 0, config.reuse_len or 0
     for layer, rows in enumerate(out.hidden_states[:-1]):
@@ -154,13 +154,13 @@ def both_streams(first: Sequence[Tensor | None], packed: PackedInputs) -> tuple[
 def answers(
     model: Any, given: Mapping[str, Any], hidden: Tensor, starts: Tensor
 ) -> dict[str, Tensor]:
-    """The loss of answers that are given, or the likeliest starts and for each the likeliest ends.
+    """The loss for given answers, or the most probable starts with their most probable ends.
 
     Args:
-        model: with the head that searches both.
-        given: arguments; ``p_mask`` is 1 at tokens that no answer has.
-        hidden: (B, S, D), the last hidden states.
-        starts: (B, S), scores.
+        model: model with the beam-search span head.
+        given: arguments; ``p_mask`` is 1 for tokens that cannot be in an answer.
+        hidden: (B, S, D) last hidden states.
+        starts: (B, S) start logits.
 
     Raises:
         InputError: there are fewer tokens than starts or ends to find.
@@ -202,7 +202,7 @@ def answers(
 
 
 def _without(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Scores with those of masked tokens too low for any softmax."""
+    """Subtract a large number from the logits of masked tokens."""
     if mask is None:
         return scores
     low = _HIDDEN if scores.dtype != torch.float16 else 65500

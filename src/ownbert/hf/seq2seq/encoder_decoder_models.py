@@ -1,4 +1,4 @@
-"""Models with an encoder that reads a source, and a decoder that writes a text: Marian and T5.
+"""Encoder-decoder models, Marian and T5, with Transformers' API.
 
 B sequences, S longest target, S' longest source, V vocabulary, D hidden.
 """
@@ -41,7 +41,7 @@ _DECODER = (
     *("last_hidden_state", "past_key_values", "hidden_states", "attentions"),
     "cross_attentions",
 )
-# After the loss and what is computed for each token.
+# Output fields after the loss and the values of each token.
 _FIELDS = (
     "past_key_values",
     "decoder_hidden_states",
@@ -70,14 +70,14 @@ ARGUMENTS = (
     "return_dict",
     "cache_position",
 )
-# Arguments of ``generate`` that would select another strategy, with the value required here.
+# Arguments of ``generate`` that select other strategies, with their required values.
 _FIXED = {"do_sample": False, "num_return_sequences": 1, "penalty_alpha": None}
 _OPTIONS = ("max_new_tokens", "max_length", "num_beams", "length_penalty", "bad_words_ids")
-_UNUSED = ("labels", "synced_gpus")  # ``Seq2SeqTrainer`` gives them to ``generate``
+_UNUSED = ("labels", "synced_gpus")  # passed to ``generate`` by ``Seq2SeqTrainer``
 
 
 class EncoderDecoderModel(Generating, PreTrainedModel):
-    """A model of two stacks: reads a source, writes a text.
+    """An encoder-decoder model.
 
     Arguments and outputs are those of Transformers 4.57.6.
     """
@@ -108,11 +108,11 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
 
     @property
     def answer_fields(self) -> tuple[str, ...]:
-        """The names of what the head computes, or of the hidden states without one."""
+        """The names of the head's outputs, or of the hidden states without a head."""
         return ("logits",) if self.kinds else ("last_hidden_state",)
 
     def _written(self, given: dict[str, Any]) -> Tensor | None:
-        """What the decoder reads where it is not given."""
+        """The default decoder input."""
         if given.get("labels") is not None:
             return self.prepare_decoder_input_ids_from_labels(given["labels"])
         raise InputError(
@@ -122,7 +122,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
     def _answers(
         self, given: dict[str, Any], out: Outputs, packed: PackedInputs
     ) -> dict[str, Tensor]:
-        """What ``answer_fields`` names, by the head."""
+        """The outputs named by ``answer_fields``."""
         return {self.answer_fields[0]: packed.padded(out.logits["generator"])}
 
     def _loss(self, given: dict[str, Any], values: dict[str, Any]) -> Tensor | None:
@@ -157,12 +157,12 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
 
     @property
     def start_token_id(self) -> int:
-        """The id that every written text begins with: padding where the config names none."""
+        """The start token of generated texts: padding if the config names none."""
         start = self.config.decoder_start_token_id
         return self.config.pad_token_id if start is None else start
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Labels (B, S) shifted to the right by one, the start token in front."""
+        """Labels (B, S) shifted to the right by one, after the start token."""
         ids = labels.roll(1, 1)
         ids[:, 0] = self.start_token_id
         return ids.masked_fill(ids == losses.NO_LABEL, self.config.pad_token_id)
@@ -190,7 +190,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         return named if returns_names(self, given) else named.to_tuple()
 
     def _decoder_masks(self, given: dict[str, Any]) -> dict[str, Tensor]:
-        """Where the decoder's heads are masked: all of cross attention's, which has its own."""
+        """The head masks of the decoder, including a separate one of cross-attention."""
         own, cross = given.get("decoder_head_mask"), given.get("cross_attn_head_mask")
         if own is None or cross is not None:
             return {}
@@ -214,11 +214,11 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
 
         Args:
             input_ids: (B, S').
-            attention_mask: (B, S'), 1 at tokens and 0 at padding; by default all ones.
-            head_mask: as in ``forward``.
-            inputs_embeds: (B, S', D), instead of ids.
-            output_attentions: True, or numbers of layers.
-            output_hidden_states: whether to return the hidden states of all layers.
+                attention_mask: (B, S'), 1 for tokens and 0 for padding; by default all ones.
+                head_mask: see ``forward``.
+                inputs_embeds: (B, S', D), instead of ids.
+                output_attentions: True, or layer indices.
+                output_hidden_states: whether to return the hidden states of all layers.
 
         Returns:
             last_hidden_state (B, S', D), and hidden_states and attentions if requested.
@@ -226,7 +226,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         stack = self.model.encoder
         options = {"output_attentions": output_attentions}
         options["output_hidden_states"] = output_hidden_states
-        if inputs_embeds is not None:  # the model scales embeddings, Transformers not these
+        if inputs_embeds is not None:  # undo the model's scaling, which Transformers skips here
             inputs_embeds = inputs_embeds / stack.embeddings.scale
         given: dict[str, Any] = {"input_ids": input_ids, "inputs_embeds": inputs_embeds}
         padded = PaddedInputs(
@@ -273,7 +273,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
     def _decode(
         self, given: dict[str, Any], encoded: Tensor, *, heads: bool = True
     ) -> dict[str, Any]:
-        """The decoder's logits (B, S, V) or hidden states, and other outputs that are requested."""
+        """The decoder's logits (B, S, V) or hidden states, and other requested outputs."""
         kinds = self.kinds if heads else ()
         stack = self._decoder
         ids, embeds = given.get("decoder_input_ids"), given.get("decoder_inputs_embeds")
@@ -295,7 +295,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         inputs["encoder_hidden_states"] = encoded
         inputs["encoder_attention_mask"] = padded.encoder_attention_mask
         check_inputs(stack, inputs, padded.size, "decoder_")
-        # A label may be at padding, and so may the last end of a text or an answer.
+        # Labels may be at padding, and so may the final token of a text or an answer's end.
         labelled = given.get("labels") is not None or kinds not in ((), ("generator",))
         dense = not self.packed or (labelled and mask is not None)
         packed = pack(padded, stack.config, dense=dense)
@@ -334,19 +334,19 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         use_cache: bool = True,
         **others: Any,
     ) -> Tensor:
-        """Translations: greedy, or with ``num_beams`` by beam search.
+        """Generate translations, greedily or by beam search (``num_beams``).
 
-        Finished translations are ranked as in Transformers, by their log-probability over
+        Finished translations are ranked as in Transformers, by their log-probability divided by
         their length to the power of ``length_penalty``.
 
         Args:
             input_ids: (B, S').
-            attention_mask: (B, S'), 1 at tokens; by default all but padding.
-            generation_config: of Transformers, has the options that are not given.
-            max_new_tokens: at most this many tokens after the start.
-            max_length: the same with the start counted; 20 by default.
+            attention_mask: (B, S'), 1 for tokens; by default all but padding.
+            generation_config: Transformers' config, for options that are not given.
+            max_new_tokens: maximum tokens after the start token.
+            max_length: the same including the start token; 20 by default.
             num_beams, length_penalty, bad_words_ids: by default the config's.
-            use_cache: whether to keep keys and values of earlier tokens.
+            use_cache: whether to cache keys and values of earlier tokens.
 
         Returns:
             (B, S) ids: the start token, the translation, the end token and padding.

@@ -1,4 +1,4 @@
-"""Greedy generation of a causal language model, as Transformers' ``generate`` does it by default.
+"""Greedy generation with a causal language model, like Transformers' ``generate`` by default.
 
 B sequences, S longest sequence.
 """
@@ -15,7 +15,7 @@ from ownbert.errors import InputError
 from ownbert.files import read_json, write_text
 from ownbert.hf.input_checks import check_tensors
 
-# Arguments of ``generate`` that would select another strategy, with the value required here.
+# Arguments of ``generate`` that select other strategies, with their required values.
 _FIXED = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "penalty_alpha": None}
 
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
@@ -24,13 +24,13 @@ _OPTIONS = ("max_new_tokens", "max_length", "eos_token_id", "pad_token_id")
 
 
 class Generating:
-    """Adds the settings of ``generate`` to a model: those of generation_config.json, if any."""
+    """Adds settings of ``generate`` to a model, from generation_config.json if present."""
 
     generation_values: Mapping[str, Any] = {}
 
     @property
     def generation_config(self) -> Any:
-        """Transformers' ``GenerationConfig`` of the folder and of the model's config.
+        """Transformers' ``GenerationConfig`` from the folder and the model's config.
 
         Raises:
             AttributeError: Transformers is not installed, so nothing can need it.
@@ -44,7 +44,7 @@ class Generating:
         self.__dict__["_generation_config"] = value
 
     def generation_options(self, given: Any, names: Sequence[str]) -> dict[str, Any]:
-        """Options of ``generate`` by name: those of a config that is given, or the model's own."""
+        """Options of ``generate`` by name, from the given config or the model's own."""
         own = given or self.__dict__.get("_generation_config")
         if own is None:
             return {n: v for n, v in self.generation_values.items() if n in names and v is not None}
@@ -79,14 +79,14 @@ class GreedyGeneration(Generating):
         pad_token_id: int | None = None,
         **others: Any,
     ) -> Tensor:
-        """Append the most likely next token until all texts have ended.
+        """Append the most probable next token until all texts have ended.
 
         Args:
-            input_ids: (B, S), padding in front of shorter texts.
-            attention_mask: (B, S), 1 at tokens; by default all but padding.
-            generation_config: of Transformers, has the options that are not given.
-            max_new_tokens: at most this many are appended.
-            max_length: at most this many with those given; 20 by default.
+            input_ids: (B, S), with left padding.
+            attention_mask: (B, S), 1 for tokens; by default all but padding.
+            generation_config: Transformers' config, for options that are not given.
+            max_new_tokens: maximum number of appended tokens.
+            max_length: maximum number of all tokens; 20 by default.
             eos_token_id, pad_token_id: by default the config's.
             others: further arguments of the forward pass.
 
@@ -94,7 +94,7 @@ class GreedyGeneration(Generating):
             (B, S + new) ids; texts that end early are padded.
 
         Raises:
-            InputError: an option is not supported, or nothing may be appended.
+            InputError: an option is not supported, or no token may be appended.
         """
         model: Any = self
         check_tensors({"input_ids": input_ids, "attention_mask": attention_mask})
@@ -151,12 +151,12 @@ def _generation_config(model: Any) -> Any:
 
 
 def default_mask(ids: Tensor, pad: int, ends: list[int]) -> Tensor:
-    """(B, S): 0 at padding, unless the padding token also ends texts; else all ones."""
+    """(B, S): 0 for padding, unless the padding token also ends texts; else all ones."""
     if pad in ends or not bool((ids == pad).any()):
         return torch.ones_like(ids)
     return (ids != pad).long()
 
 
 def _positions(mask: Tensor, count: int) -> Tensor:
-    """(B, count): positions of the last tokens, not counting padding in front."""
+    """(B, count): positions of the last tokens, not counting left padding."""
     return ((mask.long().cumsum(1) - 1).masked_fill(mask == 0, 1))[:, -count:]

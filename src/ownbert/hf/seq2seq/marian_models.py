@@ -1,4 +1,4 @@
-"""MarianMTModel and MarianConfig: an encoder reads a source, a decoder writes a translation."""
+"""MarianMTModel and MarianConfig: translation models."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -29,7 +29,7 @@ class MarianConfig(PretrainedConfig):
         """The encoder's structure.
 
         Raises:
-            InputError: values do not go together.
+                InputError: values are inconsistent.
         """
         return self.stacks()[0]
 
@@ -39,11 +39,11 @@ class MarianConfig(PretrainedConfig):
 
 
 class MarianMTModel(EncoderDecoderModel):
-    """Marian with a language model head: reads a source, writes a translation.
+    """Marian with a language model head, for translation.
 
     Arguments and outputs are those of Transformers 4.57.6. ``final_logits_bias`` is a parameter
-    here and a buffer there, which no training changes; position tables are computed and not in the
-    state dict.
+    here and a buffer there, and never trained; position tables are computed and not in the state
+    dict.
     """
 
     architecture = marian.ARCHITECTURE

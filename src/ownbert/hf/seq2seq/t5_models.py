@@ -1,4 +1,4 @@
-"""T5's classes that have a decoder; its encoder alone is a family like the others."""
+"""T5's classes with a decoder; its encoder alone is a family like others."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from ownbert.hf.seq2seq.encoder_decoder_models import ARGUMENTS, EncoderDecoderM
 from ownbert.nn.heads import ClassificationHead
 from ownbert.nn.model import Outputs
 
-_CACHE = ("past_key_values", "cache_position")  # arguments of the classes that write a text
+_CACHE = ("past_key_values", "cache_position")  # arguments of generative classes
 
 
 class _T5(EncoderDecoderModel):
@@ -22,7 +22,7 @@ class _T5(EncoderDecoderModel):
     kind = T5_ENCODER_DECODER
 
     def _decoder_masks(self, given: dict[str, Any]) -> dict[str, Tensor]:
-        """The encoder's mask is also the decoder's, where both have as many layers."""
+        """The encoder's mask also applies to the decoder if both have the same number of layers."""
         own = given.get("decoder_head_mask")
         if own is None and self.config.num_layers == self.config.num_decoder_layers:
             own = given.get("head_mask")
@@ -34,7 +34,7 @@ class _T5(EncoderDecoderModel):
 
 
 class T5ForConditionalGeneration(_T5):
-    """T5 with a head: reads a source, writes a text.
+    """T5 with a language model head, for text generation.
 
     Arguments and outputs are those of Transformers 4.57.6.
     """
@@ -44,7 +44,7 @@ class T5ForConditionalGeneration(_T5):
 
 
 class T5Model(_T5):
-    """T5 without a head: the hidden states of its decoder.
+    """T5 without a head; returns the hidden states of its decoder.
 
     Arguments and outputs are those of Transformers 4.57.6.
     """
@@ -54,7 +54,8 @@ class T5Model(_T5):
 
 
 class T5ForSequenceClassification(_T5):
-    """T5 with a class for each text: its decoder reads the text again, and its last end decides.
+    """T5 for sequence classification: the decoder reads the text again; its last end token is
+    pooled.
 
     Arguments and outputs are those of Transformers 4.57.6.
     """
@@ -89,7 +90,7 @@ class T5ForSequenceClassification(_T5):
 
 
 class T5ForQuestionAnswering(_T5):
-    """T5 with the start and the end of an answer: its decoder reads the text again.
+    """T5 for question answering: the decoder reads the text again.
 
     Arguments and outputs are those of Transformers 4.57.6.
     """
@@ -127,7 +128,7 @@ class T5ForQuestionAnswering(_T5):
 
 
 def _shifted(model: EncoderDecoderModel, given: dict[str, Any]) -> Tensor | None:
-    """What the decoder reads by default: the text itself, one token later."""
+    """The default decoder input: the text itself, shifted by one token."""
     ids = given.get("input_ids")
     if ids is None:
         raise InputError("give input_ids, or decoder_input_ids beside encoder_outputs")
