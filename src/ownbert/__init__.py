@@ -8,10 +8,10 @@
     ownbert.finetune(model="my-bert", train="train.csv", dev="dev.csv", output="classifier")
     ownbert.predict("classifier", "new.csv", "predictions.jsonl")
 
-Transformers' API is here under the same names (``ownbert.hf``): BertModel,
-BertForSequenceClassification, BertTokenizer, and those of its relatives.
+Transformers' API is available under the same names (``ownbert.hf``): BertModel,
+BertForSequenceClassification, BertTokenizer, and the classes of related models.
 
-Names are imported when they are first used, so that ``import ownbert`` does no work.
+Names are imported on first use, so that ``import ownbert`` is fast.
 """
 
 from importlib import import_module
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from ownbert.unlabelled.label import to_label as to_label
     from ownbert.unlabelled.topics import topics as topics
 
-    # Made from the table of families (ownbert.hf.classes).
+    # Built from the table of families (ownbert.hf.classes).
     BertConfig: Any
     BertForMaskedLM: Any
     BertForMultipleChoice: Any
@@ -114,7 +114,7 @@ _MODULES = {
     "to_label": "unlabelled.label",
 }
 
-# What other libraries have for what is here, by how their names begin.
+# Replacements for classes of other libraries, suggested by the prefix of their names.
 _EMBEDDER, _PREDICTOR = "ownbert.Embedder(folder)", "ownbert.Predictor(folder)"
 _INSTEAD = {
     "AutoModel": "ownbert.load(folder), which finds the class, or BertForSequenceClassification",
@@ -178,7 +178,7 @@ _INSTEAD = {
     },
 }
 
-# Of Transformers' API only BERT's classes are listed; those of its relatives are found likewise.
+# Of Transformers' API only BERT's classes are listed; those of other families are found as well.
 __all__ = [
     "BertConfig",
     "BertForMaskedLM",
@@ -239,7 +239,7 @@ def __getattr__(name: str) -> Any:
     found = getattr(import_module("ownbert.hf"), name, None) if name[:1].isupper() else None
     if found is None:
         known = {each.lower(): f"ownbert.{each}" for each in __all__}
-        # As people write the name of this package: OwnBERTClassifier.
+        # Accept the spelling of the package's name: OwnBERTClassifier.
         written = name.replace("OwnBERT", "OwnBert")
         starts = (text for start, text in _INSTEAD.items() if written.startswith(start))
         instead = known.get(name.lower().replace("_", "")) or next(starts, None)

@@ -1,11 +1,11 @@
-"""Checks of values: of settings, of options, and of the keys of JSON and YAML files of others.
+"""Checks of values: settings, options, and keys of JSON and YAML files from elsewhere.
 
     CONFIG = record({"num_labels": whole(1, 10_000), "architectures": list_of(text)})
     values = read_json(path, check=CONFIG)
 
 A check takes the name of a value (``optim.learning_rate``, ``config.json: num_labels``) and the
-value. It raises ``InputError`` if the value is of another type, or outside of the range. Keys of
-files without a check, and keys that are missing, are left to the reader.
+value. It raises ``InputError`` if the value has the wrong type or is out of range. Unchecked and
+missing keys are left to the code that reads the file.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +16,8 @@ from ownbert.errors import InputError, in_short
 
 Check = Callable[[str, Any], None]
 
-_NAMES = 100  # characters of a key in a message
-_ANY = 1e18  # bounds beyond it are not worth mentioning
+_NAMES = 100  # longest key in a message, in characters
+_ANY = 1e18  # larger bounds are omitted from messages
 
 
 def _must_be(valid: Callable[[Any], bool], wanted: str) -> Check:
@@ -29,24 +29,26 @@ def _must_be(valid: Callable[[Any], bool], wanted: str) -> Check:
 
 
 def whole(low: int, high: int) -> Check:
-    """A whole number from ``low`` to ``high``."""
+    """Check for an integer from ``low`` to ``high``."""
     wanted = "a whole number" if low < -_ANY else f"a whole number from {low:,} to {high:,}"
     return _must_be(lambda value: type(value) is int and low <= value <= high, wanted)
 
 
 def number(low: float, high: float) -> Check:
-    """A finite number from ``low`` to ``high``."""
+    """Check for a finite number from ``low`` to ``high``."""
     wanted = "a finite number" if low < -_ANY else f"a number from {low:g} to {high:g}"
     return _must_be(lambda value: type(value) in (int, float) and low <= value <= high, wanted)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A check that a number is between two others.
+    """A check that a number lies in an interval.
 
     Args:
+        low: lower end.
+        high: upper end.
         ends: for each end a bracket if it is included, a parenthesis if not.
-        wanted: the same in words.
+        wanted: description of the interval for messages.
     """
 
     low: float
@@ -58,20 +60,20 @@ class Interval:
         try:
             above = value >= self.low if self.ends[0] == "[" else value > self.low
             valid = above and (value <= self.high if self.ends[1] == "]" else value < self.high)
-        except TypeError:  # in Python anything may be given
+        except TypeError:  # the Python API accepts any type
             valid = False
         if not valid:
             raise InputError(f"{name} is {in_short(value)}; it must be {self.wanted}")
 
 
 def between(low: float, high: float, ends: str = "()") -> Interval:
-    """A check that a value is between two numbers; ``ends`` as of an ``Interval``."""
+    """Check for a value between two numbers; ``ends`` is explained in ``Interval``."""
     interval = f"in {ends[0]}{_grouped(low)}, {_grouped(high)}{ends[1]}"
     return Interval(low, high, ends, f"between {low} and {high}" if ends == "()" else interval)
 
 
 def up_to(most: float) -> Interval:
-    """A check that a value is positive and not more than ``most`` (see ``ownbert.limits``)."""
+    """Check for a positive value of at most ``most`` (see ``ownbert.limits``)."""
     return Interval(0, most, "(]", f"more than 0 and at most {_grouped(most)}")
 
 
@@ -83,7 +85,7 @@ def _grouped(number: float) -> str:
 
 
 def choice(*allowed: str) -> Check:
-    """One of the names that a setting can have."""
+    """Check for one of the allowed names of a setting."""
 
     def check(name: str, value: str) -> None:
         if value not in allowed:
@@ -93,7 +95,7 @@ def choice(*allowed: str) -> Check:
 
 
 def each(check: Check) -> Check:
-    """A check of every value of a sequence."""
+    """Check every value of a sequence."""
 
     def check_all(name: str, values: Sequence[Any]) -> None:
         for value in values:
@@ -103,7 +105,7 @@ def each(check: Check) -> Check:
 
 
 def count(least: int, most: int) -> Check:
-    """A whole number from ``least`` to ``most``; the message is about the end that it passes."""
+    """Check for an integer from ``least`` to ``most``; the message names the bound exceeded."""
 
     def check(name: str, value: Any) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -116,7 +118,7 @@ def count(least: int, most: int) -> Check:
 
 
 def number_in(interval: Interval) -> Check:
-    """A number in an interval, and not text that has such a value."""
+    """Check for a number in an interval; rejects text that looks like a number."""
 
     def check(name: str, value: Any) -> None:
         any_number(name, value)
@@ -126,7 +128,7 @@ def number_in(interval: Interval) -> Check:
 
 
 def known(*allowed: str) -> Check:
-    """One of the names that a program knows."""
+    """Check for one of the supported names."""
 
     def check(name: str, value: Any) -> None:
         if value not in allowed:
@@ -144,7 +146,7 @@ object_ = _must_be(lambda value: isinstance(value, dict), "an object")
 
 
 def one_of(*allowed: Any) -> Check:
-    """One of these values."""
+    """Check for one of these values."""
     return _must_be(
         lambda value: any(type(value) is type(one) and value == one for one in allowed),
         f"one of {', '.join(map(str, allowed))}",
@@ -152,7 +154,7 @@ def one_of(*allowed: Any) -> Check:
 
 
 def maybe(check: Check) -> Check:
-    """The same, or null."""
+    """Accept null, or any value that passes ``check``."""
 
     def check_it(where: str, value: Any) -> None:
         if value is not None:
@@ -162,7 +164,7 @@ def maybe(check: Check) -> Check:
 
 
 def either(*checks: Check, wanted: str) -> Check:
-    """What any of the checks takes; ``wanted`` says what that is."""
+    """Accept values that pass any of the checks; ``wanted`` describes them in messages."""
 
     def check_it(where: str, value: Any) -> None:
         for check in checks:
@@ -177,7 +179,7 @@ def either(*checks: Check, wanted: str) -> Check:
 
 
 def list_of(check: Check, *, least: int = 0, most: int = 10_000_000) -> Check:
-    """A list of what ``check`` takes, of ``least`` to ``most`` entries."""
+    """Check for a list of ``least`` to ``most`` entries that all pass ``check``."""
 
     def check_it(where: str, value: Any) -> None:
         if not isinstance(value, list) or not least <= len(value) <= most:
@@ -190,11 +192,12 @@ def list_of(check: Check, *, least: int = 0, most: int = 10_000_000) -> Check:
 
 
 def anything(where: str, value: Any) -> None:
-    """Any value."""
+    """Accept any value."""
 
 
 def dict_of(check: Check, *, most: int = 10_000_000) -> Check:
-    """An object of at most ``most`` values, which ``check`` takes, whatever its keys."""
+    """Check for an object with arbitrary keys and at most ``most`` values that all pass
+    ``check``."""
 
     def check_it(where: str, value: Any) -> None:
         object_(where, value)
@@ -209,12 +212,12 @@ def dict_of(check: Check, *, most: int = 10_000_000) -> Check:
 def record(
     checks: Mapping[str, Check], *, required: tuple[str, ...] = (), closed: bool = False
 ) -> Check:
-    """An object with a check for each key that is known; others may have any value.
+    """Check the known keys of an object; other keys may have any value.
 
     Args:
-        checks: by key.
-        required: keys that must be there.
-        closed: whether there may be no others.
+        checks: the check of each key.
+        required: keys that must be present.
+        closed: whether other keys are rejected.
     """
 
     def check_it(where: str, value: Any) -> None:
@@ -235,5 +238,5 @@ def record(
 
 
 def _inner(where: str) -> str:
-    """What stands before the name of a key; the first name is that of the file."""
+    """The prefix of a nested key's name; the first component is the file name."""
     return f"{where}." if ": " in where else f"{where}: "

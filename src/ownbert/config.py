@@ -1,4 +1,4 @@
-"""The sizes and structure of a network; nothing about training or labels."""
+"""The size and structure of a network, independent of training and labels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -25,7 +25,7 @@ from ownbert.checks import (
 )
 from ownbert.errors import InputError, in_short
 
-# "gelu" is the exact one, with erf, as in Transformers; in Google's code it is "gelu_new".
+# "gelu" is the exact GELU, with erf, as in Transformers; Google's approximation is "gelu_new".
 ACTIVATIONS = (
     "gelu",
     "gelu_new",
@@ -44,13 +44,13 @@ ACTIVATIONS = (
     "linear",
 )
 
-# absolute: a learnt table; sinusoidal: Vaswani et al. 2017, section 3.5, sines and cosines in turn;
-# sinusoidal_halves: the same channels in another order, all sines before all cosines (Marian);
-# relative_key: Shaw et al. 2018; relative_key_query: Huang et al. 2020, method 4; rotary: Su et al.
-# 2021; alibi: Press et al. 2022, symmetric where attention goes both ways; relative_buckets: Raffel
-# et al. 2020, section 2.1; transformer_xl: the sinusoids of distances (Dai et al. 2019), and if two
-# tokens are of one segment (Yang et al. 2019); none: no position in the embeddings, and none in the
-# scores unless attention is disentangled (DeBERTa-v3).
+# absolute: a learnt table; sinusoidal: Vaswani et al. 2017, section 3.5, sines and cosines
+# interleaved; sinusoidal_halves: all sines before all cosines (Marian); relative_key: Shaw et al.
+# 2018; relative_key_query: Huang et al. 2020, method 4; rotary: Su et al. 2021; alibi: Press et al.
+# 2022, symmetric in bidirectional attention; relative_buckets: Raffel et al. 2020, section 2.1;
+# transformer_xl: sinusoids of relative positions (Dai et al. 2019) and a same-segment term (Yang et
+# al. 2019); none: no position embeddings, and no position in the scores unless attention is
+# disentangled (DeBERTa-v3).
 POSITIONS = (
     "absolute",
     "sinusoidal",
@@ -64,25 +64,25 @@ POSITIONS = (
     "none",
 )
 NORMS = ("layer_norm", "rms_norm")
-# Numbers of segments that ``transformer_xl`` tells apart: XLNet's two texts, <cls>, padding, and
-# what others have. Eight channels keep the products aligned.
+# Segment ids of ``transformer_xl``: XLNet's two texts, <cls> and padding, with room for the ids of
+# other models. Eight channels keep the products aligned.
 SEGMENTS = 8
 
-# How the gated layers become one (nn/variants/sesame.py): the last layer alone, or the sum of all.
+# How the gated layers are combined (nn/variants/sesame.py): the last layer only, or their sum.
 LAYER_GATES = ("last", "sum")
 
-# The terms of disentangled attention (He et al. 2021, equation 4): what a query asks of a distance,
-# and what a key asks of one.
+# The terms of disentangled attention (He et al. 2021, equation 4): content-to-position and
+# position-to-content.
 POSITION_TERMS = ("c2p", "p2c")
 
-# How the tokens of a sequence become one vector, without BERT's pooler (nn/pooling.py).
+# How token vectors are pooled to one vector without BERT's pooler (nn/pooling.py).
 POOLINGS = ("first", "last", "mean", "max", "attention", "gru", "lstm")
 HEADS = (
     *("mlm", "nsp", "sop", "classification", "choice", "tokens", "span", "discriminator"),
     *("embedding", "generator", "beam_span"),
 )
 
-# layers, hidden size, heads: the sizes that google-research/bert published (README, March 2020).
+# (layers, hidden size, heads) of the models that google-research/bert published (March 2020).
 SIZES = {
     "tiny": (2, 128, 2),
     "mini": (4, 256, 4),
@@ -93,11 +93,11 @@ SIZES = {
 }
 
 
-# Names of classes; the largest sets of labels that are published have about as many.
+# Number of classes; the largest published label sets are about this large.
 MOST_LABELS = 1_000_000
-# Beyond it the slowest angles are zero in float32; models for 8,192 tokens have 160,000.
+# Above it the lowest frequencies are zero in float32; models for 8,192 tokens use 160,000.
 _LARGEST_BASE = 1e15
-# With a kernel of three tokens it is even far below this.
+# With a kernel of three tokens the weights are uniform long before this.
 WIDEST_BLUR = 100
 _WIDTH, _LAYERS = count(1, limits.WIDTH), count(1, limits.LAYERS)
 _RATE = number_in(between(0, 1, "[)"))
@@ -105,13 +105,12 @@ _BASE = number_in(Interval(1, _LARGEST_BASE, "(]", f"more than 1 and at most {_L
 
 
 def _checked(default: Any, check: Check) -> Any:
-    """A field with its check: what is larger is a damaged or hostile file, and would be built until
-    the memory ends."""
+    """A field with its check, so that a damaged or hostile file cannot exhaust the memory."""
     return field(default=default, metadata={"check": check})
 
 
 def _check_fields(config: Any) -> None:
-    """Raise ``InputError`` for the first field with a value that its check refuses."""
+    """Raise ``InputError`` for the first field whose value fails its check."""
     for one in fields(config):
         if "check" in one.metadata:
             one.metadata["check"](one.name, getattr(config, one.name))
@@ -119,31 +118,31 @@ def _check_fields(config: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HeadSpec:
-    """A head, with the details in which families differ.
+    """A head, with the options in which families differ.
 
     Args:
         kind: one of ``HEADS``.
-        pooling: how a sequence becomes one vector: ``pooler`` or one of ``POOLINGS``.
-        dense: activation of a dense layer (D x D) before the last one; None: no such layer.
-        dropout_first: whether there is dropout before that layer too.
-        activation: of the mlm and discriminator heads, by default the encoder's.
-        dropout: rate in the head, by default ``hidden_dropout_prob``.
-        output: width, if it is not the number of labels.
-        segments: how the vectors of a document's segments become one, one of
-            ``POOLINGS``; None: each sequence has its own answer.
-        crf: whether the tags of a sequence are decoded together.
-        features: rows of the tables of word features, one for each column of tags
-            (nn/variants/feature_embeddings.py); None: the head reads no such columns.
-        feature_size: numbers that stand for the features of a word.
-        ngrams: rows of a table of hashed n-grams whose sum stands beside the pooled vector; None:
-            no such table.
-        dense_bias, output_bias: whether the dense layer, and in an mlm head the decoder and in a
-            generator its matrix, have biases.
-        dense_norm: whether a norm follows the dense layer (an mlm head has one anyway).
+        pooling: how token vectors are pooled: ``pooler`` or one of ``POOLINGS``.
+        dense: activation of a dense layer (D x D) before the output layer; None: no such layer.
+        dropout_first: whether dropout is also applied before the dense layer.
+        activation: activation of the mlm and discriminator heads, by default the encoder's.
+        dropout: dropout rate of the head, by default ``hidden_dropout_prob``.
+        output: output width, by default the number of labels.
+        segments: how the segment vectors of a document are pooled, one of ``POOLINGS``; None: each
+            sequence is classified separately.
+        crf: whether tag sequences are decoded with a CRF.
+        features: sizes of the embedding tables of word features, one for each column of tags
+            (nn/variants/feature_embeddings.py); None: no such columns.
+        feature_size: width of the embedding of a word feature.
+        ngrams: rows of the table of hashed n-gram embeddings, whose sum is concatenated to the
+            pooled vector; None: no such table.
+        dense_bias: whether the dense layer has a bias.
+        output_bias: whether the decoder of an mlm head, or the matrix of a generator, has a bias.
+        dense_norm: whether a norm follows the dense layer (always true of an mlm head).
         transform: whether an mlm head has its dense layer and norm (not in XLNet).
-        tied: whether a generator's matrix is the word table where the stacks share it.
+        tied: whether a generator shares the word embeddings when encoder and decoder share them.
         scaled: whether a generator divides hidden states by sqrt(D) (T5).
-        dense_dropout: rate before the dense layer, if it is not ``dropout``.
+        dense_dropout: dropout rate before the dense layer, by default ``dropout``.
     """
 
     kind: str = field(metadata={"check": one_of(*HEADS)})
@@ -169,7 +168,7 @@ class HeadSpec:
     feature_size: int = _checked(10, whole(1, limits.WIDTH))
 
     def __post_init__(self) -> None:
-        if self.features is not None:  # a list in JSON
+        if self.features is not None:  # JSON has no tuples
             object.__setattr__(self, "features", tuple(self.features))
 
     @property
@@ -177,7 +176,7 @@ class HeadSpec:
         return self.kind in ("nsp", "sop", "classification", "choice") and self.pooling == "pooler"
 
 
-# A head in a config.json.
+# The schema of a head in config.json.
 HEAD_KEYS = record(
     {one.name: one.metadata["check"] for one in fields(HeadSpec)}, required=("kind",), closed=True
 )
@@ -185,11 +184,11 @@ HEAD_KEYS = record(
 
 @dataclass(frozen=True, slots=True)
 class SecondReading:
-    """How a decoder reads the text of its encoder again, one token later, to answer for it (T5).
+    """How the decoder of a T5 classifier reads its encoder's input, shifted right by one token.
 
     Args:
-        start_id: the token that it reads first.
-        end_id: the token that every text ends with.
+        start_id: id of the decoder's first token.
+        end_id: id of the token at the end of each text.
     """
 
     start_id: int
@@ -198,7 +197,7 @@ class SecondReading:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mobile:
-    """What MobileBERT (Sun et al. 2020) adds to BERT, by the keys of its ``config.json``."""
+    """The options of MobileBERT (Sun et al. 2020), named as in its ``config.json``."""
 
     intra_bottleneck_size: int = _checked(128, _WIDTH)
     use_bottleneck: bool = True
@@ -215,25 +214,27 @@ class Mobile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Disentangled:
-    """What DeBERTa-v2 (He et al. 2021) adds to BERT, by the keys of its ``config.json``.
+    """The options of DeBERTa-v2 (He et al. 2021), named as in its ``config.json``.
 
     Args:
-        relative_attention: whether scores have terms of distances.
-        pos_att_type: these terms, of ``POSITION_TERMS``. All scores are divided by sqrt(K (1 + n))
-            for n terms, also where ``relative_attention`` is false.
-        share_att_key: distances go through the matrices of queries and keys, and not through some
-            of their own.
-        position_buckets: rows of the table of distances on each side: near ones have their own,
-            farther ones share them in logarithmic steps (He et al. 2023, section 3); 0: every
-            distance has its own.
-        max_relative_positions: the distance from which on all are alike.
-        norm_rel_ebd: whether the table goes through a LayerNorm.
-        conv_kernel_size: width of a convolution beside the first block, an odd number; 0: none.
-        conv_groups, conv_act: of this convolution.
-        legacy: how Transformers names the tensors of the MLM head.
+        relative_attention: whether the scores include relative positions.
+        pos_att_type: the terms for relative positions, of ``POSITION_TERMS``. All scores are
+            divided by sqrt(K (1 + n)) for n terms, even if ``relative_attention`` is false.
+        share_att_key: whether relative positions use the query and key matrices of the content
+            instead of separate ones.
+        position_buckets: rows of the relative-position table on each side: small distances have one
+            row each, larger ones share logarithmic buckets (He et al. 2023, section 3); 0: one row
+            per distance.
+        max_relative_positions: distance at which relative positions are clipped.
+        norm_rel_ebd: whether a LayerNorm is applied to the relative-position table.
+        conv_kernel_size: kernel size of the convolution parallel to the first block, an odd number;
+            0: no convolution.
+        conv_groups: number of groups of the convolution.
+        conv_act: activation of the convolution.
+        legacy: whether Transformers uses its old parameter names for the MLM head.
 
     Raises:
-        InputError: values are impossible.
+        InputError: values are invalid.
     """
 
     relative_attention: bool = _checked(True, truth)
@@ -259,23 +260,23 @@ class Disentangled:
 
     @property
     def terms(self) -> tuple[str, ...]:
-        """The terms that are added to the scores."""
+        """The position terms that are added to the scores."""
         return self.pos_att_type if self.relative_attention else ()
 
     @property
     def span(self) -> int:
-        """Rows of the table of distances on each side."""
+        """Rows of the relative-position table on each side."""
         return self.position_buckets or self.max_relative_positions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Image:
-    """Images that are read as sequences of patches (Dosovitskiy et al. 2021, section 3.1).
+    """Images as sequences of patches (Dosovitskiy et al. 2021, section 3.1).
 
     Args:
         size: (height, width) of the image, in pixels.
         patch: (height, width) of a patch, in pixels.
-        channels: 3 for colour, 1 for grey.
+            channels: 3 for RGB, 1 for greyscale.
     """
 
     size: tuple[int, int]
@@ -302,7 +303,7 @@ class Image:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Patches (vertically, horizontally)."""
+        """Number of patches (vertically, horizontally)."""
         return self.size[0] // self.patch[0], self.size[1] // self.patch[1]
 
     @property
@@ -311,11 +312,11 @@ class Image:
 
     @property
     def patch_values(self) -> int:
-        """Numbers in a patch: pixels times channels."""
+        """Values per patch: pixels times channels."""
         return self.patch[0] * self.patch[1] * self.channels
 
 
-# What makes an XLNet (Yang et al. 2019) of an encoder.
+# The options that turn an encoder into an XLNet (Yang et al. 2019).
 XLNET_STRUCTURE: Mapping[str, Any] = {
     "type_vocab_size": 0,
     "position_embedding_type": "transformer_xl",
@@ -326,7 +327,7 @@ XLNET_STRUCTURE: Mapping[str, Any] = {
     "mask_vector": True,
 }
 
-# What makes an encoder a T5's: pre-norm by RMSNorm, no biases, distances in buckets.
+# The options that turn an encoder into a T5: pre-norm with RMSNorm, no biases, relative buckets.
 T5_STRUCTURE: Mapping[str, Any] = {
     "type_vocab_size": 0,
     "position_embedding_type": "relative_buckets",
@@ -342,7 +343,7 @@ T5_STRUCTURE: Mapping[str, Any] = {
     "drop_everywhere": True,
 }
 
-# Fields of text models only, and their values in an image model.
+# Fields that only text models use, with their values in an image model.
 _TEXT_ONLY = {
     "vocab_size": 0,
     "pad_token_id": 0,
@@ -361,55 +362,59 @@ class EncoderConfig:
     """Structure of an encoder or decoder, with the keys of BERT's ``config.json``.
 
     Args:
-        embedding_size: E, if it is not D (ALBERT, ELECTRA).
-        position_offset: row of the position table at which a text begins (RoBERTa).
-        num_hidden_groups, inner_group_num: layers share weights in groups of so many blocks
-            (ALBERT); without groups each layer has its own.
-        pruned_heads: numbers of the pruned heads, by block.
-        drop_attention_output, drop_feed_forward_output: whether a sublayer's output has dropout.
-        scale_relative_positions: whether relative scores are divided by sqrt(K) as the others are.
-        norm_first: each sublayer normalises its input (pre-norm, Xiong et al. 2020) instead of its
-            output (post-norm).
-        final_norm: one more LayerNorm after the last block.
-        norm_embeddings: a LayerNorm before the first block.
-        scale_embeddings: embeddings times sqrt(D) (Vaswani et al. 2017, section 3.4).
-        first_norm: with ``norm_first``, whether the first block normalises the input of its
-            attention too; not where the embeddings are normalised already (ModernBERT).
-        norm_type: ``layer_norm``, or ``rms_norm``, which subtracts no mean and has no bias (Zhang
-            and Sennrich 2019).
+        embedding_size: E, by default D (smaller in ALBERT and ELECTRA).
+        position_offset: row of the position table for the first token (RoBERTa).
+        num_hidden_groups: number of groups of layers that share weights (ALBERT); None: no sharing.
+        inner_group_num: number of blocks in a group.
+        pruned_heads: indices of the pruned heads of each block.
+        drop_attention_output: whether dropout is applied to the output of attention.
+        drop_feed_forward_output: whether dropout is applied to the output of the feed-forward
+            network.
+        scale_relative_positions: whether relative scores are divided by sqrt(K) as well.
+        norm_first: whether sublayers normalise their input (pre-norm, Xiong et al. 2020) instead of
+            their output (post-norm).
+        final_norm: whether a LayerNorm follows the last block.
+        norm_embeddings: whether a LayerNorm precedes the first block.
+        scale_embeddings: whether embeddings are multiplied by sqrt(D) (Vaswani et al. 2017, section
+            3.4).
+        first_norm: with ``norm_first``, whether the attention of the first block has a norm as
+            well; false if the embeddings are normalised already (ModernBERT).
+        norm_type: ``layer_norm``, or ``rms_norm``, without mean subtraction and bias (Zhang and
+            Sennrich 2019).
         norm_bias: whether norms have biases.
         qkv_bias: whether queries, keys and values have biases.
-        output_bias: whether the output matrix of attention has one.
-        head_width: K, if it is not D / H (T5).
-        qk_scale: factor of the scores, if not 1 / sqrt(K).
-        local_attention: how many tokens see each other in layers of local attention: those that
-            are at most half as many apart; None: all layers see the whole sequence.
-        global_attn_every_n_layers: with ``local_attention``, layers 0, n, 2 n, ... see the whole
-            sequence (Warner et al. 2024, section 2.1.2).
-        rotary_base, local_rotary_base: of the angles of rotary positions, and in layers of local
-            attention; None: the same.
-        relative_buckets, relative_max_distance: how many buckets of distances have a number of
-            their own for each head, and from which distance on all share the last one.
-        gated_feed_forward: the feed-forward network multiplies its inner values by a gate (Shazeer
-            2020).
-        feed_forward_bias: whether its matrices have biases.
-        activation_dropout: rate inside the feed-forward network.
-        attention_rate_on_output: the dropout after attention has the rate of the attention weights.
+        output_bias: whether the output projection of attention has a bias.
+        head_width: K, by default D / H (different in T5).
+        qk_scale: factor of the scores, by default 1 / sqrt(K).
+        local_attention: window size in layers of local attention: tokens attend to those at most
+            half of it away; None: all layers have global attention.
+        global_attn_every_n_layers: with ``local_attention``, layers 0, n, 2 n, ... have global
+            attention (Warner et al. 2024, section 2.1.2).
+        rotary_base: base of the rotary frequencies.
+        local_rotary_base: base in layers of local attention; None: ``rotary_base``.
+        relative_buckets: number of relative-position buckets, each with one bias per head.
+        relative_max_distance: distance from which on all positions share the last bucket.
+        gated_feed_forward: whether the feed-forward network is gated (GLU, Shazeer 2020).
+        feed_forward_bias: whether the feed-forward matrices have biases.
+        activation_dropout: dropout rate inside the feed-forward network.
+        attention_rate_on_output: whether dropout after attention has the rate of the attention
+            weights.
         layer_gate: squeeze and excitation over layers (SesameBERT, Su and Cheng 2019), one of
             ``LAYER_GATES``; None: none.
-        attention_blur: sigma, in tokens, of a Gaussian over what attention gives each token and
-            its two neighbours (SesameBERT); None: none.
-        drop_output: whether the last hidden states have dropout.
-        longest_distance: with ``transformer_xl``, distances beyond it count as it; None: all count.
-        mask_vector: whether there is a learnt vector that stands for a token to be predicted, from
-            which a second stream starts (Yang et al. 2019, section 2.3).
-        drop_everywhere: dropout of hidden states also inside of the feed-forward network and after
+        attention_blur: sigma, in tokens, of a Gaussian blur of the attention weights over each
+            token and its two neighbours (SesameBERT); None: no blur.
+        drop_output: whether dropout is applied to the last hidden states.
+        longest_distance: with ``transformer_xl``, distance at which relative positions are clipped;
+            None: no clipping.
+        mask_vector: whether there is a learnt initial vector of the query stream for tokens to
+            predict (Yang et al. 2019, section 2.3).
+        drop_everywhere: whether dropout is also applied inside the feed-forward network and after
             the last norm (T5).
-        disentangled: relative positions as in DeBERTa, and what else it has.
-        image: read images instead of text (ViT).
+        disentangled: options of DeBERTa's disentangled attention; None: none.
+        image: options of image models (ViT); None: a text model.
 
     Raises:
-        InputError: values are impossible or do not go together.
+        InputError: values are invalid or inconsistent.
     """
 
     vocab_size: int
@@ -544,7 +549,7 @@ class EncoderConfig:
             raise InputError("mobile goes with neither head_width nor norm_type")
 
     def _check_sesame(self) -> None:
-        """``layer_gate`` and ``attention_blur``."""
+        """Check ``layer_gate`` and ``attention_blur``."""
         if self.layer_gate is not None and self.final_norm:
             raise InputError(
                 "layer_gate does not go with final_norm: the norm after the last layer would undo "
@@ -591,7 +596,8 @@ class EncoderConfig:
             )
 
     def _checked_heads(self) -> dict[int, tuple[int, ...]]:
-        """``pruned_heads`` with integers (keys are strings in JSON), sorted, layers from 0."""
+        """``pruned_heads`` with integer keys (strings in JSON), sorted, with layers counted from
+        0."""
         checked: dict[int, tuple[int, ...]] = {}
         try:
             given = {int(i): [int(h) for h in heads] for i, heads in self.pruned_heads.items()}
@@ -601,7 +607,7 @@ class EncoderConfig:
                 "layer"
             ) from None
         for named, heads in given.items():
-            block = named + self.num_blocks if named < 0 else named  # -1 is the last one
+            block = named + self.num_blocks if named < 0 else named  # -1 is the last block
             if block not in range(self.num_blocks):
                 raise InputError(
                     f"pruned_heads names layer {named}; the layers are 0..{self.num_blocks - 1}"
@@ -619,7 +625,7 @@ class EncoderConfig:
 
     @property
     def attention_size(self) -> int:
-        """Width of what attention and feed-forward networks return: of a bottleneck, or D."""
+        """Output width of attention and feed-forward networks: the bottleneck's width, or D."""
         if self.mobile is not None and self.mobile.use_bottleneck:
             return self.mobile.intra_bottleneck_size
         return self.hidden_size
@@ -630,7 +636,7 @@ class EncoderConfig:
 
     @property
     def score_scale(self) -> float | None:
-        """Factor of the scores, if not 1 / sqrt(K): with n terms of distances 1 / sqrt(K (1 + n)).
+        """Factor of the scores, None for 1 / sqrt(K); 1 / sqrt(K (1 + n)) with n position terms.
 
         Source: He et al. 2021, equation 4.
         """
@@ -639,49 +645,49 @@ class EncoderConfig:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that have weights of their own."""
+        """Number of blocks with separate weights."""
         if self.num_hidden_groups is None:
             return self.num_hidden_layers
         return self.num_hidden_groups * self.inner_group_num
 
     @property
     def max_length(self) -> int | None:
-        """Longest possible sequence in tokens; None without a position table."""
+        """Maximum sequence length in tokens; None without a position table."""
         if self.position_embedding_type != "absolute":
             return None
         return self.longest
 
     @property
     def longest(self) -> int:
-        """Longest sequence in tokens that the model was made for, even if it can take more."""
+        """Sequence length in tokens that the model was designed for, even if it accepts more."""
         return self.max_position_embeddings - self.position_offset
 
     def window_of(self, block: int) -> int | None:
-        """How far the tokens of a block see, in tokens; None: as far as the sequence reaches."""
+        """Distance in tokens up to which a block attends; None: the whole sequence."""
         if self.local_attention is None or block % self.global_attn_every_n_layers == 0:
             return None
         return self.local_attention // 2
 
     def rotary_base_of(self, block: int) -> float:
-        """The base of the angles of a block."""
+        """Base of the rotary frequencies of a block."""
         if self.local_rotary_base is None or self.window_of(block) is None:
             return self.rotary_base
         return self.local_rotary_base
 
     def group_of(self, layer: int) -> int:
-        """The group whose blocks a layer runs, where layers share them (ALBERT)."""
+        """The group of blocks that a layer uses, if layers share weights (ALBERT)."""
         assert self.num_hidden_groups is not None
-        # In floating point as in Transformers, which matters for groups of unequal size.
+        # Floating-point division as in Transformers; it matters for groups of unequal size.
         return int(layer / (self.num_hidden_layers / self.num_hidden_groups))
 
     def kept_heads(self, block: int) -> tuple[int, ...]:
-        """Numbers of the heads of a block that are not pruned."""
+        """Indices of the heads of a block that are not pruned."""
         gone = self.pruned_heads.get(block, ())
         return tuple(head for head in range(self.num_attention_heads) if head not in gone)
 
     @classmethod
     def of_size(cls, size: str, *, vocab_size: int, **changes) -> "EncoderConfig":
-        """A config of one of the published ``SIZES``; ``changes`` override any field."""
+        """Make a config of one of the published ``SIZES``; ``changes`` override any field."""
         known(*SIZES)("size", size)
         layers, hidden, heads = SIZES[size]
         config = cls(

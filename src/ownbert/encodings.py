@@ -1,4 +1,4 @@
-"""The encoding in which the text files of users are read."""
+"""The encoding of users' text files."""
 
 import codecs
 import contextlib
@@ -13,7 +13,7 @@ from ownbert.errors import InputError, in_short
 
 UTF8 = "utf-8"
 ENCODING_HELP = "Encoding of text files, as in cp1252 or gb18030."
-# Of the files of users; None: UTF-8, and the command has no option for another.
+# None: UTF-8, and the command has no option for another encoding.
 _encoding: ContextVar[str | None] = ContextVar("encoding", default=None)
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -21,13 +21,13 @@ Result = TypeVar("Result")
 
 @contextlib.contextmanager
 def reading_as(encoding: str | None) -> Iterator[None]:
-    """While the block runs, ``open_text`` reads the files of users in this encoding.
+    """Make ``open_text`` read users' files in this encoding inside the block.
 
     Args:
-        encoding: any text encoding that Python knows; None: that of the block around, else UTF-8.
+        encoding: any text encoding known to Python; None: that of the enclosing block, else UTF-8.
 
     Raises:
-        InputError: Python knows no text encoding of that name.
+        InputError: Python does not know the encoding.
     """
     name = (_encoding.get() or UTF8) if encoding is None else known_encoding(encoding)
     token = _encoding.set(name)
@@ -38,7 +38,7 @@ def reading_as(encoding: str | None) -> Iterator[None]:
 
 
 def reads_encoding(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """A function whose keyword ``encoding`` is that of the files which it reads."""
+    """Decorate a function whose keyword ``encoding`` is the encoding of the files that it reads."""
 
     @functools.wraps(function)
     def call(*about: Parameters.args, **options: Parameters.kwargs) -> Result:
@@ -50,14 +50,14 @@ def reads_encoding(function: Callable[Parameters, Result]) -> Callable[Parameter
 
 
 def known_encoding(encoding: str) -> str:
-    """The name by which Python knows a text encoding.
+    """Python's name of a text encoding.
 
     Raises:
-        InputError: it knows none of that name.
+        InputError: Python does not know the encoding.
     """
     try:
         name = codecs.lookup(encoding).name
-        "text\n".encode(name)  # bytes to bytes, as of base64, is no encoding of text
+        "text\n".encode(name)  # rejects codecs from bytes to bytes, such as base64
     except (LookupError, UnicodeError, ValueError):
         raise InputError(
             f"encoding {in_short(encoding)} is not known; one such as utf-8, cp1252, gb18030, "
@@ -67,24 +67,24 @@ def known_encoding(encoding: str) -> str:
 
 
 def check_encoding(name: str, value: str) -> None:
-    """Check a setting; ``InputError`` unless it is a text encoding that Python knows."""
+    """Check a setting; ``InputError`` unless Python knows the text encoding."""
     known_encoding(value)
 
 
 def current_encoding() -> str:
-    """The encoding in which ``open_text`` reads the files of users."""
+    """The encoding in which ``open_text`` reads users' files."""
     return _encoding.get() or UTF8
 
 
 def has_option() -> bool:
-    """Whether the command that reads has --encoding, which messages may then name."""
+    """Whether the running command has the option --encoding, which messages may then mention."""
     return _encoding.get() is not None
 
 
 def decoded_lines(stream: BinaryIO, encoding: str) -> Iterator[str]:
-    """The lines of a stream with their ends; ``UnicodeError`` where they are not in ``encoding``.
+    """Yield lines with their line ends; ``UnicodeError`` if they are not in ``encoding``.
 
-    Each is there as soon as it has been written, where a line feed is a byte in the encoding.
+    Lines are yielded as soon as they are written if a line feed is one byte in the encoding.
     """
     if has_plain_line_feeds(encoding):
         return (line.decode(encoding) for line in stream)
@@ -92,13 +92,17 @@ def decoded_lines(stream: BinaryIO, encoding: str) -> Iterator[str]:
 
 
 def has_plain_line_feeds(encoding: str) -> bool:
-    """Whether the byte of a line feed is one in this encoding; it is not in UTF-16."""
+    """Whether a line feed is a single byte in the encoding (not in UTF-16)."""
     return encoding == UTF8 or ("\n".encode(encoding) == b"\n" and b"\n".decode(encoding) == "\n")
 
 
 def likely_encoding(line: bytes) -> str:
-    """GB 18030 where the bytes beyond ASCII are mostly pairs of frequent Chinese characters and
-    their punctuation (levels 0 and 1 of GB 2312), else Windows' for Western Europe."""
+    """Guess the encoding of a line that is not UTF-8.
+
+    Returns:
+        GB 18030 if the bytes beyond ASCII are mostly pairs of frequent Chinese characters and
+        punctuation (GB 2312, levels 0 and 1), else Windows-1252.
+    """
     beyond = sum(byte > 0x7F for byte in line)
     pairs = re.findall(rb"[\xa1-\xa3\xb0-\xd7][\xa1-\xfe]", line)
     return "gb18030" if 2 * len(pairs) >= 0.8 * beyond else "cp1252"

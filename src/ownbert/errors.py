@@ -1,4 +1,4 @@
-"""The exception for every mistake of a user, the warning, and values as messages show them."""
+"""The exception for users' mistakes, the warning about inputs, and values in messages."""
 
 import contextlib
 import re
@@ -8,21 +8,21 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 _LONGEST = 60
-# Options in messages, and values that follow some of them there. In Python they are arguments.
+# Options in messages, with values that may follow them. Python messages name arguments instead.
 _VALUES = r"'[^']*'|\d[\d.]*|float32|bfloat16|auto|cpu|cuda(?::\d+)?|onnx|openvino|torch|mlm"
 _VALUES += r"|classify|multilabel|regress|utf-16|cp\d+|gb18030|big5|euc_\w+|shift_jis|latin-1"
 _OPTION = re.compile(
     rf"(?<![\w-])--([a-z][a-z0-9-]*[a-z0-9])(?: ({_VALUES})(?![\w-]))?|(?<!\S)-o(?: FILE)?\b"
 )
 _SWITCHES = {"resume", "overwrite", "network", "dry_run"}
-# Lines for a shell, whose options stay.
+# Shell commands, in which options stay as they are.
 _COMMAND = re.compile(r"(\bownbert [a-z]+(?: [^;,:(]*)?)")
 _state = {"on_command_line": False}
 
 
 @contextlib.contextmanager
 def on_command_line() -> Iterator[None]:
-    """Messages name options as a command takes them, not arguments, within this."""
+    """Make messages inside the block name command line options instead of arguments."""
     before, _state["on_command_line"] = _state["on_command_line"], True
     try:
         yield
@@ -31,19 +31,19 @@ def on_command_line() -> Iterator[None]:
 
 
 def is_on_command_line() -> bool:
-    """Whether a command has been given, not a call in Python."""
+    """Whether the program was started from the command line, not through the Python API."""
     return _state["on_command_line"]
 
 
 def option_with(option: str, values: Sequence[str]) -> str:
-    """An option with one of these values, as a shell takes it, or the argument in Python."""
+    """An option with one of these values in shell syntax, or as an argument in Python."""
     if is_on_command_line():
         return f"{option} {' or '.join(map(shlex.quote, values))}"
     return f"{_argument(option)}={' or '.join(map(repr, values))}"
 
 
 def as_said_here(message: str) -> str:
-    """A message with the names of options, or in Python with those of arguments."""
+    """A message that names options, or arguments in Python."""
     if is_on_command_line() or "-" not in message:
         return message
     parts = _COMMAND.split(message)
@@ -77,24 +77,25 @@ class InputError(ValueError):
 
 
 class MissingError(InputError, OSError):
-    """A folder or a file of a model that is not there; scripts expect Transformers' ``OSError``."""
+    """A missing model file or folder; an ``OSError`` as well, as scripts for Transformers
+    expect."""
 
 
 class InputWarning(UserWarning):
-    """Something in an input that is read, but may not be as meant."""
+    """Something suspicious in an input that can be read all the same."""
 
 
 def warn_of_input(message: str) -> None:
-    """Warn the user of something in an input, once for the same message."""
+    """Warn the user about an input; repeated messages are shown once."""
     warnings.warn(as_said_here(message), InputWarning, stacklevel=2)
 
 
 def in_short(value: Any) -> str:
-    """A value as a message shows it: the beginning of one that would fill the screen."""
+    """A value as shown in messages, truncated if it is long."""
     if isinstance(value, int) and value.bit_length() > 8 * _LONGEST:
         return f"a number of about {int(value.bit_length() * 0.30103):,} digits"
     try:
         shown = repr(value)
-    except (ValueError, RecursionError):  # a list with such a number, or a very deep one
+    except (ValueError, RecursionError):  # huge numbers, or deep nesting
         return f"a {type(value).__name__} that is too long to show"
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"

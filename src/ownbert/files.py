@@ -28,7 +28,7 @@ from ownbert.errors import InputError
 
 GZIP_MAGIC = b"\x1f\x8b"
 UTF8_BOM = b"\xef\xbb\xbf"
-# How files begin that are taken for text where their names say so.
+# Signatures of binary files whose names suggest text.
 _BINARY_KINDS = {
     b"\x89PNG": "a PNG image",
     b"\xff\xd8\xff": "a JPEG image",
@@ -46,15 +46,15 @@ _BINARY_KINDS = {
 }
 UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 READ_BUFFER = 1 << 20
-# Bytes of a JSON file (the largest tokenizer.json that is published has 35 MB) and of a recipe.
+# Most bytes of a JSON file (the largest published tokenizer.json has 35 MB) and of a recipe.
 _MOST_JSON = 1 << 28
 _MOST_YAML = 1 << 20
-# Bytes of a line of text: more is a gzip bomb, or a file without line ends.
+# Most bytes of a line of text; longer lines are a gzip bomb, or a file without line ends.
 _MOST_LINE = 1 << 26
-# How deep objects and lists may be nested: far below what Python's recursion allows, so that
-# values can be copied, compared and written again.
+# Maximum nesting of objects and lists: far below Python's recursion limit, so that values can be
+# copied, compared and written.
 _MOST_NESTED = 100
-# Objects and lists of a recipe. YAML may name one many times, and so become exponentially large.
+# Most objects and lists in a recipe. YAML aliases can expand exponentially.
 _MOST_PARTS = 100_000
 WRITE_FAILURES = frozenset(
     code
@@ -63,18 +63,18 @@ WRITE_FAILURES = frozenset(
 )
 
 
-# Files that wait for others: their temporary names, their names, and folders that were made.
+# Files whose renaming is postponed: temporary path, final path, and folders that were created.
 _Waiting = list[tuple[Path, Path, list[Path]]]
 _waiting: ContextVar[_Waiting | None] = ContextVar("waiting", default=None)
 
 
 class WriteFailed(InputError):
-    """The disk is full, a quota is reached or a permission is missing."""
+    """Writing failed: the disk is full, a quota is reached or a permission is missing."""
 
 
 @contextlib.contextmanager
 def explained(output: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn failures to write into ``WriteFailed``, which names ``output``."""
+    """Turn write errors into ``WriteFailed``, which names ``output``."""
     try:
         yield
     except OSError as error:
@@ -84,12 +84,10 @@ def explained(output: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def lock_file(file: BinaryIO | int, output: str | os.PathLike[str]) -> None:
-    """Lock an open file, or folder by its descriptor, for this process; the system releases the
-    lock when it is closed.
+    """Lock an open file, or a folder by its descriptor, until this process closes it.
 
     Raises:
-        InputError: another process holds the lock, and so is writing ``output``; the file is closed
-            then.
+        InputError: another process has locked it, and is writing ``output``; the file is closed.
     """
     try:
         import fcntl
@@ -99,16 +97,16 @@ def lock_file(file: BinaryIO | int, output: str | os.PathLike[str]) -> None:
         os.close(file) if isinstance(file, int) else file.close()
         raise InputError(f"another process is writing {output}; wait for it or end it") from None
     except (ImportError, OSError):
-        pass  # no such lock on this system
+        pass  # locks are not supported
 
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path beside ``path`` and move it there when the block succeeds.
+    """Yield a temporary path beside ``path``, and rename it when the block succeeds.
 
-    The parent folder is made. On any exception, including an interrupt, the temporary file and
-    folders that were made are removed, and ``path`` stays as it was. Inside ``together`` the file
-    is moved when that block has ended.
+    The parent folder is created. On any exception, including an interrupt, the temporary file and
+    the created folders are removed, and ``path`` is unchanged. Inside ``together`` the file is
+    renamed at the end of that block.
 
     Raises:
         InputError: the disk is full, a quota is reached, a permission is missing, or ``path`` is an
@@ -129,7 +127,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             waiting.append((temporary, target, new))
             written = True
     except OSError as error:
-        # An OSError about another file (an input that the block reads) is left to the caller.
+        # OSErrors about other files (such as inputs that the block reads) are left to the caller.
         ours = error.filename is None or Path(os.fsdecode(error.filename)) == temporary
         if ours and error.errno in WRITE_FAILURES:
             raise InputError(f"cannot write {target}: {error.strerror}") from error
@@ -141,10 +139,10 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """Files that the block writes by ``atomic_path`` appear when it has succeeded, or not at all.
+    """Make all files that the block writes with ``atomic_path`` appear at its end, or none of them.
 
     Raises:
-        InputError: one of them cannot get its name.
+        InputError: a file cannot be renamed.
     """
     files: _Waiting = []
     token = _waiting.set(files)
@@ -156,12 +154,12 @@ def together() -> Iterator[None]:
                     os.replace(temporary, target)
     finally:
         _waiting.reset(token)
-        for temporary, _, new in reversed(files):  # the first has made the folder
+        for temporary, _, new in reversed(files):  # the first file created the folder
             _drop(temporary, new)
 
 
 def _drop(temporary: Path, new: Iterable[Path]) -> None:
-    """Remove a file, if it is still there, and folders that were made for it, if they are empty."""
+    """Remove a temporary file if it exists, and the folders created for it if they are empty."""
     with contextlib.suppress(OSError):
         temporary.unlink()
     remove_empty(new)
@@ -169,10 +167,10 @@ def _drop(temporary: Path, new: Iterable[Path]) -> None:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C and SIGTERM wait until the block has ended, so that files which belong together are
-    replaced together."""
+    """Delay Ctrl-C and SIGTERM until the end of the block, which replaces several files
+    together."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals are for the main thread
+        yield  # signals are delivered to the main thread
         return
     arrived: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -188,12 +186,12 @@ def uninterrupted() -> Iterator[None]:
 
 
 def missing_folders(folder: Path) -> list[Path]:
-    """``folder`` and those above it that do not exist, the innermost first."""
+    """``folder`` and its parents that do not exist, innermost first."""
     return [one for one in (folder, *folder.parents) if not one.exists()]
 
 
 def remove_empty(folders: Iterable[Path]) -> None:
-    """Remove folders, each inside the next one, until one is not empty."""
+    """Remove folders, innermost first, until one is not empty."""
     with contextlib.suppress(OSError):
         for folder in folders:
             folder.rmdir()
@@ -215,7 +213,7 @@ def refuse_unwritable(path: Path) -> None:
 
 
 def make_folder(folder: str | os.PathLike[str]) -> Path:
-    """Make ``folder`` and its parents; ``InputError`` if there is a file of that name."""
+    """Create ``folder`` and its parents; ``InputError`` if there is a file of that name."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
@@ -244,17 +242,17 @@ def read_json(
     check: Check | None = None,
     pipe: bool = False,
 ) -> Any:
-    """The value of a JSON file.
+    """Read a JSON file.
 
     Args:
-        path: the file, UTF-8.
-        kind: what the value must be: dict, list, or object for anything.
-        missing: returned if there is no such file; by default that is an error.
-        check: what its keys must hold, see ``ownbert.checks``.
-        pipe: whether the user may give a pipe instead of a file.
+        path: the file, in UTF-8.
+        kind: required type of the value: dict, list, or object for any.
+        missing: value for a missing file; by default that is an error.
+        check: schema of the value, see ``ownbert.checks``.
+        pipe: whether the path may be a pipe.
 
     Raises:
-        InputError: the file cannot be read, or does not hold JSON of that kind.
+        InputError: the file cannot be read, or does not contain JSON of that type.
     """
     if missing is not None and not Path(path).exists():
         return missing
@@ -267,12 +265,12 @@ def read_json(
 
 
 def read_yaml(path: str | os.PathLike[str]) -> Any:
-    """The value of a YAML file. Raises ``InputError`` if it cannot be read."""
+    """Read a YAML file. Raises ``InputError`` if it cannot be read."""
     return parse_yaml(read_text(path, most=_MOST_YAML), path)
 
 
 def parse_yaml(text: str, source: str | os.PathLike[str]) -> Any:
-    """The value of YAML; ``source`` is named in the ``InputError`` if it is damaged."""
+    """Parse YAML; the ``InputError`` for malformed text names ``source``."""
     import yaml
 
     return _parsed(source, text, yaml.safe_load, "YAML")
@@ -295,7 +293,7 @@ def _parsed(
         raise RecursionError
     except InputError:
         raise
-    except Exception as error:  # yaml's own errors, and any of Python's in making its values
+    except Exception as error:  # errors of yaml, and of the constructors that it calls
         reason = " ".join(str(error).split())
         if isinstance(error, RecursionError):
             reason = "it is nested too deeply"
@@ -305,15 +303,15 @@ def _parsed(
 
 
 def read_text(path: str | os.PathLike[str], *, most: int, pipe: bool = False) -> str:
-    """The text of a file, UTF-8, plain or gzip.
+    """Read a file of UTF-8 text, plain or gzip.
 
     Args:
         path: the file.
-        most: bytes that it may have, unpacked.
-        pipe: whether it may be a pipe; a foreign folder with one in it would be waited for.
+        most: maximum size in bytes, uncompressed.
+        pipe: whether the path may be a pipe; reading a pipe in a folder from elsewhere could block.
 
     Raises:
-        InputError: it is missing, unreadable, too large, no file or not UTF-8.
+        InputError: the file is missing, unreadable, too large, not regular or not UTF-8.
     """
     source = Path(path)
     if not pipe and source.exists() and not (source.is_file() or source.is_dir()):
@@ -331,27 +329,27 @@ def read_text(path: str | os.PathLike[str], *, most: int, pipe: bool = False) ->
 
 
 def inside(folder: Path, name: str, source: str | os.PathLike[str]) -> Path:
-    """A path below ``folder`` that a file names; a foreign file cannot name others.
+    """Resolve a path that a file contains; it must be below ``folder``.
 
     Args:
-        folder: of the file.
-        name: relative to the folder.
+        folder: folder of the file.
+        name: path relative to the folder.
         source: the file, for messages.
 
     Raises:
-        InputError: the path leads elsewhere.
+        InputError: the path is outside the folder.
     """
     if Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
         raise InputError(f"{source} names {name!r}, which is not below its folder")
     return folder / name
 
 
-# Files that this process has written to read them again, as the user's files are read.
+# Temporary files of this process, which are read with the same functions as users' files.
 _own_files: set[str] = set()
 
 
 def own_text(path: str | os.PathLike[str]) -> Path:
-    """``path``, a temporary file of this process, which is UTF-8 in every ``reading_as``."""
+    """Register ``path`` as a temporary file of this process, always UTF-8 in ``reading_as``."""
     _own_files.add(os.path.abspath(path))
     return Path(path)
 
@@ -360,19 +358,19 @@ def open_text(path: str | os.PathLike[str], *, internal: bool = False) -> Iterat
     """Yield ``(line number from 1, line without its end)`` of a text file, plain or gzip.
 
     Gzip is recognised by its first two bytes, whatever the name. Only ``\\n`` and ``\\r\\n`` end a
-    line: other separators of Unicode (U+2028, form feed, ...) belong to the text. ``\\r`` alone
-    does where the first megabyte holds no ``\\n``, as in files of old Macs. A byte order mark is
+    line; other Unicode separators (U+2028, form feed, ...) are part of the text. ``\\r`` alone ends
+    lines if the first megabyte contains no ``\\n``, as in files of old Macs. A byte order mark is
     dropped. Only one line is in memory at a time.
 
     Args:
-        path: a file in the encoding of ``reading_as``, UTF-8 by default and where a byte order mark
-            says so.
-        internal: whether it is a file of a model or of a command, which is UTF-8 in any case and
-            has lines that end in ``\\n``.
+        path: a file in the encoding of ``reading_as``, by default UTF-8; a UTF-8 byte order mark
+            overrides it.
+        internal: whether the file belongs to a model or was written by a command; then it is UTF-8
+            with lines that end in ``\\n``.
 
     Raises:
-        InputError: at the call, for a file that is missing, a folder or unreadable; while reading,
-            for bytes of another encoding and for damaged gzip data.
+        InputError: at the call, if the file is missing, a folder or unreadable; during iteration,
+            for bytes of another encoding and for corrupt gzip data.
     """
     source = Path(path)
     refuse_unreadable(source)
@@ -381,7 +379,7 @@ def open_text(path: str | os.PathLike[str], *, internal: bool = False) -> Iterat
 
 
 def _refuse_second_reading(path: Path) -> None:
-    """Whoever writes to a pipe does so once: the second reading would wait for ever."""
+    """Refuse to read a pipe twice: the second reading would block forever."""
     pipes = _pipes.get()
     if pipes is None or not path.is_fifo():
         return
@@ -392,7 +390,7 @@ def _refuse_second_reading(path: Path) -> None:
 
 
 def refuse_unreadable(path: Path) -> None:
-    """Check that ``path`` is a file (or a pipe) that can be opened.
+    """Check that ``path`` is a file or pipe that can be opened.
 
     Raises:
         InputError: it is not.
@@ -421,7 +419,7 @@ def _lines(path: Path, encoding: str, *, internal: bool) -> Iterator[tuple[int, 
         for number, line in enumerate(lines, start=1):
             if number == 1:
                 start = line
-                if line.startswith(UTF8_BOM):  # whatever other files are
+                if line.startswith(UTF8_BOM):  # overrides the given encoding
                     line, encoding = line.removeprefix(UTF8_BOM), UTF8
             try:
                 yield number, line.decode(encoding)
@@ -434,12 +432,13 @@ def _lines(path: Path, encoding: str, *, internal: bool) -> Iterator[tuple[int, 
 def _split(
     path: Path, stream: Any, feed: AnyStr, turn: AnyStr, *, returns: bool = True
 ) -> Iterator[AnyStr]:
-    """Lines without their ends.
+    """Yield lines without their ends.
 
     Args:
-        path: for messages.
-        stream: text or bytes.
-        feed, turn: a line feed, a carriage return.
+        path: the file, for messages.
+        stream: stream of text or bytes.
+        feed: a line feed.
+        turn: a carriage return.
         returns: whether a carriage return alone may end a line.
     """
     line: AnyStr = stream.readline(READ_BUFFER)
@@ -459,7 +458,7 @@ def _split(
 def _split_at_returns(path: Path, rest: Any, stream: Any, feed: Any, turn: Any) -> Iterator[Any]:
     number, more = 1, rest
     while more:
-        # Line feeds that come later end lines too.
+        # Later line feeds end lines as well.
         *lines, rest = rest.replace(turn + feed, turn).replace(feed, turn).split(turn)
         yield from lines
         number += len(lines)
@@ -480,7 +479,7 @@ def _refuse_long(path: Path, number: int) -> None:
 
 @contextlib.contextmanager
 def _read_errors(path: Path, lines: Callable[[], int] = lambda: 0) -> Iterator[None]:
-    """Turn failures to read ``path`` into ``InputError``; ``lines``: how many were read before."""
+    """Turn read errors into ``InputError``; ``lines`` returns the number of lines read so far."""
     try:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -494,7 +493,7 @@ def _read_errors(path: Path, lines: Callable[[], int] = lambda: 0) -> Iterator[N
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-# What a model folder is read from; a table of predictions beside these is none of them.
+# Names of files that loading a model folder reads; predictions in the same folder are not.
 _READ_OF_FOLDERS = (
     *("config.json", "tokenizer*.json", "vocab.*", "merges.txt", "*.model", "*.safetensors"),
     *("*.bin", "ensemble.json", "blend.json", "modules.json"),
@@ -503,7 +502,7 @@ _IS_INPUT = "read by this command; write to another file or folder"
 # Device and inode of a file or folder.
 _Identity = tuple[int, int]
 _protected: ContextVar[frozenset[_Identity]] = ContextVar("protected", default=frozenset())
-# Pipes that have been read since the outermost ``protected`` began.
+# Pipes read since the start of the outermost ``protected`` block.
 _pipes: ContextVar[set[_Identity] | None] = ContextVar("pipes", default=None)
 
 
@@ -511,13 +510,12 @@ def refuse_same(sources: Any, output: str | os.PathLike[str] | None) -> None:
     """Refuse to overwrite an input with an output.
 
     Args:
-        sources: a path, or a list or tuple of paths, files or folders. Anything else, such as
-            arrays or an iterator, and paths that do not exist cannot be overwritten.
-        output: the file or folder to be written; None is none.
+        sources: a path, or a list or tuple of paths of files or folders. Other values, such as
+            arrays or iterators, and missing paths are ignored.
+        output: the file or folder to write; None: nothing is written.
 
     Raises:
-        InputError: the output is one of the inputs, by whatever name, or a file of the model in one
-            of them.
+        InputError: the output is an input, under any name, or a model file in an input folder.
     """
     if output is not None and _identity(output) in _identities(sources):
         raise InputError(f"{output} is {_IS_INPUT}")
@@ -525,8 +523,7 @@ def refuse_same(sources: Any, output: str | os.PathLike[str] | None) -> None:
 
 @contextlib.contextmanager
 def protected(sources: Any) -> Iterator[None]:
-    """While the block runs, nothing in this module writes to one of its inputs, and no pipe is read
-    twice.
+    """Refuse, inside the block, to overwrite its inputs and to read a pipe twice.
 
     Args:
         sources: as for ``refuse_same``.
@@ -550,7 +547,7 @@ def _identities(sources: Any) -> frozenset[_Identity]:
 
 
 def _identity(path: str | os.PathLike[str]) -> _Identity | None:
-    """None if there is no such file or folder; terminals and pipes are none."""
+    """The identity of a file or folder; None for missing paths, terminals and pipes."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -564,7 +561,7 @@ def _unpacked(raw: io.BufferedReader) -> Iterator[BinaryIO]:
     if raw.peek(2)[:2] != GZIP_MAGIC:
         yield raw
         return
-    # GzipFile alone yields lines slowly; a buffer around it reads a megabyte at a time.
+    # GzipFile yields lines slowly; the buffer reads a megabyte at a time.
     with gzip.GzipFile(fileobj=raw) as packed, io.BufferedReader(packed, READ_BUFFER) as stream:
         yield cast(BinaryIO, stream)
 
@@ -579,7 +576,7 @@ def _undecodable(
     *,
     hint: bool = False,
 ) -> str:
-    """What to tell of a text that is not in its encoding; ``hint``: there is --encoding."""
+    """The message for text that is not in its encoding; ``hint``: mention --encoding."""
     if number == 1 and line.startswith(UTF16_BOMS):
         if hint:
             return f"{path} is UTF-16: give --encoding utf-16, or save it as UTF-8"
@@ -602,8 +599,8 @@ def _undecodable(
 
 
 def flush_to_disk(path: Path) -> None:
-    """Wait until a file is on the disk."""
-    # Some file systems report a full disk only here.
+    """Flush a file to disk."""
+    # Some file systems report a full disk only at this point.
     descriptor = os.open(path, os.O_RDWR)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Output folders: one process at a time writes into one, and no file of others is replaced."""
+"""Output folders: one process writes at a time, and files of other programs are kept."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from ownbert.files import (
     remove_empty,
 )
 
-# Keys that a JSON file of ours has, by its name.
+# Keys that identify our JSON files, by file name.
 _KEYS = {
     "fit.json": {"format", "identity", "candidates"},
     "blend.json": {"format", "members", "labels"},
@@ -29,45 +29,45 @@ _KEYS = {
     "report.json": {"leaderboard", "task"},
     "index.json": {"format", "checksums", "texts"},
 }
-# Those of others tell only if they are there: keys of a config.json that begin so, the manifest of
-# a part, and metrics that are drawn.
+# Files that other programs write as well are ours only with these keys: a config.json with keys of
+# this prefix, the manifest of a part, and metrics with curves.
 _OWN_KEY = "ownbert_"
 _SOME_KEYS = ({"shard", "input_digest", "sha256"}, {"labels", "confusion"})
 _RECIPES = ({"seed", "data", "optim", "run"}, {"seed", "minutes", "labels_per_class"})
 CARD_SIGN = "<!-- Written by ownbert"
 _REPORT = (b">OwnBERT report: ", ">OwnBERT 报告：".encode())
-# What our pictures say of themselves, and those of earlier versions, as all of matplotlib do.
+# Metadata of our pictures; those of earlier versions have matplotlib's default.
 PICTURE_METADATA = {"Software": "ownbert"}
 _OUR_PICTURE, _A_PICTURE = b"Software\0ownbert", b"Software\0Matplotlib"
-# Files that tell a folder of ours.
+# Files that identify a folder of ours.
 SIGNS = ("recipe.yaml", "config.json", "README.md", *_KEYS)
-# The report as text cannot be told from others, but is written after the page.
+# The text report cannot be identified by its content, but is written after the page.
 _BESIDE = {"report.txt": ("report.html", "report.json")}
 _MOST_BYTES = 1 << 26
 _descriptors: set[int] = set()
 
 
 def refuse_both(*, resume: bool, overwrite: bool) -> None:
-    """Raise ``InputError`` where an earlier run shall be continued and replaced at once."""
+    """Raise ``InputError`` if an earlier run is to be both resumed and overwritten."""
     if resume and overwrite:
         raise InputError("--resume continues, --overwrite starts anew; give one of the two")
 
 
 @contextlib.contextmanager
 def writing(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Lock a folder for this process while the block writes into it.
+    """Lock a folder for this process while the block writes to it.
 
-    The folder is made, and removed again if the block leaves it empty. The lock is that of the
-    system on the folder itself: it leaves no file, and ends with the process. Under torchrun the
-    first process locks for all.
+    The folder is created, and removed again if the block leaves it empty. The lock is a system lock
+    on the folder itself: it leaves no file, and ends with the process. Under torchrun the first
+    process holds it for all.
 
     Raises:
-        InputError: another process is writing into it, or it cannot be made.
+        InputError: another process is writing to the folder, or it cannot be created.
     """
     path = Path(folder)
     others = int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0"
     if others or (path.exists() and not path.is_dir()):
-        yield  # whoever writes refuses a file
+        yield  # a file is refused when it is written
         return
     made = missing_folders(path)
     descriptor = _locked(path)
@@ -81,13 +81,13 @@ def writing(folder: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _locked(path: Path) -> int | None:
-    """The descriptor of the locked folder; None where folders cannot be locked."""
+    """Lock a folder; returns its descriptor, or None if folders cannot be locked."""
     while True:
         make_folder(path)
         try:
             descriptor = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            continue  # another process has removed it
+            continue  # another process removed it
         except OSError:
             return None
         lock_file(descriptor, path)
@@ -95,11 +95,11 @@ def _locked(path: Path) -> int | None:
             if os.path.samestat(os.stat(path), os.fstat(descriptor)):
                 _descriptors.add(descriptor)
                 return descriptor
-        os.close(descriptor)  # removed in between, and perhaps made anew
+        os.close(descriptor)  # removed meanwhile, and perhaps recreated
 
 
 def _release_in_fork() -> None:
-    # Or workers that outlive a killed process would keep its lock.
+    # Otherwise workers that outlive a killed process would keep its lock.
     for descriptor in _descriptors:
         with contextlib.suppress(OSError):
             os.close(descriptor)
@@ -113,18 +113,19 @@ if hasattr(os, "register_at_fork"):
 def refuse_foreign(
     folder: str | os.PathLike[str], names: Iterable[str], *, signs: Iterable[str] = SIGNS
 ) -> None:
-    """Check that nothing is replaced that ownbert has not written.
+    """Check that only files of ownbert would be replaced.
 
-    Files are known by their content. Where this tells nothing (weights, a vocabulary, a picture of
-    an earlier version, a subfolder), another file of the folder must be ours.
+    Files are identified by their content. Where the content is not conclusive (weights, a
+    vocabulary, a picture of an earlier version, a subfolder), another file of the folder must be
+    ours.
 
     Args:
-        folder: to be written into.
-        names: of the files and subfolders in it that may be replaced.
-        signs: the names of files that tell a folder of ours.
+        folder: the output folder.
+        names: names of files and subfolders that may be replaced.
+        signs: names of files that identify a folder of ours.
 
     Raises:
-        InputError: one of them is not ours, or is read by the command.
+        InputError: one of the files is not ours, or is an input of the command.
     """
     place, ours = Path(folder), None
     for name in names:
@@ -146,24 +147,23 @@ def refuse_foreign(
 
 
 def has_sign(folder: Path, signs: Iterable[str] = SIGNS) -> bool:
-    """Whether a folder may be of ownbert: it has one of the files that tell one, and not of others
-    by its content."""
+    """Whether a folder has an identifying file that is not known to be another program's."""
     return any((folder / sign).exists() and is_ours(folder / sign) is not False for sign in signs)
 
 
 def is_ours(path: Path) -> bool | None:
-    """Whether ownbert wrote a file, by its content; None where that does not tell."""
+    """Whether ownbert wrote a file, judged by its content; None if that is not conclusive."""
     kind = _KINDS.get(path.suffix)
     try:
         if kind is None or not path.is_file() or path.stat().st_size > _MOST_BYTES:
             return None
         return kind(path.read_bytes(), path.name)
     except (OSError, ValueError, RecursionError, InputError):
-        return None  # damaged
+        return None  # corrupt
 
 
 def _visible(folder: Path) -> bool:
-    """Whether a folder holds more than what was left unfinished."""
+    """Whether a folder contains more than unfinished files."""
     return any(not path.name.startswith(".") for path in folder.iterdir())
 
 
@@ -184,12 +184,12 @@ def _is_recipe(data: bytes, name: str) -> bool:
 def _is_log(data: bytes, name: str) -> bool | None:
     first = data.split(b"\n", 1)[0]
     value = json.loads(first) if first else None
-    if value is None:  # nothing has been logged yet
+    if value is None:  # an empty log
         return None
     keys = value.keys() if isinstance(value, dict) else ()
     if "step" not in keys:
         return False
-    return True if "seconds" in keys else None  # logs of others have steps, too
+    return True if "seconds" in keys else None  # logs of other programs have steps as well
 
 
 def _is_page(data: bytes, name: str) -> bool:

@@ -1,30 +1,30 @@
-"""Fonts for the characters of labels and texts in pictures (matplotlib)."""
+"""Fonts for labels and texts in pictures (matplotlib)."""
 
 from collections.abc import Iterable, Sequence
 
-# Fonts with Chinese, Japanese and Korean characters, to complement matplotlib's own.
+# Fonts with Chinese, Japanese and Korean characters, which matplotlib's default lacks.
 CJK_FONTS = (
     *("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Zen Hei"),
     *("WenQuanYi Micro Hei", "PingFang SC", "Heiti SC", "Hiragino Sans GB", "Microsoft YaHei"),
     *("SimHei", "Noto Sans CJK JP", "Noto Sans CJK KR", "Droid Sans Fallback", "Arial Unicode MS"),
 )
 PLAIN_FONT = "DejaVu Sans"
-# Fonts of single scripts, such as Noto Sans Devanagari.
+# Prefix of fonts for single scripts, such as Noto Sans Devanagari.
 _OF_SCRIPTS = "Noto Sans "
 
 
 def fonts_for(
     texts: Iterable[str], fonts: Sequence[str] = CJK_FONTS
 ) -> tuple[list[str], frozenset[str]]:
-    """Fonts that together have the characters of texts.
+    """Find fonts that together cover the characters of texts.
 
     Args:
-        texts: to be drawn.
-        fonts: names of fonts for characters that matplotlib's own lacks, the preferred ones first;
-            behind them those of single scripts.
+        texts: texts to draw.
+        fonts: preferred fonts for characters that matplotlib's default lacks, in order; fonts for
+            single scripts are tried last.
 
     Returns:
-        Names of fonts, as matplotlib takes them for a family, and the characters that none has.
+        Font names, usable as a font family in matplotlib, and the characters that no font has.
     """
     from matplotlib import font_manager
 

@@ -1,7 +1,7 @@
-"""Model folders, and models of the Hugging Face hub under the names of folders.
+"""Model folders, and models of the Hugging Face Hub referred to like folders.
 
-One rule: nothing is fetched unless it is written ``hf:org/name``. The classes of ``ownbert.hf``
-alone take bare names too, as those of Transformers do, but never one that looks like a path.
+Models are downloaded only for names of the form ``hf:org/name``. The classes of ``ownbert.hf``
+accept bare names as well, like those of Transformers, but never one that looks like a path.
 """
 
 import os
@@ -14,18 +14,18 @@ from typing import Any
 from ownbert.errors import InputError, MissingError
 
 PREFIX = "hf:"
-# Arguments of ``from_pretrained`` that are passed on.
+# Arguments of ``from_pretrained`` that are passed on to the hub.
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "token")
-# The files of a model folder that are used here; only these are fetched.
+# Patterns of the files that are downloaded; other files of a model are not used.
 _MODEL_FILES = ("*.json", "*.txt", "*.safetensors", "*.model", "pytorch_model*.bin")
 _NAME = re.compile(r"[A-Za-z0-9_-][\w.-]*(/[A-Za-z0-9_-][\w.-]*)?", re.ASCII)
 
 
 def model_folder(name: str | os.PathLike[str]) -> Path:
-    """The folder of a model: ``name`` itself, or a copy of the hub's model ``hf:org/name``.
+    """The folder of a model: ``name`` itself, or a local copy of the model ``hf:org/name``.
 
     Raises:
-        InputError: the model cannot be fetched. That a folder exists is not checked.
+        InputError: the model cannot be downloaded. The existence of a folder is not checked.
     """
     text = os.fspath(name)
     if not text.startswith(PREFIX):
@@ -37,25 +37,25 @@ def model_folder(name: str | os.PathLike[str]) -> Path:
 
 
 def is_name(text: str) -> bool:
-    """Whether a model of the hub may be called so: "name", or "org/name"."""
+    """Whether ``text`` is a valid model name of the hub: "name", or "org/name"."""
     return _NAME.fullmatch(text) is not None
 
 
 def pretrained_folder(name: str | os.PathLike[str], options: Mapping[str, Any] = {}) -> Path:
-    """The folder that ``from_pretrained`` reads, whose names may be of the hub without ``hf:``.
+    """Resolve the argument of ``from_pretrained``, which may be a hub name without ``hf:``.
 
     Args:
         name: a folder, or a name on the hub.
-        options: of ``from_pretrained``, of which ``HUB_OPTIONS`` are used.
+        options: options of ``from_pretrained``, of which ``HUB_OPTIONS`` are used.
 
     Raises:
-        InputError: there is neither, or the extra ``hub`` is not installed.
+        InputError: neither exists, or the extra ``hub`` is not installed.
     """
     path, text = Path(name), os.fspath(name)
     if path.exists():
         return path
     wanted = text.removeprefix(PREFIX)
-    # What begins in an existing folder is a slip in a path.
+    # A name whose parent folder exists is a mistyped path.
     if not is_name(wanted) or ("/" in text and path.parent.exists()):
         raise MissingError(f"no such folder: {name}")
     given = {key: options[key] for key in HUB_OPTIONS if options.get(key) is not None}
@@ -64,7 +64,7 @@ def pretrained_folder(name: str | os.PathLike[str], options: Mapping[str, Any] =
 
 @cache
 def _fetched(name: str, **options: Any) -> Path:
-    """A model of the hub in its local cache; once per process."""
+    """Download a model of the hub to its local cache, at most once per process."""
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
@@ -73,12 +73,12 @@ def _fetched(name: str, **options: Any) -> Path:
         ) from None
     try:
         return Path(snapshot_download(name, allow_patterns=list(_MODEL_FILES), **options))
-    except Exception as error:  # the library's errors are of many kinds: no network, no such name
+    except Exception as error:  # many error types: no network, unknown name
         raise MissingError(
             f"no such folder: {name}; nor could it be fetched from the hub: {reason(error)}"
         ) from None
 
 
 def reason(error: Exception) -> str:
-    """The first line of what the library says."""
+    """The first line of the library's error message."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

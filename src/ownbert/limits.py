@@ -1,57 +1,57 @@
-"""The largest values of numbers that users and config.json files choose, each with its reason.
+"""Upper limits of numbers in users' settings and config.json files, each with its reason.
 
-A value beyond its limit is a slip or a wrong unit. It would end in an allocation that aborts the
-process, or run for ever, so it is refused before anything is read.
+A larger value is a slip or a wrong unit. It would lead to an allocation that aborts the process,
+or to an endless run, so it is rejected before any file is read.
 """
 
-# NumPy's generators take no larger seed in every function.
+# The largest seed that all of NumPy's generators accept.
 SEED = 2**32 - 1
-# At a thousand steps per second these are eleven days.
+# Eleven days at a thousand steps per second.
 STEPS = 10**9
-# A year.
+# One year.
 MINUTES = 366 * 24 * 60
 EPOCHS = 100_000
-# As many steps have batches in memory at once.
+# The batches of this many steps are in memory at once.
 ACCUMULATED = 10_000
-# Each is a training of its own.
+# Each model is trained separately.
 MODELS = 1_000
-# States on the disk, each with all weights.
+# Saved states on disk, each with all weights.
 STATES = 1_000
-# Tokens of a sequence: so many positions of a base model have 3 GB.
+# Tokens per sequence; the position table of a base model of this length has 3 GB.
 LENGTH = 1 << 20
-# Tokens of a batch: the largest that BERT was trained with (You et al. 2020) have 2**24.
+# Tokens per batch; the largest that BERT was trained with (You et al. 2020) have 2**24.
 BATCH_TOKENS = 1 << 24
-# Rows of a batch.
+# Rows per batch.
 BATCH_ROWS = 1 << 16
-# Windows of a document.
+# Windows per document.
 WINDOWS = 1 << 16
-# Entries of a vocabulary: a base model has 6 GB of embeddings for them.
+# Vocabulary size; the embeddings of a base model have 6 GB at this size.
 VOCABULARY = 1 << 21
-# Occurrences of a token, and rows of a file; counters of 32 bits end there.
+# Token counts, and rows per file; 32-bit counters overflow beyond it.
 COUNT = 2**31 - 1
-# A matrix of that width and height has four thousand million weights.
+# A square matrix of this width has four billion weights.
 WIDTH = 1 << 16
 LAYERS = 1_000
-# Columns of word features, each with a table of its own.
+# Columns of word features, each with a separate embedding table.
 FEATURES = 256
-# Tags of such a column in a token store, which keeps an id in two bytes.
+# Tags per column in a token store, which stores ids in two bytes.
 TAGS = (1 << 16) - 1
-# Pixels of a side of an image; its patches are a sequence.
+# Width or height of an image in pixels; its patches form a sequence.
 PIXELS = 1 << 13
-# Tokens of a unit that is masked; BERT reads 512.
+# Tokens in a masked unit; BERT reads 512.
 NGRAM = 512
-# Learning rates: beyond it the update of a float32 is infinite at once.
+# Learning rate; with larger ones float32 updates overflow immediately.
 RATE = 1e30
-# Weights of losses, norms and thresholds: beyond it a float32 has no digits left for the others.
+# Weights of losses, norms and thresholds; larger ones leave no float32 precision for other terms.
 WEIGHT = 1e9
-# Hypotheses, each with keys and values of its own; wider beams translate worse (Koehn and Knowles
-# 2017).
+# Beam size; each hypothesis has separate keys and values, and wider beams translate worse (Koehn
+# and Knowles 2017).
 BEAMS = 256
-# Beyond it the longest hypothesis is always chosen, or the shortest.
+# With larger values the longest hypothesis always wins, or the shortest.
 LENGTH_PENALTY = 10
-# Decimals of rounded weights, which are float64 with 15 digits.
+# Decimal places of rounded weights; float64 has 15 digits.
 DECIMALS = 10
-# Processes that tokenise, of 150 MB each.
+# Tokenisation processes, of 150 MB each.
 PROCESSES = 256
-# Shards of an input; each of them reads all of it.
+# Shards of an input; each shard reads all of it.
 SHARDS = 10_000

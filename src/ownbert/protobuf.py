@@ -1,20 +1,20 @@
-"""The wire format of protocol buffers, read without their library.
+"""A reader of the protocol buffer wire format, without the protobuf library.
 
 Source: https://protobuf.dev/programming-guides/encoding
 """
 
 from collections.abc import Iterator
 
-# Kinds of fields: a number; as many bytes as a number before them says; and eight or four bytes.
+# Wire types: a varint; length-prefixed bytes; and fixed widths of eight or four bytes.
 _VARINT, _BYTES, _WIDTHS = 0, 2, {1: 8, 5: 4}
 
 
 class DamagedError(ValueError):
-    """What is wrong with the bytes, without the name of their file."""
+    """Malformed bytes; the message does not name the file."""
 
 
 class Reader:
-    """Bytes from the front, none beyond the end."""
+    """Sequential reads from bytes, with bounds checks."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
@@ -31,7 +31,7 @@ class Reader:
         return self.data[self.at - count : self.at]
 
     def varint(self) -> int:
-        """A whole number of at most 64 bits, seven in each byte, the lowest first."""
+        """Read an unsigned integer of at most 64 bits, seven per byte, lowest first."""
         value = 0
         for shift in range(0, 70, 7):
             byte = self.take(1)[0]
@@ -41,7 +41,7 @@ class Reader:
         raise DamagedError("a number does not end")
 
     def fields(self) -> Iterator[tuple[int, int | bytes]]:
-        """The fields of a message: their numbers, and a number or the bytes."""
+        """Yield the fields of a message: field number, and integer or bytes."""
         while self.more:
             tag = self.varint()
             number, kind = tag >> 3, tag & 7

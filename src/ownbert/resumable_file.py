@@ -1,7 +1,7 @@
-"""Output files that are written line by line over a long time, and resumed after a stop.
+"""Output files that are written line by line over a long time, and resumed after an interruption.
 
-While it is being written, the file is ``.NAME.part`` beside the output, and ``.NAME.part.json``
-describes what it is made from. It gets its final name when it is complete.
+The unfinished file is ``.NAME.part`` beside the output, and ``.NAME.part.json`` describes its
+inputs. The file gets its final name when it is complete.
 """
 
 import contextlib
@@ -32,19 +32,19 @@ Item = TypeVar("Item")
 
 
 class ResumableFile:
-    """Lines for ``path``, compressed where the name ends with .gz.
+    """Lines for ``path``, compressed if the name ends with .gz.
 
     Args:
         path: the file that appears once it is complete.
-        made_for: what the lines depend on; None: a stopped run keeps nothing.
-        resume: keep the lines of a stopped run with the same ``made_for`` instead of dropping them.
+        made_for: everything that the lines depend on; None: an interrupted run keeps nothing.
+        resume: whether to keep the lines of an interrupted run with the same ``made_for``.
 
     Attributes:
         done: the number of lines so far.
 
     Raises:
         InputError: the path cannot be written, another process is writing it, or the lines to
-            resume were made for something else.
+            resume have another ``made_for``.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ResumableFile:
                 self._start(resume)
             except BaseException:
                 self.file.close()
-                if not self.part.stat().st_size:  # what was to be resumed stays
+                if not self.part.stat().st_size:  # keep an unfinished file
                     self.part.unlink()
                     self.metadata.unlink(missing_ok=True)
                     remove_empty(self._new_folders)
@@ -99,7 +99,7 @@ class ResumableFile:
                 )
 
     def _complete_size(self) -> int:
-        """Where the last complete line ends, in bytes; sets ``done``."""
+        """The end of the last complete line, in bytes; sets ``done``."""
         end = 0
         with self.part.open("rb") as file:
             for line in file:
@@ -113,25 +113,25 @@ class ResumableFile:
         convert: Callable[[Sequence[Any]], Sequence[Any]],
         progress: Callable[[int], None] | None = None,
     ) -> int:
-        """Write all lines that are not there yet, and give the file its final name.
+        """Write all missing lines, and give the file its final name.
 
-        Whatever ends it early, the file is left so that it can be resumed, and the ``InputError``
-        or ``KeyboardInterrupt`` says so.
+        On any exception the file can be resumed, and the ``InputError`` or ``KeyboardInterrupt``
+        says so.
 
         Args:
-            blocks: the inputs.
-            convert: makes the lines of a block, one per input.
-            progress: called with the number of inputs so far.
+            blocks: blocks of inputs.
+            convert: function from a block to its lines, one per input.
+            progress: callback that receives the number of inputs so far.
 
         Returns:
-            How many inputs there are.
+            The number of inputs.
         """
         before, count = self.done, 0
         try:
             for block in blocks:
                 count += len(block)
                 if count > before:
-                    # A partly written block is computed whole: other batches round differently.
+                    # A partial block is recomputed whole: other batch sizes round differently.
                     self.write(convert(block)[max(0, before - count + len(block)) :])
                 if progress is not None:
                     progress(count)
@@ -146,7 +146,7 @@ class ResumableFile:
         return count
 
     def write(self, lines: Sequence[Any]) -> None:
-        """Append lines, each with its line end."""
+        """Append lines, which include their line ends."""
         with explained(self.path):
             self.file.write("".join(lines).encode())
             self.file.flush()
@@ -166,11 +166,11 @@ class ResumableFile:
             self.file.close()
 
     def close(self) -> None:
-        """Stop writing; a file without lines, or one that keeps nothing, is removed."""
+        """Stop writing; remove the file if it is empty or cannot be resumed."""
         if not (self.done and self.keeps):
             self.part.unlink(missing_ok=True)
             self.metadata.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # a full disk was reported before
+        with contextlib.suppress(OSError):  # a full disk was already reported
             self.file.close()
         remove_empty(self._new_folders)
 
@@ -181,16 +181,16 @@ class ResumableFile:
 
 
 def first_read(blocks: Iterable[Item]) -> Iterator[Item]:
-    """``blocks``, the first of which has been read by the time this returns.
+    """``blocks``, with the first one read eagerly.
 
-    So an input that cannot be read at all is refused before a file is opened for its answers.
+    So unreadable inputs are rejected before an output file is opened.
     """
     rest = iter(blocks)
     return chain(list(islice(rest, 1)), rest)
 
 
 def identity_of(path: Path) -> list[Any]:
-    """The path of a file or a folder, and values that change when its content does."""
+    """The path of a file or folder, and values that change with its content."""
     return [str(path.resolve()), *_state(path)]
 
 
@@ -198,14 +198,14 @@ def _state(path: Path) -> list[Any]:
     if not path.is_dir():
         status = path.stat()
         return [status.st_size, status.st_mtime_ns]
-    # Files that are being written are hidden.
+    # Unfinished files are hidden.
     below = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
     states = [(str(p.relative_to(path)), *_state(p)) for p in below]
     return [hashlib.sha256(json.dumps(states).encode()).hexdigest()]
 
 
 def _compress(source: Path, target: Path) -> None:
-    # Without name and time, so that the same lines give the same file.
+    # Without name and time, so that equal lines give equal files.
     with (
         source.open("rb") as rows,
         target.open("wb") as raw,

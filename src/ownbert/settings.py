@@ -1,9 +1,9 @@
-"""Settings: how a recipe declares them, and how a recipe file, dotted overrides and options, in
-this order, change them; and back to YAML.
+"""Declaration of settings in recipes, and their overriding by a recipe file, dotted overrides and
+options, in this order.
 
-A recipe is a frozen dataclass of sections, each a frozen dataclass of settings; a command has such
-dataclasses too. Help, panel and valid values of a setting are declared beside its default; the
-command line is generated from them.
+A recipe is a frozen dataclass of sections, each a frozen dataclass of settings; the settings of
+commands are such dataclasses as well. Help, panel and valid values of a setting are declared with
+its default; the command line is generated from them.
 """
 
 import difflib
@@ -25,20 +25,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is declared of a setting beside its type and default.
+    """The metadata of a setting, beside its type and default.
 
     Args:
-        help: its text in ``--help``.
-        panel: the box in ``--help`` that shows it.
-        shown: the default in ``--help``, if it depends on the data or the model; False: none.
-        option: its name on the command line, if not that of the field; several with blanks between
-            them, ``--on/--off`` for both values of a switch.
-        metavar: what stands for its value in ``--help``.
-        hidden: whether ``--help`` leaves it out.
-        path: whether it is a file or folder.
-        check: refuses invalid values; None is always valid.
-        resumable: whether a resumed run may have another value.
-        commands: by command, the fields that differ there.
+        help: text in ``--help``.
+        panel: panel of ``--help`` that shows the setting.
+        shown: default in ``--help``, if it depends on the data or the model; False: none.
+        option: name on the command line, if it differs from the field's; several names separated by
+            spaces, ``--on/--off`` for both values of a switch.
+        metavar: placeholder of the value in ``--help``.
+        hidden: whether ``--help`` omits the setting.
+        path: whether the value is a file or folder.
+        check: function that rejects invalid values; None is always valid.
+        resumable: whether a resumed run may change the value.
+        commands: fields that differ in a command, by command.
     """
 
     help: str = ""
@@ -56,7 +56,7 @@ class Setting:
     type: Any = None
 
     def flags(self, name: str) -> list[str]:
-        """Its names on the command line, where the field is called ``name``."""
+        """The setting's names on the command line, for a field called ``name``."""
         last = name.rpartition(".")[2]
         return self.option.split() if self.option else [f"--{last.replace('_', '-')}"]
 
@@ -65,9 +65,12 @@ class Setting:
 
 
 def setting(default: Any, help: str = "", panel: str | None = None, **about: Any) -> Any:
-    """The field of a setting.
+    """Declare a field as a setting.
 
     Args:
+        default: default value.
+        help: text in ``--help``.
+        panel: panel of ``--help``.
         about: further fields of ``Setting``.
     """
     metadata = {"setting": Setting(help=help, panel=panel, **about)}
@@ -75,9 +78,10 @@ def setting(default: Any, help: str = "", panel: str | None = None, **about: Any
 
 
 def section(default: Any, **changes: Mapping[str, Any]) -> Any:
-    """The field of a section.
+    """Declare a field as a section.
 
     Args:
+        default: default section.
         changes: fields that differ in this recipe, by setting.
     """
     return field(default=default, metadata={"changes": changes})
@@ -85,7 +89,7 @@ def section(default: Any, **changes: Mapping[str, Any]) -> Any:
 
 @cache
 def settings_of(recipe: type) -> Mapping[str, Setting]:
-    """All settings of a kind of recipe by their dotted names, in order."""
+    """All settings of a recipe class by their dotted names, in order."""
     return dict(_each(recipe(), "", {}))
 
 
@@ -123,14 +127,14 @@ def resolve(
     options: Mapping[str, Any] | None = None,
     base: T | None = None,
 ) -> T:
-    """A recipe from defaults, a file, overrides and options; the later ones win.
+    """Build a recipe from defaults, a file, overrides and options; later ones take precedence.
 
     Args:
-        kind: the class of the recipe.
-        config: a YAML file of sections.
+        kind: class of the recipe.
+        config: YAML file with sections.
         overrides: ``section.name=value``.
-        options: by dotted name or its last part (``learning_rate``); None means not given.
-        base: instead of the defaults of ``kind``.
+        options: values by dotted name or its last part (``learning_rate``); None: not given.
+        base: recipe to start from instead of the defaults.
 
     Raises:
         InputError: a setting does not exist, or a value has the wrong type.
@@ -153,7 +157,7 @@ def resolve(
 
 
 def dump(recipe: Any) -> str:
-    """YAML that ``resolve`` reads back to an equal recipe."""
+    """Serialise a recipe to YAML that ``resolve`` reads back to an equal recipe."""
     return yaml.safe_dump(_plain(asdict(recipe)), sort_keys=False, allow_unicode=True)
 
 
@@ -171,7 +175,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _value(name: str, text: str) -> Any:
-    """The value of an override, which is YAML."""
+    """Parse the value of an override as YAML."""
     try:
         return parse_yaml(text, name)
     except InputError:
@@ -180,14 +184,14 @@ def _value(name: str, text: str) -> Any:
 
 @cache
 def _names(kind: type) -> Mapping[str, str]:
-    """Short and dotted names of all settings -> dotted name; a short name is that of the first."""
+    """Map short and dotted names of all settings to dotted names; the first short name wins."""
     dotted = list(settings_of(kind))
     short = {name.rpartition(".")[2]: name for name in reversed(dotted)}
     return short | {name: name for name in dotted}
 
 
 def dotted_name(kind: type, name: str) -> str:
-    """The full name of the setting ``name`` of a recipe; ``InputError`` if there is none."""
+    """The full name of the setting ``name`` of a recipe; ``InputError`` if it does not exist."""
     names = _names(kind)
     if name not in names:
         dotted = sorted(settings_of(kind))
@@ -207,11 +211,11 @@ def _put(values: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def apply_values(settings: Any, values: Any, prefix: str = "") -> Any:
-    """``settings`` changed to ``values``, section by section.
+    """A copy of ``settings`` with other ``values``, applied section by section.
 
     Raises:
-        InputError: there is no such setting, or a value has the wrong type; it names the setting
-            after ``prefix``.
+        InputError: a setting does not exist, or a value has the wrong type; the message names the
+            setting with its ``prefix``.
     """
     if not isinstance(values, Mapping):
         raise InputError(f"{prefix.rstrip('.')} must be a section, not {in_short(values)}")
@@ -243,7 +247,7 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
             return value
         if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
             try:
-                return float(value)  # YAML reads 1e-4 as text
+                return float(value)  # YAML parses 1e-4 as a string
             except (ValueError, OverflowError):
                 continue
         if kind is str and isinstance(value, str | Path):

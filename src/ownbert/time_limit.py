@@ -1,8 +1,7 @@
-"""A limit of the wall clock for a step, at which its loops stop, and work that nobody waits for.
+"""Time limits for steps, and cancellation of work whose result is no longer needed.
 
-Both are contexts, so that they reach loops far below without passing through every function. They
-are looked at between parts of a computation (``check_time``, ``check_wanted``), where stopping is
-safe.
+Both are context variables, so that they reach inner loops without extra arguments. They are checked
+between parts of a computation (``check_time``, ``check_wanted``), where stopping is safe.
 """
 
 import contextlib
@@ -19,12 +18,12 @@ _given_up: ContextVar[threading.Event | None] = ContextVar("given_up", default=N
 
 
 class OutOfTime(Exception):
-    """A step has reached its time limit."""
+    """A step has exceeded its time limit."""
 
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Limit the time of a block; a limit that is set already holds too."""
+    """Limit the time of a block; enclosing limits still apply."""
     token = _end.set(min(_end.get(), time.monotonic() + seconds))
     try:
         yield
@@ -33,7 +32,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def seconds_left() -> float:
-    """Seconds until the limit; infinite where there is none."""
+    """Seconds until the limit; infinite without one."""
     return _end.get() - time.monotonic()
 
 
@@ -44,12 +43,12 @@ def check_time() -> None:
 
 
 class Abandoned(Exception):
-    """Nobody waits for the result any longer."""
+    """The result is no longer needed."""
 
 
 @contextlib.contextmanager
 def wanted_until(given_up: threading.Event) -> Iterator[None]:
-    """Stop the work of a block once an event of another thread is set."""
+    """Cancel the work of a block once another thread sets an event."""
     token = _given_up.set(given_up)
     try:
         yield
@@ -58,7 +57,7 @@ def wanted_until(given_up: threading.Event) -> Iterator[None]:
 
 
 def check_wanted() -> None:
-    """Raise ``Abandoned`` if nobody waits for the result."""
+    """Raise ``Abandoned`` if the result is no longer needed."""
     event = _given_up.get()
     if event is not None and event.is_set():
         raise Abandoned

@@ -1,4 +1,4 @@
-"""The Transformer of Vaswani et al. 2017 ("Attention Is All You Need"), from the parts of BERT.
+"""The Transformer of Vaswani et al. 2017 ("Attention Is All You Need"), built from BERT's parts.
 
     from ownbert.transformer import log_probs, make_model
 
@@ -23,7 +23,7 @@ from ownbert.nn.fast.linear_layers import Linear
 from ownbert.nn.heads import NextTokenHead
 from ownbert.nn.model import Model
 
-# How many matrices of the paper a fused one holds.
+# Number of the paper's matrices in a fused one.
 _FUSED = {"qkv": 3, "key_value": 2}
 
 
@@ -39,22 +39,24 @@ def make_model(
     share_embeddings: bool = False,
     **changes: Any,
 ) -> Model:
-    """The paper's model with new weights.
+    """Build the paper's model with new weights.
 
     Args:
-        src_vocab, tgt_vocab: sizes of the vocabularies.
-        N: layers.
+        src_vocab: source vocabulary size.
+        tgt_vocab: target vocabulary size.
+        N: number of layers.
         d_model: hidden size.
         d_ff: feed-forward size.
-        h: heads.
-        share_embeddings: source, target and generator share one matrix (section 3.4), so source and
-            target must have one vocabulary.
+        h: number of heads.
+        dropout: dropout rate.
+        share_embeddings: whether source, target and generator share one matrix (section 3.4), which
+            requires a joint vocabulary.
         changes: other fields of ``EncoderConfig``; ``encoder`` and ``decoder`` are mappings of
             fields for one of the stacks. ``norm_first=True`` makes both pre-norm with a final
             LayerNorm.
 
     Raises:
-        InputError: the sizes do not fit each other.
+        InputError: the sizes are inconsistent.
     """
     if share_embeddings and src_vocab != tgt_vocab:
         raise InputError(
@@ -70,7 +72,7 @@ def make_model(
 def transformer_config(
     vocab_size: int, N: int, d_model: int, d_ff: int, h: int, dropout: float, **changes: Any
 ) -> EncoderConfig:
-    """The structure of one of the two stacks (section 3 and table 3) as an encoder."""
+    """The config of one of the two stacks (section 3 and table 3)."""
     paper: dict[str, Any] = {
         "vocab_size": vocab_size,
         "num_hidden_layers": N,
@@ -93,7 +95,7 @@ def transformer_config(
 def from_configs(
     source: EncoderConfig, target: EncoderConfig, *, share_embeddings: bool = False
 ) -> Model:
-    """An encoder, a decoder that attends to it, and a generator, with Xavier initialisation.
+    """Build an encoder, a decoder with cross-attention and a generator, Xavier-initialised.
 
     Raises:
         InputError: the hidden sizes differ.
@@ -116,9 +118,9 @@ def from_configs(
 
 
 def initialize(model: nn.Module) -> None:
-    """Xavier-uniform initialisation of all matrices (Glorot and Bengio 2010, equation 16).
+    """Initialise all matrices Xavier-uniformly (Glorot and Bengio 2010, equation 16).
 
-    Those of queries, keys and values are initialised each by itself; biases are zero.
+    Queries, keys and values are initialised separately; biases are zero.
     """
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.Embedding):
@@ -134,11 +136,16 @@ def to_batch(
     source_mask: Tensor | None = None,
     target_mask: Tensor | None = None,
 ) -> tuple[Batch, Tensor]:
-    """A packed batch of padded ids (B, S') and (B, S), and the index that ``to_padded`` takes.
+    """Pack padded ids (B, S') and (B, S) into a batch.
 
     Args:
-        source_mask, target_mask: 1 at tokens and 0 at padding, which has no effect; without them
-            all are tokens.
+        source: (B, S') source ids.
+        target: (B, S) target ids.
+        source_mask: (B, S') 1 at tokens and 0 at padding; None: no padding.
+        target_mask: (B, S) likewise for the target.
+
+    Returns:
+        The batch, and the index for ``to_padded``.
     """
     source_batch, _ = from_padded(source, source_mask)
     batch, index = from_padded(target, target_mask)
@@ -163,12 +170,13 @@ def log_probs(
 
 
 def from_torch(theirs: Mapping[str, Tensor], *, layers: tuple[int, int]) -> dict[str, Tensor]:
-    """The tensors of a ``torch.nn.Transformer`` by our names.
+    """Rename the tensors of a ``torch.nn.Transformer``.
 
     Its final LayerNorms correspond to ``final_norm``; it has no embeddings and no generator.
 
     Args:
-        layers: of its encoder and decoder.
+        theirs: state dict of the ``torch.nn.Transformer``.
+        layers: number of layers of encoder and decoder.
     """
     ours = {}
     for stack, count in zip(("encoder", "decoder"), layers, strict=True):
@@ -203,7 +211,8 @@ def _torch_names(decoder: bool) -> dict[str, str]:
 
 
 def _split_cross_attention(name: str, leaf: str, tensor: Tensor) -> dict[str, Tensor]:
-    """A tensor by our name; in cross attention queries are separate from keys and values."""
+    """A renamed tensor; cross-attention has separate tensors for queries, and for keys and
+    values."""
     if not name.endswith("cross_attention"):
         return {f"{name}.{leaf}": tensor}
     query, key, value = tensor.chunk(3)

@@ -1,4 +1,4 @@
-"""ViT (Dosovitskiy et al. 2021): image models, their batches, and weights of timm.
+"""ViT (Dosovitskiy et al. 2021): image models, their batches, and conversion of timm's weights.
 
     from ownbert import vit
 
@@ -6,7 +6,7 @@
     batch = vit.to_batch(pixel_values, model.config)
     scores = model(batch).logits["classification"]
 
-B images, height and width in pixels, P patches of an image, D hidden.
+B images, height and width in pixels, P patches per image, D hidden size.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from ownbert.nn.variants.patches import picture_batch
 
 _BLOCK, _TIMM = "encoder.blocks.{i}.", "blocks.{i}."
 
-# Names of timm's VisionTransformer; its ``qkv`` is one matrix like ours, in the same order.
+# Names in timm's VisionTransformer; its ``qkv`` is fused in the same order as ours.
 TIMM = WeightMap(
     (
         *image_rules("patch_embed.proj", "cls_token", "pos_embed"),
@@ -60,21 +60,24 @@ def make_model(
     attention_dropout: float = 0.0,
     labels: Sequence[str] | None = None,
 ) -> Model:
-    """A randomly initialised ViT, by default ViT-Base; LayerNorm has Google's epsilon, 1e-6.
+    """Build a randomly initialised ViT, by default ViT-Base; LayerNorm has Google's epsilon, 1e-6.
 
     Args:
-        image_size, patch_size: in pixels, one number for squares or (height, width).
-        channels: of the images.
-        num_classes: 0 for a model without a head.
-        hidden_size, layers, heads: D, L, H.
+        image_size: image size in pixels, one number for squares or (height, width).
+        patch_size: patch size in pixels, in the same form.
+        channels: number of image channels.
+        num_classes: number of classes; 0 for a model without a head.
+        hidden_size: D.
+        layers: L, number of layers.
+        heads: H, number of heads.
         mlp_ratio: I / D.
         qkv_bias: whether queries, keys and values have biases.
         qk_scale: factor of the scores, by default 1 / sqrt(K).
-        dropout: rate after the position embeddings, after the output projection of attention,
-            and in the MLP after the activation and after the second matrix (the paper's
-            appendix B.1).
-        attention_dropout: rate of the attention weights.
-        labels: names of the classes, instead of num_classes.
+        dropout: dropout rate after the position embeddings, after the output projection of
+            attention, and in the MLP after the activation and after the second matrix (appendix
+            B.1).
+        attention_dropout: dropout rate of the attention weights.
+        labels: class names, which replace ``num_classes``.
     """
     sizes: dict[str, Any] = {"size": image_size, "patch": patch_size}
     image = Image(**sizes, channels=channels)
@@ -99,14 +102,14 @@ def make_model(
 
 
 def to_batch(pixel_values: Tensor, config: EncoderConfig) -> Batch:
-    """A packed batch of images, on their device; gradients reach the pixels.
+    """Pack images into a batch on their device; gradients reach the pixels.
 
     Args:
         pixel_values: (B, channels, height, width).
-        config: of the model.
+        config: config of the model.
 
     Raises:
-        InputError: the images have another shape than the model reads.
+        InputError: the shape of the images does not match the model.
     """
     if config.image is None:
         raise InputError("this model reads text: it has no image in its config")
@@ -120,16 +123,16 @@ def from_timm(
     image_size: int | tuple[int, int] | None = None,
     labels: Sequence[str] | None = None,
 ) -> Model:
-    """The model of a VisionTransformer of timm, in evaluation mode.
+    """Convert a VisionTransformer of timm to a model in evaluation mode.
 
     Args:
-        state_dict: of timm's model.
+        state_dict: state dict of timm's model.
         heads: H, which the tensors do not determine.
-        image_size: in pixels; needed if images are not square.
-        labels: names of the classes.
+        image_size: image size in pixels; needed if images are not square.
+        labels: class names.
 
     Raises:
-        InputError: tensors of parts that ViT does not have (layer scale, registers, a second
+        InputError: there are tensors that ViT does not have (layer scale, registers, a second
             token).
     """
     try:
@@ -157,12 +160,12 @@ def from_timm(
 
 
 def load_timm(model: Model, state_dict: Mapping[str, Tensor]) -> None:
-    """Copy timm's tensors into a model; ``InputError`` if any does not fit."""
+    """Copy timm's tensors into a model; ``InputError`` if their names or shapes do not match."""
     problems = copy_weights(model, state_dict, TIMM).problems
     if problems:
         raise InputError("the tensors do not fit the model: " + "; ".join(first_of(problems)))
 
 
 def to_timm(model: Model) -> dict[str, Tensor]:
-    """A model's tensors by timm's names, for ``VisionTransformer.load_state_dict``."""
+    """A model's tensors under timm's names, for ``VisionTransformer.load_state_dict``."""
     return named_tensors(model, TIMM)
