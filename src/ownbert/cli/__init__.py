@@ -1,7 +1,7 @@
-"""The command line: thin commands over the Python functions of the same names.
+"""The command line: thin wrappers of the Python functions of the same names.
 
-A user's mistake is one line on standard error and exit code 2. Nothing here imports torch before
-a command runs, so that ``--help`` is fast.
+User errors are one line on standard error with exit code 2. torch is not imported before a command
+runs, so that ``--help`` is fast.
 """
 
 import atexit
@@ -31,8 +31,8 @@ from ownbert.language import translate_command, translate_frames, translated, tr
 from ownbert.terminal import accept_any_encoding, echo, escape_warnings, printable
 from ownbert.threads import share_the_machine
 
-# In the order of --help, by its panels. Each is a file of its name, with a function of its name or,
-# if it has subcommands, an ``app``.
+# Panels of --help, in order. Each command is a module with a function of the same name, or an
+# ``app`` with subcommands.
 PANELS = {
     "Build what pretraining reads": ("vocab", "prepare"),
     "Train": ("fit", "pretrain", "finetune", "probe", "translate"),
@@ -46,7 +46,7 @@ PANELS = {
     ),
 }
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
-# Options, not shown, whose values are arguments of a command: what it reads.
+# Hidden options whose values are treated as arguments: the inputs of a command.
 _AS_ARGUMENT = {
     "fit": ("--train", "--data", "--input"),
     "pretrain": ("--tokens", "--data", "--input"),
@@ -69,7 +69,7 @@ _AS_ARGUMENT = {
     "topics": ("--data", "--input", "--text"),
 }
 
-# The same for what stands first: the folder.
+# The same for the first argument, the folder.
 _AS_FIRST: Mapping[str, tuple[str, ...]] = dict.fromkeys(
     (
         *("predict", "evaluate", "embed", "fill", "score", "export", "quantize", "push"),
@@ -79,25 +79,24 @@ _AS_FIRST: Mapping[str, tuple[str, ...]] = dict.fromkeys(
     ("--model", "--folder"),
 )
 
-# Options that name what a command writes. A path by any other name is one that it reads, and is
-# never written to.
+# Options that name outputs. Paths given to other options are inputs, and are never overwritten.
 OUTPUTS = ("output", "html", "curves", "png", "groups", "check")
-# Read whole at the start, and replaced by the complete one where it is in the output folder.
+# Inputs that are read completely at the start, so that they may be replaced.
 _REPLACED = ("config",)
 _INTERRUPTED = "interrupted; nothing half-written is left"
-# What torch says of an allocation that fails, on a CPU, on a GPU, and in its C++.
+# Messages of torch about failed allocations, on a CPU, on a GPU, and in C++.
 _ALLOCATIONS = ("can't allocate memory", "out of memory", "std::bad_alloc")
-# What oneDNN says, and nothing more: of what it cannot compute, it says more.
+# Messages of oneDNN when memory runs out; those about unsupported operations are longer.
 _NO_PRIMITIVE = ("could not create a primitive", "could not execute a primitive")
-# Options that decide how much memory a command takes.
+# Options that determine how much memory a command needs.
 _LOWER = ("batch_tokens", "batch_size", "max_length", "beams")
-# A message has longer words in short.
+# Longer words are truncated in messages.
 _LONGEST_WORD = 400
-# Options of this command by their names here, as they were typed where that is another name.
+# Options of this command, mapped to the spelling that was typed.
 _typed: dict[str, str] = {}
 
 
-# What the system says of a path in a word or two, with a remedy.
+# Error messages of the system about paths, with a remedy.
 _REASONS = {
     FileExistsError: "something of that name is in the way; remove it, or choose another name",
     IsADirectoryError: "it is a folder, a file is needed",
@@ -108,15 +107,15 @@ _REASONS = {
 
 
 class _Stopped(Exception):
-    """An interrupt; typer itself would handle KeyboardInterrupt and exit with code 130."""
+    """An interrupt; typer would handle KeyboardInterrupt itself and exit with code 130."""
 
 
 class _Commands(TyperGroup):
-    """Loads only the file of the command that is run."""
+    """A group that imports only the module of the command that is run."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.commands = dict.fromkeys(COMMANDS)  # suggestions for a wrong name
+        self.commands = dict.fromkeys(COMMANDS)  # for suggestions after a typing error
         translate_command(self)
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -154,8 +153,11 @@ def _interrupts() -> Iterator[None]:
 
 
 def _join_lines(command: Any) -> None:
-    """Make each paragraph of the help one line: typer keeps the line breaks of the source, and a
-    narrow terminal would break every line twice."""
+    """Make each paragraph of the help one line.
+
+    typer keeps the line breaks of the source, so that a narrow terminal would break every line
+    twice.
+    """
     if command.help:
         paragraphs = inspect.cleandoc(command.help).split("\n\n")
         command.help = "\n\n".join(" ".join(each.split("\n")) for each in paragraphs)
@@ -164,8 +166,7 @@ def _join_lines(command: Any) -> None:
 
 
 def _with_spellings(command: Any, name: str) -> Any:
-    """``command``, and those below it, with the options that others know, and which take their
-    arguments as values of options, too."""
+    """Make commands accept the option names of other programs, and arguments given as options."""
     for each in getattr(command, "commands", {}).values():
         _with_spellings(each, name)
     if hasattr(command, "commands"):
@@ -187,7 +188,7 @@ def _with_spellings(command: Any, name: str) -> Any:
 
 
 def _as_arguments(args: Sequence[str], options: Sequence[str], *, first: bool = False) -> list[str]:
-    """``args`` with the values of ``options`` at their end, or their start, as arguments."""
+    """Move the values of ``options`` to the end or the start of ``args``, as arguments."""
     rest, moved, given = [], [], iter(args)
     for each in given:
         option, equals, value = each.partition("=")
@@ -201,7 +202,7 @@ def _as_arguments(args: Sequence[str], options: Sequence[str], *, first: bool = 
 
 
 def _guarded(command: Any) -> Any:
-    """``command``, and those below it, which refuse to write to what they read."""
+    """Make a command and its subcommands refuse to overwrite their inputs."""
     for one in getattr(command, "commands", {}).values():
         _guarded(one)
     if (run := command.callback) is not None:
@@ -226,7 +227,7 @@ def _guarded(command: Any) -> Any:
 
 
 def _is_allocation(error: Exception) -> bool:
-    """Whether memory did not suffice; torch's own errors have no type for that on a CPU."""
+    """Whether an allocation failed; for CPUs torch has no exception type of its own."""
     message = str(error)
     if isinstance(error, MemoryError) or message in _NO_PRIMITIVE:
         return True
@@ -234,20 +235,20 @@ def _is_allocation(error: Exception) -> bool:
 
 
 def _out_of_memory(given: Mapping[str, Any]) -> str:
-    """What to lower, of what the command has."""
+    """The message after failed allocations: which options of the command to lower."""
     options = [f"--{name.replace('_', '-')}" for name in _LOWER if name in given]
     lower = f"lower {' or '.join(options)}, or take" if options else "take"
     return f"out of memory; {lower} a smaller model or a smaller input"
 
 
 def _paths(given: Mapping[str, Any]) -> tuple[list[Path], list[Path]]:
-    """What a command reads, and what it writes."""
+    """The inputs and the outputs of a command."""
     inputs, outputs = [], []
     for name, value in given.items():
         for one in value if isinstance(value, list | tuple) else [value]:
             if isinstance(one, Path) and name not in _REPLACED:
                 (outputs if name in OUTPUTS else inputs).append(one)
-            elif isinstance(one, str) and os.path.isfile(one):  # texts, or the names of files
+            elif isinstance(one, str) and os.path.isfile(one):  # texts or file names
                 inputs.append(Path(one))
     return inputs, outputs
 

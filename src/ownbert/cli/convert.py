@@ -1,4 +1,4 @@
-"""convert: a checkpoint of Google's BERT as a model folder."""
+"""convert: turn a checkpoint of Google's BERT into a model folder."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""describe: what a model is made of."""
+"""describe: the structure of a model."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""duplicates: rows that say the same, and a file without them."""
+"""duplicates: find duplicate rows, and write a file without them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,12 @@ from ownbert.language import translated
 from ownbert.settings import setting
 from ownbert.terminal import echo
 
-_GROUPS, _SHOWN = 10, 70  # groups and characters that are printed
+_GROUPS, _SHOWN = 10, 70  # printed groups, and characters of each text
 
 
 @dataclass(frozen=True, kw_only=True)
 class DuplicatesSettings:
-    """What is compared, and what is written, with the names of the Python function."""
+    """Options for the comparison and the outputs, named as in the Python function."""
 
     against: list[Path] | None = setting(
         None,

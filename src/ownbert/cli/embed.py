@@ -1,4 +1,4 @@
-"""embed: texts to vectors."""
+"""embed: turn texts into vectors."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ _NOTHING = 'nothing to embed; give files, texts, as in ownbert embed FOLDER "a t
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedSettings:
-    """How a text becomes a vector, with the names of the Python function."""
+    """Options for the vectors, named as in the Python function."""
 
     pooling: str | None = setting(None, "mean, first or max.", shown="the model's, else mean")
     normalize: bool | None = setting(
@@ -123,7 +123,7 @@ def embed(
         print_rows(embedded_rows(folder, inputs, **given))
         return
     own = as_shard(shard)
-    # Reads everything once: a mistake in the last line shows at once, not after hours.
+    # Read everything once, to detect an error in the last line now and not after hours.
     total = count_texts(inputs, **named)
     if own is not None and total is not None:
         total = own.share(total)

@@ -1,4 +1,4 @@
-"""errors: where a model is wrong."""
+"""errors: error analysis of a model."""
 
 from pathlib import Path
 from typing import Annotated

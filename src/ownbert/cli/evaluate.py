@@ -1,4 +1,4 @@
-"""evaluate: how good a fine-tuned model is."""
+"""evaluate: metrics of a fine-tuned model."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,7 +29,7 @@ from ownbert.terminal import console, echo
 if TYPE_CHECKING:
     from ownbert.tasks.metrics import Scores
 
-_LABELS = 100  # at most, in the table
+_LABELS = 100  # most labels in the table
 
 
 def evaluate(

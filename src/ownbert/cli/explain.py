@@ -1,4 +1,4 @@
-"""explain: which words an answer rests on."""
+"""explain: the words that an answer depends on."""
 
 import json
 from collections.abc import Sequence
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 _BAR = 16
 _METHOD = "integrated_gradients"
-_LABELS = 3  # of a page
+_LABELS = 3  # labels on a page
 _NOTHING = 'nothing to explain; give a text, as in ownbert explain FOLDER "a text", or a file'
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainSettings:
-    """What is explained, and where it is shown."""
+    """Options for explanations and their outputs."""
 
     method: str = setting(
         _METHOD,
@@ -65,7 +65,7 @@ class ExplainSettings:
 
     @property
     def outputs(self) -> list[Path]:
-        """The files that are written; without any, answers are printed."""
+        """The output files; without any, answers are printed."""
         return [file for file in (self.html, self.png) if file is not None]
 
     @property
@@ -131,7 +131,7 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, device: 
     inside: list[Observation | None] = []
     expected = min(settings.rows, len(given)) if isinstance(given, list) else settings.rows
     options = {"target": settings.target, "by": settings.by, "rows": settings.rows}
-    if html is not None:  # a page lets one choose among the likeliest labels
+    if html is not None:  # a page offers several of the most probable labels
         options["labels"] = _LABELS
     for encoded, own in explainer.explained(given, method=settings.methods, **options):
         found += own
@@ -174,7 +174,7 @@ def _say_saved(settings: ExplainSettings) -> None:
 
 
 def _of_images(folder: Path) -> Any:
-    """The description of a model that reads images; None: it reads texts."""
+    """The description of an image model; None for a text model."""
     from ownbert.checkpoint import CONFIG, describe
     from ownbert.checkpoint.transformer_folder import is_translation
     from ownbert.hub import model_folder
@@ -189,7 +189,7 @@ def _of_images(folder: Path) -> Any:
 def _explain_images(
     folder: Path, description: Any, images: list[Path], settings: ExplainSettings, device: str
 ) -> None:
-    """The classes of images, on a page or as a picture with the relevance of their patches."""
+    """Explain the classes of images, on a page or as a picture with the relevance of patches."""
     from ownbert.hub import model_folder
     from ownbert.inspect.explain.explain_page import write_page
     from ownbert.inspect.explain.images import IMAGE_METHODS, explain_images
@@ -202,7 +202,7 @@ def _explain_images(
     _refuse_inputs(images, settings)
     html, png, target, rows = settings.html, settings.png, settings.target, settings.rows
     methods = settings.methods
-    if settings.method == _METHOD:  # the default is for texts
+    if settings.method == _METHOD:  # the default only works for texts
         methods = list(IMAGE_METHODS) if html is not None else [IMAGE_METHODS[0]]
     found, pixels = explain_images(
         model_folder(folder),
@@ -228,12 +228,12 @@ def _explain_images(
 
 
 def _is_answer(found: "Explanation") -> bool:
-    """Whether it is of the likeliest answer, not of one that a page can be switched to."""
+    """Whether it explains the most probable answer, not an alternative offered on a page."""
     return len(found.answers) < 2 or found.target == found.answers[0][0]
 
 
 def _numbers(option: str, given: str | None) -> list[int] | None:
-    """The numbers of "0,3-5"; None stays."""
+    """Parse numbers such as "0,3-5"; None stays None."""
     if given is None:
         return None
     found: set[int] = set()
@@ -249,7 +249,7 @@ def _numbers(option: str, given: str | None) -> list[int] | None:
 
 
 def _show(found: "Explanation", top: int, output: "Console") -> None:
-    """The target, and the words with the largest values in the order of the text, with bars."""
+    """Print the target, and the words with the largest values in text order, with bars."""
     import numpy as np
     from rich.table import Table
     from rich.text import Text

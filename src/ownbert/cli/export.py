@@ -1,4 +1,4 @@
-"""export: a trained folder as a file for programs without ownbert."""
+"""export: convert a trained folder for programs without ownbert."""
 
 from pathlib import Path
 from typing import Annotated

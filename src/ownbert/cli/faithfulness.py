@@ -1,4 +1,4 @@
-"""faithfulness: whether explanations are true of a model."""
+"""faithfulness: whether explanations reflect the model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +9,7 @@ from ownbert.cli.options import Device
 from ownbert.language import translated
 from ownbert.terminal import echo
 
-# Answers that are watched at most: each takes some hundred passes of its text.
+# Most answers to evaluate; each takes several hundred forward passes.
 _MOST_ROWS = 100_000
 
 

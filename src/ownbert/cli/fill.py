@@ -1,4 +1,4 @@
-"""fill: what a masked language model predicts for masked tokens."""
+"""fill: predictions of a masked language model for masked tokens."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -63,7 +63,7 @@ def fill(
 
 
 def _texts(texts: Sequence[str], data: Path | None, text_column: str | None) -> Iterator[str]:
-    """The texts to fill, without empty lines."""
+    """Yield the texts to fill, without empty lines."""
 
     def read(path: Path) -> Iterator[str]:
         from ownbert.tables.columns import read_texts
@@ -102,7 +102,7 @@ def _bar(probability: float) -> "Text":
 
 
 def _candidates(mask: "Mask", console: "Console") -> None:
-    """Token, probability, and a bar of that length (the full bar is 1)."""
+    """Print each token, its probability, and a bar of proportional length."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""finetune TASK: one command per task, with shared options and its own."""
+"""finetune TASK: one command per task, with shared and task-specific options."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ app = typer.Typer(
     add_completion=False,
 )
 
-# Settings of every task, before those of its own and after them; in the order of --help.
+# Settings of every task, which --help lists before those of the task.
 _FIRST = ("model.folder", "train", "dev")
 _COLUMNS = ("text_column", "second_column", "label_column")
 _LAST = (
@@ -48,7 +48,7 @@ _LAST = (
     ),
     *("precision", "device", "log_every", "save_every", "tensorboard", "seed"),
 )
-# What --help shows; --help-all shows all.
+# Settings that --help shows; --help-all shows all.
 _COMMON = frozenset(
     {
         *(*_FIRST, *_COLUMNS, "max_length", "batch_size", "learning_rate", "epochs"),
@@ -57,12 +57,12 @@ _COMMON = frozenset(
         *("image_size", "flip"),
     }
 )
-# Those of a task that reads single sentences or pairs.
+# Settings of tasks that read single sentences or pairs.
 _SENTENCE = (
     *("feature_columns", "feature_size", "pooling", "ngrams", "long", "stride", "rdrop"),
     *("mask_rate", "head_init", "baseline"),
 )
-# Two names of one task.
+# Settings of a task that has two names.
 _EMBED = (
     ("pooling", "temperature", "baseline"),
     """Vectors of texts for search and comparison, learnt from pairs of texts (also: rank).
@@ -77,7 +77,7 @@ _EMBED = (
     -o runs/vectors""",
 )
 
-# Each task's own settings, and its text in --help.
+# The settings of each task, and its text in --help.
 _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "classify": (
         ("labels_per_class", "label_names", "class_weights", "label_smoothing", *_SENTENCE),
@@ -161,7 +161,7 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
         -o runs/images""",
     ),
 }
-# Settings that a task has no use for.
+# Settings that do not apply to a task.
 _NOT: Mapping[str, tuple[str, ...]] = {
     "tag": ("second_column",),
     "image": (
@@ -172,7 +172,7 @@ _NOT: Mapping[str, tuple[str, ...]] = {
 
 
 def _column_options(task: str) -> dict[str, Any]:
-    """The options that name columns, whose meaning depends on the task."""
+    """The options for column names, whose meaning depends on the task."""
     return {
         spec.setting: Annotated[
             str | None,

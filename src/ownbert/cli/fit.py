@@ -1,4 +1,4 @@
-"""fit: the best model that texts give in so many minutes."""
+"""fit: find the best model within a time budget."""
 
 import time
 from pathlib import Path
@@ -20,7 +20,7 @@ _SHOWN = (
 )
 
 
-# For --help-all.
+# Options that only --help-all shows.
 _RARE = frozenset({"label_separator", "label_names", "second_column", "seeds"})
 
 
@@ -83,7 +83,7 @@ def fit(
 
     Example: ownbert fit train.csv --unlabelled corpus.txt --minutes 20 -o best
     """
-    started = time.monotonic()  # loading torch is a part of the minutes
+    started = time.monotonic()  # importing torch counts towards the minutes
 
     from ownbert.fitting.fit import fit_folder as run
     from ownbert.fitting.fit import preview_fit

@@ -1,4 +1,4 @@
-"""heads: which attention heads a model needs, and a model without the others."""
+"""heads: the importance of attention heads, and pruning."""
 
 import json
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from ownbert.terminal import echo
 
 @dataclass(frozen=True, kw_only=True)
 class HeadsSettings:
-    """How heads are measured, and what is taken away."""
+    """Options for measuring importance and for pruning."""
 
     by: str = setting(
         "gradient",
@@ -53,7 +53,7 @@ class HeadsSettings:
     json: bool = setting(False, "Print JSON.")
 
     def require_output(self) -> None:
-        """Raise ``InputError`` unless -o is given where something is taken away, and only there."""
+        """Raise ``InputError`` unless -o is given exactly when something is pruned."""
         if self.prune is not None and self.drop_layers is not None:
             raise InputError("--prune and --drop-layers are two things to take away; take one")
         taken = self.prune if self.drop_layers is None else self.drop_layers

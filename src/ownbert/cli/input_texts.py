@@ -1,4 +1,4 @@
-"""Input texts: from the command line, a file or standard input."""
+"""Input texts from the command line, a file or standard input."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,18 +14,18 @@ from ownbert.tables.columns import TEXT, ColumnNames, positional_names
 def given_input(
     given: Sequence[str], data: Path | None, *, missing: str
 ) -> "Path | list[str] | Iterator[str]":
-    """What a command reads: a file, texts from the command line, or lines of standard input.
+    """Determine the input of a command: a file, texts, or lines of standard input.
 
     Args:
         given: arguments; a single one that names a file is the file, and - is standard input.
-        data: a file that was named by an option; - is standard input.
-        missing: the message if standard input is a terminal.
+        data: file given by an option; - is standard input.
+        missing: message if standard input is a terminal.
 
     Returns:
         A file, texts, or the lines of standard input.
 
     Raises:
-        InputError: arguments and the option are both given, or there is no input.
+        InputError: both arguments and the option are given, or there is no input.
     """
     if given and data is not None:
         raise InputError(f"{data} and {given[0]!r} are both given; give one of them")
@@ -46,7 +46,7 @@ def given_input(
 
 
 def given_inputs(given: Sequence[str], *, missing: str) -> "list[Path] | list[str] | Iterator[str]":
-    """As ``given_input``, for a command that reads any number of files, folders and globs."""
+    """Like ``given_input``, for commands that read any number of files, folders and globs."""
     if list(given) == ["-"] or not given:
         return given_input(given, None, missing=missing)  # type: ignore[return-value]
     found = [Path(each) if glob(each) else _text_or_file(each) for each in given]
@@ -59,7 +59,7 @@ def given_inputs(given: Sequence[str], *, missing: str) -> "list[Path] | list[st
 
 
 def given_texts(given: Sequence[str], columns: ColumnNames, *, missing: str) -> Any:
-    """As ``given_inputs``; what is no file as a table with the columns that were named."""
+    """Like ``given_inputs``, but texts become a table with the named columns."""
     from ownbert.tables.memory import Lines, table_of
 
     found: Any = given_inputs(given, missing=missing)
@@ -88,7 +88,7 @@ def input_texts(
     *,
     missing: str,
 ) -> Iterator[str]:
-    """As ``given_input``, with the texts of a file as ``read`` returns them."""
+    """Like ``given_input``, with a file replaced by its texts, read by ``read``."""
     found = given_input(given, data, missing=missing)
     return read(found) if isinstance(found, Path) else iter(found)
 

@@ -1,4 +1,4 @@
-"""label: which texts to label next."""
+"""label: choose texts to label next."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from ownbert.terminal import echo
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSettings:
-    """Which texts are chosen, with the names of the Python function."""
+    """Options for the choice of texts, named as in the Python function."""
 
     count: int = setting(
         50, "Number of texts.", option="--count -n", check=between(1, limits.COUNT, "[]")

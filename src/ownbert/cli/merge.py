@@ -1,4 +1,4 @@
-"""merge: the parts that shards wrote, as one file."""
+"""merge: join the parts that shards wrote."""
 
 from pathlib import Path
 from typing import Annotated

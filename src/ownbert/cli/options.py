@@ -1,4 +1,4 @@
-"""Options shared by several commands that are not settings of a recipe."""
+"""Options shared by several commands that are not recipe settings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ Layout = Annotated[
         "between sentences."
     ),
 ]
-# What a command reads stands after the folder. The options are other spellings.
+# The inputs of a command follow the folder. The options are alternative spellings.
 TextsOrFile = Annotated[
     list[str] | None,
     typer.Argument(
@@ -41,7 +41,7 @@ TextsOrFile = Annotated[
         show_default=False,
     ),
 ]
-# Of commands that read any number of files: several, folders and globs too.
+# For commands that read any number of files, folders and globs.
 TextsOrFiles = Annotated[
     list[str] | None,
     typer.Argument(
@@ -52,11 +52,11 @@ TextsOrFiles = Annotated[
     ),
 ]
 Data = Annotated[Path | None, typer.Option("--data", "--input", help="The file.", hidden=True)]
-# What tables of texts have. Commands with ids show them in the rows of their output.
+# Columns of tables of texts. Commands with ids copy them to their output rows.
 TextAndIds = Annotated[ColumnNames, chosen("text", "id")]
-# Takes effect before the command runs (``ownbert.cli._guarded``).
+# Applied before the command runs (``ownbert.cli._guarded``).
 Encoding = Annotated[str | None, typer.Option(help=ENCODING_HELP, show_default=UTF8)]
-# Of commands with ``RayHelp``, which shows it.
+# For commands with ``RayHelp``, which shows the option.
 RareEncoding = Annotated[
     str | None, typer.Option(help=ENCODING_HELP, show_default=UTF8, hidden=True)
 ]
@@ -65,7 +65,7 @@ TextColumn = Annotated[
     str | None, typer.Option(help="Column of the text in tables.", show_default="by its name")
 ]
 
-# Options of commands that train.
+# Options of training commands.
 
 # Required except for a dry run.
 Output = Annotated[
@@ -108,7 +108,7 @@ Overwrite = Annotated[
 
 
 def required_output(output: Path | None) -> Path:
-    """The folder of -o, which only a dry run may lack."""
+    """The output folder, which is optional only for a dry run."""
     if output is None:
         raise InputError("-o is needed: the folder for the model")
     return output
@@ -118,7 +118,7 @@ def required_output(output: Path | None) -> Path:
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto (what is faster here).")]
-# Of commands that compute in bfloat16 where the folder says that it agrees.
+# For commands that compute in bfloat16 if the folder says that predictions agree.
 FolderPrecision = Annotated[
     str | None,
     typer.Option(
@@ -151,7 +151,7 @@ ShardOption = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class RaySettings:
-    """Where a command runs: here, or on Ray, whose parts are files of a folder."""
+    """Where a command runs: locally, or on Ray, with one output file per part."""
 
     runner: str = setting("local", "local, or ray: -o is a folder (see --help-all).", shown=False)
     workers: int | None = setting(
@@ -186,16 +186,17 @@ class RaySettings:
         engine: str | None,
         encoding: str | None,
     ) -> dict[str, int] | None:
-        """The options of --runner ray; None for the local one.
+        """The options of --runner ray; None for the local runner.
 
         Args:
-            given: names of the input.
-            output: of the results.
-            shard, engine, encoding: other options, which Ray has none of: its parts are many texts,
-                split by their bytes.
+            given: names of the inputs.
+            output: output path.
+            shard: the option --shard, which Ray does not support.
+            engine: the option --engine, which Ray does not support.
+            encoding: the option --encoding, which Ray does not support: it splits files by bytes.
 
         Raises:
-            InputError: there is no such runner, or what is given is not for it.
+            InputError: the runner does not exist, or does not support an option.
         """
         chosen = {k: v for k, v in vars(self).items() if k != "runner" and v is not None}
         known("local", "ray")("--runner", self.runner)
@@ -218,7 +219,7 @@ class RaySettings:
         return chosen
 
 
-# Shows what --help leaves out: the options of Ray, and the encoding.
+# Shows the options that --help omits: those of Ray, and the encoding.
 RayHelp = Annotated[bool, help_all(dict.fromkeys(("encoding", "workers", "threads", "part_rows")))]
 
 
@@ -229,7 +230,7 @@ Network = Annotated[
     bool,
     typer.Option("--network", help="For fit folders: use only the network."),
 ]
-# What the columns mean depends on the task; see ownbert finetune TASK --help.
+# The meaning of the columns depends on the task; see ownbert finetune TASK --help.
 _DEFAULT_COLUMN = "as in training, else by its name"
 TaskTextColumn = Annotated[
     str | None,

@@ -1,10 +1,10 @@
-"""What users of other programs call our commands and options."""
+"""Other programs' names of our commands and options."""
 
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-# Commands, by the names that they have elsewhere.
+# Commands by their names elsewhere.
 _COMMANDS = {
     **dict.fromkeys(("train", "learn"), "ownbert fit, ownbert pretrain or ownbert finetune TASK"),
     **dict.fromkeys(("encode", "vectors", "vectorize"), "ownbert embed"),
@@ -22,7 +22,7 @@ _COMMANDS = {
     "version": "ownbert --version",
     "help": "ownbert --help",
 }
-# Tasks, by the names that they have in Transformers and in papers.
+# Tasks by their names in Transformers and in papers.
 _TASKS = {
     **dict.fromkeys(
         ("text-classification", "sequence-classification", "classification", "sentiment"),
@@ -36,8 +36,8 @@ _TASKS = {
     **dict.fromkeys(("sentence-similarity", "similarity", "sts", "embedding"), "embed"),
     **dict.fromkeys(("image-classification", "vision"), "image"),
 }
-# Options by the names that they have in Transformers' scripts and elsewhere, and in other commands
-# here. A command takes them where it has the option itself, and none of the other name.
+# Options by their names in Transformers' scripts, elsewhere, and in other commands here. A command
+# accepts them if it has the option and no other option of that name.
 _OPTIONS = {
     "--top-k": "--top",
     "--lr": "--learning-rate",
@@ -56,13 +56,13 @@ _OPTIONS = {
     **dict.fromkeys(("--separator", "--label-sep"), "--label-separator"),
     "--label-columns": "--label-column",
 }
-# Options that name files of rows: what the rows are for, and then often that it is a file.
+# Options that name files of rows: their purpose, often followed by "file".
 _FILE = re.compile(
     r"--(?:(train|training)|(dev|val|valid|validation|eval|evaluation|development)|(test|testing)|"
     r"(unlabell?ed))-?(?:files?|data|(?:data)?set|csv|path|rows|texts)?|--(files?|dataset|csv|data)"
 )
-# What they are here, the first that a command has; evaluate and others read one file, whatever
-# it is for.
+# Our options for them; a command uses the first that it has. evaluate and others read one file,
+# whatever its purpose.
 _FILES = (
     ("--train",),
     ("--dev", "--data"),
@@ -73,12 +73,12 @@ _FILES = (
 
 
 def meant(group: str, name: str, commands: Collection[str]) -> str | None:
-    """What to write instead of a command that there is not, if that is known.
+    """Suggest the right name for an unknown command, if it is known.
 
     Args:
-        group: the command that it was given to: ``ownbert`` or ``ownbert finetune``.
-        name: as it was written.
-        commands: the tasks of fine-tuning.
+        group: the command group, ``ownbert`` or ``ownbert finetune``.
+        name: the name that was typed.
+        commands: the fine-tuning tasks.
     """
     name = name.lower().replace("_", "-")
     if group.endswith("finetune"):
@@ -94,7 +94,7 @@ def meant(group: str, name: str, commands: Collection[str]) -> str | None:
 
 
 def respelled(args: Sequence[str], options: Collection[str]) -> list[str]:
-    """Arguments with options as the command has them: ``--max_length`` is ``--max-length``."""
+    """Replace options by the command's spelling: ``--max_length`` is ``--max-length``."""
     found, rest = [], iter(args)
     for each in rest:
         if each == "--":
@@ -109,7 +109,7 @@ def respelled(args: Sequence[str], options: Collection[str]) -> list[str]:
 
 
 def _by_other_name(option: str, options: Collection[str]) -> str:
-    """The option that is meant by one that the command does not have, or the latter itself."""
+    """The command's option for one that it does not have, or the latter unchanged."""
     if match := _FILE.fullmatch(option.lower()):
         role = next(i for i, found in enumerate(match.groups()) if found is not None)
         return next((name for name in _FILES[role] if name in options), option)

@@ -1,4 +1,4 @@
-"""predict: the answers of a fine-tuned model."""
+"""predict: predictions of a fine-tuned model."""
 
 from collections.abc import Iterator
 from pathlib import Path

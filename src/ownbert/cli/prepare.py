@@ -1,4 +1,4 @@
-"""prepare: from files to a token store."""
+"""prepare: turn files into a token store."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ from ownbert.terminal import echo
 if TYPE_CHECKING:
     from ownbert.corpus.store import Store
 
-# From this share of the documents on, prepare says how to be rid of duplicates.
+# Share of duplicate documents from which on prepare explains how to remove them.
 MANY_DUPLICATES = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareSettings:
-    """How texts become documents of tokens, with the names of the Python function."""
+    """Options for tokenising documents, named as in the Python function."""
 
     sentence_end: list[str] | None = setting(
         None,
@@ -99,7 +99,7 @@ def prepare(
 
 
 def report(store: "Store", output: Path, *, dropped: bool) -> Iterator[str]:
-    """What was prepared, with hints."""
+    """The lines that describe the store, with hints."""
     from ownbert.batches.word_features import describe_features
 
     state = "unchanged, kept" if store.reused else "written"

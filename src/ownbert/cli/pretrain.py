@@ -1,4 +1,4 @@
-"""pretrain: from a token store to a model."""
+"""pretrain: train a model on a token store."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ SETTINGS = (
     *("max_steps", "max_minutes", "precision", "device", "log_every", "eval_every", "save_every"),
     *("tensorboard", "seed"),
 )
-# What --help shows; --help-all shows all.
+# Settings that --help shows; --help-all shows all.
 _COMMON = frozenset(
     {
         *("size", "init_from", "objectives", "max_length", "batch_tokens", "learning_rate"),
@@ -65,7 +65,7 @@ def pretrain(
     from ownbert.train.device import keep_memory
 
     keep_memory()
-    # The first positional is the store unless it is an override of a recipe that names one.
+    # The first argument is the store unless it is an override for a recipe that names the store.
     if tokens is not None and "=" in str(tokens) and not tokens.exists():
         overrides, tokens = [str(tokens), *(overrides or [])], None
     recipe = {"config": config, "overrides": overrides or (), **settings}

@@ -1,4 +1,4 @@
-"""probe: a linear model on the vectors of a network."""
+"""probe: a linear model on a network's vectors."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ _BY_NAME = {"shown": "by its usual names"}
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeSettings:
-    """What a linear model is evaluated on, and whether all layers are compared."""
+    """Options for evaluating a linear model, and for comparing layers."""
 
     dev: Path | None = setting(
         None,

@@ -1,4 +1,4 @@
-"""Progress of a command, shown on terminals only."""
+"""Progress bars of commands, shown on terminals only."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from ownbert.terminal import console, echo
 
 
 def saying(*, quiet: bool) -> Callable[[str], None]:
-    """What prints notes and warnings to standard error, and only the latter if ``quiet``."""
+    """A function that prints notes and warnings to standard error; only warnings if ``quiet``."""
 
     def say(text: str) -> None:
         if not (quiet and text.startswith("note: ")):
@@ -22,11 +22,11 @@ def saying(*, quiet: bool) -> Callable[[str], None]:
 def counting(
     what: str, *, quiet: bool, total: Callable[[], int | None] = lambda: None
 ) -> Iterator[Callable[[int], None]]:
-    """A running count and its rate, on a terminal; the callback takes the number so far.
+    """Show a running count and its rate on a terminal; the callback receives the number so far.
 
     Args:
-        total: how many there will be, for a bar and the time left; None if that is not known. Not
-            called where nothing is shown.
+        total: function that returns the final number, for a bar and the remaining time, or None if
+            it is unknown. Called only if the bar is shown.
     """
     from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn
     from rich.progress import TimeRemainingColumn as Remaining
@@ -44,7 +44,7 @@ def counting(
     known = total()
     bar = (SpinnerColumn(),) if known is None else (BarColumn(bar_width=None),)
     left = () if known is None else (Remaining(),)
-    # Standard output is for answers; what else is printed goes above the bar.
+    # Standard output is reserved for answers; other output is printed above the bar.
     with Progress(
         *bar,
         TextColumn("{task.description}"),
@@ -52,7 +52,7 @@ def counting(
         *left,
         console=output,
         expand=True,
-        transient=True,  # the command says what it has done
+        transient=True,  # the command prints a summary
     ) as progress:
         end = "" if known is None else f" of {known:,}"
         task = progress.add_task(translated(what), total=known)
@@ -63,8 +63,10 @@ def counting(
 
 @contextmanager
 def advancing(*, quiet: bool) -> Iterator[Callable[[int, int, int | None], None]]:
-    """Documents, megabytes, rate and time left, on a terminal; and one line, on any output, if a
-    stopped run is resumed."""
+    """Show documents, megabytes, rate and remaining time on a terminal.
+
+    If a stopped run is resumed, one line says so on any output.
+    """
     from rich.progress import (
         DownloadColumn,
         Progress,

@@ -1,4 +1,4 @@
-"""push: a finished folder to the Hugging Face hub."""
+"""push: upload a finished folder to the Hugging Face Hub."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""quantize: a trained folder with its matrices in 8 bits."""
+"""quantize: a copy of a trained folder with 8-bit matrices."""
 
 from pathlib import Path
 from typing import Annotated

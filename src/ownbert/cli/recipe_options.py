@@ -1,4 +1,4 @@
-"""Command line options, generated from settings: of a recipe, or of a command's own values."""
+"""Command line options generated from settings: of a recipe, or of a command."""
 
 import copy
 import functools
@@ -15,15 +15,15 @@ from ownbert.checks import Interval
 from ownbert.settings import Setting, dotted_name, settings_of
 from ownbert.terminal import echo
 
-# Longer defaults are for --help-all.
+# Longer defaults are shown by --help-all only.
 _LONG = 100
 
 
 def settings_command(function: Callable[..., None]) -> Callable[..., None]:
-    """Replaces each parameter that is a dataclass of settings by an option for each of them.
+    """Replace each parameter that is a settings dataclass by one option per setting.
 
-    The function gets the value made of the options. ``Annotated[Compute, chosen("device")]``
-    has an option for some of the settings; the others keep their defaults.
+    The function receives the dataclass built from the options. ``Annotated[Compute,
+    chosen("device")]`` has options for some of the settings; the others keep their defaults.
     """
     parameters: list[inspect.Parameter] = []
     made: dict[str, tuple[type, dict[str, str]]] = {}
@@ -46,11 +46,11 @@ def settings_command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def chosen(*names: str, **changes: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Which settings of a value a command has as options, in this order.
+    """Choose the settings of a dataclass that a command has as options, in order.
 
     Args:
-        names: of the settings that are as declared.
-        changes: fields of ``Setting`` that differ, by the names of settings that follow.
+        names: names of settings used as declared.
+        changes: fields of ``Setting`` to change, by the names of further settings.
     """
     return {name: {} for name in names} | changes
 
@@ -58,7 +58,7 @@ def chosen(*names: str, **changes: Mapping[str, Any]) -> Mapping[str, Mapping[st
 def _value_options(
     kind: type, only: Mapping[str, Mapping[str, Any]] | None
 ) -> Iterator[tuple[str, inspect.Parameter]]:
-    """The settings of a value, and the parameters that typer makes options of."""
+    """The chosen settings of a dataclass, and the parameters from which typer makes options."""
     declared = settings_of(kind)
     only = {name: {} for name, about in declared.items() if about.help} if only is None else only
     for name, changes in only.items():
@@ -93,7 +93,7 @@ def _parameter_name(flag: str) -> str:
 def _with_parameters(
     run: Callable[..., None], parameters: Sequence[inspect.Parameter]
 ) -> Callable[..., None]:
-    """``run``, which takes any keywords, as typer sees it: with these parameters."""
+    """Give ``run``, which accepts any keywords, the signature that typer inspects."""
     run.__signature__ = inspect.Signature(parameters)  # pyright: ignore
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run
@@ -108,17 +108,17 @@ def recipe_command(
     common: Collection[str] | None = None,
     environment: str | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replaces the parameter ``settings`` of a command by an option for each of some settings.
+    """Replace the parameter ``settings`` of a command by one option per chosen setting.
 
-    The function gets their values, None if not given, by their dotted names.
+    The function receives the values by their dotted names, None for options that are not given.
 
     Args:
-        recipe: the class of the recipe.
-        names: of the settings, in the order of ``--help``.
-        command: its name, on which help texts may depend.
-        instead: options that are declared elsewhere, by name.
-        common: names of those that ``--help`` shows; the others are for ``--help-all``. None: all.
-        environment: how the names of variables begin that set the options too; None: none do.
+        recipe: class of the recipe.
+        names: names of the settings, in the order of ``--help``.
+        command: name of the command, which may change help texts.
+        instead: options declared elsewhere, by name.
+        common: names that ``--help`` shows, the others being left to ``--help-all``; None: all.
+        environment: prefix of environment variables that set the options; None: no such variables.
     """
     options: dict[str, Any] = {}
     dotted: dict[str, str] = {}
@@ -177,7 +177,7 @@ def _option(flag: str, about: Setting, variable: str | None = None) -> Any:
 
 
 def _brief(annotation: Any, *, hidden: bool) -> tuple[Any, str | None]:
-    """An option as ``--help`` shows it or does not, and its default if that is too long to show."""
+    """An option as ``--help`` shows it, and its default if that is too long to show."""
     kind, option = get_args(annotation)
     option, default = copy.copy(option), None
     option.hidden = hidden
@@ -190,7 +190,7 @@ def help_all(rest: Mapping[str, str | None]) -> Any:
     """The option that shows the help with all options and their defaults.
 
     Args:
-        rest: the defaults of those that are hidden, or whose defaults are long.
+        rest: defaults of the options that ``--help`` hides, or whose defaults are long.
     """
 
     def show(ctx: typer.Context, value: bool) -> None:
@@ -200,7 +200,7 @@ def help_all(rest: Mapping[str, str | None]) -> Any:
                     parameter.hidden = False  # pyright: ignore
                     default = rest[parameter.name]
                     parameter.show_default = default or parameter.show_default  # pyright: ignore
-            if text := ctx.get_help():  # rich prints it by itself
+            if text := ctx.get_help():  # rich prints it itself
                 echo(text)
             raise typer.Exit
 
@@ -213,7 +213,7 @@ def help_all(rest: Mapping[str, str | None]) -> Any:
 
 
 def _plain(kind: Any) -> type:
-    """The type of the option of a setting; text for settings that are lists."""
+    """The type of a setting's option; str for settings that are lists."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     return next((k for k in kinds if k in (bool, int, float)), str)
 

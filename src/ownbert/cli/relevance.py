@@ -1,4 +1,4 @@
-"""relevance: which patches of an image are relevant for an answer."""
+"""relevance: the image patches that an answer depends on."""
 
 from pathlib import Path
 from typing import Annotated

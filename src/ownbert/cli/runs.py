@@ -1,4 +1,4 @@
-"""runs: training runs side by side."""
+"""runs: compare training runs."""
 
 import sys
 from pathlib import Path
@@ -53,7 +53,7 @@ def runs(
     elif csv:
         echo(runs_csv(found.runs), end="")
     else:
-        # No limit in a pipe.
+        # No width limit in a pipe.
         echo(show_runs(found.runs, width=Console().width if sys.stdout.isatty() else None))
     if curves is not None:
         draw(found.runs, curves)

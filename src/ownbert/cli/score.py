@@ -1,4 +1,4 @@
-"""score: how surprising texts are, and how unusual beside normal ones."""
+"""score: the surprisal of texts, and anomaly scores against normal texts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ _NOTHING = 'nothing to score; give files, texts, as in ownbert score FOLDER "a t
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreSettings:
-    """What a text is compared with, and how, with the names of the Python function."""
+    """Options for scoring texts, named as in the Python function."""
 
     normal: list[Path] | None = setting(
         None,
@@ -59,7 +59,7 @@ class ScoreSettings:
     )
 
     def require(self, *, file: bool, resume: bool, shard: bool) -> None:
-        """Raise ``InputError`` for options that do not go together."""
+        """Raise ``InputError`` for options that exclude each other."""
         if not file and resume:
             raise InputError("--resume continues a file; give it as -o FILE")
         if not file and shard:
@@ -145,7 +145,7 @@ def score(
     if rows is not None and page is None:
         print_rows(rows)
     elif rows is not None:
-        for _ in rows:  # the page takes each
+        for _ in rows:  # the page collects the rows
             pass
     elif not quiet:
         what = "text" if count == 1 else "texts"

@@ -1,4 +1,4 @@
-"""search: an index of texts, and what it finds for a query."""
+"""search: index texts, and answer queries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,14 +39,14 @@ app = typer.Typer(
 
 _NO_TEXTS = "nothing to index; give files, texts, or lines"
 _NO_QUERY = 'no query; give one, as in ownbert search find INDEX "a text", or a file'
-# Queries that are answered at a time.
+# Queries per block.
 _QUERIES = 256
 _SHOWN = 100  # characters of a text
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexSettings:
-    """How texts are indexed, with the names of the Python function."""
+    """Options for indexing, named as in the Python function."""
 
     form: str = setting("float16", "Numbers of the vectors: float16; int8 takes half the bytes.")
     max_length: int | None = setting(
@@ -60,7 +60,7 @@ class IndexSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class FindSettings:
-    """What is found, and where it is written."""
+    """Options for queries and their output."""
 
     top: int = setting(10, "Texts found for each query.", check=between(1, limits.COUNT, "[]"))
     by: str = setting("hybrid", "vectors (cosine), words (BM25), or hybrid: the ranks of both.")
@@ -187,7 +187,7 @@ def find(
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    """A table of what was found for each query."""
+    """Print a table of the results of each query."""
     from itertools import groupby
 
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""serve: models behind HTTP."""
+"""serve: HTTP server for models."""
 
 from pathlib import Path
 from typing import Annotated, Any

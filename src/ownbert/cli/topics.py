@@ -1,4 +1,4 @@
-"""topics: what texts without labels are about."""
+"""topics: the topics of texts without labels."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ _NOTHING = "nothing to group; give files, texts, or lines"
 
 @dataclass(frozen=True, kw_only=True)
 class TopicsSettings:
-    """How texts are grouped, and where that is written, with the names of the Python function."""
+    """Options for clustering and its outputs, named as in the Python function."""
 
     output: Path | None = setting(
         None, "File with the topic of each text: .jsonl, .csv or .tsv.", option="--output -o"

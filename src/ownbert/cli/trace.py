@@ -1,4 +1,4 @@
-"""trace: self-attention step by step, with every number."""
+"""trace: self-attention step by step, with all numbers."""
 
 from dataclasses import dataclass
 from json import dumps
@@ -18,7 +18,7 @@ from ownbert.terminal import console, echo
 
 @dataclass(frozen=True, kw_only=True)
 class TraceSettings:
-    """What is computed step by step, and where it is shown."""
+    """Options for the computation and its outputs."""
 
     layer: int = setting(0, "Of the model, counted from 0.", check=between(0, limits.LAYERS, "[]"))
     head: int = setting(0, "Of the layer, counted from 0.", check=between(0, limits.WIDTH, "[]"))
@@ -85,7 +85,7 @@ def trace(
 
 
 def _of_numbers(settings: TraceSettings) -> Any:
-    """The steps of the worked example, or of the numbers in a file."""
+    """Trace the worked example, or the numbers in a file."""
     from ownbert.inspect.trace.worked_example import EXAMPLE, read_inputs, trace_attention
 
     if settings.layer or settings.head:

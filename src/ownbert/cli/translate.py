@@ -1,4 +1,4 @@
-"""translate: train an encoder-decoder Transformer on pairs of texts, and use it."""
+"""translate: train an encoder-decoder Transformer on pairs of texts, and translate."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ from ownbert.translate.translation_recipe import TranslateRecipe
 
 
 class _WithFolder(TyperGroup):
-    """Takes a first argument that is not a command as the folder of a model to translate with."""
+    """A group that treats a first argument that is not a command as a folder to translate with."""
 
     def resolve_command(self, ctx: Any, args: list[str]):
         if args and args[0] not in self.commands and not args[0].startswith("-"):
@@ -39,7 +39,7 @@ app = typer.Typer(
 )
 
 _NOTHING = "no text to translate; give one, or a file"
-# Settings of input files, also those of score.
+# Settings of input files, shared with score.
 _FILES = ("source", "target", "pairs", "source_column", "target_column")
 
 
@@ -107,7 +107,7 @@ LengthPenalty = Annotated[
 ]
 
 
-# The command that is meant by a folder instead of a command's name.
+# The command that runs when a folder is given instead of a command's name.
 @app.command(hidden=True)
 def use(
     folder: Folder,
@@ -151,7 +151,7 @@ def use(
         device=device,
         precision=precision,
     )
-    # A resumed run recognises its input by the file's name.
+    # A resumed run identifies its input by the file name.
     found = given_input(texts or (), data, missing=_NOTHING)
     if output is None or str(output) == "-":
         for written in translator(_lines(found) if isinstance(found, Path) else found):
@@ -162,7 +162,7 @@ def use(
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Lines of a file, including blank ones."""
+    """Yield the lines of a file, including blank ones."""
     from ownbert.files import open_text
 
     return (text for _, text in open_text(path))

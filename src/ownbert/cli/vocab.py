@@ -1,4 +1,4 @@
-"""vocab: from files to a vocabulary."""
+"""vocab: learn a vocabulary from files."""
 
 from pathlib import Path
 from typing import Annotated
