@@ -121,7 +121,7 @@ class Loader:
                 keys, tokens = [], 0
 
     def _make(self, keys: Sequence[_Key]) -> Iterator[Batch]:
-        share = self._share(keys)
+        share = self._examples_of_process(keys)
         if not share:
             batch = self._packed(keys[:1])
             yield replace(batch, dummy=True)
@@ -146,7 +146,7 @@ class Loader:
             tokens += size
         yield keys[start:]
 
-    def _share(self, keys: Sequence[_Key]) -> Sequence[_Key]:
+    def _examples_of_process(self, keys: Sequence[_Key]) -> Sequence[_Key]:
         """The examples of this process, assigned longest first to the process with the least."""
         if self.processes == 1:
             return keys

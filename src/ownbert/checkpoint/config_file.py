@@ -102,7 +102,7 @@ _KEYS: dict[str, Check] = {
 }
 
 
-def _of_defaults() -> dict[str, Check]:
+def _default_checks() -> dict[str, Check]:
     """Checks of each family's own keys, by the types of their defaults."""
     checks = {bool: truth, int: _WHOLE, float: _NUMBER, str: text}
     tables = [*(family.defaults for family in all_families().values()), marian.DEFAULTS]
@@ -114,7 +114,7 @@ def _of_defaults() -> dict[str, Check]:
     }
 
 
-CONFIG_KEYS = record({**_of_defaults(), **_KEYS})
+CONFIG_KEYS = record({**_default_checks(), **_KEYS})
 # Keys of BERT's configs without model_type; ALBERT and ELECTRA also have an embedding_size.
 _OF_BERT = {"vocab_size", "hidden_size", "num_attention_heads", "type_vocab_size"}
 

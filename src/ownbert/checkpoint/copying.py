@@ -85,7 +85,7 @@ def copy_weights(
     new = {
         name
         for name in missing
-        if lenient and description is not None and _may_start_anew(name, description, own)
+        if lenient and description is not None and _can_reinitialise(name, description, own)
     }
     problems += [MISSING + shown(name) for name in missing - new]
     tables: list[str] = []  # reported first: config.json has their sizes
@@ -188,7 +188,7 @@ def _in_head(name: str, kinds: Collection[str]) -> bool:
     return part == "heads" and rest[0] in kinds
 
 
-def _may_start_anew(name: str, description: Description, ours: Mapping[str, Tensor]) -> bool:
+def _can_reinitialise(name: str, description: Description, ours: Mapping[str, Tensor]) -> bool:
     """Whether a tensor is part of a head or pooler that the checkpoint neither declares nor
     contains.
 

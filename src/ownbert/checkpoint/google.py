@@ -94,7 +94,7 @@ def convert(
             f"{vocabulary} has {len(tokens):,} tokens, and the model "
             f"{description.config.vocab_size:,}; they are not of one model"
         )
-    cased = _has_cases(tokens) if cased is None else cased
+    cased = _looks_cased(tokens) if cased is None else cased
     longest = description.config.max_length
     tokenizer = Tokenizer.wordpiece(tokens, do_lower_case=not cased, max_length=longest)
     require_blocks(tensors, description.weight_map, path, description.config)
@@ -135,6 +135,6 @@ def _renamed(name: str, tensor: Tensor) -> tuple[str, Tensor]:
     return ".".join((*path, _LEAVES.get(leaf, leaf))), tensor
 
 
-def _has_cases(tokens: list[str]) -> bool:
+def _looks_cased(tokens: list[str]) -> bool:
     words = [token for token in tokens if not token.startswith("[")]
     return sum(token != token.lower() for token in words) > _CASED * len(words)

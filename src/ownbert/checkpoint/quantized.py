@@ -87,8 +87,8 @@ def read_quantized(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], 
     if not path.is_file():
         raise InputError(f"no such file: {path}; quantize the model again")
     read = read_file(path)
-    smooth = dict(_taken(read, _SMOOTH, path))
-    for name, scale in dict(_taken(read, _SCALE, path)).items():
+    smooth = dict(_pop_vectors(read, _SMOOTH, path))
+    for name, scale in dict(_pop_vectors(read, _SCALE, path)).items():
         weight = read.get(name)
         if weight is None or weight.dtype != torch.int8 or weight.shape[:1] != scale.shape:
             raise InputError(f"{path}: tensor {name} is not the int8 matrix of its scales")
@@ -97,7 +97,7 @@ def read_quantized(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], 
     return read, smooth, path
 
 
-def _taken(read: dict[str, Tensor], prefix: str, path: Path) -> Iterator[tuple[str, Tensor]]:
+def _pop_vectors(read: dict[str, Tensor], prefix: str, path: Path) -> Iterator[tuple[str, Tensor]]:
     """Remove the vectors with a prefix from ``read``, and yield them without the prefix."""
     for name in [name for name in read if name.startswith(prefix)]:
         vector = read.pop(name)

@@ -43,7 +43,7 @@ def load_tokenizer(
             f"{config.vocab_size}; they are not of one model"
         )
     saved = values.get(VOCABULARY)
-    if isinstance(saved, str) and saved != _fingerprint(tokenizer, _counted(saved)):
+    if isinstance(saved, str) and saved != _fingerprint(tokenizer, _token_count(saved)):
         raise InputError(
             f"{folder}: the vocabulary is not the one that the model was trained with; put the "
             "original tokenizer files back"
@@ -63,7 +63,7 @@ def _fingerprint(tokenizer: Tokenizer, count: int | None) -> str:
     return digest if count is None else f"{size}:{digest}"
 
 
-def _counted(saved: str) -> int | None:
+def _token_count(saved: str) -> int | None:
     """The number before the hash; folders of version 0.1 only have the hash."""
     count, sign, _ = saved.partition(":")
     return int(count) if sign and count.isdecimal() else None

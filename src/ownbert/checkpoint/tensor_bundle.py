@@ -234,7 +234,7 @@ def crc32c(data: bytes) -> int:
     take minutes for a base model.
     """
     if len(data) < 2:
-        return _of_byte(data[0]) if data else 0
+        return _byte_checksum(data[0]) if data else 0
     parts = 1 << max(0, min(16, len(data).bit_length() - 8))
     pairs = len(data) // parts // 2
     length = 2 * pairs
@@ -244,15 +244,15 @@ def crc32c(data: bytes) -> int:
         sums = table[(sums ^ column) & 0xFFFF] ^ (sums >> 16)
     sums ^= np.uint32(0xFFFFFFFF)
     while len(sums) > 1:  # merge neighbours into parts of twice the length
-        sums = _followed_by(sums[::2], length) ^ sums[1::2]
+        sums = _append_zeros(sums[::2], length) ^ sums[1::2]
         length *= 2
     rest = data[length:]
     if not rest:
         return int(sums[0])
-    return int(_followed_by(sums, len(rest))[0]) ^ crc32c(rest)
+    return int(_append_zeros(sums, len(rest))[0]) ^ crc32c(rest)
 
 
-def _of_byte(byte: int) -> int:
+def _byte_checksum(byte: int) -> int:
     """The checksum of one byte."""
     value = 0xFFFFFFFF ^ byte
     for _ in range(8):
@@ -260,7 +260,7 @@ def _of_byte(byte: int) -> int:
     return value ^ 0xFFFFFFFF
 
 
-def _followed_by(sums: np.ndarray, count: int) -> np.ndarray:
+def _append_zeros(sums: np.ndarray, count: int) -> np.ndarray:
     """Checksums after ``count`` zero bytes were appended to their data.
 
     The effect of a byte is a linear map of 32 bits, and that of two bytes its square.
@@ -270,15 +270,15 @@ def _followed_by(sums: np.ndarray, count: int) -> np.ndarray:
     # byte.
     step = np.where(bits & 1, np.uint32(0x82F63B78), bits >> np.uint32(1))
     for _ in range(3):
-        step = _applied(step, step)
+        step = _apply_map(step, step)
     while count:
         if count & 1:
-            sums = _applied(step, sums)
-        step, count = _applied(step, step), count >> 1
+            sums = _apply_map(step, sums)
+        step, count = _apply_map(step, step), count >> 1
     return sums
 
 
-def _applied(step: np.ndarray, sums: np.ndarray) -> np.ndarray:
+def _apply_map(step: np.ndarray, sums: np.ndarray) -> np.ndarray:
     found = np.zeros_like(sums)
     for bit, image in enumerate(step):
         found ^= np.where((sums >> np.uint32(bit)) & 1, image, np.uint32(0))

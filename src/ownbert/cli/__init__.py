@@ -129,7 +129,7 @@ class _Commands(TyperGroup):
         if command is None:
             command = typer.Typer(add_completion=False)
             command.command(cmd_name)(getattr(module, cmd_name))
-        found = _guarded(_with_spellings(typer.main.get_command(command), cmd_name))
+        found = _guard_inputs(_with_spellings(typer.main.get_command(command), cmd_name))
         found.rich_help_panel = next(p for p, names in PANELS.items() if cmd_name in names)
         translate_command(found)
         _join_lines(found)
@@ -201,10 +201,10 @@ def _as_arguments(args: Sequence[str], options: Sequence[str], *, first: bool = 
     return [*moved, *rest] if first else [*rest, *moved]
 
 
-def _guarded(command: Any) -> Any:
+def _guard_inputs(command: Any) -> Any:
     """Make a command and its subcommands refuse to overwrite their inputs."""
     for one in getattr(command, "commands", {}).values():
-        _guarded(one)
+        _guard_inputs(one)
     if (run := command.callback) is not None:
 
         @functools.wraps(run)
@@ -292,7 +292,7 @@ def main() -> None:
         with on_command_line():
             _main()
     except SystemExit as end:
-        if not _with_others():
+        if not _is_distributed():
             raise
         # Threads that connect the processes may outlive the interpreter, and would then abort it.
         sys.stdout.flush()
@@ -300,7 +300,7 @@ def main() -> None:
         os._exit(end.code if isinstance(end.code, int) else 0)
 
 
-def _with_others() -> bool:
+def _is_distributed() -> bool:
     """Whether torchrun or the like has started this process, and others with it."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
@@ -400,7 +400,7 @@ def _resuming(arguments: Sequence[str]) -> str:
 
 
 def _exit(message: str, *, command: str = "") -> None:
-    if _with_others():
+    if _is_distributed():
         from ownbert.train.distributed import first_to_report
 
         if not first_to_report():

@@ -100,7 +100,7 @@ def explain(
 
     Example: ownbert explain runs/clf "my parcel has still not arrived" --png explained.png
     """
-    if (description := _of_images(folder)) is not None:
+    if (description := _image_description(folder)) is not None:
         paths = [*map(Path, texts or ()), *([] if data is None else [data])]
         _explain_images(folder, description, paths, settings, device)
     else:
@@ -173,7 +173,7 @@ def _say_saved(settings: ExplainSettings) -> None:
         echo(translated(f"saved {file}"), err=settings.json)
 
 
-def _of_images(folder: Path) -> Any:
+def _image_description(folder: Path) -> Any:
     """The description of an image model; None for a text model."""
     from ownbert.checkpoint import CONFIG, describe
     from ownbert.checkpoint.transformer_folder import is_translation

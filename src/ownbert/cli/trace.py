@@ -61,7 +61,7 @@ def trace(
 
     inside, html = None, settings.html
     if folder is None:
-        found = _of_numbers(settings)
+        found = _trace_numbers(settings)
     else:
         if settings.inputs is not None or settings.scale or settings.digits is not None:
             raise InputError("--inputs, --scale and --round are for numbers without a model")
@@ -84,7 +84,7 @@ def trace(
         show(found, console())
 
 
-def _of_numbers(settings: TraceSettings) -> Any:
+def _trace_numbers(settings: TraceSettings) -> Any:
     """Trace the worked example, or the numbers in a file."""
     from ownbert.inspect.trace.worked_example import EXAMPLE, read_inputs, trace_attention
 

@@ -70,7 +70,7 @@ def cooccurrence_vectors(
     """
     counts = _count(corpus, len(ordinary))
     if least > 1:
-        _drop_below(counts, least)
+        _drop_rare(counts, least)
     keep = np.flatnonzero(ordinary & (np.asarray(counts.sum(1)).ravel() > 0))
     vectors = np.zeros((len(ordinary), size), dtype=np.float32)
     if len(keep) < 3:
@@ -106,11 +106,11 @@ def _count(corpus: TokenCorpus, vocab_size: int) -> Matrix:
         block = sparse.coo_array((ones, (rows, columns)), shape=(vocab_size, vocab_size))
         total = sparse.csr_array(total + block.tocsr())
         if total.nnz > _MOST_ENTRIES:
-            _drop_below(total, 2)
+            _drop_rare(total, 2)
     return sparse.csr_array(total + total.T)
 
 
-def _drop_below(counts: Matrix, least: int) -> None:
+def _drop_rare(counts: Matrix, least: int) -> None:
     counts.data[counts.data < least] = 0
     counts.eliminate_zeros()
 

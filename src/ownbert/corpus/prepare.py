@@ -106,7 +106,7 @@ def write_store(
                 keep = isinstance(error, WorkerDied | WriteFailed)
                 raise
             except KeyboardInterrupt:
-                raise KeyboardInterrupt(_kept(work, writer.saved)) from None
+                raise KeyboardInterrupt(_interrupt_message(work, writer.saved)) from None
             finally:
                 keep = keep and writer.saved > 0
     finally:
@@ -132,7 +132,7 @@ def contents(settings: dict[str, Any]) -> dict[str, Any]:
     return settings | {"sources": sources}
 
 
-def _kept(work: WorkFolder, documents: int) -> str:
+def _interrupt_message(work: WorkFolder, documents: int) -> str:
     if not documents:
         return "interrupted; nothing half-written is left"
     return (

@@ -176,11 +176,11 @@ class PretrainingData:
         if len(inner):
             chosen = int(rng.integers(len(inner) + 1))
             begin = int(inner[chosen]) if chosen < len(inner) else begin
-        end = self._near(begin, max(1, stop - middle), budget - len(first))
+        end = self._sentence_end_near(begin, max(1, stop - middle), budget - len(first))
         first, second = truncate_pair(first, range(begin, end), budget, rng)
         return first, second, label
 
-    def _near(self, begin: int, wanted: int, most: int) -> int:
+    def _sentence_end_near(self, begin: int, wanted: int, most: int) -> int:
         """A sentence end about ``wanted`` tokens after ``begin`` in its document, at the distance
         of the true second part's end, so that the length does not reveal false ones."""
         breaks = self.others.breaks

@@ -121,19 +121,19 @@ class _Worker:
             pickle.dump(value, self.requests, pickle.HIGHEST_PROTOCOL)
             self.requests.flush()
         except (BrokenPipeError, ValueError):
-            raise self._died() from None
+            raise self._worker_died() from None
 
     def encode(self, chunk: Chunk) -> EncodedChunk:
         self._send(chunk)
         try:
             reply = pickle.load(self.replies)
         except (EOFError, pickle.UnpicklingError, ValueError, OSError):
-            raise self._died() from None
+            raise self._worker_died() from None
         if isinstance(reply, Exception):
             raise reply
         return reply
 
-    def _died(self) -> WorkerDied:
+    def _worker_died(self) -> WorkerDied:
         code = self.process.wait()
         how = f"by signal {-code}" if code < 0 else f"with code {code}"
         return WorkerDied(

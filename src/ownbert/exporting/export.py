@@ -91,7 +91,7 @@ def export(
         own = KINDS[to].folder if to in KINDS else None
         taken = {"overwrite": overwrite, "to": to, "looked_in": own, "beside": beside}
         refuse_taken(target, source, data, **taken)
-        refuse_foreign(target, _written(source, kind, beside=beside))
+        refuse_foreign(target, _output_names(source, kind, beside=beside))
         description, sentences = describe_network(source), (source / MODULES).is_file()
         require_float(description.values, folder)
         model = load(description, heads=() if sentences else None)
@@ -108,7 +108,7 @@ def export(
         with complete_folder(target) as new:
             path = new / (kind.folder if sentences and not beside else "") / kind.file
             make_folder(path.parent)
-            with _in_a_line(source, to):
+            with _export_errors(source, to):
                 kind.write(graph, path)
                 parity = compare(model, graph, kind.open(path), given)
             require_near(parity, tolerance, target)
@@ -137,7 +137,7 @@ def export(
         return parity
 
 
-def _written(source: Path, kind: Format, *, beside: bool) -> list[str]:
+def _output_names(source: Path, kind: Format, *, beside: bool) -> list[str]:
     """The names of the files written by an export."""
     data = KINDS[kind.folder].data if kind.folder else ()
     names = [PARITY, CRF, kind.file, *data]
@@ -193,7 +193,7 @@ def _is_beside(source: Path, target: Path, to: str) -> bool:
 
 
 @contextmanager
-def _in_a_line(source: Path, to: str) -> Iterator[None]:
+def _export_errors(source: Path, to: str) -> Iterator[None]:
     """Convert the various errors of exporters and engines to ``InputError``."""
     try:
         yield

@@ -110,7 +110,7 @@ def sequences_of(
             raise InputError(
                 f"{folder} has no tokenizer, so texts cannot be read; leave {data} out"
             )
-        return Sequences(_random(config, longest), "random ids")
+        return Sequences(_random_examples(config, longest), "random ids")
     tokenizer = load_tokenizer(folder, config=config)
     texts, source = _texts(data, text_column)
     builder = TextInputBuilder(tokenizer, config, longest)
@@ -153,7 +153,7 @@ def _texts(data: Any, text_column: str | None) -> tuple[list[str], str]:
     return texts, Path(data).name
 
 
-def _random(config: EncoderConfig, longest: int) -> list[Example]:
+def _random_examples(config: EncoderConfig, longest: int) -> list[Example]:
     draw = np.random.default_rng(0)
     examples = []
     for length in _LENGTHS:
@@ -203,13 +203,13 @@ def batches(
     while start < len(examples):
         chosen = examples[start : start + size * unit]
         widest = max(config.vocab_size, config.hidden_size)
-        while len(chosen) > unit and _places(chosen) * widest > _MOST_NUMBERS:
+        while len(chosen) > unit and _padded_size(chosen) * widest > _MOST_NUMBERS:
             chosen = chosen[:-unit]
         yield chosen
         start, size = start + len(chosen), _BATCH
 
 
-def _places(examples: Sequence[Example]) -> int:
+def _padded_size(examples: Sequence[Example]) -> int:
     return len(examples) * max(len(e.token_ids) for e in examples)
 
 

@@ -77,7 +77,7 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FON
     font = min(9.0, max(5.0, 0.85 * 72 * side / count))
     named: Sequence[int] = range(count)
     if count > _NAMES:
-        named = _worst(confusion, apart=font / 72 * count / side)
+        named = _most_confused(confusion, apart=font / 72 * count / side)
     # The matrix fills the figure; names and colour bar are outside, and the saved box includes
     # them.
     figure = Figure(figsize=(side, side), dpi=_DPI)
@@ -97,7 +97,7 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FON
     return warning
 
 
-def _worst(confusion: np.ndarray, apart: float) -> list[int]:
+def _most_confused(confusion: np.ndarray, apart: float) -> list[int]:
     """The most confused labels, at least ``apart`` apart so that their names do not overlap."""
     wrong = confusion.sum(0) + confusion.sum(1) - 2 * np.diag(confusion)
     named: list[int] = []
@@ -125,7 +125,7 @@ def _cells(axis: Any, confusion: np.ndarray) -> Any:
 def _names(
     axis: Any, named: Sequence[int], labels: Sequence[str], font: float, family: list[str]
 ) -> None:
-    names = [_shown(labels[i]) for i in named]
+    names = [_short_label(labels[i]) for i in named]
     # Dollar signs in names do not start math mode.
     style = {"fontsize": font, "fontfamily": family, "parse_math": False}
     axis.set_xticks(named, names, rotation=90, **style)
@@ -143,9 +143,9 @@ def _bar(figure: Any, image: Any, axis: Any) -> None:
 
 def fitting_fonts(labels: Sequence[str], fonts: Sequence[str] = CJK_FONTS) -> list[str] | None:
     """Fonts that together cover all characters of the labels; None if there are none."""
-    family, missing = fonts_for(map(_shown, labels), fonts)
+    family, missing = fonts_for(map(_short_label, labels), fonts)
     return None if missing else family
 
 
-def _shown(label: str) -> str:
+def _short_label(label: str) -> str:
     return shortened(" ".join(label.split()), _LONGEST)

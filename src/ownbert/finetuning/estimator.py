@@ -134,19 +134,19 @@ class TextEstimator(BaseEstimator):
         folder = model_folder(self.model)
         several = any((folder / name).exists() for name in (BLEND, ENSEMBLE))
         opened = open_folder(folder, Compute(self.device if several else "cpu", packed=several))
-        self._accept(opened.task)
+        self._adopt_task(opened.task)
         if several or not opened.models:  # an exported file
             self.folder_ = str(folder.resolve())
-        self._keep(opened)
+        self._use_folder(opened)
 
-    def _keep(self, opened: Opened) -> None:
+    def _use_folder(self, opened: Opened) -> None:
         """Use a folder for predictions."""
         self._opened, self.task_, self.tokenizer_ = opened, opened.task, opened.tokenizer
         if not hasattr(self, "folder_"):
             (self.model_,) = opened.models
         self._answers()  # now, because ``predict`` must not modify the estimator
 
-    def _accept(self, task: Any) -> None:
+    def _adopt_task(self, task: Any) -> None:
         """Take over the task of a folder, or reject a folder of another task."""
         if task.name != self.task_name:
             raise InputError(
@@ -154,9 +154,9 @@ class TextEstimator(BaseEstimator):
                 f"{self.task_name}"
             )
         self._texts = 2 if task.pair else 1
-        self._take(task)
+        self._set_attributes(task)
 
-    def _take(self, task: Task) -> None:
+    def _set_attributes(self, task: Task) -> None:
         """Set the attributes that ``fit`` sets besides the model, from the folder's task."""
         raise NotImplementedError
 
@@ -169,7 +169,7 @@ class TextEstimator(BaseEstimator):
                 self._open()
         check_is_fitted(self, "_texts")
 
-    def _learn(
+    def _finetune(
         self,
         task: str,
         rows: Sequence[Row],
@@ -200,7 +200,7 @@ class TextEstimator(BaseEstimator):
             run.train(folder, quiet=not self.verbose)
             for name in ("_ready", "folder_"):
                 vars(self).pop(name, None)
-            self._keep(open_folder(folder.path, Compute("cpu", packed=False)))
+            self._use_folder(open_folder(folder.path, Compute("cpu", packed=False)))
         self._texts = len(rows[0].texts)
 
     def _seed(self) -> int:
@@ -350,12 +350,12 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
         if repeated := next((name for name in known if known.count(name) > 1), None):
             raise InputError(f"y has two labels that are both {repeated!r} as text")
         rows = rows_of(texts, names, sample_weight)
-        self._learn("classify", rows, classes=numbers, class_weights=self._weights())
+        self._finetune("classify", rows, classes=numbers, class_weights=self._weights())
         self.classes_ = classes
         self._columns = [self.task_.labels.index(name) for name in known]
         return self
 
-    def _take(self, task: Task) -> None:
+    def _set_attributes(self, task: Task) -> None:
         # In sorted order, as scikit-learn's metrics assume, whatever the order of the folder.
         self.classes_, self._columns = np.unique(task.labels, return_index=True)
 
@@ -415,11 +415,11 @@ class OwnBertRegressor(RegressorMixin, TextEstimator):
         flat = numbers.ndim == 1
         labels = ["value"] if flat else [f"value_{i}" for i in range(columns.shape[1])]
         rows = rows_of(texts, [*map(tuple, columns.tolist())], sample_weight)
-        self._learn("regress", rows, labels=labels)
+        self._finetune("regress", rows, labels=labels)
         self._flat = flat
         return self
 
-    def _take(self, task: Task) -> None:
+    def _set_attributes(self, task: Task) -> None:
         self._flat = len(task.labels) == 1
 
     def predict(self, X: Any) -> np.ndarray:

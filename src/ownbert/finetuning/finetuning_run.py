@@ -136,7 +136,7 @@ class FinetuningRun(TrainingRun):
             raise InputError(f"run.measure is {metric!r}; {self.task.name} has {', '.join(known)}")
         return Monitor(metric, lower=metric in LOWER, patience=recipe.run.patience)
 
-    def _seen(self, settings: TaskSettings) -> float:
+    def _share_read(self, settings: TaskSettings) -> float:
         """The share of the tokens that an epoch reads, if only some windows of long documents
         are."""
         data = self.splits.train_data
@@ -159,7 +159,7 @@ class FinetuningRun(TrainingRun):
             )
         batches = -(-len(self.splits.train_data) // batch_size)
         steps = max(1, batches // recipe.run.accumulate)
-        epochs = recipe.run.epochs or defaults.epochs(steps, self._seen(recipe.task))
+        epochs = recipe.run.epochs or defaults.epochs(steps, self._share_read(recipe.task))
         between = 1 if recipe.run.epochs else epochs_per_evaluation(epochs)
         run = replace(
             recipe.run,
@@ -181,7 +181,7 @@ class FinetuningRun(TrainingRun):
         """Whether labels are weighted by default: with few, imbalanced rows this gained three to
         six points of macro-F1 (docs/lab/fine-tuning.md)."""
         wanted = recipe.task.class_weights is None and self.monitor.metric in BALANCED
-        return wanted and self.defaults.few and not self._taught
+        return wanted and self.defaults.few and not self._has_soft_targets
 
     @property
     def _trained_per_evaluation(self) -> float:
@@ -211,7 +211,7 @@ class FinetuningRun(TrainingRun):
             return False
         if given.head_init is None and (given.new or len(rows) >= FEW):
             return False
-        return not self._taught and all(row.weight == 1 for row in rows)
+        return not self._has_soft_targets and all(row.weight == 1 for row in rows)
 
     @property
     def keeps_head(self) -> bool:
@@ -221,7 +221,7 @@ class FinetuningRun(TrainingRun):
         return known and not self.given.model.new
 
     @cached_property
-    def _taught(self) -> bool:
+    def _has_soft_targets(self) -> bool:
         """Whether rows have soft targets predicted by another model."""
         soft = self.task.takes_soft_targets
         return soft and any(is_soft(row.target) for row in self.splits.train_rows)
@@ -552,7 +552,7 @@ class WordsInUse:
     def restore(self) -> None:
         """Restore the full table with the trained rows."""
         self.full.weight[self.ids] = self.used.weight
-        self._set(self.full, self.second_reading)
+        self._set_embeddings(self.full, self.second_reading)
         for table in self.tables:
             table.ids = None
 
@@ -571,11 +571,11 @@ class WordsInUse:
             second_reading = replace(
                 second_reading, start_id=int(self.index_of[second_reading.start_id])
             )
-        self._set(self.used, second_reading)
+        self._set_embeddings(self.used, second_reading)
         for table in self.tables:
             table.ids = self.ids
 
-    def _set(self, table: nn.Embedding, second_reading: SecondReading | None) -> None:
+    def _set_embeddings(self, table: nn.Embedding, second_reading: SecondReading | None) -> None:
         model = self.model
         model.second_reading = second_reading
         for stack in filter(None, (model.encoder, model.decoder)):

@@ -132,7 +132,7 @@ def _empty(split: LabelledSplit) -> list[Finding]:
     rows = [row for row in split.rows if not all(map(str.strip, row.texts)) or not row.texts]
     if not rows:
         return []
-    places = _some([split.where(row) for row in rows])
+    places = _join_places([split.where(row) for row in rows])
     line = f"{len(rows):,} {split.name} {split.unit} have an empty text: {places}"
     return [Finding("empty", len(rows), line)]
 
@@ -147,12 +147,12 @@ def _conflicts(split: LabelledSplit, texts: _TextIndex) -> list[Finding]:
             if labels and split.answer(row) != split.answer(first):
                 count += 1
                 if len(pairs) < _PLACES:
-                    pairs.append(_both(split, first, row))
+                    pairs.append(_describe_pair(split, first, row))
     if not count:
         return []
     line = (
         f"{count:,} {split.name} {split.unit} are copies of earlier ones with another answer: "
-        f"{_some(pairs, count)}"
+        f"{_join_places(pairs, count)}"
     )
     return [Finding("conflict", count, line)]
 
@@ -177,7 +177,7 @@ def _repeated(split: LabelledSplit, train: LabelledSplit, texts: _TextIndex) -> 
     differ = f", {other:,} of them with another answer" if other else ""
     line = (
         f"{count:,} of {len(split.rows):,} {split.name} {split.unit} are {train.name} {train.unit} "
-        f"too{differ}, so metrics on them are too good: {_some(pairs, count)}"
+        f"too{differ}, so metrics on them are too good: {_join_places(pairs, count)}"
     )
     return [Finding("repeated", count, line)]
 
@@ -199,7 +199,7 @@ def _duplicates(split: LabelledSplit, texts: _TextIndex) -> list[Finding]:
     return findings
 
 
-def _both(split: LabelledSplit, one: Row, two: Row) -> str:
+def _describe_pair(split: LabelledSplit, one: Row, two: Row) -> str:
     """The locations of two rows with their targets; for tag sequences only the differing tags."""
     answers = [r.target if isinstance(r.target, tuple) else (r.target,) for r in (one, two)]
     if not split.sets and len(answers[0]) == len(answers[1]):
@@ -209,6 +209,6 @@ def _both(split: LabelledSplit, one: Row, two: Row) -> str:
     return f"{split.where(one)} ({shown[0]}) and {split.where(two)} ({shown[1]})"
 
 
-def _some(places: Sequence[str], count: int | None = None) -> str:
+def _join_places(places: Sequence[str], count: int | None = None) -> str:
     more = ", ..." if (count or len(places)) > _PLACES else ""
     return "; ".join(places[:_PLACES]) + more

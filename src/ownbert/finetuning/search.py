@@ -61,7 +61,7 @@ def search(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> Model:
     if run.given.run.max_steps and (run.given.search.usual or run.given.search.epochs):
         raise InputError("run.max_steps ends all runs of a search over epochs; leave it out")
     output, tries = folder.path, list(combinations(run))
-    done = _done(run, output) if folder.resume else []
+    done = _finished_runs(run, output) if folder.resume else []
     refuse_foreign(output, ["search"])
     run.check_model()
     folder.reserve(run.identity)
@@ -80,11 +80,11 @@ def search(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> Model:
         write_json(output / SEARCH, {**header, "best": best + 1, "runs": done})
         for other in range(len(done)):
             if other != best:
-                _slim(output / done[other]["folder"])
+                _remove_unneeded(output / done[other]["folder"])
     best = _best(run, done)
     if not quiet:
         _show(display, done, best, run.monitor.metric)
-    _move_up(output / done[best]["folder"], output)
+    _move_best(output / done[best]["folder"], output)
     display.say(f"saved {output}: run {best + 1} is the best")
     return load_finetuned(output)[1]
 
@@ -163,7 +163,7 @@ def _best(run: FinetuningRun, done: list[dict[str, Any]]) -> int:
     return values.index(max(values))
 
 
-def _done(run: FinetuningRun, output: Path) -> list[dict[str, Any]]:
+def _finished_runs(run: FinetuningRun, output: Path) -> list[dict[str, Any]]:
     """The runs that were finished by an earlier call."""
     if not (output / SEARCH).exists():
         return []
@@ -172,13 +172,13 @@ def _done(run: FinetuningRun, output: Path) -> list[dict[str, Any]]:
     return list(before["runs"])
 
 
-def _slim(folder: Path) -> None:
+def _remove_unneeded(folder: Path) -> None:
     for path in folder.iterdir():
         if path.name not in _KEPT:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _move_up(best: Path, output: Path) -> None:
+def _move_best(best: Path, output: Path) -> None:
     """Move the best model to the output folder; weights last, because they mark it as finished."""
     for name in (LOG, CURVES):
         if (best / name).exists():

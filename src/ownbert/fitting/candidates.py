@@ -387,7 +387,7 @@ class Comparison:
     def adjusted(self, model: ComparedModel) -> np.ndarray:
         """The calibrated logits of a single candidate, (N, C) or (n, C) for the first fold; each
         row's factor and offsets are fitted on other rows."""
-        scores = _known(model)
+        scores = _known_logits(model)
         if model.name not in self._adjusted:
             targets = self.targets[: len(scores)]
             self._adjusted[model.name] = cross_fitted([scores], targets, self.counts)
@@ -395,7 +395,7 @@ class Comparison:
 
     def by_itself(self, model: ComparedModel) -> tuple[float, np.ndarray]:
         """The factor and the offsets (C) for the logits of a candidate that is used alone."""
-        scores = _known(model)
+        scores = _known_logits(model)
         weights, offsets = fit_blend([scores], self.targets[: len(scores)], self.counts)
         return max(float(weights[0]), _LEAST_WEIGHT), offsets
 
@@ -425,7 +425,9 @@ class Comparison:
         self.tune(scores)
         if chosen is not None:
             scores, held = scores[chosen], held[chosen]
-        return self._decided(scores, [self.rows.rows[i] for i in held], self.rows.targets[held])
+        return self._score_decisions(
+            scores, [self.rows.rows[i] for i in held], self.rows.targets[held]
+        )
 
     def value(self, scores: np.ndarray, chosen: np.ndarray | None = None) -> float:
         """The selection metric of logits; see ``metrics`` for the arguments."""
@@ -450,9 +452,9 @@ class Comparison:
         """
         self.tune(like)
         targets = targets_of(self.rows.task, rows)
-        return self._decided(scores, rows, targets).values[self.metric]
+        return self._score_decisions(scores, rows, targets).values[self.metric]
 
-    def _decided(self, scores: np.ndarray, own: Sequence[Row], targets: Targets) -> Scores:
+    def _score_decisions(self, scores: np.ndarray, own: Sequence[Row], targets: Targets) -> Scores:
         task = self.rows.task
         raws = from_scores(task.name, scores)
         found = task.score(
@@ -463,7 +465,7 @@ class Comparison:
         return replace(found, values={**found.values, LOG_LOSS: loss(targets, scores)})
 
 
-def _known(model: ComparedModel) -> np.ndarray:
+def _known_logits(model: ComparedModel) -> np.ndarray:
     """The known logits: (N, C), or (n, C) for the first fold."""
     scores = model.partial if model.scores is None else model.scores
     assert scores is not None

@@ -375,7 +375,7 @@ def _clear(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def _given(identity: Mapping[str, Any]) -> dict[str, Any]:
+def _without_unset(identity: Mapping[str, Any]) -> dict[str, Any]:
     """An identity without settings that are None: earlier versions had fewer settings."""
     settings = identity.get("settings") or {}
     return {**identity, "settings": {k: v for k, v in settings.items() if v is not None}}
@@ -449,7 +449,7 @@ class Fit:
         self.kind = text_kind(text for row in self.rows.texts() for text in row)
         self.labelled = Texts(self.rows.texts(), self.kind)
         self.learnt = Texts(self.rows.texts(self.rows.learnt), self.kind)
-        self.unlabelled = Texts(self._some_unlabelled(), self.kind)
+        self.unlabelled = Texts(self._select_unlabelled(), self.kind)
         self.candidates: list[ComparedModel] = []
         files = [*(own.file for own in given.values()), *names]
         settings = {k: v for k, v in asdict(recipe).items() if k not in _NOT_SETTINGS}
@@ -475,7 +475,7 @@ class Fit:
         known = set(self.rows.texts(self.rows.learnt))
         return sum(row.texts in known for row in self.test)
 
-    def _some_unlabelled(self) -> list[tuple[str, ...]]:
+    def _select_unlabelled(self) -> list[tuple[str, ...]]:
         """Distinct unlabelled texts up to the maximum number, without labelled texts."""
         if len(self.rows.rows[0].texts) > 1:
             return []  # unlabelled text has no pairs
@@ -497,7 +497,7 @@ class Fit:
                 break
         return found
 
-    def _other_texts(self) -> str | None:
+    def _mismatch_warning(self) -> str | None:
         """A warning if most words of the labelled texts do not occur in the unlabelled texts."""
         if not len(self.unlabelled):
             return None
@@ -522,7 +522,7 @@ class Fit:
         titles = [VIEWS[name].title for name in view_names(self.rows, self.kind)]
         if self._self_training_helps():
             titles.append(_SELF_TRAINED)
-        titles += [_JOINED, *([_START] if self._few else []), _NETWORK]
+        titles += [_JOINED, *([_START] if self._has_few_rows else []), _NETWORK]
         if self._ngrams_help():
             titles.append(_NGRAM_NETWORK)
         titles.append(_PROBE)
@@ -535,7 +535,7 @@ class Fit:
         yield found_in_files(self.rows, self.kind, len(self.unlabelled), self.recipe.minutes)
         yield from self.notes
         yield from self.rows.task.notes()
-        if warning := self._other_texts():
+        if warning := self._mismatch_warning():
             yield warning
         if count := self.learnt_from_test:
             yield (
@@ -607,9 +607,9 @@ class Fit:
         share = _FINETUNING if self._can_teach() else (2 * _FINETUNING if ngrams else 1.0)
         if self.recipe.model is not None:
             share = max(share, _FINETUNING_GIVEN)
-        make = partial(self._joined, base, self.budget.share(_JOINING))
+        make = partial(self._join_linear_models, base, self.budget.share(_JOINING))
         self._add("joined", _JOINED, "network", make, self.budget.share(2 * _JOINING))
-        if self._few:
+        if self._has_few_rows:
             seconds = self.budget.share(_FINETUNING)
             self._add("start", _START, "network", partial(self._start, base), seconds)
         make = partial(self._finetune, base, self.budget.share(share))
@@ -623,7 +623,7 @@ class Fit:
             self._add("student", _STUDENT, "network", self._student)
 
     @property
-    def _few(self) -> bool:
+    def _has_few_rows(self) -> bool:
         """Whether there are so few rows that fine-tuning can lose pretrained features."""
         return len(self.rows.learnt) < FEW
 
@@ -671,7 +671,7 @@ class Fit:
             limit = limit if self.candidates else float("inf")
             made = self.attempt(title, lambda: make(path), seconds=limit)
         if made is None:
-            for own in (path, self._first(name)):
+            for own in (path, self._first_fold_folder(name)):
                 shutil.rmtree(own, ignore_errors=True)
             return
         taken = time.monotonic() - began
@@ -679,14 +679,14 @@ class Fit:
         self.candidates.append(ComparedModel(*about, made.scores, made.partial, made.share))
         self._save()
 
-    def _first(self, name: str) -> Path:
+    def _first_fold_folder(self, name: str) -> Path:
         """The folder of a linear candidate's first-fold models."""
         own = "first-fold-self-trained" if name == "self-trained" else f"first-fold/{name}"
         return self.folder / "members" / own
 
     def _linear(self, name: str, fit: Callable[[Path | None], np.ndarray]) -> Made:
         """A linear candidate, with separate first-fold models if there is more than one fold."""
-        first = self._first(name) if self.rows.refit else None
+        first = self._first_fold_folder(name) if self.rows.refit else None
         scores = fit(first)
         return Made(
             [f"members/{name}"],
@@ -711,7 +711,7 @@ class Fit:
         # A resumed run may already have networks.
         linear = [c for c in self.candidates if c.kind == "linear" and c.name != "self-trained"]
         compared = Comparison(self.rows, linear, self.metric)
-        first = self._first("self-trained") if self.rows.refit else None
+        first = self._first_fold_folder("self-trained") if self.rows.refit else None
         names = [c.name for c in compared.measured]
         folders, scores = self_train(
             names,
@@ -749,7 +749,7 @@ class Fit:
             return None
         return Made(self._relative([path]), partial=self._scores_of(path, held))
 
-    def _joined(self, base: Path, seconds: float, path: Path) -> Made | None:
+    def _join_linear_models(self, base: Path, seconds: float, path: Path) -> Made | None:
         """The pretrained network with the linear models built in, for the first fold, with zero
         blend weight."""
         recipe, compared = self.recipe, Comparison(self.rows, self.candidates, self.metric)
@@ -762,7 +762,9 @@ class Fit:
         if self.token_scores is None:
             return None
         make = partial(join, compared, self.token_scores, start, path)
-        return Made(self._relative([path]), partial=self._timed(make, self.rows.first_fold[1]))
+        return Made(
+            self._relative([path]), partial=self._time_scoring(make, self.rows.first_fold[1])
+        )
 
     def _finetune(self, base: Path, seconds: float, path: Path, **settings: Any) -> Made:
         """Fine-tune one network per fold, and repeat with other seeds while there is time.
@@ -837,7 +839,7 @@ class Fit:
     def _scores_of(self, folder: Path, rows: Sequence[Row]) -> np.ndarray:
         """A network's logits of held-out rows."""
         network = Networks(folder, describe_members(folder), Compute(self.recipe.device))
-        return self._timed(lambda: score_all(network.scores, rows), rows)
+        return self._time_scoring(lambda: score_all(network.scores, rows), rows)
 
     def _start_of_student(self, compared: Comparison) -> Path | None:
         """The fine-tuned network, with the linear models built in if one of them is far better.
@@ -861,7 +863,7 @@ class Fit:
         join(compared, self.token_scores, start, path)
         return path
 
-    def _timed(self, scores_of: Callable[[], np.ndarray], rows: Sequence[Row]) -> np.ndarray:
+    def _time_scoring(self, scores_of: Callable[[], np.ndarray], rows: Sequence[Row]) -> np.ndarray:
         """A network's logits of rows; the elapsed time predicts how long the report will take."""
         began = time.monotonic()
         scores = scores_of()
@@ -937,7 +939,7 @@ class Fit:
         if recipe.model is not None and not (self.folder / WORK / PROBE_VECTORS).exists():
             seconds = self.budget.left_for_report
             self.attempt(_VECTORS, partial(keep, embed=True), seconds=seconds)
-        self._forget_texts()
+        self._remove_leftovers()
         if report is None:
             self.progress.say(f"saved {self.folder}")
             return
@@ -946,7 +948,7 @@ class Fit:
             self.progress.say(warning)
         self.progress.finish(report, self.folder)
 
-    def _forget_texts(self) -> None:
+    def _remove_leftovers(self) -> None:
         """Remove files that a further run does not need: first-fold models after distillation, and
         tokenised texts after a failed pretraining."""
         if any(c.name == "student" for c in self.candidates) or not self._can_teach():
@@ -968,7 +970,10 @@ class Fit:
         state = FitState.read(self.folder)
         if state is None:
             return
-        before, now = _given(state.identity), _given(json.loads(json.dumps(self.identity)))
+        before, now = (
+            _without_unset(state.identity),
+            _without_unset(json.loads(json.dumps(self.identity))),
+        )
         if before != now:
             raise InputError(
                 f"{self.folder} was made with {_difference(before, now)}; give the same, or "

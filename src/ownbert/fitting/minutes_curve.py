@@ -60,7 +60,7 @@ class Checkpoints:
         Returns:
             (minutes, score) of as many copies as fit in a small share of the pretraining's time.
         """
-        some, points = _some_of(rows), []
+        some, points = _subset(rows), []
         limit = _SHARE * 60 * self.minutes
         with contextlib.suppress(OutOfTime), time_limit(limit):
             for seconds in sorted(self._seconds(), reverse=True):
@@ -74,7 +74,7 @@ class Checkpoints:
         return tuple(sorted(points))
 
 
-def _some_of(rows: LabelledRows) -> LabelledRows:
+def _subset(rows: LabelledRows) -> LabelledRows:
     """A subset of the rows within the maximum size, in the same folds."""
     order = np.random.default_rng(0).permutation(len(rows.rows))
     sizes = np.cumsum([sum(map(len, rows.rows[i].texts)) for i in order])
@@ -83,10 +83,10 @@ def _some_of(rows: LabelledRows) -> LabelledRows:
         return rows
     place = {int(old): new for new, old in enumerate(chosen)}
 
-    def within(indices: Iterable[int]) -> np.ndarray:
+    def renumbered(indices: Iterable[int]) -> np.ndarray:
         return np.asarray([place[int(i)] for i in indices if int(i) in place], dtype=np.int64)
 
-    folds = [(within(learn), within(held)) for learn, held in rows.folds]
+    folds = [(renumbered(learn), renumbered(held)) for learn, held in rows.folds]
     return replace(
         rows,
         rows=[rows.rows[i] for i in chosen],

@@ -237,7 +237,7 @@ def pack(given: PaddedInputs, config: EncoderConfig, *, dense: bool) -> PackedIn
             seen = seen & mask[:, :, None]  # Padding sees nothing, either.
         if config.mask_vector:
             by_others = _permuted(seen, given.perm_mask, size, past)
-            seen = by_others | _own_places(size[1], past, given.device)
+            seen = by_others | _diagonal_mask(size[1], past, given.device)
         layout = replace(layout, keys=keys, mask=None if bool(seen.all()) else seen)
     head_mask = expand_head_mask(given.head_mask, config, size[0])
     context = Context(layout, batch.positions, head_mask, given.keep, cache=given.cache)
@@ -311,7 +311,7 @@ def _permuted(seen: Tensor, perm_mask: Tensor | None, size: tuple[int, int], pas
     return seen & F.pad(perm_mask <= 0, (past, 0), value=True)
 
 
-def _own_places(length: int, past: int, device: torch.device) -> Tensor:
+def _diagonal_mask(length: int, past: int, device: torch.device) -> Tensor:
     """(1, S, S'), true where a token sees itself."""
     return F.pad(torch.eye(length, dtype=torch.bool, device=device), (past, 0))[None]
 

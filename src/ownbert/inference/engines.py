@@ -211,7 +211,7 @@ def choose_engine(
         if engine == AUTO:
             return _automatic(folder, description, compute, outputs)
         assert engine is not None
-        found = _beside(folder, description, engine, outputs)
+        found = _engine_file(folder, description, engine, outputs)
     else:
         found, own = whole_folder, whole_folder.engine
         if engine not in (None, AUTO, own):
@@ -298,7 +298,7 @@ def missing_output(path: Path, name: str, known: Iterable[str]) -> MissingOutput
     )
 
 
-def _beside(
+def _engine_file(
     folder: Path, description: Description, engine: str, outputs: Sequence[str]
 ) -> ExportedFile:
     """The file for an engine in an ordinary model folder."""
@@ -343,7 +343,7 @@ def _automatic(
         if not KINDS[engine].installed:
             continue
         try:
-            found = _beside(folder, description, engine, outputs)
+            found = _engine_file(folder, description, engine, outputs)
         except InputError as error:
             problems.append(str(error))
         else:

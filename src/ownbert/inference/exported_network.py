@@ -289,20 +289,20 @@ class RoutedNetwork:
 
     def logits(self, examples: Sequence[Example], head: str) -> np.ndarray:
         """See ``RowNetwork``."""
-        network: RowNetwork = self._for([len(e.token_ids) for e in examples])
+        network: RowNetwork = self._network_for([len(e.token_ids) for e in examples])
         return network.logits(examples, head)
 
     def likeliest(
         self, examples: Sequence[Example], known: np.ndarray, top: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """See ``PackedMasks``."""
-        return self._for_masks(examples).likeliest(examples, known, top)
+        return self._network_for_masks(examples).likeliest(examples, known, top)
 
     def surprisals(self, examples: Sequence[Example]) -> np.ndarray:
         """See ``PackedMasks``."""
-        return self._for_masks(examples).surprisals(examples)
+        return self._network_for_masks(examples).surprisals(examples)
 
-    def _for_masks(self, examples: Sequence[Example]) -> Any:
+    def _network_for_masks(self, examples: Sequence[Example]) -> Any:
         # An engine computes logits for every token, which is slow for long texts.
         few = sum(len(e.token_ids) for e in examples) <= FEW_TOKENS
         return self._small if few else self._packed
@@ -311,13 +311,13 @@ class RoutedNetwork:
         self, ids: Sequence[np.ndarray], pooling: str, precision: str | None = None
     ) -> np.ndarray:
         """See ``ExportedNetwork``."""
-        return self._for([*map(len, ids)]).vectors(ids, pooling, precision)
+        return self._network_for([*map(len, ids)]).vectors(ids, pooling, precision)
 
     def token_vectors(self, ids: Sequence[np.ndarray]) -> np.ndarray:
         """See ``ExportedNetwork``."""
-        return self._for([*map(len, ids)]).token_vectors(ids)
+        return self._network_for([*map(len, ids)]).token_vectors(ids)
 
-    def _for(self, lengths: Sequence[int]) -> Any:
+    def _network_for(self, lengths: Sequence[int]) -> Any:
         few = len(lengths) <= 1 or sum(lengths) <= FEW_TOKENS
         return self._small if few else self._packed
 

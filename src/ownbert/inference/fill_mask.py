@@ -103,7 +103,7 @@ class Filler:
             folder = model_folder(folder)
             if not folder.is_dir():
                 raise InputError(f"no such folder: {folder}")
-        description = _with_its_head(describe(folder))
+        description = _with_mlm_head(describe(folder))
         where = description.folder
         head = next((spec for spec in description.specs if spec.kind == "mlm"), None)
         if head is None:
@@ -180,7 +180,7 @@ class Filler:
             row = np.asarray(self.tokenizer.input_format.one(piece), dtype=np.int64)
             if self.tokenizer.mask_id not in piece:
                 raise InputError(
-                    f"text {number} has no mask: {_cut(texts[number - before - 1])!r}; write "
+                    f"text {number} has no mask: {_shortened(texts[number - before - 1])!r}; write "
                     f"{self.mask} where a token is to be predicted"
                 )
             if self.longest is not None and len(row) > self.longest:
@@ -217,7 +217,7 @@ class Filler:
                 found = [self._candidate(i, p) for p, i in zip(*next(rows), strict=True)]
                 masks.append(Mask(position, tuple(found)))
             best_of_each = [mask.candidates[0] for mask in masks]
-            yield Filled(text, tuple(masks), self._put(text, best_of_each))
+            yield Filled(text, tuple(masks), self._fill_in(text, best_of_each))
 
     def _candidate(self, index: int, probability: float) -> Candidate:
         token, kind = self.tokenizer.tokens([index])[0], self.tokenizer.kind
@@ -234,9 +234,9 @@ class Filler:
         spelled = self.spelling.findall(text)
         chosen = [Candidate(one, -1, 0.0, one, False) for one in spelled]
         chosen[number : number + 1] = [candidate]
-        return self._put(text, chosen)
+        return self._fill_in(text, chosen)
 
-    def _put(self, text: str, chosen: Sequence[Candidate]) -> str:
+    def _fill_in(self, text: str, chosen: Sequence[Candidate]) -> str:
         """The text with one candidate for each mask."""
         pieces = self.spelling.split(text)
         if len(pieces) != len(chosen) + 1:  # the tokenizer found a mask with another spelling
@@ -285,7 +285,7 @@ def _packed(description: Description, device: str) -> Any:
     return PackedMasks(description, device)
 
 
-def _with_its_head(description: Description) -> Description:
+def _with_mlm_head(description: Description) -> Description:
     """The description with an MLM head if the folder names no architecture; loading it will tell
     whether the head exists."""
     folder = description.folder
@@ -305,5 +305,5 @@ def _spelling(tokenizer: Tokenizer) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, (own, *others))))
 
 
-def _cut(text: str) -> str:
+def _shortened(text: str) -> str:
     return text if len(text) <= 40 else text[:37] + "..."

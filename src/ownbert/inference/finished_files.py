@@ -47,12 +47,12 @@ def network_files(folder: Path, *, weights: bool = True) -> Iterator[Path]:
     Raises:
             InputError: a file that lists others is damaged.
     """
-    yield from _those(folder, BESIDE_WEIGHTS)
-    yield from _those(folder, [f"{SOURCE}/{name}" for name in TOKENIZER_FILES])
+    yield from _existing(folder, BESIDE_WEIGHTS)
+    yield from _existing(folder, [f"{SOURCE}/{name}" for name in TOKENIZER_FILES])
     if weights:
         yield from _weights(folder)
     for module in _modules(folder):
-        yield from _those(folder, [module / name for name in BESIDE_WEIGHTS])
+        yield from _existing(folder, [module / name for name in BESIDE_WEIGHTS])
         if weights:
             yield from (module / name for name in _weights(folder / module))
 
@@ -65,7 +65,7 @@ def finished_files(folder: Path) -> list[Path]:
         InputError: a file that lists others is damaged.
     """
     found = {*network_files(folder), *_exported(folder)}
-    found |= {*_those(folder, (BLEND, ENSEMBLE, CARD, CURVES, CONFUSION))}
+    found |= {*_existing(folder, (BLEND, ENSEMBLE, CARD, CURVES, CONFUSION))}
     for member in _members(folder):
         own = {*network_files(folder / member), *_exported(folder / member)}
         own |= {*_linear(folder / member)}
@@ -116,13 +116,13 @@ def copy_files(folder: Path, target: Path, names: Iterable[Path]) -> None:
             shutil.copyfile(folder / name, new)
 
 
-def _those(folder: Path, names: Iterable[str | Path]) -> Iterator[Path]:
+def _existing(folder: Path, names: Iterable[str | Path]) -> Iterator[Path]:
     return (Path(name) for name in names if (folder / name).is_file())
 
 
 def _weights(folder: Path) -> Iterator[Path]:
     """The weight files that are loaded if there are several formats."""
-    yield from _those(folder, (QUANTIZED, CRF))
+    yield from _existing(folder, (QUANTIZED, CRF))
     form = weights_form(folder)
     if form is None:
         return
@@ -130,7 +130,7 @@ def _weights(folder: Path) -> Iterator[Path]:
     if form.suffix == ".json":
         names = sorted(set(read_json(form, check=INDEX)["weight_map"].values()))
         parts = [n for n in names if Path(n).name == n and n.endswith((".safetensors", ".bin"))]
-        yield from _those(folder, parts)
+        yield from _existing(folder, parts)
 
 
 def _modules(folder: Path) -> Iterator[Path]:
@@ -144,10 +144,10 @@ def _modules(folder: Path) -> Iterator[Path]:
 
 def _exported(folder: Path) -> Iterator[Path]:
     """Files written by ``ownbert export``, in their own folder or beside the weights."""
-    yield from _those(folder, (PARITY, CRF, _PROGRAM))
+    yield from _existing(folder, (PARITY, CRF, _PROGRAM))
     for kind in KINDS.values():
         names = [PARITY, CRF, kind.file, *kind.data]
-        yield from _those(folder, [*names[2:], *(f"{kind.folder}/{name}" for name in names)])
+        yield from _existing(folder, [*names[2:], *(f"{kind.folder}/{name}" for name in names)])
 
 
 def _members(folder: Path) -> Iterator[Path]:
@@ -164,12 +164,12 @@ def _members(folder: Path) -> Iterator[Path]:
 
 def _linear(folder: Path) -> Iterator[Path]:
     """The files of a linear model, and those of the model whose view it shares."""
-    yield from _those(folder, [f"{n}.{end}" for n in (LINEAR, PROBE) for end in _LINEAR_ENDS])
+    yield from _existing(folder, [f"{n}.{end}" for n in (LINEAR, PROBE) for end in _LINEAR_ENDS])
     settings = read_json(folder / f"{LINEAR}.json", missing={})
     view = settings.get("view")
     if settings.get("beside") and isinstance(view, str) and Path(view).name == view:
         other = Path("../..", view)  # same path as in LinearView.load
-        yield from _those(folder, [other / f"{LINEAR}.{end}" for end in _LINEAR_ENDS])
+        yield from _existing(folder, [other / f"{LINEAR}.{end}" for end in _LINEAR_ENDS])
 
 
 _LINEAR_ENDS = ("json", "safetensors")

@@ -35,8 +35,8 @@ def open_folder(
         InputError: the folder cannot be used.
     """
     folder = model_folder(folder)
-    blend, described = _described(folder, compute)
-    compute = _settled(folder, compute, described)
+    blend, described = _describe_folders(folder, compute)
+    compute = _resolve_compute(folder, compute, described)
     if blend is None:
         return Networks(folder, described[folder], compute, columns=columns)
     from ownbert.inference.opened_blend import OpenedBlend
@@ -55,7 +55,7 @@ def settled(
     if compute.precision is not None:
         return compute
     folder = model_folder(folder)
-    return _settled(folder, compute, _described(folder, compute)[1], what)
+    return _resolve_compute(folder, compute, _describe_folders(folder, compute)[1], what)
 
 
 def blend_of(folder: Path) -> "Blend | None":
@@ -74,7 +74,7 @@ def blend_of(folder: Path) -> "Blend | None":
 _Described = dict[Path, list[Description]]
 
 
-def _described(folder: Path, compute: Compute) -> "tuple[Blend | None, _Described]":
+def _describe_folders(folder: Path, compute: Compute) -> "tuple[Blend | None, _Described]":
     """The blend if it is used, and the networks of each folder involved."""
     blend = None if compute.network else blend_of(folder)
     if blend is None:
@@ -84,7 +84,7 @@ def _described(folder: Path, compute: Compute) -> "tuple[Blend | None, _Describe
     return blend, {path: describe_members(path) for path in paths}
 
 
-def _settled(
+def _resolve_compute(
     folder: Path,
     compute: Compute,
     described: _Described,

@@ -289,11 +289,11 @@ class Predictor:
             raise InputError(f"{self.folder} has no {_REPORT} of ownbert fit")
         sign = -1 if report.get("lower") else 1
 
-        def worth(row: dict[str, Any]) -> float:
+        def sort_key(row: dict[str, Any]) -> float:
             value = row.get("score")  # missing in reports of earlier versions
             return sign * value if isinstance(value, int | float) else -np.inf
 
-        return sorted((row for row in found if isinstance(row, dict)), key=worth, reverse=True)
+        return sorted((row for row in found if isinstance(row, dict)), key=sort_key, reverse=True)
 
     def save(self, folder: str | Path) -> None:
         """Copy the folder's files needed for inference.

@@ -45,7 +45,7 @@ def translated_help(text: str) -> str:
         if paragraph.startswith(_EXAMPLE):
             shown.append(help_texts[_EXAMPLE] + paragraph.removeprefix(_EXAMPLE))
         else:
-            shown.append(_found(help_texts, paragraph) or paragraph)
+            shown.append(_translation_of(help_texts, paragraph) or paragraph)
     return "\n\n".join(shown)
 
 
@@ -58,7 +58,7 @@ def needs_translation(paragraph: str) -> bool:
     """Whether a paragraph, or the description of a default, lacks a required translation."""
     # A command, or a literal value.
     is_code = paragraph.startswith((_EXAMPLE, "ownbert ")) or re.fullmatch(r"[a-z\d.,]+", paragraph)
-    known = _found(_table("help"), paragraph) or _matched(_table("default"), paragraph)
+    known = _translation_of(_table("help"), paragraph) or _matched(_table("default"), paragraph)
     return not is_code and not known
 
 
@@ -185,7 +185,7 @@ def _values(pieces: Sequence[str], text: str) -> list[str] | None:
     return None if at > end else [*values, text[at:end]]
 
 
-def _found(table: Mapping[str, str], text: str) -> str | None:
+def _translation_of(table: Mapping[str, str], text: str) -> str | None:
     """The translation of a text; its numbers may differ from those in the table."""
     if text in table:
         return table[text]

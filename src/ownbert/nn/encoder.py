@@ -93,7 +93,7 @@ class Encoder(nn.Module):
         hidden = F.pad(hidden, (0, 0, 0, extra)) if extra else hidden
         kept: list[Any] = []
         if keep_hidden:
-            hidden = embedded = self._keep(hidden, context, kept)
+            hidden = embedded = self._record_hidden(hidden, context, kept)
         layers = []
         # Recomputation would append to the cache twice.
         again = self.gradient_checkpointing and self.training and context.cache is None
@@ -105,7 +105,7 @@ class Encoder(nn.Module):
             if layer == 0 and self.convolution is not None:
                 hidden = self.convolution(embedded, hidden, context.layout)
             if ends and keep_hidden:
-                hidden = self._keep(hidden, context, kept)
+                hidden = self._record_hidden(hidden, context, kept)
             if ends and self.gate is not None:
                 layers.append(hidden)
         if self.gate is not None:
@@ -117,7 +117,7 @@ class Encoder(nn.Module):
             context.last_hidden, hidden = context.returned.hidden(hidden)
         return hidden, tuple(kept)
 
-    def _keep(self, hidden: Tensor, context: Context, kept: list[Any]) -> Tensor:
+    def _record_hidden(self, hidden: Tensor, context: Context, kept: list[Any]) -> Tensor:
         """Append hidden states to ``kept``, and return the input of the next layer."""
         shown, hidden = (context.returned or AsPacked()).hidden(hidden)
         kept.append(shown)

@@ -87,13 +87,13 @@ class MaskedLMHead(nn.Module):
         if self.transform:
             rows = self.norm(ACTIVATION[self.act](self.dense(rows)))  # (M, D) -> (M, E)
         if candidates is not None:
-            return self._among(rows, candidates)
+            return self._candidate_logits(rows, candidates)
         if self.decoder_rest is None:
             return self.decoder(rows)  # (M, V)
         narrow = self.decoder.weight.shape[1]
         return self.decoder(rows[..., :narrow]) + rows[..., narrow:] @ self.decoder_rest.weight
 
-    def _among(self, rows: Tensor, candidates: Candidates) -> Tensor:
+    def _candidate_logits(self, rows: Tensor, candidates: Candidates) -> Tensor:
         """Logits of candidate words: (M, E) -> (M, C)."""
         weight = candidate_rows(self.decoder.weight, candidates)
         if self.decoder_rest is not None:

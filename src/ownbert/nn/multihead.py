@@ -156,15 +156,15 @@ class MultiHeadAttention(nn.Module):
         for name, thirds in self.fused.items():
             linear = getattr(self, name)
             index = torch.cat([rows + i * self.width for i in range(thirds)])
-            setattr(self, name, _part(linear, index, 0))
-        self.output = _part(self.output, rows, 1)
+            setattr(self, name, _select_outputs(linear, index, 0))
+        self.output = _select_outputs(self.output, rows, 1)
         if isinstance(self.bias, Alibi):
             self.bias = Alibi(config, kept).to(self.output.weight.device)
         if isinstance(self.bias, RelativeBuckets):
             self.bias.heads = kept
         if isinstance(self.bias, RelativeSinusoids):
             places = [self.kept.index(head) for head in kept]
-            self.bias.keep(places, _part(self.bias.distance, rows, 0))
+            self.bias.keep(places, _select_outputs(self.bias.distance, rows, 0))
         self.kept = kept
 
     def extra_repr(self) -> str:
@@ -282,7 +282,7 @@ class CrossAttention(MultiHeadAttention):
         return k, v
 
 
-def _part(linear: Linear, index: Tensor, dim: int) -> Linear:
+def _select_outputs(linear: Linear, index: Tensor, dim: int) -> Linear:
     """The rows (0) or columns (1) ``index`` of a linear layer."""
     weight = linear.weight.detach().index_select(dim, index)
     part = Linear(weight.shape[1], weight.shape[0], bias=linear.bias is not None).to(weight)

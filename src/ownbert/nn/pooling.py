@@ -60,7 +60,7 @@ class AttentionPooling(nn.Module):
 
     def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
         scores = self.score(self.dense(hidden).tanh())  # (T, 1)
-        scores = _wide(scores)
+        scores = _at_least_float32(scores)
         lengths = layout.cu_seqlens.diff()
         # Subtracted to avoid overflow; a softmax does not change.
         highest = torch.segment_reduce(scores.detach(), "max", lengths=lengths)
@@ -97,12 +97,12 @@ class LSTMPooling(RecurrentPooling):
 
 def sums_per_sequence(x: Tensor, layout: Layout) -> Tensor:
     """(T, ...) summed over each sequence: (B, ...), at least in float32."""
-    x = _wide(x)
+    x = _at_least_float32(x)
     zeros = x.new_zeros(len(layout.lengths), *x.shape[1:])
     return zeros.index_add(0, layout.sequences, x)
 
 
-def _wide(x: Tensor) -> Tensor:
+def _at_least_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 

@@ -23,7 +23,7 @@ from ownbert.nn.multihead import Attention
 
 # Share of the channels with sinusoids, whose amplitude matches that of the words.
 _SHARE = 0.25
-# Attention score, before the softmax, of the position that a head starts at; it is 0 far away.
+# Initial attention score, before the softmax, of the position that a head attends to; 0 far away.
 _SCORE = 5.0
 
 

@@ -104,7 +104,7 @@ def match_vocabulary(
     for role in special.keys() & theirs.keys():
         kinds[special[role]], ids[special[role]] = "special", (theirs[role],)
     ordinary = [index for index in range(size) if index not in special.values()]
-    anonymous = _anonymous(tokenizer, old, ordinary, ranked=ranking is not None)
+    anonymous = _meaningless_tokens(tokenizer, old, ordinary, ranked=ranking is not None)
     named = [index for index in ordinary if index not in anonymous]
     for index, found in _by_name(tokenizer, old, named).items():
         kinds[index] = "name" if len(found) == 1 else "pieces"
@@ -153,7 +153,9 @@ def read_counts(path: str | Path) -> dict[str, int]:
     return counts
 
 
-def _anonymous(tokenizer: Tokenizer, old: Tokenizer, ordinary: Ids, *, ranked: bool) -> set[int]:
+def _meaningless_tokens(
+    tokenizer: Tokenizer, old: Tokenizer, ordinary: Ids, *, ranked: bool
+) -> set[int]:
     """The tokens whose names carry no meaning."""
     numbers = _numbers(tokenizer, ordinary)
     if numbers:

@@ -124,7 +124,7 @@ class RunFolder:
         """
         if self.saved is not None:
             require_same_identity(self.saved.path, self.saved.metadata["identity"], identity)
-        own = vocabularies and self._has_one_of(vocabularies)
+        own = vocabularies and self._has_vocabulary_of(vocabularies)
         refuse_foreign(self.path, [*self.written(), *([] if own else TOKENIZER_FILES)])
         if vocabularies and not self.overwrite and not own and has_tokenizer(self.path):
             raise InputError(
@@ -149,7 +149,7 @@ class RunFolder:
         make_folder(self.path)
         self._reserved = True
 
-    def _has_one_of(self, vocabularies: Sequence[Tokenizer]) -> bool:
+    def _has_vocabulary_of(self, vocabularies: Sequence[Tokenizer]) -> bool:
         """Whether the tokenizer in the folder has one of these vocabularies."""
         if not has_tokenizer(self.path):
             return False

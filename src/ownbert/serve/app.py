@@ -92,10 +92,10 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    return await _refused(request, _first_of(error.errors()))
+    return await _refused(request, _first_error(error.errors()))
 
 
-def _first_of(errors: Sequence[Mapping[str, Any]]) -> Refusal:
+def _first_error(errors: Sequence[Mapping[str, Any]]) -> Refusal:
     """The first validation error of a body, as one line."""
     first = errors[0]
     if first["type"] == "json_invalid":

@@ -152,7 +152,7 @@ class Gate:
             half = await asyncio.to_thread(half_of_character, body)
         return bad_field(f"a text has {half}, which is half of a character") if half else None
 
-    def _hold(self, count: int, held: list[int]) -> None:
+    def _account_for(self, count: int, held: list[int]) -> None:
         """Account for bytes of a body that are held until the response."""
         most = self.service.settings.bodies_bytes
         if self.bytes + count > most and self.bytes > sum(held):
@@ -175,7 +175,7 @@ class Gate:
                 size += len(parts[-1])
                 if size > most:
                     raise too_large(f"at most {most:,} bytes in a request")
-                self._hold(len(parts[-1]), held)
+                self._account_for(len(parts[-1]), held)
                 if not message.get("more_body"):
                     return
 

@@ -88,7 +88,7 @@ class Scheduler:
                 raise Refusal(503, "the server is shutting down", "shutting_down", retry_after=1)
             # An empty queue accepts a request of any permitted size.
             full = self.waiting + job.tokens > self.queue_tokens
-            if self._jobs and (full or self._late(job)):
+            if self._jobs and (full or self._would_be_late(job)):
                 raise Refusal(
                     429,
                     f"{self.waiting:,} tokens are waiting; come back later",
@@ -99,7 +99,7 @@ class Scheduler:
             self.waiting += job.tokens
             self._changed.notify()
 
-    def _late(self, job: QueuedRequest) -> bool:
+    def _would_be_late(self, job: QueuedRequest) -> bool:
         """Whether the queue would take more than about a quarter of the job's time."""
         left = job.deadline - time.monotonic()
         return 0 < self.speed * left / 4 < self.waiting + self._computing

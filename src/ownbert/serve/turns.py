@@ -20,15 +20,15 @@ class Turns:
         """Wait for the caller's turn, first come, first served."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
-            loop.call_soon(self._next)
+            loop.call_soon(self._release_next)
         turn = loop.create_future()
         self._waiting.append(turn)
         await turn
 
-    def _next(self) -> None:
+    def _release_next(self) -> None:
         for _ in range(min(_TOGETHER, len(self._waiting))):
             turn = self._waiting.popleft()
             if not turn.done():  # cancelled
                 turn.set_result(None)
         if self._waiting:
-            asyncio.get_running_loop().call_soon(self._next)
+            asyncio.get_running_loop().call_soon(self._release_next)

@@ -227,7 +227,7 @@ def find_columns(
     # Prefixes come last: one of their numbered columns may have been named for another role.
     for spec in sorted(wanted, key=lambda spec: bool(spec.prefixes)):
         if (name := getattr(given, spec.role, None)) is not None:
-            found[spec.role] = _named(path, names, free(), spec, name)
+            found[spec.role] = _named_columns(path, names, free(), spec, name)
     if pair is not False and "text" not in found and "second" not in found:
         pairs = next((spec.pairs for spec in wanted if spec.role == "second"), ())
         lower = _by_lower(names)
@@ -235,7 +235,7 @@ def find_columns(
             found["text"], found["second"] = ((lower[name],) for name in usual)
     # Labels first: a question may be named "answer2", but "answer" is the answer.
     for spec in reversed(wanted):
-        if spec.role not in found and (usual := _usual(path, free(), spec)):
+        if spec.role not in found and (usual := _usual_columns(path, free(), spec)):
             found[spec.role] = usual
     for spec in wanted:
         if spec.role not in found and spec.set_aside is not None:
@@ -334,7 +334,7 @@ def _by_lower(names: Sequence[str]) -> dict[str, str]:
     return {name.lower(): name for name in reversed(names)}
 
 
-def _named(
+def _named_columns(
     path: Source, names: Sequence[str], free: Sequence[str], spec: ColumnSpec, given: str
 ) -> tuple[str, ...]:
     """Check and return the columns named by the user."""
@@ -352,7 +352,7 @@ def _named(
     return tuple(several)
 
 
-def _usual(path: Source, free: Sequence[str], spec: ColumnSpec) -> tuple[str, ...] | None:
+def _usual_columns(path: Source, free: Sequence[str], spec: ColumnSpec) -> tuple[str, ...] | None:
     """The column with the most preferred usual name, or those with a usual prefix."""
     lower = _by_lower(free)
     # csv and tsv cannot contain lists.

@@ -112,7 +112,7 @@ def single_labels(
         if size := _vector_size(values, cells.places):
             values, note = (
                 _of_one_hot(cells, values, _vector_names(size, names)),
-                _hot("one-hot", size),
+                _vector_message("one-hot", size),
             )
         else:
             values = [_only_item(value, i, cells) for i, value in enumerate(values)]
@@ -141,7 +141,7 @@ def label_sets(
             raise InputError(f"{place}: the labels are missing or null; [] says that none holds")
     values, note = _as_lists(cells, strict=True), ""
     if size := _vector_size(values, cells.places):
-        own, note = _vector_names(size, names), _hot("multi-hot", size)
+        own, note = _vector_names(size, names), _vector_message("multi-hot", size)
         values = [[n for n, on in zip(own, v, strict=True) if _is_on(on)] for v in values]
     texts = [v for v in values if isinstance(v, str)]
     if separator is None:
@@ -218,7 +218,10 @@ def task_of_cells(values: Sequence[Any]) -> tuple[str, str]:
         size = _vector_size(lists, cells.places)
         if not size or any(sum(map(_is_on, v)) != 1 for v in lists):
             return "multilabel", ""
-        return "classify", f"{_hot('one-hot', size)}; --task multilabel reads them as sets"
+        return (
+            "classify",
+            f"{_vector_message('one-hot', size)}; --task multilabel reads them as sets",
+        )
     if found := _numeric_task(texts):
         return found
     if _has_separators(texts):
@@ -419,7 +422,7 @@ def _vector_names(size: int, names: Sequence[str]) -> Sequence[str]:
     return names or [f"label_{i}" for i in range(size)]
 
 
-def _hot(kind: str, size: int) -> str:
+def _vector_message(kind: str, size: int) -> str:
     return f"the labels are {kind} vectors of {size}; --label-names names their places"
 
 

@@ -214,12 +214,12 @@ class RDrop:
 
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         loss = self.inner(logits, batch)
-        apart = self.inner.distance(*logits.chunk(2), _half(batch))
+        apart = self.inner.distance(*logits.chunk(2), _first_half(batch))
         # The count includes both halves, so the per-row distance is added twice.
         return loss._replace(total=loss.total + 2 * self.strength * apart)
 
 
-def _half(batch: Batch) -> Batch:
+def _first_half(batch: Batch) -> Batch:
     """The first half of a batch: layout and targets."""
     lengths = batch.layout.lengths[: batch.sequences // 2]
     labels, tags, groups, weights = batch.labels, batch.tags, batch.groups, batch.weights

@@ -531,7 +531,7 @@ def task_of(description: Description, columns: ColumnNames | None = None) -> Tas
         InputError: the folder has no task head.
     """
     saved, folder = description.values.get(KEY) or {}, description.folder or Path()
-    name = saved.get("name") or _by_head(description, folder)
+    name = saved.get("name") or _task_of_head(description, folder)
     if name == "embed" and not saved:
         return untrained_similarity(folder, columns)
     try:
@@ -577,7 +577,7 @@ def load_finetuned(folder: str | Path) -> "tuple[Task, Model]":
     return task, task.load(description)
 
 
-def _by_head(description: Description, folder: Path) -> str:
+def _task_of_head(description: Description, folder: Path) -> str:
     kinds = {spec.kind for spec in description.specs}
     if "classification" in kinds and description.config.image is not None:
         return "image"

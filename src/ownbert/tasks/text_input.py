@@ -72,7 +72,7 @@ class EncodedRows:
             return example
         rng = np.random.default_rng((self.seed, epoch, index))
         if drawn:
-            example = _only(
+            example = _subset(
                 example, np.sort(rng.choice(count, self.windows, replace=False)).tolist()
             )
         # Texts with less than one expected masked token are not masked.
@@ -100,7 +100,7 @@ class EncodedRows:
         return f"{len(self):,} examples ({digest.hexdigest()[:12]})"
 
 
-def _only(example: Example, chosen: Sequence[int]) -> Example:
+def _subset(example: Example, chosen: Sequence[int]) -> Example:
     """An example with a subset of its sequences."""
     assert example.parts is not None
     ends = np.cumsum(example.parts).tolist()

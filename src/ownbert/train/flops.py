@@ -117,15 +117,15 @@ def matmul_rate(
     best, end = 0.0, clock() + seconds
     while True:
         for operations, product in products:
-            _wait(device)
+            _synchronize(device)
             start = clock()
             product()
-            _wait(device)
+            _synchronize(device)
             best = max(best, operations / (clock() - start))
         if clock() > end:
             return best
 
 
-def _wait(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -62,7 +62,7 @@ def train(job: Job, *, resume_from: SavedState | None = None) -> None:
         except RuntimeError as error:
             if not is_lost(error):
                 raise
-            raise InputError(_process_lost(job)) from None
+            raise InputError(_lost_process_message(job)) from None
         finally:
             # A failing plot must not hide why the run ended.
             with contextlib.suppress(InputError):
@@ -282,7 +282,7 @@ def _not_a_number(job: Job) -> str:
     )
 
 
-def _process_lost(job: Job) -> str:
+def _lost_process_message(job: Job) -> str:
     path = newest_state(job.folder)
     advice = f"continue from step {step_of(path):,} with --resume" if path else "start again"
     return f"another process of the run ended at step {job.state.step + 1:,}; {advice}"

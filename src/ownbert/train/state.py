@@ -104,7 +104,9 @@ class TrainState:
             parts = world.gather({p.name: checksum(p) for p in files_of_rank(world, temporary)})
             files = {name: entry for part in parts for name, entry in part.items()}
             world.agree(
-                write_problem(lambda: self._finish(temporary, path, files, world, interim), path)
+                write_problem(
+                    lambda: self._write_metadata(temporary, path, files, world, interim), path
+                )
             )
         finally:
             if world.first:
@@ -113,7 +115,7 @@ class TrainState:
             self._prune(path.parent, keep)
         return path
 
-    def _finish(
+    def _write_metadata(
         self, temporary: Path, path: Path, files: dict, world: World, interim: bool
     ) -> None:
         if not world.first:
@@ -206,17 +208,17 @@ class TrainState:
             yield
             return
         kept = {name: p.detach().clone() for name, p in self.learner.named_parameters()}
-        self._put(self.average)
+        self._load_weights(self.average)
         try:
             yield
         finally:
-            self._put(kept)
+            self._load_weights(kept)
 
     def use_best(self) -> None:
         """Load the best weights into the model, or else the running mean, if any."""
-        self._put(self.best_weights or self.average or {})
+        self._load_weights(self.best_weights or self.average or {})
 
-    def _put(self, weights: Mapping[str, Tensor]) -> None:
+    def _load_weights(self, weights: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
             for name, parameter in self.learner.named_parameters():
                 if name in weights:

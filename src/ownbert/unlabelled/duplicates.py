@@ -143,15 +143,15 @@ def duplicates(
             vectors = corpus.vectors(embedder, work / "vectors.npy")
             kept, likeness = by_vectors(exact, vectors, order, threshold)
             warn_of_cut(embedder, say)
-        found = _found(corpus, exact, kept, likeness)
+        found = _result(corpus, exact, kept, likeness)
         if write_kept is not None:
             write_kept(np.isin(np.arange(corpus.counts[0]), found.kept))
         if listed is not None:
-            listed.fill((_as_rows(*each) for each in enumerate(found.groups, start=1)), list)
+            listed.fill((_output_rows(*each) for each in enumerate(found.groups, start=1)), list)
     return found
 
 
-def _found(
+def _result(
     corpus: "_Corpus", exact: np.ndarray, kept: np.ndarray, likeness: np.ndarray
 ) -> Duplicates:
     count = corpus.counts[0]
@@ -181,7 +181,7 @@ class _Corpus:
     def texts(self, progress: Progress | None) -> Iterator[list[str]]:
         """Yield blocks of texts, and count them."""
 
-        def every() -> Iterator[str]:
+        def read_all() -> Iterator[str]:
             for number, source in enumerate(self.sources):
                 self.counts.append(0)
                 for _, text in read_texts_with_ids(source, self._given):
@@ -191,7 +191,7 @@ class _Corpus:
                     if progress is not None and not len(self._lengths) % 1000:
                         progress(len(self._lengths))
 
-        return in_blocks(every())
+        return in_blocks(read_all())
 
     def priority(self, keep: str) -> np.ndarray:
         """All rows in order of preference for keeping; rows of the first source last, because all
@@ -226,7 +226,7 @@ class _Corpus:
         return list(found.values())
 
 
-def _as_rows(number: int, group: Iterable[DuplicateRow]) -> list[dict[str, Any]]:
+def _output_rows(number: int, group: Iterable[DuplicateRow]) -> list[dict[str, Any]]:
     return [
         {"group": number, "keep": each.kept, "similarity": each.similarity}
         | {"source": each.source, "row": each.row, "text": each.text}
@@ -237,7 +237,7 @@ def _as_rows(number: int, group: Iterable[DuplicateRow]) -> list[dict[str, Any]]
 def _kept_writer(source: Source, output: Path, stack: ExitStack) -> Callable[[np.ndarray], None]:
     """A function that writes the rows selected by a mask (rows); rejects unwritable outputs."""
 
-    def filling(file: ResumableFile, rows: Iterable[Any]) -> Callable[[np.ndarray], None]:
+    def fill_from(file: ResumableFile, rows: Iterable[Any]) -> Callable[[np.ndarray], None]:
         stack.callback(file.close)
         return lambda mask: _fill(file, rows, mask)
 
@@ -246,7 +246,7 @@ def _kept_writer(source: Source, output: Path, stack: ExitStack) -> Callable[[np
     if plain and not isinstance(source, MemoryTable):
         # Lines are copied unchanged: objects may have keys that the first one lacks.
         lines = (f"{line}\n" for _, line in open_text(source) if kind == "txt" or line.strip())
-        return filling(ResumableFile(output, None, resume=False), lines)
+        return fill_from(ResumableFile(output, None, resume=False), lines)
     if kind == "txt":
         raise InputError(f"{output}: lines of plain text are written to a .txt file")
     names = columns(source)
@@ -256,7 +256,7 @@ def _kept_writer(source: Source, output: Path, stack: ExitStack) -> Callable[[np
     )
     if kind_of(output) not in ("delimited", "jsonl"):
         raise InputError(f"{output}: rows of a table are written to a .csv, .tsv or .jsonl file")
-    return filling(PredictionWriter(output, None, resume=False), rows)
+    return fill_from(PredictionWriter(output, None, resume=False), rows)
 
 
 def _fill(file: ResumableFile, rows: Iterable[Any], mask: np.ndarray) -> None:

@@ -72,16 +72,16 @@ def by_pieces(
     """
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    pairs = [_same(exact, order)]
+    pairs = [_pairs_with_same_key(exact, order)]
     width = _band(threshold)
     for start in range(0, HASHES - width + 1, width):
         keys = np.zeros(len(order), np.uint64)
         for place in range(start, start + width):
             keys = (keys ^ signed[:, place]) * np.uint64(0x9E3779B97F4A7C15)
             keys ^= keys >> np.uint64(29)
-        band = _same(keys, order)
+        band = _pairs_with_same_key(keys, order)
         band = band[signed[band[:, 0], start] > 0]  # skip texts without shingles
-        pairs.append(band[_likeness(signed, band[:, 0], band[:, 1]) >= threshold])
+        pairs.append(band[_estimated_similarity(signed, band[:, 0], band[:, 1]) >= threshold])
     every = np.unique(np.concatenate(pairs), axis=0)
     kept, likeness = np.arange(len(order)), np.ones(len(order))
     for row, other in every[np.argsort(rank[every[:, 0]], kind="stable")].tolist():
@@ -89,7 +89,7 @@ def by_pieces(
         if exact[row] == exact[root]:
             value = 1.0
         else:  # the other may duplicate a text that is less similar to this one
-            value = float(_likeness(signed, np.array([row]), np.array([root]))[0])
+            value = float(_estimated_similarity(signed, np.array([row]), np.array([root]))[0])
         if value >= threshold and (kept[row] == row or value > likeness[row]):
             kept[row], likeness[row] = root, value
     return kept, likeness
@@ -105,14 +105,14 @@ def _band(threshold: float) -> int:
     return next((w for w, found in zip(widths, chance, strict=True) if found >= _FOUND), 1)
 
 
-def _same(keys: np.ndarray, order: np.ndarray) -> np.ndarray:
+def _pairs_with_same_key(keys: np.ndarray, order: np.ndarray) -> np.ndarray:
     """(pairs, 2): each row with the first row by priority that has the same key."""
     _, first, place = np.unique(keys[order], return_index=True, return_inverse=True)
     pairs = np.stack([order, order[first[place]]], 1)
     return pairs[pairs[:, 0] != pairs[:, 1]]
 
 
-def _likeness(signed: np.ndarray, one: np.ndarray, two: np.ndarray) -> np.ndarray:
+def _estimated_similarity(signed: np.ndarray, one: np.ndarray, two: np.ndarray) -> np.ndarray:
     """The estimated Jaccard similarity of pairs of rows."""
     found = np.empty(len(one), np.float32)
     for start in range(0, len(one), _ROWS):

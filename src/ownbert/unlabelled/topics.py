@@ -117,7 +117,7 @@ def topics(
         of_text, similarity = _clusters(vectors, count, seed)
         warn_of_cut(embedder, say)
         periods = _periods(dates) if date_column is not None else []
-        found = _described(counted, kept, of_text, similarity, periods)
+        found = _describe(counted, kept, of_text, similarity, periods)
         with together():
             if html is not None:
                 write_text(html, as_page(found))
@@ -145,17 +145,17 @@ def _clusters(vectors: np.ndarray, count: int | None, seed: int) -> tuple[np.nda
     chosen = np.sort(draw.permutation(len(vectors))[:_FITTED])
     sample = of_length_one(vectors[chosen] - mean)
 
-    def fitted(own: np.ndarray, number: int) -> Any:
+    def fit_clusters(own: np.ndarray, number: int) -> Any:
         options: dict[str, Any] = {"batch_size": 4096, "n_init": 3, "random_state": seed}
         return MiniBatchKMeans(number, **options).fit(own)
 
     if count is None:
         few = sample[draw.permutation(len(sample))[:_COMPARED]]
         counts = [each for each in _COUNTS if 3 * each <= len(few)] or [2]
-        labels = [fitted(few, each).labels_ for each in counts] if len(counts) > 1 else []
+        labels = [fit_clusters(few, each).labels_ for each in counts] if len(counts) > 1 else []
         scores = [silhouette_score(few, own) if own.max() else -1.0 for own in labels]
         count = counts[int(np.argmax(scores))] if scores else counts[0]
-    centres = of_length_one(fitted(sample, count).cluster_centers_)
+    centres = of_length_one(fit_clusters(sample, count).cluster_centers_)
     of_text = np.empty(len(vectors), np.int64)
     similarity = np.empty(len(vectors), np.float32)
     for start in range(0, len(vectors), _ROWS):
@@ -168,7 +168,7 @@ def _clusters(vectors: np.ndarray, count: int | None, seed: int) -> tuple[np.nda
     return place[of_text], similarity
 
 
-def _described(
+def _describe(
     counted: WordCounts,
     texts: Sequence[str],
     of_text: np.ndarray,

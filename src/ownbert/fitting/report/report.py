@@ -99,7 +99,7 @@ def _print_section(console: Any, section: Section) -> None:
     else:
         table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="")
         table.show_header = any(section.columns)
-        section = _narrowed(section, console.width)
+        section = _drop_columns(section, console.width)
         shown = section.rows[:_MOST_ROWS]
         widths = [max(map(cell_len, own)) for own in zip(section.columns, *shown, strict=True)]
         # The leading names may be truncated to fit the console, figures may not.
@@ -117,7 +117,7 @@ def _print_section(console: Any, section: Section) -> None:
         console.print(translated(f"... and {left:,} more in report.html"))
 
 
-def _narrowed(section: Section, width: int) -> Section:
+def _drop_columns(section: Section, width: int) -> Section:
     """The section without its least important columns if names would be truncated."""
     from rich.cells import cell_len
 

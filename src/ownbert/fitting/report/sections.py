@@ -57,8 +57,8 @@ def sections(report: Report) -> list[Section]:
         _curve("minutes", "What more minutes would bring", report, report.minutes_curve),
         _calibration(report),
         _label_errors(report),
-        _rated("hardest", "The hardest texts", report, report.hardest),
-        _rated("typical", "The most typical texts", report, report.typical),
+        _rated_section("hardest", "The hardest texts", report, report.hardest),
+        _rated_section("typical", "The most typical texts", report, report.typical),
         _drift(report),
         _drift_tokens(report),
         _facts("data", "Data", report.data),
@@ -233,7 +233,9 @@ def _label_errors(report: Report) -> Section | None:
     return Section("label_errors", "Likely label errors", lead, columns, tuple(rows), 3)
 
 
-def _rated(key: str, title: str, report: Report, rated: tuple[RatedRow, ...]) -> Section | None:
+def _rated_section(
+    key: str, title: str, report: Report, rated: tuple[RatedRow, ...]
+) -> Section | None:
     if not rated:
         return None
     regress = report.task == "regress"

@@ -31,7 +31,7 @@ def hardest_rows(probabilities: np.ndarray, targets: np.ndarray, count: int = 10
         targets: (N) indices of the true classes.
             count: number of rows.
     """
-    return _rated(probabilities, targets, lambda own: np.argsort(own, kind="stable")[:count])
+    return _rated_rows(probabilities, targets, lambda own: np.argsort(own, kind="stable")[:count])
 
 
 def typical_rows(
@@ -50,7 +50,7 @@ def typical_rows(
         order = np.argsort(-own, kind="stable")
         return [int(i) for c in np.unique(targets) for i in order[targets[order] == c][:per_class]]
 
-    return _rated(probabilities, targets, chosen)
+    return _rated_rows(probabilities, targets, chosen)
 
 
 def largest_errors(predictions: np.ndarray, targets: np.ndarray, count: int = 10) -> list[RatedRow]:
@@ -69,7 +69,7 @@ def largest_errors(predictions: np.ndarray, targets: np.ndarray, count: int = 10
     ]
 
 
-def _rated(probabilities: np.ndarray, targets: np.ndarray, choose) -> list[RatedRow]:
+def _rated_rows(probabilities: np.ndarray, targets: np.ndarray, choose) -> list[RatedRow]:
     probabilities, targets = np.asarray(probabilities, float), np.asarray(targets, dtype=int)
     own = probabilities[np.arange(len(targets)), targets]
     predicted = probabilities.argmax(1) if len(targets) else targets

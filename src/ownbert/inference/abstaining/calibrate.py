@@ -155,7 +155,7 @@ def learn(
     labels = np.asarray([task.target(row) for row in known])
     once = {row.texts: i for i, row in reversed(list(enumerate(known)))}
     chosen = np.sort(list(once.values()))
-    chosen = chosen[_some(labels[chosen])]
+    chosen = chosen[_sample_rows(labels[chosen])]
     if isinstance(vectors, np.ndarray):
         found = vectors[chosen]
     else:
@@ -223,7 +223,7 @@ def _recipe(folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _some(labels: np.ndarray) -> np.ndarray:
+def _sample_rows(labels: np.ndarray) -> np.ndarray:
     """Sorted indices of the rows whose vectors are kept."""
     order = np.random.default_rng(0).permutation(len(labels))
     seen = np.zeros(labels.max() + 1, dtype=int)

@@ -60,10 +60,10 @@ class HeldOut:
             InputError: there are too few rows for that rate.
         """
         between(0, 1)("--unknown", rate)
-        if (place := _place(len(self.scores), 1 - rate)) is None:
+        if (place := _quantile_index(len(self.scores), 1 - rate)) is None:
             raise InputError(
                 f"{len(self.scores):,} held-out rows are too few to refuse {rate:g} of the texts; "
-                f"it needs {_needed(1 - rate):,} or more: --calibrate FILE"
+                f"it needs {_min_count(1 - rate):,} or more: --calibrate FILE"
             )
         return float(self.scores[place])
 
@@ -78,10 +78,10 @@ class HeldOut:
                     Bounded Error Levels", with the quantile of split conformal prediction.
         """
         between(0, 1)("--coverage", coverage)
-        if (place := _place(len(self.missing), coverage)) is None:
+        if (place := _quantile_index(len(self.missing), coverage)) is None:
             raise InputError(
                 f"{len(self.missing):,} held-out rows are too few for a coverage of {coverage:g}; "
-                f"it needs {_needed(coverage):,} or more: --calibrate FILE"
+                f"it needs {_min_count(coverage):,} or more: --calibrate FILE"
             )
         return 1 - float(self.missing[place])
 
@@ -139,8 +139,8 @@ class HeldOut:
                     tuple(labels),
                     str(settings["source"]),
                     models,
-                    _ascending(arrays["missing"]),
-                    _ascending(arrays["scores"]),
+                    _sorted_finite(arrays["missing"]),
+                    _sorted_finite(arrays["scores"]),
                     _scope(arrays, len(labels)),
                     settings["encoder"],
                     settings["encoder_weights"],
@@ -149,18 +149,18 @@ class HeldOut:
                 raise ValueError(str(error)) from None
 
 
-def _place(count: int, share: float) -> int | None:
+def _quantile_index(count: int, share: float) -> int | None:
     """The index of the conformal quantile among ``count`` ascending values: a new value does not
     exceed it with probability ``share``; None if there are too few values."""
     place = math.ceil((count + 1) * share - 1e-9)
     return None if place > count else max(place, 1) - 1
 
 
-def _needed(share: float) -> int:
+def _min_count(share: float) -> int:
     return math.ceil(share / (1 - share) - 1e-9)
 
 
-def _ascending(values: np.ndarray) -> np.ndarray:
+def _sorted_finite(values: np.ndarray) -> np.ndarray:
     if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
         raise ValueError("values")
     return np.sort(values).astype(np.float64)

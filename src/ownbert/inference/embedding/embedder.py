@@ -296,7 +296,7 @@ class Embedder:
         bar = show_progress_bar and progress is None
         with _bar(len(ids)) if bar else nullcontext(progress) as shown:
             if ids and (pool is not None or isinstance(device, list | tuple)):
-                found = self._spread(ids, pool, device, chunk_size, shown, options)
+                found = self._embed_in_pool(ids, pool, device, chunk_size, shown, options)
             else:
                 if device is not None and not isinstance(device, list | tuple):
                     self.to(device)
@@ -344,7 +344,7 @@ class Embedder:
             return vectors
         return list(zip(self.token_vectors(ids), vectors, strict=True))
 
-    def _spread(
+    def _embed_in_pool(
         self,
         ids: Sequence[np.ndarray],
         pool: EmbeddingPool | None,

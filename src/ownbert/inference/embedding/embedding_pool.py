@@ -41,7 +41,7 @@ class EmbeddingPool:
         # Pickled: torch would move the argument's tensors, also in this process, to shared memory.
         given = (pickle.dumps(embedder), left, threads)
         self._executor = ProcessPoolExecutor(
-            self.size, mp_context=context, initializer=_begin, initargs=given
+            self.size, mp_context=context, initializer=_start_worker, initargs=given
         )
 
     def __enter__(self) -> "EmbeddingPool":
@@ -85,7 +85,7 @@ class EmbeddingPool:
 _embedder: Any = None
 
 
-def _begin(embedder: bytes, devices: Any, threads: int) -> None:
+def _start_worker(embedder: bytes, devices: Any, threads: int) -> None:
     global _embedder
     import torch
 

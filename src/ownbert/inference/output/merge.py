@@ -334,7 +334,7 @@ def _join_matrices(parts: Sequence[_Part], target: Path, ending: str, progress: 
     size = matrices[0].shape[1]
     for part, matrix in zip(parts, matrices, strict=True):
         if matrix.shape[1] != size:
-            raise part.refused(_other_size(matrix.shape[1], size))
+            raise part.refused(_size_mismatch(matrix.shape[1], size))
 
     def blocks() -> Iterator[tuple[list[Any], np.ndarray]]:
         for start in range(0, len(matrices[0]), _ROWS):
@@ -369,7 +369,7 @@ def _matrix(part: _Part) -> Any:
 _NOT_FINITE = "a vector holds a value that is not finite"
 
 
-def _other_size(size: int, first: int) -> str:
+def _size_mismatch(size: int, first: int) -> str:
     return f"its vectors have {size:,} numbers, and those of the first part {first:,}"
 
 
@@ -384,7 +384,7 @@ def _join_parquet(parts: Sequence[_Part], target: Path, ending: str, progress: P
         if id_column != layouts[0][0]:
             raise part.refused(f"its columns are not those of {parts[0].path.name}")
         if size != layouts[0][1]:
-            raise part.refused(_other_size(size, layouts[0][1]))
+            raise part.refused(_size_mismatch(size, layouts[0][1]))
     id_column, size = layouts[0]
     rows = in_turn([part.counted(_vectors(part, id_column)) for part in parts])
     # In the same blocks as a run without shards.

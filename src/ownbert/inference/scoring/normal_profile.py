@@ -177,7 +177,7 @@ class NormalProfile:
         path = folder / NORMAL
         if not path.exists():
             return None
-        with open_npz(path, _WANTED) as stored, _damage():
+        with open_npz(path, _WANTED) as stored, _damage_errors():
             arrays = {name: np.asarray(stored[name]) for name in stored}
             settings: Mapping[str, Any] = json.loads(arrays["settings"].tobytes())
             if settings["format"] != _FORMAT or settings["parts"] != list(PARTS):
@@ -192,7 +192,7 @@ class NormalProfile:
 
 
 @contextmanager
-def _damage() -> Iterator[None]:
+def _damage_errors() -> Iterator[None]:
     """Report values of wrong types and sizes as a damaged file."""
     try:
         yield

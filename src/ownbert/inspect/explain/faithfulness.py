@@ -92,7 +92,7 @@ def faithfulness(
         for name in found:
             own = random_order if name == RANDOM else named[name]
             values = alone if name == "leave_one_out" else own(explained).values
-            found[name].append((*_falls(explained, values), _spearman(values, alone)))
+            found[name].append((*_measure(explained, values), _spearman(values, alone)))
     if not found[RANDOM]:
         raise InputError(f"no row has {_FEWEST_WORDS} words whose removal could be watched")
     return {
@@ -128,7 +128,7 @@ def _explained_targets(explainer: Explainer, data: Any, most: int) -> Iterator[E
                 return
 
 
-def _falls(explained: ExplainedTarget, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _measure(explained: ExplainedTarget, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Comprehensiveness and sufficiency (shares) of the order of ``values`` (U)."""
     signed = explained.target.probability is not None
     order = np.argsort(-values if signed else -np.abs(values), kind="stable")

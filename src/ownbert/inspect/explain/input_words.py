@@ -51,8 +51,8 @@ def words_of(
     ids = [np.asarray([known[t][i] for t, i in own], dtype=np.int64).tobytes() for own in tokens]
     places: dict[tuple[int, int], list[int]] = {}  # (text, token) -> positions
     used: set[tuple[int, int]] = set()
-    for start, stretch in _stretches(example, tokenizer):
-        number, first = _place(ids, stretch, used)
+    for start, stretch in _segments(example, tokenizer):
+        number, first = _locate(ids, stretch, used)
         if number is None:
             continue
         used.add((number, first))
@@ -111,7 +111,7 @@ def joined(words: Sequence[Word]) -> Word:
     return Word(words[0].text, words[0].start, words[-1].end, tuple(positions))
 
 
-def _stretches(example: Example, tokenizer: Tokenizer) -> list[tuple[int, np.ndarray]]:
+def _segments(example: Example, tokenizer: Tokenizer) -> list[tuple[int, np.ndarray]]:
     """The segments of ids between special tokens, with their positions in the example."""
     borders = {*tokenizer.start_ids, tokenizer.sep_id, tokenizer.pad_id}
     ends = set(np.cumsum(example.parts or (len(example.token_ids),)).tolist())
@@ -124,7 +124,7 @@ def _stretches(example: Example, tokenizer: Tokenizer) -> list[tuple[int, np.nda
     return found
 
 
-def _place(
+def _locate(
     texts: Sequence[bytes], stretch: np.ndarray, used: set[tuple[int, int]]
 ) -> tuple[int | None, int]:
     """Find a segment in the texts, preferably in an unused text: return the index of the text and

@@ -153,7 +153,7 @@ def integrated_gradients(explained: ExplainedTarget) -> Relevance:
     Source: Sundararajan, Taly and Yan 2017, section 3.
     """
     _refuse_ngrams(explained)
-    first, last = _way(explained)
+    first, last = _path_ends(explained)
     masked = explained.without(range(len(explained.words)))
     ends = explained.values([masked, explained.read.token_ids])
     difference = float(ends[1] - ends[0])
@@ -176,7 +176,7 @@ def gradient_x_input(explained: ExplainedTarget) -> Relevance:
     Source: Shrikumar et al. 2017, section 3.2 of the related work, with masked words as reference.
     """
     _refuse_ngrams(explained)
-    first, last = _way(explained)
+    first, last = _path_ends(explained)
     _, gradients = explained.gradients(last[None])
     return Relevance(
         explained.over_words((gradients[0] * (last - first)).sum(-1).double().cpu().numpy())
@@ -290,7 +290,7 @@ def _by_attention(
     return Relevance(explained.over_words(tokens))
 
 
-def _way(explained: ExplainedTarget) -> tuple[Tensor, Tensor]:
+def _path_ends(explained: ExplainedTarget) -> tuple[Tensor, Tensor]:
     """Word embeddings (T, E) of the input with all words masked, and of the input itself."""
     masked = explained.without(range(len(explained.words)))
     return explained.embeds(masked), explained.embeds(explained.read.token_ids)

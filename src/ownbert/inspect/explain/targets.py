@@ -100,13 +100,13 @@ def masked_word(
     reads = np.zeros(length)
     reads[example.masked_positions[mask]] = 1
 
-    def own(logits: Tensor) -> Tensor:
+    def masked_logits(logits: Tensor) -> Tensor:
         return logits.float().unflatten(0, (-1, count))[:, mask]  # (N, V)
 
     return Target(
         name,
-        lambda logits, batch: own(logits)[:, token],
-        lambda logits, batch: own(logits).softmax(-1)[:, token],
+        lambda logits, batch: masked_logits(logits)[:, token],
+        lambda logits, batch: masked_logits(logits).softmax(-1)[:, token],
         reads,
         shown,
         answers,
@@ -132,7 +132,7 @@ def _labels(
         holds = raw >= task.threshold if task.name == "multilabel" else np.ones(len(raw), bool)
         chosen = np.flatnonzero(holds).tolist() or [int(raw.argmax())]
 
-    def made(index: int) -> Target:
+    def make_target(index: int) -> Target:
         def score(logits: Tensor, batch: Batch) -> Tensor:
             return mean_per_row(logits.float(), batch)[:, index]
 
@@ -148,7 +148,7 @@ def _labels(
 
     answers = likeliest(raw, task.labels.__getitem__) if isinstance(task, SingleLabelTask) else ()
 
-    return [made(index) for index in chosen]
+    return [make_target(index) for index in chosen]
 
 
 def _choice(example: Example, raw: np.ndarray, wanted: str | None) -> Target:
@@ -189,30 +189,30 @@ def _tags(
             raise InputError(f"the answer has no {wanted!r}; it has {known}")
         spans = [span for span in spans if span[0] == wanted]
 
-    def made(kind: str, start: int, end: int) -> Target:
+    def make_target(kind: str, start: int, end: int) -> Target:
         rows = torch.from_numpy(first[start:end])
         classes = torch.from_numpy(found[start:end])
         reads = np.zeros(len(example.token_ids))
         reads[first[start:end]] = 1 / (end - start)
 
-        def own(logits: Tensor) -> Tensor:
+        def word_logits(logits: Tensor) -> Tensor:
             each = logits.float().unflatten(0, (-1, len(example.token_ids)))
             return each[:, rows]  # (N, words, C)
 
-        def gathered(values: Tensor) -> Tensor:
+        def mean_over_words(values: Tensor) -> Tensor:
             return values[:, torch.arange(len(classes)), classes].mean(-1)
 
         name = f"{kind}: {' '.join(row.texts[start:end])}"
         shown = float(raw[range(start, end), found[start:end]].mean())
         return Target(
             name,
-            lambda logits, batch: gathered(own(logits)),
-            lambda logits, batch: gathered(own(logits).softmax(-1)),
+            lambda logits, batch: mean_over_words(word_logits(logits)),
+            lambda logits, batch: mean_over_words(word_logits(logits).softmax(-1)),
             reads,
             shown,
         )
 
-    return [made(*span) for span in spans]
+    return [make_target(*span) for span in spans]
 
 
 def _span(task: Any, row: Row, example: Example, raw: np.ndarray, note: Any) -> Target:
@@ -230,15 +230,15 @@ def _span(task: Any, row: Row, example: Example, raw: np.ndarray, note: Any) -> 
     reads[[first, last]] += 0.5
     inside = slice(positions[span.window].start, positions[span.window].end)
 
-    def own(logits: Tensor) -> Tensor:
+    def token_logits(logits: Tensor) -> Tensor:
         return logits.float().unflatten(0, (-1, len(example.token_ids)))  # (N, T, 2)
 
     def score(logits: Tensor, batch: Batch) -> Tensor:
-        found = own(logits)
+        found = token_logits(logits)
         return found[:, first, 0] + found[:, last, 1]
 
     def probability(logits: Tensor, batch: Batch) -> Tensor:
-        found = own(logits)[:, inside].softmax(1)
+        found = token_logits(logits)[:, inside].softmax(1)
         return found[:, first - inside.start, 0] * found[:, last - inside.start, 1]
 
     return Target(decided.text or "no answer", score, probability, reads, decided.score)

@@ -103,7 +103,7 @@ class Pruning:
         def prune(left: LabelledModel, number: int) -> None:
             _prune(left.model, gradient_importance(left), round(gone * number / rounds), heads)
 
-        return self._taken(whole, prune, rounds)
+        return self._prune_in_rounds(whole, prune, rounds)
 
     def layers(self, count: int = 1) -> list[PruningRound]:
         """Drop layers from the top, one per round.
@@ -125,7 +125,7 @@ class Pruning:
             raise InputError(
                 f"{count} of {layers} layers cannot be dropped; from 1 to {layers - 1} can"
             )
-        return self._taken(
+        return self._prune_in_rounds(
             whole, lambda left, number: left.model.keep_layers(layers - number), count
         )
 
@@ -137,7 +137,7 @@ class Pruning:
             refuse_unwritable(output)
         return labelled_model(self.folder, self.data, rows=self.rows, device=self.device)
 
-    def _taken(
+    def _prune_in_rounds(
         self, left: LabelledModel, take: Callable[[LabelledModel, int], None], rounds: int
     ) -> list[PruningRound]:
         """Measure the full model and the model after each round of ``take``; save the last one."""

@@ -59,7 +59,7 @@ def attention_maps(
     kept = heads_by_layer(model)
     context = model.encoder.plain_context(batch)
     context.keep = frozenset(chosen)
-    context.attentions = found = _Taken(
+    context.attentions = found = _SelectedWeights(
         {layer: [kept[layer].index(head) for head in chosen[layer]] for layer in chosen}
     )
     with evaluating(model):
@@ -68,7 +68,7 @@ def attention_maps(
     return [{layer: found.maps[layer][i] for layer in chosen} for i in range(count)]
 
 
-class _Taken(dict[int, list[Tensor]]):
+class _SelectedWeights(dict[int, list[Tensor]]):
     """Collects the weights of a ``Context`` layer by layer, so that only one layer is in memory.
 
     Args:

@@ -155,7 +155,7 @@ def observe(
     sizes = batch.layout.lengths
     require_heads(choice, kept)
     layers, note = _layers(choice, kept, sizes, budget)
-    count = sum(len(_of(choice.heads, kept[layer])) for layer in layers)
+    count = sum(len(_selected_heads(choice.heads, kept[layer])) for layer in layers)
     most = min(max(sizes), weights_per_token(sizes, count, budget, BEST_BYTES))
     ids = np.split(example.token_ids, np.cumsum(sizes)[:-1])
     ends = {tokenizer.cls_id, tokenizer.sep_id}
@@ -218,13 +218,13 @@ def layer_answers(
                 found[number].append(tuple((question.names(i), float(p)) for i, p in pairs))
     return [
         LayerAnswers(
-            question.name, question.is_probability, tuple(own), tuple(likely), _settled(likely)
+            question.name, question.is_probability, tuple(own), tuple(likely), _stable_from(likely)
         )
         for question, own, likely in zip(questions, values, found, strict=True)
     ]
 
 
-def _settled(candidates: Sequence[Sequence[tuple[str, float]]]) -> int | None:
+def _stable_from(candidates: Sequence[Sequence[tuple[str, float]]]) -> int | None:
     if not candidates:
         return None
     layer = len(candidates)
@@ -276,7 +276,7 @@ def _layers(
     least = min(_LEAST, max(sizes))
     count, room = 0, []
     for layer in reversed(wanted):  # prefer layers close to the output
-        count += len(_of(choice.heads, kept[layer]))
+        count += len(_selected_heads(choice.heads, kept[layer]))
         if weights_per_token(sizes, count, budget, WORST_BYTES) < least:
             break
         room.append(layer)
@@ -292,7 +292,7 @@ def _layers(
     )
 
 
-def _of(wanted: Sequence[int] | None, kept: Sequence[int]) -> list[int]:
+def _selected_heads(wanted: Sequence[int] | None, kept: Sequence[int]) -> list[int]:
     return [head for head in kept if wanted is None or head in wanted]
 
 

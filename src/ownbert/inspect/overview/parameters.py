@@ -135,7 +135,9 @@ def parameter_groups(model: Model) -> tuple[ParameterGroup, ...]:
 
     def stack_groups(stack: Encoder, path: str) -> Iterator[ParameterGroup]:
         yield ParameterGroup("embeddings", 1, parts(stack.embeddings, f"{path}.embeddings"))
-        yield from _folded([parts(b, f"{path}.blocks.{i}") for i, b in enumerate(stack.blocks)])
+        yield from _group_blocks(
+            [parts(b, f"{path}.blocks.{i}") for i, b in enumerate(stack.blocks)]
+        )
         for name, shown in _BESIDE.items():
             module = getattr(stack, name)
             if module is not None:
@@ -179,7 +181,7 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def _folded(blocks: list[tuple[ModuleParameters, ...]]) -> list[ParameterGroup]:
+def _group_blocks(blocks: list[tuple[ModuleParameters, ...]]) -> list[ParameterGroup]:
     """Merge identical blocks into groups with the paths of the first block."""
     alike: dict[tuple, list[int]] = {}
     for number, parts in enumerate(blocks):

@@ -110,13 +110,13 @@ def _show_head(head: HeadSlice, console: Console) -> None:
 
 def _table(step: TraceStep, width: int) -> Table:
     values, decimals = step.values, _decimals(step.values)
-    rows = _corner(len(values), _ROWS)
+    rows = _shown_indices(len(values), _ROWS)
     shown = values[[i for i in rows if i is not None]]
     cells = max(len(_cell(x, decimals)) for x in shown[:, :64].flat)
     names = [step.columns[j] if step.columns else "" for j in range(values.shape[1])]
     cells = max(cells, min(_NAME - 2, max(map(cell_len, names[:16]), default=0)))
     first = len(str(len(values))) + 2 + (_NAME + 2 if step.rows else 0)
-    columns = _corner(values.shape[1], max(3, (width - first) // (cells + 2)))
+    columns = _shown_indices(values.shape[1], max(3, (width - first) // (cells + 2)))
     table = open_table("dim")
     table.add_column("", justify="right", style="dim", no_wrap=True)
     if step.rows:
@@ -141,7 +141,7 @@ def _short(name: str, cells: int) -> str:
     return name if cell_len(name) <= cells else set_cell_size(name, cells - 1).rstrip() + _MORE
 
 
-def _corner(count: int, limit: int) -> Sequence[int | None]:
+def _shown_indices(count: int, limit: int) -> Sequence[int | None]:
     """All indices below ``count``, or the first ones, None and the last."""
     if count <= limit:
         return range(count)

@@ -115,7 +115,7 @@ def attend(
         raise ValueError(f"attention backend {name!r} is not known; one of {', '.join(BACKENDS)}")
     if reason := BACKENDS[name].unsupported(q, layout):
         raise ValueError(f"attention backend {name!r} {reason}")
-    _require(BACKENDS[name], name, layout, options, training)
+    _require_capabilities(BACKENDS[name], name, layout, options, training)
     tokens = sum(layout.lengths)
     if BACKENDS[name].extra_rows or len(q) == tokens:
         return BACKENDS[name].run(q, k, v, layout, options)
@@ -142,7 +142,7 @@ def _fastest(q: Tensor, layout: Layout, options: AttentionOptions, training: boo
     return "sdpa" if training or layout.hides or long else "equal_lengths"
 
 
-def _require(
+def _require_capabilities(
     backend: Backend, name: str, layout: Layout, options: AttentionOptions, training: bool
 ) -> None:
     """Raise ``ValueError`` if the backend lacks a required capability."""
@@ -248,12 +248,14 @@ def _grouped(run_group: Callable[..., tuple[Tensor, Tensor | None]]):
         side = grouping.queries
         if not side.same:
             joined = _Gather.apply(joined, side.rows, side.places, side.padding)
-        return AttentionResult(joined, _cut_out(weights, layout) if options.weights else None)
+        return AttentionResult(
+            joined, _without_padding(weights, layout) if options.weights else None
+        )
 
     return run
 
 
-def _manual(
+def _attend_manually(
     q: Tensor, k: Tensor, v: Tensor, layout: Layout, options: AttentionOptions
 ) -> AttentionResult:
     return AttentionResult(attend_manually(q, k, v, layout, options.dropout), None)
@@ -285,7 +287,7 @@ def _place(x: Tensor, side: PaddedIndex) -> Tensor:
     return _Scatter.apply(x, side.rows, side.places, side.padding)  # pyright: ignore[reportReturnType]
 
 
-def _cut_out(weights: dict[int, Tensor], layout: Layout) -> list[Tensor]:
+def _without_padding(weights: dict[int, Tensor], layout: Layout) -> list[Tensor]:
     """The weights of each sequence without padding."""
     keys = (layout.keys or layout).lengths
     sizes = zip(layout.lengths, keys, strict=True)
@@ -337,7 +339,7 @@ BACKENDS = {
     "reference": Backend(_reference),
     "matmul": Backend(_grouped(_matmul)),
     "sdpa": Backend(_grouped(_sdpa), weights=False),
-    "manual": Backend(_manual, weights=False, biases=False, extra_rows=True),
+    "manual": Backend(_attend_manually, weights=False, biases=False, extra_rows=True),
     "varlen": Backend(_varlen, dropout=False, weights=False, biases=False, unsupported=unsupported),
     "windowed": Backend(_windowed, weights=False, biases=False, unsupported=windowed.unsupported),
     "equal_lengths": Backend(

@@ -66,14 +66,16 @@ class _HeadOrder:
         return x.as_strided(((tokens - 1) * width + heads, size), (size, 1)), self._rows[width]
 
 
-def _take(*wanted: tuple[_HeadOrder, Tensor, float]) -> list[Tensor]:
+def _gather(*wanted: tuple[_HeadOrder, Tensor, float]) -> list[Tensor]:
     """For each order, tensor (T, H, K) and factor -> (places H, K)"""
     found = [(*order.rows(x), factor) for order, x, factor in wanted]
     return _select([(x, rows, factor, len(rows)) for x, rows, factor in found])
 
 
-def _put(*wanted: tuple[_HeadOrder, Tensor, float], shapes: Sequence[torch.Size]) -> list[Tensor]:
-    """The reverse of ``_take``, (T, H, K) each; rows beyond the layout become zero."""
+def _scatter(
+    *wanted: tuple[_HeadOrder, Tensor, float], shapes: Sequence[torch.Size]
+) -> list[Tensor]:
+    """The reverse of ``_gather``, (T, H, K) each; rows beyond the layout become zero."""
     found = zip(wanted, shapes, strict=True)
     given = [(x, order.back, factor, size[0] * size[1]) for (order, x, factor), size in found]
     return [x.view(size) for x, size in zip(_select(given), shapes, strict=True)]
@@ -113,15 +115,15 @@ def _order(side: PaddedIndex, spans: Sequence[tuple[slice, int]], heads: int) ->
     back = order[side.places.numpy(force=True)].ravel()
     padding = None if side.padding is None else order[side.padding.numpy(force=True)].ravel()
 
-    def here(x: np.ndarray) -> Tensor:
+    def to_device(x: np.ndarray) -> Tensor:
         return torch.from_numpy(x).to(side.rows.device)
 
-    kept = None if padding is None else here(padding)
-    return _HeadOrder(here(tokens), here(numbers), here(back), kept, {})
+    kept = None if padding is None else to_device(padding)
+    return _HeadOrder(to_device(tokens), to_device(numbers), to_device(back), kept, {})
 
 
 @dataclass(frozen=True)
-class _Part:
+class _GroupSlices:
     """A group's slices of queries (places H, K), keys and scores."""
 
     group: PaddedGroup
@@ -162,7 +164,7 @@ class _Plan:
 
     queries: _HeadOrder
     keys: _HeadOrder
-    parts: tuple[_Part, ...]
+    parts: tuple[_GroupSlices, ...]
     scores: int
     blocks: np.ndarray | None
 
@@ -175,7 +177,7 @@ class _Plan:
             return scores if left is None else left
         for part in self.parts:
             _softmax(part.scores_of(scores), part.group)
-        return _kept(scores, keep)
+        return _apply_dropout(scores, keep)
 
     def softmax_backward(self, weights: Tensor, keep: Tensor | None, grad: Tensor) -> None:
         """Replace the gradient of the kept weights by the gradient of the scores, in place."""
@@ -190,7 +192,7 @@ class _Plan:
             torch.ops.aten._softmax_backward_data(above, own, -1, above.dtype, grad_input=above)
 
 
-def _kept(weights: Tensor, keep: Tensor | None) -> Tensor:
+def _apply_dropout(weights: Tensor, keep: Tensor | None) -> Tensor:
     """The weights kept by dropout."""
     if keep is None:
         return weights
@@ -211,7 +213,7 @@ def _plan(layout: Layout, heads: int) -> _Plan:
         sides = (group.queries, group.keys)
         at, keys_at = (slice(s.start * heads, s.stop * heads) for s in sides)
         start, end = end, end + (at.stop - at.start) * (keys_at.stop - keys_at.start) // rows
-        parts.append(_Part(group, rows, at, keys_at, slice(start, end)))
+        parts.append(_GroupSlices(group, rows, at, keys_at, slice(start, end)))
     queries = _order(grouping.queries, [(g.queries, g.count) for g in grouping.groups], heads)
     keys = queries
     if grouping.keys is not grouping.queries:
@@ -221,7 +223,7 @@ def _plan(layout: Layout, heads: int) -> _Plan:
     return plan
 
 
-def _blocks(layout: Layout, parts: Sequence[_Part], heads: int) -> np.ndarray | None:
+def _blocks(layout: Layout, parts: Sequence[_GroupSlices], heads: int) -> np.ndarray | None:
     if layout.mask is not None or layout.ranks is not None or layout.near:
         return None
     queries, sources = (np.array(x.lengths) for x in (layout, layout.keys or layout))
@@ -248,7 +250,9 @@ class _Attend(torch.autograd.Function):
         ctx.shapes, ctx.plan, ctx.root = (q.shape, k.shape, v.shape), plan, q.shape[2] ** -0.5
         keep, ctx.scale = keep_some(plan.scores, dropout, q.device) if dropout else (None, 1.0)
         # Scaling v is cheaper than scaling the weights. (places H, K) each
-        q, k, v = _take((plan.queries, q, ctx.root), (plan.keys, k, 1.0), (plan.keys, v, ctx.scale))
+        q, k, v = _gather(
+            (plan.queries, q, ctx.root), (plan.keys, k, 1.0), (plan.keys, v, ctx.scale)
+        )
         weights, out = q.new_empty(plan.scores), torch.empty_like(q)
         for part in plan.parts:
             part.zero_blind(q)
@@ -258,7 +262,7 @@ class _Attend(torch.autograd.Function):
         for part in plan.parts:
             torch.bmm(part.scores_of(left), part.keys_of(v), out=part.queries_of(out))
         ctx.save_for_backward(q, k, v, weights, keep)
-        (out,) = _put((plan.queries, out, 1.0), shapes=ctx.shapes[:1])
+        (out,) = _scatter((plan.queries, out, 1.0), shapes=ctx.shapes[:1])
         return out
 
     @staticmethod
@@ -266,10 +270,10 @@ class _Attend(torch.autograd.Function):
     def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v, weights, keep = ctx.saved_tensors
         plan = ctx.plan
-        (grad,) = _take((plan.queries, grad, 1.0))
+        (grad,) = _gather((plan.queries, grad, 1.0))
         if plan.queries.padding is not None:
             grad.index_fill_(0, plan.queries.padding, 0)
-        left = _kept(weights, keep)
+        left = _apply_dropout(weights, keep)
         scores = torch.empty_like(weights)
         dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
         for part in plan.parts:
@@ -283,7 +287,7 @@ class _Attend(torch.autograd.Function):
             part.zero_blind(dq)
             torch.bmm(above.transpose(1, 2), part.queries_of(q), out=part.keys_of(dk))
         of = (plan.queries, dq, ctx.root), (plan.keys, dk, 1.0), (plan.keys, dv, ctx.scale)
-        return *_put(*of, shapes=ctx.shapes), None, None
+        return *_scatter(*of, shapes=ctx.shapes), None, None
 
 
 def _softmax(scores: Tensor, group: PaddedGroup) -> None:

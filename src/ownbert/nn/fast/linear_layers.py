@@ -66,7 +66,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows, count = rows_to_multiply(len(x), weight.numel(), dtype), len(x)
     if rows == count:
         return _Product.apply(x.to(dtype), weight, bias)  # pyright: ignore[reportReturnType]
-    out: Tensor = _Product.apply(_Filled.apply(x, rows, dtype), weight, bias)  # pyright: ignore
+    out: Tensor = _Product.apply(_ConvertAndPad.apply(x, rows, dtype), weight, bias)  # pyright: ignore
     return out[:count]
 
 
@@ -154,7 +154,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
-class _Filled(torch.autograd.Function):
+class _ConvertAndPad(torch.autograd.Function):
     """(T, D) converted to a dtype and padded with zero rows to (rows, D), in one copy."""
 
     @staticmethod
@@ -212,11 +212,11 @@ def _of_weight(grad: Tensor, x: Tensor) -> Tensor:
     if loops is None:
         return grad.t() @ x
     if count * out <= (count + out) * size:
-        return _turned(grad, loops) @ x
-    return _turned(_turned(x, loops) @ grad, loops)
+        return _transposed(grad, loops) @ x
+    return _transposed(_transposed(x, loops) @ grad, loops)
 
 
-def _turned(x: Tensor, loops: ModuleType) -> Tensor:
+def _transposed(x: Tensor, loops: ModuleType) -> Tensor:
     """A contiguous transpose: (N, M) -> (M, N)."""
     out = x.new_empty(x.shape[::-1])
     run(loops.transpose, x.numel(), x.contiguous(), out)

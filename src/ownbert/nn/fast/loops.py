@@ -72,7 +72,7 @@ def _of_bits(context, x):
 
 
 @intrinsic
-def _wide(context, x):
+def _to_float32(context, x):
     """Convert an element to float32."""
 
     def generate(context, b, signature, args):
@@ -85,7 +85,7 @@ def _wide(context, x):
 
 
 @intrinsic
-def _as(context, x, value):
+def _from_float32(context, x, value):
     """Convert float32 to the element type of ``x``, rounded to nearest, ties to even."""
 
     def generate(context, b, signature, args):
@@ -117,12 +117,12 @@ def _if(context, x, keep):
 # than a few registers to an array that the loop reads, and the sum would depend on addresses.
 _APART = 256
 
-# Block size of ``_turn``.
+# Block size of ``_transpose_tile``.
 _SIDE = 16
 
 
 @intrinsic
-def _turn(context, source, width, target, height):
+def _transpose_tile(context, source, width, target, height):
     """Write the transpose of 16 x 16 elements of 16 bits.
 
     Row i is a vector; exchanging the two off-diagonal quarters of all blocks of size 16, 8, 4 and 2
@@ -202,12 +202,12 @@ def add_and_norm(part, parts, x, y, keep, scale, weight, bias, eps, out, normed,
         total = float32(0.0)
         if keep is None:
             for d in range(size):
-                line[d] = _wide(xs[d]) + _wide(ys[d])
+                line[d] = _to_float32(xs[d]) + _to_float32(ys[d])
                 total += line[d]
         else:
             left = keep[t]
             for d in range(size):
-                line[d] = _wide(xs[d]) + _wide(ys[d]) * (scale * float32(left[d]))
+                line[d] = _to_float32(xs[d]) + _to_float32(ys[d]) * (scale * float32(left[d]))
                 total += line[d]
         mean = total * over
         total = float32(0.0)
@@ -218,8 +218,8 @@ def add_and_norm(part, parts, x, y, keep, scale, weight, bias, eps, out, normed,
         rstd[t] = r
         for d in range(size):
             value = line[d] * r
-            kept[d] = _as(kept[d], value)
-            outs[d] = _as(outs[d], value * weight[d] + bias[d])
+            kept[d] = _from_float32(kept[d], value)
+            outs[d] = _from_float32(outs[d], value * weight[d] + bias[d])
 
 
 @_compiled
@@ -240,26 +240,26 @@ def add_and_norm_backward(
     for t in range(rows * part // parts, rows * (part + 1) // parts):
         grads, kept, xs = grad[t], normed[t], of_x[t]
         for d in range(size):
-            weights[d] += _wide(grads[d]) * _wide(kept[d])
+            weights[d] += _to_float32(grads[d]) * _to_float32(kept[d])
         for d in range(size):
-            biases[d] += _wide(grads[d])
+            biases[d] += _to_float32(grads[d])
         total, product = float32(0.0), float32(0.0)
         for d in range(size):
-            own = _wide(grads[d]) * weight[d]
+            own = _to_float32(grads[d]) * weight[d]
             total += own
-            product += own * _wide(kept[d])
+            product += own * _to_float32(kept[d])
         total, product, r = total * over, product * over, rstd[t]
         for d in range(size):
-            own = _wide(grads[d]) * weight[d]
-            xs[d] = _as(xs[d], (own - total - _wide(kept[d]) * product) * r)
+            own = _to_float32(grads[d]) * weight[d]
+            xs[d] = _from_float32(xs[d], (own - total - _to_float32(kept[d]) * product) * r)
         ys = of_y[t]
         if keep is None:
             for d in range(size):
-                ys[d] = _as(ys[d], _wide(xs[d]))
+                ys[d] = _from_float32(ys[d], _to_float32(xs[d]))
         else:
             left = keep[t]
             for d in range(size):
-                ys[d] = _as(ys[d], _wide(xs[d]) * (scale * float32(left[d])))
+                ys[d] = _from_float32(ys[d], _to_float32(xs[d]) * (scale * float32(left[d])))
 
 
 @_compiled
@@ -271,7 +271,7 @@ def select(part, parts, xs, rows, factors, outs):
         for i in range(count * part // parts, count * (part + 1) // parts):
             own, line = x[index[i]], out[i]
             for k in range(len(own)):
-                line[k] = _as(line[k], factor * _wide(own[k]))
+                line[k] = _from_float32(line[k], factor * _to_float32(own[k]))
 
 
 @_compiled
@@ -283,7 +283,7 @@ def transpose(part, parts, x, out):
     for j in range(right * part // parts, right * (part + 1) // parts):
         for i in range(down):
             first = source + 2 * _SIDE * (i * width + j)
-            _turn(first, width, target + 2 * _SIDE * (j * height + i), height)
+            _transpose_tile(first, width, target + 2 * _SIDE * (j * height + i), height)
     if part == 0:  # the remainder outside of full blocks
         for i in range(height):
             for j in range(0 if i >= down * _SIDE else right * _SIDE, width):
@@ -309,7 +309,7 @@ def softmax(part, parts, blocks, scores, keep, kept):
             own, last = scores[first:end], max(1, min(seen + i * more, most))
             largest = int32(-(2**31))
             for j in range(last):
-                line[j] = _wide(own[j])
+                line[j] = _to_float32(own[j])
                 place = _ordered(int32(_bits_of(line[j])))
                 largest = place if place > largest else largest
             highest = _of_bits(uint32(_ordered(largest)))
@@ -319,9 +319,9 @@ def softmax(part, parts, blocks, scores, keep, kept):
                 total += line[j]
             over = float32(1.0) / total
             for j in range(last):
-                own[j] = _as(own[j], line[j] * over)
+                own[j] = _from_float32(own[j], line[j] * over)
             for j in range(last, keys):
-                own[j] = _as(own[j], float32(0.0))
+                own[j] = _from_float32(own[j], float32(0.0))
             if keep is not None:
                 left, draws = kept[first:end], keep[first:end]
                 for j in range(keys):
@@ -348,13 +348,15 @@ def softmax_backward(part, parts, blocks, weights, keep, grad):
             total = float32(0.0)
             if keep is None:
                 for j in range(keys):
-                    total += _wide(own[j]) * _wide(above[j])
+                    total += _to_float32(own[j]) * _to_float32(above[j])
                 for j in range(keys):
-                    above[j] = _as(above[j], _wide(own[j]) * (_wide(above[j]) - total))
+                    above[j] = _from_float32(
+                        above[j], _to_float32(own[j]) * (_to_float32(above[j]) - total)
+                    )
             else:
                 draws = keep[first:end]
                 for j in range(keys):
-                    total += _wide(own[j]) * _wide(above[j]) * float32(draws[j])
+                    total += _to_float32(own[j]) * _to_float32(above[j]) * float32(draws[j])
                 for j in range(keys):
-                    left = _wide(above[j]) * float32(draws[j])
-                    above[j] = _as(above[j], _wide(own[j]) * (left - total))
+                    left = _to_float32(above[j]) * float32(draws[j])
+                    above[j] = _from_float32(above[j], _to_float32(own[j]) * (left - total))

@@ -101,19 +101,19 @@ def hashed_ngrams(tokens: Tensor, ordinary: Tensor, buckets: int) -> tuple[Tenso
     keys, inside = tokens, ordinary
     for ahead in range(1, _LONGEST):
         # Positions beyond the end are not ordinary, so they are invalid.
-        keys = keys * _MULTIPLIER + _ahead(tokens, ahead) + 1
-        inside = inside & _ahead(ordinary, ahead)
-        hashes.append(_mixed(keys, buckets))
+        keys = keys * _MULTIPLIER + _shifted(tokens, ahead) + 1
+        inside = inside & _shifted(ordinary, ahead)
+        hashes.append(_hash(keys, buckets))
         valid.append(inside)
     return torch.stack(hashes, -1), torch.stack(valid, -1)
 
 
-def _ahead(x: Tensor, by: int) -> Tensor:
+def _shifted(x: Tensor, by: int) -> Tensor:
     """(..., S) shifted ahead by a number of positions, zero beyond the end."""
     return F.pad(x, (0, by))[..., by:]
 
 
-def _mixed(keys: Tensor, buckets: int) -> Tensor:
+def _hash(keys: Tensor, buckets: int) -> Tensor:
     """Hash keys to buckets, using all bits of a key."""
     keys = (keys ^ (keys >> 32)) * _FINAL
     return (keys ^ (keys >> 29)).remainder(buckets)

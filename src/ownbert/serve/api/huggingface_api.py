@@ -215,12 +215,12 @@ async def _features(
     if normalize is not None and not isinstance(normalize, bool):
         raise bad_field("normalize must be true or false", "normalize")
     texts = texts_of(inputs)
-    how = _reading(model, parameters)
+    how = _embedding_options(model, parameters)
     vectors = await service.embed(request, model, texts, normalize=normalize, **how)
     return await json_answer(vectors, vectors.size)
 
 
-def _reading(model: ServedModel, parameters: Any) -> dict[str, Any]:
+def _embedding_options(model: ServedModel, parameters: Any) -> dict[str, Any]:
     """Options for embedding texts."""
     if str(parameters.get("truncation_direction") or "right").lower() != "right":
         raise bad_field("truncation_direction: long texts lose their ends", "truncation_direction")
@@ -235,7 +235,7 @@ async def _similar(
         raise bad_field('inputs must be {"source_sentence": ..., "sentences": [...]}', "inputs")
     others = texts_of(inputs.get("sentences"), "sentences")
     model.require("embed")
-    how = _reading(model, parameters)
+    how = _embedding_options(model, parameters)
     return await service.similarities(request, model, inputs["source_sentence"], others, **how)
 
 

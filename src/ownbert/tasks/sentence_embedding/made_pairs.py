@@ -83,14 +83,16 @@ class RecutPieces(EncodedRows):
         pieces = [inner[:cut][: self.room], inner[cut:][: self.room]]
         ends = slice(size - self.after, size)
 
-        def framed(own: np.ndarray, middles: Sequence[np.ndarray]) -> np.ndarray:
+        def with_context(own: np.ndarray, middles: Sequence[np.ndarray]) -> np.ndarray:
             rows = [(own[:before], middle, own[ends]) for middle in middles]
             return np.concatenate([part for row in rows for part in row])
 
         return replace(
             example,
-            token_ids=framed(ids[0], pieces),
-            type_ids=framed(types[0], [np.full_like(own, types[0][before]) for own in pieces]),
+            token_ids=with_context(ids[0], pieces),
+            type_ids=with_context(
+                types[0], [np.full_like(own, types[0][before]) for own in pieces]
+            ),
             parts=tuple(before + len(own) + self.after for own in pieces),
         )
 
@@ -194,14 +196,14 @@ def _documents(
 def _pairs_of(lines: tuple[str, ...], kind: str) -> tuple[str, list[tuple[str, str]]]:
     """The kind of pairs for a text, and the pairs."""
     if len(lines) > 1:
-        return LINES, _in_twos(lines)
+        return LINES, _consecutive_pairs(lines)
     pieces = [piece for line in lines for piece in _pieces(line, kind)]
     if len(pieces) > 1:
-        return PIECES, _in_twos(pieces)
+        return PIECES, _consecutive_pairs(pieces)
     return TWICE, [(piece, piece) for piece in pieces]
 
 
-def _in_twos(texts: Sequence[str]) -> list[tuple[str, str]]:
+def _consecutive_pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
     """Disjoint pairs of consecutive texts; the last of an odd number is appended to the previous
     one."""
     pairs = list(zip(texts[::2], texts[1::2], strict=False))

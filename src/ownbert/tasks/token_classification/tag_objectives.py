@@ -49,7 +49,7 @@ class TaggingObjective(RowObjective):
             label_smoothing=self.smoothing,
             reduction="sum",
         )
-        return Loss(total, _right(logits, tags), self.count(batch))
+        return Loss(total, _count_correct(logits, tags), self.count(batch))
 
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
         assert batch.tags is not None
@@ -76,14 +76,14 @@ class CrfObjective(TaggingObjective):
         emissions, mask = pad_sentences(logits.float()[tagged], counts)
         tags, _ = pad_sentences(batch.tags[tagged], counts)
         total = -self.crf(emissions, tags, mask, reduction="sum")
-        return Loss(total, _right(logits, batch.tags), sum(counts))
+        return Loss(total, _count_correct(logits, batch.tags), sum(counts))
 
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
         a, b = (word_marginals(logits, batch, self.crf) for logits in (one, two))
         return symmetric_kl(a, b).sum()
 
 
-def _right(logits: Tensor, tags: Tensor) -> Tensor:
+def _count_correct(logits: Tensor, tags: Tensor) -> Tensor:
     # NO_TAG is not a class, so tokens without a tag are not counted.
     return (logits.detach().argmax(-1) == tags).sum()
 

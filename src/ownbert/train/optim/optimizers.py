@@ -97,7 +97,7 @@ def decay_groups(
     by_scale: dict[float, tuple[list, list]] = {1.0: ([], [])}
     seen = set()
     layers = sum(1 for name, _ in model.named_modules() if _BLOCK.search(name))
-    for path, name, parameter, module in _places(model):
+    for path, name, parameter, module in _own_parameters(model):
         if id(parameter) not in seen:
             seen.add(id(parameter))
             # Recurrent layers have names such as bias_ih_l0.
@@ -162,7 +162,7 @@ def describe_groups(optimizer: torch.optim.Optimizer) -> str:
     return f"{counts[1]:,} parameters with decay, {counts[0]:,} without"
 
 
-def _places(model: nn.Module) -> Iterator[tuple[str, str, nn.Parameter, nn.Module]]:
+def _own_parameters(model: nn.Module) -> Iterator[tuple[str, str, nn.Parameter, nn.Module]]:
     """Yield path, name, parameter and module for each module's own parameters."""
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):

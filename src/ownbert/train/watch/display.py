@@ -75,14 +75,14 @@ class Display:
             return
         if self.first is None:
             self.first, self.started = progress, time.monotonic()
-        left = self._left(progress)
+        left = self._time_left(progress)
         if row is not None and row.get("evaluation"):
             self.held_out = row
         elif row is not None:
             self.training = row
         if self.training:
             self.lines.numbers = live_parts(self.training, self.held_out)
-        self.lines.pace = list(map(translated, _pace(self.training)))
+        self.lines.pace = list(map(translated, _speed_parts(self.training)))
         self.lines.progress, self.lines.left = progress, left
         # Evaluations are printed permanently, above the bar if there is one.
         if row is not None and (row.get("evaluation") or (self.live is None and self._due())):
@@ -100,7 +100,7 @@ class Display:
         self.last_line = now
         return True
 
-    def _left(self, progress: float) -> str:
+    def _time_left(self, progress: float) -> str:
         done = progress - (self.first or 0.0)
         if done <= 0:
             return translated("--:-- left")
@@ -143,7 +143,7 @@ def describe(row: Mapping[str, Any]) -> str:
     """The numbers of a log row as one line."""
     held_out = bool(row.get("evaluation"))
     parts = [*_place(row), *(["held out"] if held_out else []), *_losses(row)]
-    return "  ".join(map(translated, [*parts, *_metrics(row), *_pace(row)]))
+    return "  ".join(map(translated, [*parts, *_metrics(row), *_speed_parts(row)]))
 
 
 def live_parts(row: Mapping[str, Any], held_out: Mapping[str, Any]) -> list[str]:
@@ -225,7 +225,7 @@ def _objective(row: Mapping[str, Any], name: str) -> str:
     return text if majority is None else f"{text} (always the same answer {majority:.1%})"
 
 
-def _pace(row: Mapping[str, Any]) -> list[str]:
+def _speed_parts(row: Mapping[str, Any]) -> list[str]:
     parts = []
     if "tokens_per_second" in row:
         parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")

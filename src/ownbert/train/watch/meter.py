@@ -54,15 +54,15 @@ class Meter:
         A run resumed from the state then adds in the same order.
         """
         total = self._total(world)
-        self._take(total, world)
+        self._set_sums(total, world)
         return total
 
     def restore(self, sums: Mapping[str, Sequence[float]], world: World) -> None:
         """Continue with the sums of a saved state."""
         self._clear()
-        self._take(sums, world)
+        self._set_sums(sums, world)
 
-    def _take(self, total: Mapping[str, Sequence[float]], world: World) -> None:
+    def _set_sums(self, total: Mapping[str, Sequence[float]], world: World) -> None:
         self.sums = {n: list(v) if world.first else [0.0, 0, 0] for n, v in total.items()}
 
     def _total(self, world: World) -> dict[str, list[float]]:

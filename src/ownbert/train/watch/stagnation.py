@@ -35,7 +35,7 @@ def diagnose_stagnation(rows: Sequence[Mapping[str, Any]]) -> str | None:
     if tokens < ENOUGH_TOKENS or steps < ENOUGH_STEPS or loss < (1 - MARGIN) * unigram:
         return None
     worse = not loss < (1 + MARGIN) * unigram  # also true for NaN
-    if _rises(trained) and not worse:
+    if _is_warming_up(trained) and not worse:
         return None
     finding = (
         "is worse than the frequencies of the words alone"
@@ -61,7 +61,7 @@ def _advice(trained: Sequence[Mapping[str, Any]], worse: bool) -> str:
     )
 
 
-def _rises(trained: Sequence[Mapping[str, Any]]) -> bool:
+def _is_warming_up(trained: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the learning rate is still warming up, so that learning may not have started."""
     rates = [row.get("learning_rate", 0.0) for row in trained]
     return len(rates) > 1 and rates[-1] > max(rates[:-1]) and not math.isclose(rates[-1], rates[-2])
