@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, ParamSpec, TypeVar, cast
 from ownbert.errors import InputError, in_short
 
 UTF8 = "utf-8"
-ENCODING_HELP = "Encoding of text files, as in cp1252 or gb18030."
+ENCODING_HELP = "Encoding of text files, such as cp1252 or gb18030."
 # None: UTF-8, and the command has no option for another encoding.
 _encoding: ContextVar[str | None] = ContextVar("encoding", default=None)
 Parameters = ParamSpec("Parameters")

@@ -34,7 +34,7 @@ from ownbert.threads import share_the_machine
 # Panels of --help, in order. Each command is a module with a function of the same name, or an
 # ``app`` with subcommands.
 PANELS = {
-    "Build what pretraining reads": ("vocab", "prepare"),
+    "Prepare for pretraining": ("vocab", "prepare"),
     "Train": ("fit", "pretrain", "finetune", "probe", "translate"),
     "Use": (
         *("predict", "evaluate", "embed", "merge", "fill", "score", "export", "quantize"),
@@ -256,9 +256,9 @@ def _paths(given: Mapping[str, Any]) -> tuple[list[Path], list[Path]]:
 app = typer.Typer(
     cls=_Commands,
     name="ownbert",
-    help="Make a BERT of your own from your own text, on your own machine.\n\n"
-    "From labelled texts to the best model, in one step: fit. Step by step: vocab, prepare, "
-    "pretrain, finetune, evaluate, predict.",
+    help="Train your own BERT on your own text, on your own machine.\n\nUse fit to get the best "
+    "model from labelled texts in one step, or work step by step: vocab, prepare, pretrain, "
+    "finetune, evaluate, predict.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

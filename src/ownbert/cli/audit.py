@@ -22,18 +22,21 @@ def audit(
     ],
     train: Annotated[
         Path,
-        typer.Option(help="Texts that it was trained on; with labels for a classifier."),
+        typer.Option(help="Texts that the model was trained on; with labels for a classifier."),
     ],
-    held_out: Annotated[Path, typer.Option(help="Texts like these that it was not trained on.")],
+    held_out: Annotated[
+        Path, typer.Option(help="Similar texts that the model was not trained on.")
+    ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write the findings there, as JSON."),
+        typer.Option("--output", "-o", help="Write the findings to this file, as JSON."),
     ] = None,
     most: Annotated[
-        int, typer.Option(help="Texts that are drawn of either side.", min=20, max=limits.COUNT)
+        int,
+        typer.Option(help="Number of texts to sample from each side.", min=20, max=limits.COUNT),
     ] = 2000,
     card: Annotated[
-        bool, typer.Option("--card", help="Add a section to the model card of the folder.")
+        bool, typer.Option("--card", help="Add a section to the folder's model card.")
     ] = False,
     text_column: TextColumn = None,
     encoding: Encoding = None,
@@ -42,9 +45,10 @@ def audit(
 ) -> None:
     """Measure what a model remembers of its training texts.
 
-    Whether training texts are told from others by the model's loss; the exposure of sequences that
-    pretrain --canaries has planted; rare tokens that the model fills in; parts of training texts in
-    pages and cards of the folder. docs/audit.md says what this does not prove.
+    Measures how well the model's loss separates training texts from others; the exposure of
+    sequences planted by pretrain --canaries; rare tokens that the model fills in; and parts of
+    training texts in pages and cards of the folder. docs/audit.md explains what this does not
+    prove.
 
     Example: ownbert audit runs/bert --train corpus.txt --held-out other.txt --card
     """

@@ -16,8 +16,8 @@ def convert(
         Path,
         typer.Argument(
             metavar="CKPT",
-            help="bert_model.ckpt: the path of its files without .index and .data-...; or the "
-            "folder that holds them.",
+            help="bert_model.ckpt: the path of the files without .index and .data-..., or the "
+            "folder that contains them.",
             show_default=False,
         ),
     ],
@@ -27,25 +27,28 @@ def convert(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="Sizes of the model.", show_default="bert_config.json beside it"),
+        typer.Option(
+            help="Configuration of the model.", show_default="bert_config.json next to it"
+        ),
     ] = None,
     vocab: Annotated[
-        Path | None, typer.Option(help="Its tokens.", show_default="vocab.txt beside it")
+        Path | None,
+        typer.Option(help="Vocabulary of the model.", show_default="vocab.txt next to it"),
     ] = None,
     cased: Annotated[
         bool | None,
         typer.Option(
             "--cased/--uncased",
-            help="Whether capitals are kept.",
+            help="Whether the model is cased.",
             show_default="whether vocab.txt has capitals",
         ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write a TensorFlow checkpoint of google-research/bert as a model folder.
+    """Convert a TensorFlow checkpoint of google-research/bert to a model folder.
 
-    It is read without TensorFlow, and every byte of it is compared with its checksum. What the
-    optimiser kept is left out.
+    TensorFlow is not required, and all checksums are verified. The state of the optimiser is
+    left out.
 
     Example: ownbert convert uncased_L-12_H-768_A-12/bert_model.ckpt -o models/bert
     """

@@ -10,25 +10,25 @@ from ownbert.terminal import console, echo
 
 
 def describe(
-    folder: Annotated[Path, typer.Argument(help="Folder of a model.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="Model folder.", show_default=False)],
     text: Annotated[
         str | None,
         typer.Argument(
-            help="Follow this text through the model: the shape of every step.",
+            help="Show the shape of every step for this text.",
             show_default=False,
         ),
     ] = None,
     tokens: Annotated[
         int | None,
         typer.Option(
-            help="The same for this many tokens, where there is no text.", min=1, max=limits.LENGTH
+            help="Show the shapes for this many tokens instead of a text.", min=1, max=limits.LENGTH
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Show what a model is made of: heads, positions, what is shared, parameters by part.
+    """Show the structure of a model: heads, positions, shared weights, parameters by part.
 
-    Of the folder only config.json is needed.
+    Only config.json is required in the folder.
 
     Example: ownbert describe runs/bert "12 7 845 9"
     """

@@ -23,24 +23,25 @@ class DuplicatesSettings:
 
     against: list[Path] | None = setting(
         None,
-        "Rows that stay as they are, such as test rows: what is like one of them is dropped; may "
-        "be repeated.",
+        "Rows to compare with, such as test rows: duplicates of them are dropped; can be repeated.",
         shown="none",
     )
     threshold: float | None = setting(
         None,
-        "Least similarity of duplicates, 0 to 1.",
+        "Minimum similarity of duplicates, 0 to 1.",
         shown="0.8; 0.95 with --model",
         check=between(0, 1, "[]"),
     )
-    keep: str = setting("first", "Row of a group that stays: first or longest.")
+    keep: str = setting("first", "Row of a group to keep: first or longest.")
     model: Path | None = setting(
         None,
-        "Folder of a model: compare its vectors instead of pieces of texts.",
+        "Model folder: compare its vectors instead of sequences of characters.",
         shown="none",
     )
-    output: Path | None = setting(None, "File for the rows that stay.", option="--output -o")
-    groups: Path | None = setting(None, "File for the groups of duplicates: .jsonl, .csv or .tsv.")
+    output: Path | None = setting(None, "Output file for the remaining rows.", option="--output -o")
+    groups: Path | None = setting(
+        None, "Output file for the groups of duplicates: .jsonl, .csv or .tsv."
+    )
 
 
 @settings_command
@@ -58,12 +59,12 @@ def duplicates(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Find rows that say the same as another row, or nearly so, and write a file without them.
+    """Find duplicate and near-duplicate rows, and write a file without them.
 
-    Texts are the same if only case, punctuation or blanks differ, and nearly the same if they share
-    most pieces of five characters. With --against it finds what leaks from test rows into training
-    rows. Memory stays small, about a hundred bytes per row, beside a temporary file of 512 bytes
-    per row.
+    Texts are duplicates if only case, punctuation or whitespace differ, and near-duplicates if
+    they share most sequences of five characters. With --against, finds training rows that leak
+    test rows. Needs only about a hundred bytes of memory per row, and a temporary file of 512
+    bytes per row.
 
     Example: ownbert duplicates corpus.txt -o clean.txt
 

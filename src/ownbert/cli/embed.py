@@ -39,13 +39,13 @@ class EmbedSettings:
     pooling: str | None = setting(None, "mean, first or max.", shown="the model's, else mean")
     normalize: bool | None = setting(
         None,
-        "Vectors of length one.",
+        "Normalise vectors to length 1.",
         option="--normalize/--no-normalize",
-        shown="the model's, else not",
+        shown="as the model's, else no",
     )
     max_length: int | None = setting(
         None,
-        "Longest input in tokens; longer texts are cut off.",
+        "Maximum input length, in tokens; longer texts are truncated.",
         shown="the model's limit",
         check=between(1, limits.LENGTH, "[]"),
     )
@@ -80,10 +80,11 @@ def embed(
     quiet: Quiet = False,
     help_all: RayHelp = False,
 ) -> None:
-    """Turn every text into a vector, in the order of the texts.
+    """Embed texts: one vector per text, in input order.
 
-    Texts are the rows of tables or the lines of plain text, empty ones included. Pooling, length
-    and normalisation follow what sentence-transformers wrote beside the model, if it did.
+    Texts are the rows of tables or the lines of plain text, including empty ones. Pooling,
+    length and normalisation follow the configuration of sentence-transformers in the folder, if
+    there is one.
 
     Example: ownbert embed runs/bert corpus.txt.gz -o vectors.npy
 

@@ -14,17 +14,17 @@ def errors(
     folder: FinetunedFolder,
     file: Annotated[
         Path,
-        typer.Argument(help="Labelled rows that it was not trained on.", show_default=False),
+        typer.Argument(help="Labelled rows that the model was not trained on.", show_default=False),
     ],
     train: Annotated[
         Path | None,
         typer.Option(
-            help="Its training rows: each mistake is shown with the nearest of them.",
+            help="Training rows of the model; each mistake is shown with the nearest one.",
             show_default="none",
         ),
     ] = None,
     top: Annotated[
-        int, typer.Option(help="Mistakes of each kind.", min=1, max=limits.VOCABULARY)
+        int, typer.Option(help="Number of mistakes of each kind.", min=1, max=limits.VOCABULARY)
     ] = 10,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     encoding: Encoding = None,
@@ -32,13 +32,13 @@ def errors(
 ) -> None:
     """Show where a model is wrong, and why.
 
-    Labels, entities or parts of answers that are taken for others; groups of rows (by label,
-    length, unknown words, cluster of vectors) that are wrong clearly more often than all; the most
-    confident mistakes, with the words that the network answers so for; and rows whose label may be
-    wrong (confident learning). Of numbers the largest distances are shown.
+    Shows which labels, entities or parts of answers are confused; groups of rows (by label,
+    length, unknown words, cluster of vectors) with a clearly higher error rate than all rows;
+    the most confident mistakes, with the words behind each prediction; and rows whose label may
+    be wrong (confident learning). For numbers, shows the largest errors.
 
-    Every task of ownbert finetune but embed: classify, multilabel, regress, tag, answer, choose,
-    image.
+    Works for every task of ownbert finetune except embed: classify, multilabel, regress, tag,
+    answer, choose, image.
 
     Example: ownbert errors runs/clf test.csv --train train.csv
     """

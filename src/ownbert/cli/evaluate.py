@@ -38,8 +38,8 @@ def evaluate(
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="Rows with their answers: csv, tsv, jsonl or parquet; CoNLL columns (tag), "
-            "SQuAD's JSON (answer), or a folder of class folders, IDX or .npz (image); .gz too.",
+            help="Labelled rows: csv, tsv, jsonl or parquet; CoNLL columns (tag), SQuAD JSON "
+            "(answer), or a folder of class folders, IDX or .npz (image); also .gz.",
             show_default=False,
         ),
     ] = None,
@@ -49,7 +49,8 @@ def evaluate(
         typer.Option(
             "--output",
             "-o",
-            help="Write the metrics there, as JSON; the confusion matrix beside it, as a PNG.",
+            help="Write the metrics to this file as JSON, and the confusion matrix next to it as "
+            "PNG.",
         ),
     ] = None,
     text_column: TaskTextColumn = None,
@@ -72,20 +73,20 @@ def evaluate(
     html: Annotated[
         Path | None,
         typer.Option(
-            help="A page with the errors by the share of texts that is answered, and the metrics.",
+            help="Write a page with the metrics and the error rate by share of texts answered.",
             show_default=False,
         ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Evaluate a fine-tuned model of any task on rows whose answers are known.
+    """Evaluate a fine-tuned model for any task on labelled rows.
 
-    Labels, tags and images: accuracy or F1, and each label separately. Numbers and similarities:
-    correlations. Answers in texts: exact match and F1. Choices: accuracy. Texts that belong
-    together: how high the right one ranks.
+    Labels, tags and images: accuracy or F1, and scores per label. Numbers and similarities:
+    correlations. Answers in texts: exact match and F1. Choices: accuracy. Matching texts: the
+    rank of the correct one.
 
-    With --unknown and --coverage: how many rows are refused and how good the others are, how many
-    sets of labels have the right one and how large they are.
+    With --unknown and --coverage: the share of rows refused and the accuracy on the others, the
+    share of label sets with the correct label and their size.
 
     Example: ownbert evaluate runs/clf test.csv
 

@@ -38,30 +38,32 @@ class ExplainSettings:
     method: str = setting(
         _METHOD,
         "integrated_gradients, gradient_x_input, attention_rollout, attention_x_gradient, "
-        "leave_one_out or shapley; for a page several, with commas. Of images "
+        "leave_one_out or shapley; for a page, several separated by commas. For images, "
         "attention_x_gradient and attention_rollout.",
     )
     target: str | None = setting(
         None,
-        "What to explain: a label, the number of a choice, the type of an entity, a token for the "
+        "What to explain: a label, the number of a choice, an entity type, or a token for the "
         "mask.",
         option="--target --class",
-        shown="the answer",
+        shown="the prediction",
     )
-    by: str = setting("word", "Add up over each word or each sentence.")
-    top: int = setting(12, "Words shown of each text.", check=between(1, limits.VOCABULARY, "[]"))
-    rows: int = setting(20, "Rows of a file, from the first.", check=between(1, limits.COUNT, "[]"))
-    html: Path | None = setting(
-        None, "Write a page with the texts in colours, attention and layers."
+    by: str = setting("word", "Sum values by word or by sentence.")
+    top: int = setting(
+        12, "Number of words to show per text.", check=between(1, limits.VOCABULARY, "[]")
     )
-    png: Path | None = setting(None, "Draw the answers and the texts in colours as a picture.")
+    rows: int = setting(
+        20, "Number of rows to read from a file.", check=between(1, limits.COUNT, "[]")
+    )
+    html: Path | None = setting(None, "Write a page with the coloured texts, attention and layers.")
+    png: Path | None = setting(None, "Draw the predictions and the coloured texts as a picture.")
     layers: str | None = setting(
         None,
-        "Layers whose attention a page shows, as in 0,3-5.",
-        shown="all that it has room for",
+        "Layers whose attention the page shows, such as 0,3-5.",
+        shown="as many as fit",
     )
-    heads: str | None = setting(None, "Their heads, as in 0,3-5.", shown="all")
-    json: bool = setting(False, "Print JSON, one line per answer.")
+    heads: str | None = setting(None, "Heads of these layers, such as 0,3-5.", shown="all")
+    json: bool = setting(False, "Print JSON, one line per prediction.")
 
     @property
     def outputs(self) -> list[Path]:
@@ -86,13 +88,14 @@ def explain(
     encoding: Encoding = None,
     device: Device = "auto",
 ) -> None:
-    """Tell how much each word of a text has to do with a model's answer.
+    """Show how much each word of a text contributes to a model's prediction.
 
-    Any task on texts: a label, several labels, a number, the entities of tags, an answer, a choice,
-    how alike two texts are, the word that is predicted for a mask, and each word of a translation.
-    Of images the patches are shown, on a page or as a picture. Values above 0 are for the
-    answer, values below 0 against it; those of integrated_gradients add up to what all words
-    together do. ownbert faithfulness tells which method is true of a model.
+    Works for any task on texts: a label, several labels, a number, tagged entities, an answer,
+    a choice, the similarity of two texts, the word predicted for a mask, and each word of a
+    translation. For images, shows the patches, on a page or as a picture. Values above 0
+    support the prediction, values below 0 oppose it; those of integrated_gradients add up to
+    the effect of all words together. ownbert faithfulness measures which method is most
+    faithful to a model.
 
     Example: ownbert explain runs/clf "my parcel has still not arrived"
 

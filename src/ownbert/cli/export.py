@@ -17,7 +17,7 @@ def export(
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="File of texts on which the file and the model are compared: its first 256.",
+            help="File of texts; the exported file and the model are compared on the first 256.",
             show_default="texts of ownbert",
         ),
     ] = None,
@@ -30,23 +30,24 @@ def export(
     tolerance: Annotated[
         float,
         typer.Option(
-            help="Largest difference between two numbers of the file and of the model, at most 1; "
-            "beyond it nothing is written.",
+            help="Largest allowed difference between outputs of the exported file and of the "
+            "model, at most 1; above it, nothing is written.",
             min=0,
             max=1,
         ),
     ] = 1e-3,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace files of the same names in the folder.")
+        bool, typer.Option("--overwrite", help="Replace files with the same names in the folder.")
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a model as a file for programs without ownbert, compared with the model.
+    """Export a model for use without ownbert, and compare the result with the model.
 
-    Every head can be exported; texts may be of any number and length. Beside the file stand
-    config.json, the tokenizer, and a model card with the largest difference and the least cosine.
-    Sentence models are written as sentence-transformers expects them. It needs
-    pip install 'ownbert\\[onnx]' or 'ownbert\\[openvino]'; torch needs nothing more.
+    Any head can be exported, for any number and length of texts. The folder also gets
+    config.json, the tokenizer, and a model card with the largest difference and the lowest
+    cosine similarity. Sentence embedding models get the files that sentence-transformers
+    expects. Requires pip install 'ownbert\\[onnx]' or 'ownbert\\[openvino]'; torch requires
+    nothing else.
 
     Example: ownbert export runs/clf --to onnx -o runs/clf-onnx
 

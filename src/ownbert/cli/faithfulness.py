@@ -20,23 +20,26 @@ def faithfulness(
     file: Annotated[Path, typer.Argument(help="Rows, as for ownbert predict.", show_default=False)],
     methods: Annotated[
         str | None,
-        typer.Option(help="Methods with commas between them.", show_default="all but shapley"),
+        typer.Option(help="Methods, separated by commas.", show_default="all but shapley"),
     ] = None,
     rows: Annotated[
-        int, typer.Option(help="Answers that are watched.", min=2, max=_MOST_ROWS)
+        int, typer.Option(help="Number of predictions to measure on.", min=2, max=_MOST_ROWS)
     ] = 100,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A picture (.png).", show_default=False)
+        Path | None,
+        typer.Option("--output", "-o", help="Picture to write (.png).", show_default=False),
     ] = None,
     device: Device = "auto",
 ) -> None:
-    """Measure which way of explaining is true of a model, beside an order by chance.
+    """Measure which explanation method is most faithful to a model, compared with a random
+    order.
 
-    Words are masked in the order that a method gives. Comprehensiveness is how far the answer's
-    probability falls without the words that it rests on: more is better. Sufficiency is how far it
-    falls with these words alone: less is better. Both are means over 5, 10, 20 and 50 % of the
-    words, ± is the standard error over rows. Correlation is that with leaving out single words.
+    Words are masked in the order given by each method. Comprehensiveness is the drop in the
+    probability of the prediction without its most important words: higher is better.
+    Sufficiency is the drop with only these words: lower is better. Both are means over 5, 10,
+    20 and 50 % of the words; ± is the standard error over rows. Correlation compares each
+    method with leaving out single words.
 
     Example: ownbert faithfulness runs/clf dev.csv --rows 200 -o faithful.png
     """

@@ -30,17 +30,17 @@ def fill(
     texts: TextsOrFile = None,
     data: Data = None,
     top: Annotated[
-        int, typer.Option(help="Candidates for each mask.", min=1, max=limits.VOCABULARY)
+        int, typer.Option(help="Number of candidates for each mask.", min=1, max=limits.VOCABULARY)
     ] = 5,
     text_column: TextColumn = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per text.")] = False,
     device: Device = "auto",
     engine: Engine = None,
 ) -> None:
-    """Fill the masks of texts: the likeliest tokens and their probabilities.
+    """Fill the masks in texts: the most probable tokens with their probabilities.
 
-    A mask is written [MASK] or <mask>, whatever the tokenizer calls it.
-    Of several masks each is filled as if the others stayed masks.
+    Write masks as [MASK] or <mask>, with any tokenizer. If a text has several masks, each is
+    filled while the others stay masked.
 
     Example: ownbert fill runs/bert "12 [MASK] 845 9"
     """

@@ -16,7 +16,7 @@ from ownbert.train.training_settings import DATA
 
 app = typer.Typer(
     name="finetune",
-    help="Fine-tune a model on labelled files, by task.",
+    help="Fine-tune a model for a task on labelled files.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -65,13 +65,13 @@ _SENTENCE = (
 # Settings of a task that has two names.
 _EMBED = (
     ("pooling", "temperature", "baseline"),
-    """Vectors of texts for search and comparison, learnt from pairs of texts (also: rank).
+    """Text vectors for search and comparison, trained on pairs of texts (also: rank).
 
-    csv, tsv, jsonl or parquet with two columns of texts that belong together (query and document,
-    anchor and positive, ...), and maybe one of texts that do not (negative, hard_negative or neg);
-    or with two texts and a score. From single texts (txt, a folder, or a table with one column of
-    texts) pairs are made: two pieces of a text, two lines in a row, or a short text with itself.
-    Vectors are then made by ownbert embed, and by sentence-transformers.
+    csv, tsv, jsonl or parquet with two columns of matching texts (query and document, anchor
+    and positive, ...) and optionally one of non-matching texts (negative, hard_negative or
+    neg); or with two texts and a score. From single texts (txt, a folder, or a table with one
+    text column), pairs are generated: two pieces of a text, two consecutive lines, or a short
+    text with itself. Compute vectors with ownbert embed or with sentence-transformers.
 
     Example: ownbert finetune embed --model runs/bert --train pairs.csv --dev dev.csv
     -o runs/vectors""",
@@ -83,17 +83,17 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
         ("labels_per_class", "label_names", "class_weights", "label_smoothing", *_SENTENCE),
         """One label per text or pair of texts: topics, sentiment, intents, inference.
 
-        csv, tsv, jsonl or parquet with a column of texts (or two) and one of labels.
+        csv, tsv, jsonl or parquet with one or two text columns and a label column.
 
         Example: ownbert finetune classify --model runs/bert --train train.csv --dev dev.csv
         -o runs/classifier""",
     ),
     "multilabel": (
         ("separator", "label_names", "threshold", "class_weights", *_SENTENCE),
-        """Any number of labels per text or pair of texts: keywords, subjects, kinds of abuse.
+        """Any number of labels per text or pair of texts: keywords, subjects, types of abuse.
 
-        csv, tsv, jsonl or parquet with a column of texts (or two) and one of labels: "war|trade",
-        a list, or a vector of 0 and 1. In an empty cell none holds.
+        csv, tsv, jsonl or parquet with one or two text columns and a label column: "war|trade",
+        a list, or a vector of 0 and 1. An empty cell means no labels.
 
         Example: ownbert finetune multilabel --model runs/bert --train train.csv --dev dev.csv
         -o runs/labels""",
@@ -102,29 +102,29 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
         ("loss", *_SENTENCE),
         """A number per text or pair of texts: ratings, similarity, readability.
 
-        csv, tsv, jsonl or parquet with a column of texts (or two) and one of numbers; for several
-        numbers name their columns: --label-column joy,anger.
+        csv, tsv, jsonl or parquet with one or two text columns and a column of numbers; for
+        several numbers per row, name their columns: --label-column joy,anger.
 
         Example: ownbert finetune regress --model runs/bert --train train.csv --dev dev.csv
         -o runs/ratings""",
     ),
     "answer": (
         ("answer_length", "threshold", "stride", "rdrop", "mask_rate"),
-        """Questions whose answer is in a text: SQuAD, CMRC and the like.
+        """Questions answered by a span of a text: SQuAD, CMRC and similar.
 
-        SQuAD's JSON (version 1.1 or 2.0), or csv, tsv, jsonl or parquet with the columns question,
-        context and answers. Long texts are read in windows.
+        SQuAD JSON (version 1.1 or 2.0), or csv, tsv, jsonl or parquet with the columns
+        question, context and answers. Long texts are read in windows.
 
         Example: ownbert finetune answer --model runs/bert --train train.json.gz --dev dev.json.gz
         -o runs/reader""",
     ),
     "choose": (
         ("pooling", "rdrop", "mask_rate"),
-        """One of several choices that go with a prompt: endings of stories, exam questions.
+        """One of several choices for a prompt: story endings, exam questions.
 
         jsonl or parquet with the columns prompt, choices (a list) and label; or csv or tsv with
-        one column per choice (choice0, choice1, ...). Labels are numbers, letters or the right
-        text.
+        one column per choice (choice0, choice1, ...). Labels are numbers, letters or the text
+        of the correct choice.
 
         Example: ownbert finetune choose --model runs/bert --train train.tsv --dev dev.tsv
         -o runs/chooser""",
@@ -138,10 +138,10 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
         ),
         """A tag per word: names of people and places, parts of speech, chunks.
 
-        CoNLL columns (a word and its tag per line, a blank line between sentences; --text-column 1
-        --label-column 4 chooses others), or jsonl, parquet or csv with a column of words and one
-        of tags: lists, or texts with blanks between them. The tags of entities are O, B-x, I-x,
-        or IOBES, BILOU, BMES.
+        CoNLL columns (a word and its tag per line, a blank line between sentences;
+        --text-column 1 --label-column 4 selects other columns), or jsonl, parquet or csv with a
+        column of words and one of tags: lists, or strings separated by spaces. Entity tags are
+        O, B-x, I-x, or IOBES, BILOU, BMES.
 
         Example: ownbert finetune tag --model runs/bert --train train.conll --dev dev.conll --crf
         -o runs/names""",
@@ -151,11 +151,11 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
             *("labels_per_class", "image_size", "patch", "hidden_size", "layers", "heads"),
             *("flip", "shift", "crop", "class_weights", "label_smoothing"),
         ),
-        """One label per image, by a ViT: a new one, or one from a folder.
+        """One label per image, with a ViT: a new one or one from a folder.
 
-        A folder with a folder of images for each class (the extra vision reads them), IDX files
-        as MNIST's, or an .npz file with the arrays images and labels. Training images are
-        shifted, and with --flip mirrored, each time they are seen.
+        A folder with one subfolder of images per class (requires the extra vision), IDX files
+        as in MNIST, or an .npz file with the arrays images and labels. Each time a training
+        image is used, it is randomly shifted and, with --flip, mirrored.
 
         Example: ownbert finetune image --train images/train --dev images/dev
         -o runs/images""",

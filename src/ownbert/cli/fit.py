@@ -36,8 +36,8 @@ def fit(
     unlabelled: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Texts without labels, of the same kind: a file (txt has one per line), a folder "
-            "or a glob; may be given several times.",
+            help="Unlabelled texts of the same kind: a file (.txt: one text per line), a folder "
+            "or a glob; can be repeated.",
             rich_help_panel=DATA,
             show_default=False,
         ),
@@ -45,9 +45,9 @@ def fit(
     add: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Rows that were labelled later: the filled-in file of ownbert label, or a JSON "
-            "export of Label Studio. Rows without a label are left out, and an added label "
-            "replaces that of the same training text.",
+            help="Additional labelled rows: a filled-in file from ownbert label, or a JSON "
+            "export from Label Studio. Rows without a label are skipped; a label given here "
+            "replaces the training label of the same text.",
             rich_help_panel=DATA,
             show_default=False,
         ),
@@ -56,30 +56,33 @@ def fit(
     settings: dict[str, Any],
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Continue what was stopped.", rich_help_panel=RUN),
+        typer.Option("--resume", help="Resume a stopped run.", rich_help_panel=RUN),
     ] = False,
     overwrite: Overwrite = False,
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Print what the files hold and what would be fitted, then exit."
+            "--dry-run",
+            help="Print what the files contain and which models would be fitted, then exit.",
         ),
     ] = False,
     debug: Annotated[
         bool,
         typer.Option(
-            "--debug", help="Show the traceback of a step that fails; the run continues without it."
+            "--debug",
+            help="Show the traceback of a failed step; the run continues without that step.",
         ),
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find the best model that labelled texts, and texts without labels, give in so many minutes.
+    """Find the best model for labelled texts, helped by unlabelled ones, within a time limit.
 
-    Linear models and networks are fitted, compared on rows that none of them has learnt from, and
-    blended; a network that has learnt from the blend is the ordinary Hugging Face folder. predict
-    and evaluate use the blend, with --network the network alone. The task (one label per text,
-    several, or numbers), the kind of text and the columns are seen from the file. Ctrl-C leaves the
-    best model so far, and --resume continues; report.html in the folder says how good it is.
+    Fits linear models and networks, compares them on held-out rows and blends them. A network
+    distilled from the blend is saved as an ordinary Hugging Face folder. predict and evaluate
+    use the blend, or only the network with --network. The task (one label per text, several
+    labels, or numbers), the kind of text and the columns are detected from the file. Ctrl-C
+    keeps the best model so far, and --resume continues; report.html in the folder shows how
+    good it is.
 
     Example: ownbert fit train.csv --unlabelled corpus.txt --minutes 20 -o best
     """

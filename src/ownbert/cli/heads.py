@@ -23,32 +23,32 @@ class HeadsSettings:
 
     by: str = setting(
         "gradient",
-        "gradient (one pass), or masking: how far the loss rises without each head alone (a pass "
-        "for each).",
+        "gradient (one pass), or masking: the increase in loss without each single head (one "
+        "pass per head).",
     )
     prune: float | None = setting(
         None,
-        "Take away this share of the heads, the least important first, and save what is left.",
+        "Prune this share of the heads, the least important first, and save the remaining model.",
         shown="none",
         check=between(0, 1, "[]"),
     )
-    rounds: int = setting(5, "Prune in so many rounds.", check=between(1, limits.LAYERS, "[]"))
+    rounds: int = setting(5, "Number of pruning rounds.", check=between(1, limits.LAYERS, "[]"))
     drop_layers: int | None = setting(
         None,
-        "Take so many layers away instead, from the top, one by one.",
+        "Drop this many layers instead, from the top, one by one.",
         shown="none",
         check=between(1, limits.LAYERS, "[]"),
     )
     train: Path | None = setting(
-        None, "Labelled rows to fine-tune what is left on after each round."
+        None, "Labelled rows for fine-tuning the remaining model after each round."
     )
     epochs: int = setting(
-        1, "With --train: passes over its rows.", check=between(1, limits.EPOCHS, "[]")
+        1, "With --train: number of passes over its rows.", check=between(1, limits.EPOCHS, "[]")
     )
     output: Path | None = setting(None, "Folder for the pruned model.", option="--output -o")
-    png: Path | None = setting(None, "Draw the table, or the rounds, into this file.")
+    png: Path | None = setting(None, "Plot the table, or the rounds, into this file.")
     rows: int = setting(
-        1000, "Rows that are used, from the first.", check=between(1, limits.COUNT, "[]")
+        1000, "Number of rows to use, from the first.", check=between(1, limits.COUNT, "[]")
     )
     json: bool = setting(False, "Print JSON.")
 
@@ -74,13 +74,14 @@ def heads(
     settings: HeadsSettings,
     device: Device = "auto",
 ) -> None:
-    """Measure how much a model needs each of its attention heads, and prune those it does not.
+    """Measure the importance of each attention head of a model, and prune the least important
+    ones.
 
-    The importance of a head is the expected change of the loss with its output, each layer divided
-    by its length, or how far the loss rises when the head is masked. --prune takes the least
-    important away in rounds, --drop-layers whole layers, and both show the score and the speed of
-    what is left; the folder is one that Transformers opens too, and ownbert finetune --model trains
-    it on.
+    The importance of a head is the expected sensitivity of the loss to its output, normalised
+    per layer, or the increase in loss when the head is masked. --prune removes the least
+    important heads in rounds, --drop-layers removes whole layers; both show the score and speed
+    of the remaining model. Transformers can load the resulting folder, and ownbert finetune
+    --model can train it further.
 
     Example: ownbert heads runs/clf dev.csv
 

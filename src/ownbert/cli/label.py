@@ -21,19 +21,19 @@ class LabelSettings:
     """Options for the choice of texts, named as in the Python function."""
 
     count: int = setting(
-        50, "Number of texts.", option="--count -n", check=between(1, limits.COUNT, "[]")
+        50, "Number of texts to choose.", option="--count -n", check=between(1, limits.COUNT, "[]")
     )
     check: Path | None = setting(
         None,
-        "File of the likely label errors that the report of ownbert fit has found.",
+        "Output file for the likely label errors in the report of ownbert fit.",
         shown="none",
     )
     train: Path | None = setting(
         None,
-        "The training rows: their texts are not chosen again, and --check has them.",
+        "Training rows. Their texts are not chosen again; --check includes them.",
         shown="none",
     )
-    seed: int = setting(0, "Seed of the clusters.", check=between(0, limits.SEED, "[]"))
+    seed: int = setting(0, "Seed for clustering.", check=between(0, limits.SEED, "[]"))
 
 
 @settings_command
@@ -42,8 +42,8 @@ def label(
     unlabelled: Annotated[
         list[Path],
         typer.Option(
-            help="Texts without labels: a file (txt has one per line), a folder or a glob; may be "
-            "given several times.",
+            help="Unlabelled texts: a file (.txt: one text per line), a folder or a glob; can be "
+            "repeated.",
             show_default=False,
         ),
     ],
@@ -52,8 +52,8 @@ def label(
         typer.Option(
             "--output",
             "-o",
-            help="File of texts to label: .csv, .tsv or .jsonl, with an empty column label; .json "
-            "for tasks of Label Studio.",
+            help="Output file with the texts to label: .csv, .tsv or .jsonl with an empty label "
+            "column, or .json for Label Studio tasks.",
             show_default=False,
         ),
     ],
@@ -66,10 +66,10 @@ def label(
 ) -> None:
     """Choose which texts to label next.
 
-    The most uncertain texts are clustered by their vectors, and the most typical text of each
-    cluster is chosen; texts that may have a rare label come first. Where there are few labels so
-    far, all texts are clustered. Fill in the column label and give the file back: ownbert fit
-    train.csv --add to_label.csv.
+    Clusters the most uncertain texts by their vectors and chooses the most typical text of each
+    cluster; texts that may have a rare label come first. While there are few labels, all texts
+    are clustered. Fill in the label column and train again: ownbert fit train.csv --add
+    to_label.csv.
 
     Example: ownbert label best --unlabelled corpus.txt -n 50 -o to_label.csv
     """

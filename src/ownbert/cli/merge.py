@@ -14,18 +14,20 @@ from ownbert.terminal import echo
 def merge(
     output: Annotated[
         Path,
-        typer.Argument(help="The file that predict or embed was told to write.", metavar="OUT"),
+        typer.Argument(
+            help="The output file (-o) of the predict or embed commands.", metavar="OUT"
+        ),
     ],
     parts: Annotated[
         Path | None,
-        typer.Option(help="Folder of the parts.", show_default="that of OUT"),
+        typer.Option(help="Folder of the parts.", show_default="the folder of OUT"),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Join the parts that predict or embed wrote with --shard.
+    """Join the parts written by predict or embed with --shard.
 
-    All parts must be there, complete, and of the same model, input and options; they are kept. The
-    rows are in the order of the input.
+    All parts must exist, be complete, and come from the same model, input and options. They are
+    kept. The rows are in input order.
 
     Example: ownbert merge predictions.jsonl
     """

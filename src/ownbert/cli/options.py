@@ -27,9 +27,9 @@ Inputs = Annotated[
 Layout = Annotated[
     str,
     typer.Option(
-        help="Plain text: line is one document per line; blank is one sentence per line, with "
-        "blank lines between documents; conll is one word per line in columns, with blank lines "
-        "between sentences."
+        help="Layout of plain text. line: one document per line; blank: one sentence per line, "
+        "blank lines between documents; conll: one word per line in columns, blank lines between "
+        "sentences."
     ),
 ]
 # The inputs of a command follow the folder. The options are alternative spellings.
@@ -37,7 +37,7 @@ TextsOrFile = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="TEXT|FILE",
-        help="Texts, or a file with rows or lines; - or nothing: lines of standard input.",
+        help="Texts, or a file with rows or lines; - or omitted: lines of standard input.",
         show_default=False,
     ),
 ]
@@ -46,12 +46,14 @@ TextsOrFiles = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="TEXT|FILE",
-        help="Texts; or files, folders or globs: txt, csv, tsv, jsonl, parquet, plain or .gz; - or "
-        "nothing: lines of standard input.",
+        help="Texts; or files, folders or globs: txt, csv, tsv, jsonl, parquet, plain or .gz; - "
+        "or omitted: lines of standard input.",
         show_default=False,
     ),
 ]
-Data = Annotated[Path | None, typer.Option("--data", "--input", help="The file.", hidden=True)]
+Data = Annotated[
+    Path | None, typer.Option("--data", "--input", help="The input file.", hidden=True)
+]
 # Columns of tables of texts. Commands with ids copy them to their output rows.
 TextAndIds = Annotated[ColumnNames, chosen("text", "id")]
 # Applied before the command runs (``ownbert.cli._guarded``).
@@ -62,7 +64,8 @@ RareEncoding = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 TextColumn = Annotated[
-    str | None, typer.Option(help="Column of the text in tables.", show_default="by its name")
+    str | None,
+    typer.Option(help="Column with the text, in tables.", show_default="detected by name"),
 ]
 
 # Options of training commands.
@@ -74,28 +77,27 @@ Output = Annotated[
 ]
 Config = Annotated[
     Path | None,
-    typer.Option(help="A recipe.yaml to start from; options and overrides come on top."),
+    typer.Option(help="A recipe.yaml to start from; options and overrides take precedence."),
 ]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[SECTION.NAME=VALUE]...",
-        help="Any setting of the recipe, such as optim.weight_decay=0.1 (--dry-run shows them "
-        "all).",
+        help="Any setting of the recipe, such as optim.weight_decay=0.1 (--dry-run lists all).",
         show_default=False,
     ),
 ]
 DryRun = Annotated[
     bool,
     typer.Option(
-        "--dry-run", help="Print the resolved recipe, counts and a first batch, then exit."
+        "--dry-run", help="Print the resolved recipe, counts and the first batch, then exit."
     ),
 ]
 Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Resume from the last saved state in the output folder; start if there is none.",
+        help="Resume from the last saved state in the output folder; start anew if there is none.",
         rich_help_panel=RUN,
     ),
 ]
@@ -117,13 +119,13 @@ def required_output(output: Path | None) -> Path:
 # Options of commands that use a trained model.
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto (what is faster here).")]
+Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto (the faster one here).")]
 # For commands that compute in bfloat16 if the folder says that predictions agree.
 FolderPrecision = Annotated[
     str | None,
     typer.Option(
         help="float32, bfloat16 or auto.",
-        show_default="by its card",
+        show_default="from its model card",
     ),
 ]
 Engine = Annotated[
@@ -136,13 +138,13 @@ Engine = Annotated[
 
 
 ResumeFile = Annotated[
-    bool, typer.Option("--resume", help="Resume where a stopped run of the same command ended.")
+    bool, typer.Option("--resume", help="Resume a stopped run of the same command.")
 ]
 ShardOption = Annotated[
     str | None,
     typer.Option(
         "--shard",
-        help="A share of the rows, as 3/16 (see ownbert merge).",
+        help="One shard of the rows, such as 3/16 (see ownbert merge).",
         show_default=False,
         metavar="I/N",
     ),
@@ -153,25 +155,27 @@ ShardOption = Annotated[
 class RaySettings:
     """Where a command runs: locally, or on Ray, with one output file per part."""
 
-    runner: str = setting("local", "local, or ray: -o is a folder (see --help-all).", shown=False)
+    runner: str = setting(
+        "local", "local, or ray, where -o is a folder (see --help-all).", shown=False
+    )
     workers: int | None = setting(
         None,
-        "Of --runner ray: processes with a model each, on this machine or on the cluster that "
-        "RAY_ADDRESS names.",
-        shown="as many as there are cores for",
+        "With --runner ray: number of worker processes, each with its own model, on this machine "
+        "or on the cluster at RAY_ADDRESS.",
+        shown="as many as the cores allow",
         hidden=True,
         check=between(1, limits.SHARDS, "[]"),
     )
     threads: int | None = setting(
         None,
-        "Of --runner ray: threads, and cores, of each worker.",
+        "With --runner ray: threads, and cores, per worker.",
         shown="1",
         hidden=True,
         check=between(1, limits.PROCESSES, "[]"),
     )
     part_rows: int | None = setting(
         None,
-        "Of --runner ray: rows of a part, which is what is computed again after a stop.",
+        "With --runner ray: rows per part; after a stop, only unfinished parts are computed again.",
         shown="8192",
         hidden=True,
         check=between(1, limits.COUNT, "[]"),
@@ -224,39 +228,39 @@ RayHelp = Annotated[bool, help_all(dict.fromkeys(("encoding", "workers", "thread
 
 
 FinetunedFolder = Annotated[
-    Path, typer.Argument(help="Folder that ownbert finetune or fit wrote.", show_default=False)
+    Path, typer.Argument(help="Folder written by ownbert finetune or fit.", show_default=False)
 ]
 Network = Annotated[
     bool,
     typer.Option("--network", help="For fit folders: use only the network."),
 ]
 # The meaning of the columns depends on the task; see ownbert finetune TASK --help.
-_DEFAULT_COLUMN = "as in training, else by its name"
+_DEFAULT_COLUMN = "as in training, else detected by name"
 TaskTextColumn = Annotated[
     str | None,
     typer.Option(
-        help="Column of the texts, questions, prompts or words.", show_default=_DEFAULT_COLUMN
+        help="Column with the texts, questions, prompts or words.", show_default=_DEFAULT_COLUMN
     ),
 ]
 TaskSecondColumn = Annotated[
     str | None,
     typer.Option(
-        help="Column of the second texts, of the texts that hold answers, or of the choices.",
+        help="Column with the second texts, the contexts of questions, or the choices.",
         show_default=_DEFAULT_COLUMN,
     ),
 ]
 TaskLabelColumn = Annotated[
     str | None,
     typer.Option(
-        help="Column of the labels, numbers, tags, answers, right choices or scores.",
+        help="Column with the labels, numbers, tags, answers, correct choices or scores.",
         show_default=_DEFAULT_COLUMN,
     ),
 ]
 Unknown = Annotated[
     float | None,
     typer.Option(
-        help="Give no label to texts that seem to have none; this share of those with one may be "
-        "refused, such as 0.05.",
+        help="Predict no label for texts that seem to fit none; this share of texts that fit one "
+        "may be refused, such as 0.05.",
         metavar="SHARE",
         min=0,
         max=1,
@@ -266,7 +270,7 @@ Unknown = Annotated[
 Coverage = Annotated[
     float | None,
     typer.Option(
-        help="Give all labels that cannot be excluded; this share of the sets has the right "
+        help="Predict sets of possible labels; this share of the sets contains the correct "
         "label, such as 0.9.",
         metavar="SHARE",
         min=0,
@@ -277,7 +281,8 @@ Coverage = Annotated[
 Calibrate = Annotated[
     Path | None,
     typer.Option(
-        help="Labelled rows not trained on, for --unknown and --coverage; saved in the folder.",
-        show_default="rows held out by fit, dev rows of finetune",
+        help="Labelled rows not used for training, for --unknown and --coverage; saved in the "
+        "folder.",
+        show_default="held-out rows of fit, dev rows of finetune",
     ),
 ]

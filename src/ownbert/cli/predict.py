@@ -47,7 +47,7 @@ def predict(
         typer.Option(
             "--output",
             "-o",
-            help="A table (.csv, .tsv) or JSON lines (.jsonl), in the same order; .gz too; - is "
+            help="Output file: .csv, .tsv or .jsonl, also .gz; rows in input order; - is "
             "standard output.",
         ),
     ] = Path("-"),
@@ -55,17 +55,17 @@ def predict(
         int | None,
         typer.Option(
             "--top",
-            help="So many labels in each row, the most probable first.",
+            help="Number of labels per row, the most probable first.",
             metavar="N",
             min=1,
             max=limits.VOCABULARY,
-            show_default="the label, or the labels that hold",
+            show_default="the label, or all assigned labels",
         ),
     ] = None,
     threshold: Annotated[
         float | None,
         typer.Option(
-            help="Leave out answers with a lower score.",
+            help="Omit predictions with a lower score.",
             metavar="SCORE",
             min=0,
             max=1,
@@ -74,7 +74,7 @@ def predict(
     ] = None,
     probabilities: Annotated[
         bool,
-        typer.Option("--probabilities", help="All labels' probabilities."),
+        typer.Option("--probabilities", help="Probabilities of all labels."),
     ] = False,
     unknown: Unknown = None,
     coverage: Coverage = None,
@@ -84,8 +84,8 @@ def predict(
     id_column: Annotated[
         str | None,
         typer.Option(
-            help="Column of ids, which the rows of the output have instead of texts.",
-            show_default="id, guid, uid, uuid, ..., if there is one",
+            help="Column with ids, written to the output instead of texts.",
+            show_default="id, guid, uid, uuid, ..., if present",
         ),
     ] = None,
     encoding: RareEncoding = None,
@@ -100,15 +100,15 @@ def predict(
     quiet: Quiet = False,
     help_all: RayHelp = False,
 ) -> None:
-    """Answer texts, or every row of a file, with a fine-tuned model of any task.
+    """Run a fine-tuned model for any task on texts or on every row of a file.
 
-    One row of answers per row, in the same order: its text or, where the file has one, its id, and
-    the label or labels with their scores, the numbers, the tags of the words and what they name,
-    the answer found in the text, the choice, or how alike two texts are.
+    Writes one row per input row, in the same order: its id if the file has ids, else its text,
+    and the prediction: labels with their scores, numbers, word tags and entities, the answer
+    found in the text, the choice, or the similarity of two texts.
 
-    Files are csv, tsv, jsonl or parquet; one text per line; CoNLL columns (tag), SQuAD's JSON
-    (answer), or a folder of images, one image, IDX or .npz (image); .gz too. Lines of standard
-    input are texts, or JSON objects such as {"text": ..., "text_pair": ...}.
+    Files are csv, tsv, jsonl or parquet; plain text, one text per line; CoNLL columns (tag),
+    SQuAD JSON (answer), or an image, a folder of images, IDX or .npz (image); also .gz. Lines
+    of standard input are texts, or JSON objects such as {"text": ..., "text_pair": ...}.
 
     Example: ownbert predict runs/clf new.csv -o predictions.jsonl
 

@@ -29,30 +29,31 @@ class PrepareSettings:
 
     sentence_end: list[str] | None = setting(
         None,
-        "A token that ends a sentence in text that is already tokens; may be repeated; none for no "
-        "such token.",
+        "Token that ends a sentence, for text that is already tokens; can be repeated; none to "
+        "disable.",
         shown="as the vocabulary report proposes",
     )
     feature_columns: str | None = setting(
         None,
-        "Columns of tags, one for each word of the text, which the model reads beside it; commas "
-        "between them. In plain text numbers of CoNLL columns.",
+        "Columns with one tag per word, which the model reads as additional input, separated by "
+        "commas. For plain text, numbers of CoNLL columns.",
         shown="none",
     )
     duplicates: str = setting(
         "keep",
-        "Documents with the text of an earlier one: keep, or drop. They are counted either way.",
+        "keep or drop documents that repeat the text of an earlier one. They are counted in both "
+        "cases.",
     )
     segmenter: str | None = setting(
         None,
-        "jieba finds the words of Chinese text, for masking whole words "
-        "(pip install 'ownbert\\[zh]').",
+        "jieba splits Chinese text into words, for whole-word masking (pip install "
+        "'ownbert\\[zh]').",
         shown="none",
     )
     processes: int | None = setting(
         None,
-        "Processes that tokenise, about 150 MB of memory each; the store is the same with any "
-        "number.",
+        "Number of tokenising processes, about 150 MB of memory each; it does not affect the "
+        "result.",
         shown="one per core, at most 5",
         check=between(1, limits.PROCESSES, "[]"),
     )
@@ -63,7 +64,7 @@ def prepare(
     inputs: Inputs,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the token store.")],
     tokenizer: Annotated[
-        Path, typer.Option("--tokenizer", "-t", help="Folder that ownbert vocab wrote.")
+        Path, typer.Option("--tokenizer", "-t", help="Tokenizer folder written by ownbert vocab.")
     ],
     *,
     settings: PrepareSettings,
@@ -72,11 +73,11 @@ def prepare(
     encoding: Encoding = None,
     quiet: Quiet = False,
 ) -> None:
-    """Turn text into a token store for pretraining: one pass, memory-mapped.
+    """Convert text into a memory-mapped token store for pretraining, in one pass.
 
-    A store that is there already is kept if text, vocabulary and settings are
-    the same. A run that was stopped, even killed, leaves what it has finished
-    in .NAME.part beside the output, and the same command resumes from there.
+    An existing store is kept if text, vocabulary and settings are unchanged. If a run is
+    stopped or killed, its finished part stays in .NAME.part next to the output, and the same
+    command resumes from there.
 
     Example: ownbert prepare corpus.txt.gz --tokenizer runs/bert -o runs/tokens
     """

@@ -35,7 +35,7 @@ def pretrain(
     output: o.Output = None,
     tokens: Annotated[
         Path | None,
-        typer.Argument(help="Token store that ownbert prepare wrote.", show_default=False),
+        typer.Argument(help="Token store written by ownbert prepare.", show_default=False),
     ] = None,
     overrides: o.Overrides = None,
     settings: dict[str, Any],
@@ -54,10 +54,10 @@ def pretrain(
     dry_run: o.DryRun = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Pretrain a model on a token store: masked words, or what --objectives names.
+    """Pretrain a model on a token store, with masked words or other --objectives.
 
-    The folder gets the model (an ordinary Hugging Face folder), log.jsonl, curves.png,
-    recipe.yaml and saved states to resume from.
+    Writes the model (an ordinary Hugging Face folder), log.jsonl, curves.png, recipe.yaml and
+    saved states to resume from.
 
     Example: ownbert pretrain runs/tokens --size mini --max-minutes 30 -o runs/bert
     """

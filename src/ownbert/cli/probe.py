@@ -16,7 +16,7 @@ from ownbert.settings import setting
 from ownbert.tables.columns import ColumnNames
 from ownbert.terminal import echo
 
-_BY_NAME = {"shown": "by its usual names"}
+_BY_NAME = {"shown": "detected by its usual names"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,14 +26,14 @@ class ProbeSettings:
     dev: Path | None = setting(
         None,
         "Labelled rows to evaluate on.",
-        shown="a part of the training rows, or folds of them",
+        shown="part of the training rows, or folds of them",
     )
     task: str | None = setting(
-        None, "classify, multilabel or regress.", shown="seen from the labels"
+        None, "classify, multilabel or regress.", shown="detected from the labels"
     )
-    layers: bool = setting(False, "Compare the vectors of all layers instead, and write no folder.")
-    png: Path | None = setting(None, "With --layers: draw the comparison.")
-    seed: int = setting(0, "Seed of the folds.", check=between(0, limits.SEED, "[]"))
+    layers: bool = setting(False, "Compare the vectors of all layers instead; writes no folder.")
+    png: Path | None = setting(None, "With --layers: plot the comparison into this file.")
+    seed: int = setting(0, "Seed for the folds.", check=between(0, limits.SEED, "[]"))
 
     def given(self) -> dict[str, Any]:
         return {"dev": self.dev, "task": self.task, "seed": self.seed}
@@ -42,7 +42,7 @@ class ProbeSettings:
 @settings_command
 def probe(
     model: Annotated[
-        Path, typer.Argument(help="Folder of the network, left as it is.", show_default=False)
+        Path, typer.Argument(help="Folder of the network; it is not modified.", show_default=False)
     ],
     train: Annotated[
         Path,
@@ -57,20 +57,20 @@ def probe(
     columns: Annotated[
         ColumnNames,
         chosen(
-            text={"help": "Column of the texts.", **_BY_NAME},
-            second={"help": "Column of second texts, for pairs.", **_BY_NAME},
-            label={"help": "Column of the labels or numbers.", **_BY_NAME},
+            text={"help": "Column with the texts.", **_BY_NAME},
+            second={"help": "Column with the second texts of pairs.", **_BY_NAME},
+            label={"help": "Column with the labels or numbers.", **_BY_NAME},
         ),
     ],
     encoding: Encoding = None,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
-    """See how good a network's vectors are, with a linear model on them and nothing trained.
+    """Measure how good a network's vectors are, with a linear model on the frozen network.
 
-    It takes seconds and often comes close to fine-tuning; ownbert fit has it among its candidates.
-    predict and evaluate use the folder. With --layers each layer has a linear model of its own,
-    which shows where in the network the labels can be read.
+    This takes seconds and often comes close to fine-tuning; ownbert fit includes it among its
+    candidates. The folder works with predict and evaluate. With --layers, a separate linear
+    model per layer shows which layers encode the labels.
 
     Example: ownbert probe runs/bert --train train.csv -o runs/probe
 

@@ -16,26 +16,26 @@ def push(
         str, typer.Argument(metavar="ORG/NAME", help="Name on the hub.", show_default=False)
     ],
     private: Annotated[
-        bool, typer.Option("--private", help="Make a new repository that only you can see.")
+        bool, typer.Option("--private", help="Make a new repository private.")
     ] = False,
-    message: Annotated[str, typer.Option(help="Of the commit.")] = "Upload by ownbert push",
+    message: Annotated[str, typer.Option(help="Commit message.")] = "Upload by ownbert push",
     with_texts: Annotated[
         bool,
         typer.Option(
-            "--with-texts", help="Upload the report of fit too, which quotes texts of the rows."
+            "--with-texts", help="Also upload the report of fit, which quotes texts from the rows."
         ),
     ] = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print the list of files, upload nothing, then exit."),
+        typer.Option("--dry-run", help="Print the list of files and exit without uploading."),
     ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Upload a finished folder to the Hugging Face hub: model, tokenizer, card, pictures.
 
-    Only files that are needed to use the model are uploaded, and they are listed first: no texts,
-    recipes, logs or saved states, and nothing unknown. It needs pip install 'ownbert\\[hub]', and
-    a token (hf auth login, or HF_TOKEN).
+    Uploads only files that are needed to use the model, and lists them first: no texts,
+    recipes, logs, saved states or unknown files. Requires pip install 'ownbert\\[hub]' and a
+    token (hf auth login, or HF_TOKEN).
 
     Example: ownbert push runs/clf my-name/topics
     """

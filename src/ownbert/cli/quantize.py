@@ -17,8 +17,8 @@ def quantize(
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="File of texts like those that the model will read: with the first 256 its "
-            "activations are measured, and both models compared.",
+            help="File of texts like those that the model will read; the first 256 are used to "
+            "measure activations and to compare both models.",
             show_default="texts of ownbert",
         ),
     ] = None,
@@ -28,15 +28,15 @@ def quantize(
     ] = None,
     text_column: TextColumn = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace files of the same names in the folder.")
+        bool, typer.Option("--overwrite", help="Replace files with the same names in the folder.")
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a copy of a model with 8-bit matrices: smaller, and faster on most CPUs.
+    """Write a copy of a model with 8-bit matrices, which is smaller and, on most CPUs, faster.
 
-    predict, evaluate, embed and serve take it like any other folder; it cannot be trained. Answers
-    change a little: the model card has by how much, and how large both are. Models of images and
-    translation stay as they are.
+    predict, evaluate, embed and serve accept the copy like any other folder; it cannot be
+    trained. Predictions change slightly: the model card reports by how much, and the size of
+    both models. Image and translation models cannot be quantized.
 
     Example: ownbert quantize runs/clf -o runs/clf-int8
 

@@ -206,7 +206,7 @@ def help_all(rest: Mapping[str, str | None]) -> Any:
 
     return typer.Option(
         "--help-all",
-        help="Show all options, and their defaults in full.",
+        help="Show all options with their full defaults.",
         is_eager=True,
         callback=show,
     )

@@ -15,12 +15,13 @@ def relevance(
         list[Path], typer.Argument(help="Images, or folders of them.", show_default=False)
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The PNG to write, one row per image.")
+        Path, typer.Option("--output", "-o", help="PNG to write, one row per image.")
     ] = Path("relevance.png"),
     label: Annotated[
         str | None,
         typer.Option(
-            "--class", help="Draw the relevance for this class too, beside the predicted one's."
+            "--class",
+            help="Also draw the relevance for this class, next to that for the predicted class.",
         ),
     ] = None,
     layers: Annotated[
@@ -28,9 +29,10 @@ def relevance(
         typer.Option(help="Layers whose attention is used, from 0, such as 0,1; by default all."),
     ] = None,
 ) -> None:
-    """Draw which patches of images a model's answers rest on.
+    """Draw which image patches a model's predictions rely on.
 
-    Beside each image: attention rollout, and the relevance by attention and its gradient.
+    Draws next to each image: attention rollout, and the relevance from attention and its
+    gradient.
 
     Example: ownbert relevance runs/digits seven.png -o relevance.png --class 1
     """

@@ -17,8 +17,8 @@ def runs(
     sort: Annotated[
         str,
         typer.Option(
-            help="name, when, time, step, tokens, a metric such as mlm_loss or macro_f1 (the best "
-            "first), or a setting such as learning_rate."
+            help="Sort by name, when, time, step, tokens, a metric such as mlm_loss or macro_f1 "
+            "(best first), or a setting such as learning_rate."
         ),
     ] = "name",
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
@@ -31,7 +31,7 @@ def runs(
         ),
     ] = None,
 ) -> None:
-    """List the runs below a folder: state, the settings in which they differ, results.
+    """List the runs in a folder: their states, differing settings and results.
 
     Example: ownbert runs runs --sort mlm_loss
     """

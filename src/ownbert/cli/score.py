@@ -35,8 +35,8 @@ class ScoreSettings:
 
     normal: list[Path] | None = setting(
         None,
-        "Normal texts to compare with; what is learnt from them is saved in the folder "
-        "(normal.npz) and used from then on.",
+        "Normal texts to compare with; their profile is saved in the folder (normal.npz) and "
+        "used in later runs.",
         option="--normal --fit",
         shown="as fitted",
     )
@@ -46,7 +46,7 @@ class ScoreSettings:
         shown="as fitted, else 0.01",
         check=between(0, 1, "[]"),
     )
-    tokens: bool = setting(False, "The surprisal of each token in each row.")
+    tokens: bool = setting(False, "Include the surprisal of each token in the output.")
     passes: int | None = setting(
         None,
         "Passes per text; in each of n passes every n-th token is masked.",
@@ -55,7 +55,7 @@ class ScoreSettings:
     )
     exact: bool = setting(False, "Mask one token in each pass.")
     html: Path | None = setting(
-        None, "A page with the most unusual texts, 200 at most, and their tokens in colours."
+        None, "Write a page with the most unusual texts, 200 at most, with coloured tokens."
     )
 
     def require(self, *, file: bool, resume: bool, shard: bool) -> None:
@@ -84,7 +84,7 @@ def score(
         typer.Option(
             "--output",
             "-o",
-            help="A table (.csv, .tsv) or JSON lines (.jsonl), in the same order; .gz too; - is "
+            help="Output file: .csv, .tsv or .jsonl, also .gz; rows in input order; - is "
             "standard output.",
         ),
     ] = Path("-"),
@@ -98,14 +98,14 @@ def score(
     shard: ShardOption = None,
     quiet: Quiet = False,
 ) -> None:
-    """Tell how surprising each text is to a pretrained model, and which of its tokens are.
+    """Score how surprising texts and their tokens are to a pretrained model.
 
-    Each token is masked once and predicted from the others. The surprisal of a text is the mean of
-    -ln p of its tokens, its perplexity e to the power of that.
+    Each token is masked once and predicted from the others. The surprisal of a text is the mean
+    of -ln p over its tokens; its perplexity is the exponential of the surprisal.
 
     With --normal, texts are also compared with normal ones: unseen tokens, the order of tokens,
-    their counts beside those of the nearest normal text, the length. The score is the sum of how
-    rare each of these is. Texts above a threshold are flagged; reasons name what is unusual.
+    their counts relative to the nearest normal text, and the length. The score sums up how rare
+    each of these is. Texts above a threshold are flagged, with reasons.
 
     Example: ownbert score runs/bert new.txt --normal normal.txt -o scores.jsonl
 

@@ -30,9 +30,8 @@ from ownbert.terminal import console, echo
 
 app = typer.Typer(
     name="search",
-    help="Find texts by their meaning and by their words.\n\n"
-    "ownbert search build runs/bert corpus.csv -o index\n\n"
-    'ownbert search find index "where is my parcel"',
+    help="Search texts by meaning and by words.\n\nownbert search build runs/bert corpus.csv -o "
+    'index\n\nownbert search find index "where is my parcel"',
     no_args_is_help=True,
     add_completion=False,
 )
@@ -48,10 +47,12 @@ _SHOWN = 100  # characters of a text
 class IndexSettings:
     """Options for indexing, named as in the Python function."""
 
-    form: str = setting("float16", "Numbers of the vectors: float16; int8 takes half the bytes.")
+    form: str = setting(
+        "float16", "Number format of the vectors: float16, or int8 for half the size."
+    )
     max_length: int | None = setting(
         None,
-        "Longest input in tokens; longer texts are cut off.",
+        "Maximum input length, in tokens; longer texts are truncated.",
         shown="the model's limit",
         check=between(3, limits.LENGTH, "[]"),
     )
@@ -62,23 +63,24 @@ class IndexSettings:
 class FindSettings:
     """Options for queries and their output."""
 
-    top: int = setting(10, "Texts found for each query.", check=between(1, limits.COUNT, "[]"))
+    top: int = setting(10, "Number of results per query.", check=between(1, limits.COUNT, "[]"))
     by: str = setting("hybrid", "vectors (cosine), words (BM25), or hybrid: the ranks of both.")
     output: Path | None = setting(
         None,
-        "File for what is found: .jsonl, .csv or .tsv.",
+        "Output file for the results: .jsonl, .csv or .tsv.",
         option="--output -o",
-        shown="a table is printed",
+        shown="print a table",
     )
     json: bool = setting(False, "Print JSON, one line per text.")
-    model: Path | None = setting(None, "Folder of the model, where it has moved.", shown="as built")
+    model: Path | None = setting(None, "Folder of the model, if it was moved.", shown="as built")
 
 
 @app.command()
 @settings_command
 def build(
     model: Annotated[
-        Path, typer.Argument(help="Folder of the model of the vectors.", show_default=False)
+        Path,
+        typer.Argument(help="Folder of the model that computes the vectors.", show_default=False),
     ],
     texts: TextsOrFiles = None,
     output: Annotated[
@@ -87,7 +89,7 @@ def build(
     encoding: Encoding = None,
     *,
     columns: Annotated[
-        ColumnNames, chosen("text", id={"help": "Column of ids, which the results have too."})
+        ColumnNames, chosen("text", id={"help": "Column with ids, copied to the results."})
     ],
     settings: IndexSettings,
     device: Device = "auto",
@@ -95,10 +97,10 @@ def build(
     engine: Engine = None,
     quiet: Quiet = False,
 ) -> None:
-    """Index texts: vectors of a model and BM25 weights of words, in files that are memory-mapped.
+    """Index texts: vectors of a model and BM25 word weights, in memory-mapped files.
 
-    Any model folder will do, pretrained or fine-tuned; one of ownbert finetune embed is made for
-    it. The index names the model's folder and needs it for queries.
+    Any model folder works, pretrained or fine-tuned; ownbert finetune embed trains models for
+    this purpose. The index refers to the model folder, which is needed for queries.
 
     Example: ownbert search build runs/bert corpus.csv -o index
     """
@@ -130,7 +132,8 @@ def build(
 @settings_command
 def find(
     index: Annotated[
-        Path, typer.Argument(help="Folder of ownbert search build.", show_default=False)
+        Path,
+        typer.Argument(help="Index folder written by ownbert search build.", show_default=False),
     ],
     queries: TextsOrFile = None,
     *,
@@ -143,8 +146,8 @@ def find(
 ) -> None:
     """Find the texts of an index that are nearest to each query.
 
-    Queries are texts, the rows of a table or the lines of plain text. Which way finds more depends
-    on the texts; docs/search.md has figures.
+    Queries are texts, the rows of a table or the lines of plain text. Which ranking works best
+    depends on the texts; docs/search.md has figures.
 
     Example: ownbert search find index "where is my parcel"
 

@@ -23,7 +23,7 @@ def serve(
         list[str],
         typer.Argument(
             metavar="FOLDER|NAME=FOLDER",
-            help="Folders of models of any task; several are chosen by their names.",
+            help="Model folders, for any task; requests select one of several by name.",
             show_default=False,
         ),
     ],
@@ -31,17 +31,17 @@ def serve(
     host: Annotated[
         str,
         typer.Option(
-            help="Address to listen on; 0.0.0.0 is all of the machine's.", envvar="OWNBERT_HOST"
+            help="Address to listen on; 0.0.0.0 for all addresses.", envvar="OWNBERT_HOST"
         ),
     ] = "127.0.0.1",
     port: Annotated[
         int,
-        typer.Option(help="Port; 0 takes a free one.", min=0, max=65_535, envvar="OWNBERT_PORT"),
+        typer.Option(help="Port; 0 picks a free one.", min=0, max=65_535, envvar="OWNBERT_PORT"),
     ] = 8080,
     key_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with the key of clients; OWNBERT_API_KEY is the key itself.",
+            help="File with the API key for clients; OWNBERT_API_KEY sets the key itself.",
             envvar="OWNBERT_KEY_FILE",
             show_default="none",
         ),
@@ -52,13 +52,13 @@ def serve(
     precision: Annotated[
         str,
         typer.Option(
-            help="float32, bfloat16 or auto (what is faster here).", envvar="OWNBERT_PRECISION"
+            help="float32, bfloat16 or auto (the faster one here).", envvar="OWNBERT_PRECISION"
         ),
     ] = "float32",
     engine: Annotated[
         str | None,
         typer.Option(
-            help="As of predict.",
+            help="Engine, as for predict.",
             envvar="OWNBERT_ENGINE",
             show_default=False,
             show_envvar=False,
@@ -67,7 +67,7 @@ def serve(
     max_memory: Annotated[
         float | None,
         typer.Option(
-            help="Gigabytes that the weights of all models may have together.",
+            help="Maximum total size of the weights of all models, in GB.",
             min=0,
             max=1_000_000,
             envvar="OWNBERT_MAX_MEMORY",
@@ -78,12 +78,13 @@ def serve(
     settings: dict[str, Any],
     quiet: Quiet = False,
 ) -> None:
-    """Serve models over HTTP, by the APIs of OpenAI, Hugging Face and text-embeddings-inference.
+    """Serve models over HTTP, with the APIs of OpenAI, Hugging Face and
+    text-embeddings-inference.
 
-    Every task has a path of its own too (/v1/classify and so on; /openapi.json describes them), and
-    / is a page to try the model. Requests of all clients are computed in common batches. SIGTERM
-    ends it when all that was accepted is answered. Each option can be set by the environment, as in
-    OWNBERT_PORT=9000.
+    Each task also has its own path (/v1/classify and so on; see /openapi.json), and / is a page
+    for trying out the model. Requests from all clients are batched together. After SIGTERM, the
+    server answers all accepted requests and exits. Each option can also be set by an
+    environment variable, such as OWNBERT_PORT=9000.
 
     Example: ownbert serve runs/clf --port 9000
 

@@ -25,24 +25,28 @@ class TopicsSettings:
     """Options for clustering and its outputs, named as in the Python function."""
 
     output: Path | None = setting(
-        None, "File with the topic of each text: .jsonl, .csv or .tsv.", option="--output -o"
+        None, "Output file with the topic of each text: .jsonl, .csv or .tsv.", option="--output -o"
     )
     html: Path | None = setting(None, "Write a page with the topics.")
     count: int | None = setting(
-        None, "Number of topics.", shown="by the data", check=between(2, limits.SHARDS, "[]")
+        None,
+        "Number of topics.",
+        shown="depends on the data",
+        check=between(2, limits.SHARDS, "[]"),
     )
     date_column: str | None = setting(
         None,
         "Column of dates, such as 2024-05-31, to count topics over time.",
         shown="none",
     )
-    seed: int = setting(0, "Seed of the clusters.", check=between(0, limits.SEED, "[]"))
+    seed: int = setting(0, "Seed for clustering.", check=between(0, limits.SEED, "[]"))
 
 
 @settings_command
 def topics(
     model: Annotated[
-        Path, typer.Argument(help="Folder of the model of the vectors.", show_default=False)
+        Path,
+        typer.Argument(help="Folder of the model that computes the vectors.", show_default=False),
     ],
     texts: TextsOrFiles = None,
     *,
@@ -52,10 +56,10 @@ def topics(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Group texts by what they are about, and name each group by its distinctive words.
+    """Group texts by topic, and describe each topic by its distinctive words.
 
-    Vectors of the model are clustered by k-means (scikit-learn). The page has sizes, words, typical
-    texts and, with --date-column, the share of each topic over time.
+    Clusters the model's vectors with k-means (scikit-learn). The page shows sizes, words,
+    typical texts and, with --date-column, the share of each topic over time.
 
     Example: ownbert topics runs/bert corpus.csv --html topics.html -o topics.jsonl
     """

@@ -20,12 +20,16 @@ from ownbert.terminal import console, echo
 class TraceSettings:
     """Options for the computation and its outputs."""
 
-    layer: int = setting(0, "Of the model, counted from 0.", check=between(0, limits.LAYERS, "[]"))
-    head: int = setting(0, "Of the layer, counted from 0.", check=between(0, limits.WIDTH, "[]"))
+    layer: int = setting(
+        0, "Layer of the model, counted from 0.", check=between(0, limits.LAYERS, "[]")
+    )
+    head: int = setting(
+        0, "Head of the layer, counted from 0.", check=between(0, limits.WIDTH, "[]")
+    )
     inputs: Path | None = setting(
         None, "JSON or npz with inputs (T x D), query, key and value (D x K)."
     )
-    scale: bool = setting(False, "Divide the scores by sqrt(K), as a model does by itself.")
+    scale: bool = setting(False, "Divide the scores by sqrt(K), as models do.")
     digits: int | None = setting(
         None,
         "Round the weights to this many decimals, each row still summing to 1.",
@@ -34,8 +38,8 @@ class TraceSettings:
     )
     html: Path | None = setting(
         None,
-        "Write a page with every number and how it is computed; of a model also the attention of "
-        "all heads.",
+        "Write a page with every number and how it is computed; for a model, also the attention "
+        "of all heads.",
     )
     json: bool = setting(False, "Print it as JSON.")
 
@@ -43,17 +47,15 @@ class TraceSettings:
 @settings_command
 def trace(
     folder: Annotated[
-        Path | None, typer.Argument(help="Folder of a model; without one, the worked example.")
+        Path | None, typer.Argument(help="Model folder; without one, the worked example.")
     ] = None,
-    text: Annotated[
-        str | None, typer.Argument(help="What the model reads.", show_default=False)
-    ] = None,
+    text: Annotated[str | None, typer.Argument(help="Text to trace.", show_default=False)] = None,
     *,
     settings: TraceSettings,
 ) -> None:
     """Show self-attention step by step: queries, keys, values, scores, weights, outputs.
 
-    Without a folder it is a worked example of three tokens, or the numbers of --inputs.
+    Without a folder, shows a worked example with three tokens, or the numbers in --inputs.
 
     Example: ownbert trace runs/bert "12 7 845 9" --layer 1 --head 1 --html page.html
     """

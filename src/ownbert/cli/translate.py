@@ -31,9 +31,9 @@ class _WithFolder(TyperGroup):
 app = typer.Typer(
     cls=_WithFolder,
     name="translate",
-    help="Translate sequences into sequences, by the Transformer of 2017.\n\n"
-    "ownbert translate train --source a.de --target a.en -o runs/de-en\n\n"
-    "ownbert translate runs/de-en new.de -o new.en",
+    help="Translate sequences with the encoder-decoder Transformer of 2017.\n\nownbert translate "
+    "train --source a.de --target a.en -o runs/de-en\n\nownbert translate runs/de-en new.de -o "
+    "new.en",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -72,10 +72,10 @@ def train(
     dry_run: o.DryRun = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Learn to turn one text into another: pairs of files in, a model folder out.
+    """Train a translation model on pairs of texts.
 
-    The vocabularies are learnt first. The folder gets the model (an ordinary Hugging Face
-    folder, MarianMTModel), log.jsonl, curves.png, recipe.yaml and saved states to resume from.
+    Learns the vocabularies first. Writes the model (an ordinary Hugging Face folder,
+    MarianMTModel), log.jsonl, curves.png, recipe.yaml and saved states to resume from.
 
     Example: ownbert translate train --source train.de --target train.en -o runs/de-en
     """
@@ -95,12 +95,12 @@ def train(
 
 Folder = Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)]
 Beams = Annotated[
-    int, typer.Option(help="Width of the beam search; 1 is greedy.", min=1, max=limits.BEAMS)
+    int, typer.Option(help="Beam width; 1 for greedy search.", min=1, max=limits.BEAMS)
 ]
 LengthPenalty = Annotated[
     float,
     typer.Option(
-        help="How far longer translations are preferred (0: not at all).",
+        help="Strength of the preference for longer translations (0: none).",
         min=-limits.LENGTH_PENALTY,
         max=limits.LENGTH_PENALTY,
     ),
@@ -124,8 +124,8 @@ def use(
     max_length: Annotated[
         int | None,
         typer.Option(
-            help="Most tokens of a translation.",
-            show_default="twice the source and 20",
+            help="Maximum length of a translation, in tokens.",
+            show_default="twice the source length plus 20",
             min=1,
             max=limits.LENGTH,
         ),
@@ -135,7 +135,7 @@ def use(
     resume: o.ResumeFile = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Translate texts with a trained folder, one line per text, in their order.
+    """Translate texts with a trained model, one line per text, in input order.
 
     Example: ownbert translate runs/de-en new.de -o new.en
     """
@@ -179,7 +179,7 @@ def score(
     precision: o.Precision = "float32",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Translate and compare: BLEU with its signature, also without regard to capitals.
+    """Translate and evaluate: BLEU with its signature, cased and lowercased.
 
     Example: ownbert translate score runs/de-en --source test.de --target test.en
     """

@@ -24,7 +24,7 @@ def vocab(
     vocab_size: Annotated[
         int | None,
         typer.Option(
-            help="At most this many tokens.",
+            help="Maximum vocabulary size.",
             show_default="100,000 blank, 30,000 else",
             min=6,  # the special tokens and one more
             max=limits.VOCABULARY,
@@ -33,23 +33,23 @@ def vocab(
     min_count: Annotated[
         int | None,
         typer.Option(
-            help="Leave out what is rarer.",
+            help="Leave out tokens that occur less often.",
             show_default="3 blank, 2 else",
             min=1,
             max=limits.COUNT,
         ),
     ] = None,
     lowercase: Annotated[
-        bool, typer.Option(help="Lower case and no accents (wordpiece only).")
+        bool, typer.Option(help="Lowercase text and strip accents (wordpiece only).")
     ] = True,
     text_column: TextColumn = None,
     layout: Layout = "auto",
     encoding: Encoding = None,
     quiet: Quiet = False,
 ) -> None:
-    """Learn a vocabulary from text and report how well it covers it.
+    """Learn a vocabulary from text and report its coverage.
 
-    Writes vocab.txt, tokenizer.json and tokenizer_config.json, which Transformers loads, and
+    Writes vocab.txt, tokenizer.json and tokenizer_config.json, which Transformers can load, and
     vocabulary_report.json.
 
     Example: ownbert vocab corpus.txt.gz --kind blank -o runs/bert

@@ -20,21 +20,22 @@ class FitRecipe:
 
     dev: str | None = setting(
         None,
-        "Labelled rows to compare models on; they are not learnt from.",
+        "Labelled rows for comparing models; not used for training.",
         DATA,
         path=True,
-        shown="a part of the training rows, or folds of them",
+        shown="part of the training rows, or folds of them",
     )
     test: str | None = setting(
         None,
-        "Labelled rows that nothing is chosen on: the report has the score of every model on them.",
+        "Labelled test rows, not used for selection; the report shows the score of every model "
+        "on them.",
         DATA,
         path=True,
         shown="none",
     )
     labels_per_class: int | None = setting(
         None,
-        "Learn from this many texts of each label, drawn by --seed.",
+        "Number of training texts per label, sampled with --seed.",
         DATA,
         check=up_to(limits.COUNT),
         shown="all",
@@ -48,30 +49,30 @@ class FitRecipe:
     )
     add: tuple[str, ...] = setting(
         (),
-        "Rows that were labelled later: the filled-in file of ownbert label, or a JSON export of "
-        "Label Studio. Rows without a label are left out, and an added label replaces that of the "
-        "same training text.",
+        "Additional labelled rows: a filled-in file from ownbert label, or a JSON export from "
+        "Label Studio. Rows without a label are skipped; a label given here replaces the "
+        "training label of the same text.",
         DATA,
         shown="none",
     )
     text_column: str | None = setting(
-        None, "Column of the texts.", DATA, shown="by its usual names"
+        None, "Column with the texts.", DATA, shown="detected by its usual names"
     )
     second_column: str | None = setting(
-        None, "Column of second texts, for pairs.", DATA, shown="by its usual names"
+        None, "Column with the second texts of pairs.", DATA, shown="detected by its usual names"
     )
     label_column: str | None = setting(
-        None, "Column of the labels or numbers.", DATA, shown="by its usual names"
+        None, "Column with the labels or numbers.", DATA, shown="detected by its usual names"
     )
     label_separator: str | None = setting(
         None,
-        "What separates the labels of a row, where it has several (lists need none).",
+        "Separator between the labels of a row (not needed for lists).",
         DATA,
-        shown="the first of | ; , that the rows have",
+        shown="the first of | ; , found in the rows",
     )
     label_names: str | None = setting(
         None,
-        "Names of the labels, with commas between them, where a row has a vector of 0 and 1.",
+        "Names of the labels, separated by commas, if rows contain vectors of 0 and 1.",
         DATA,
         shown="label_0, label_1, ...",
     )
@@ -81,43 +82,42 @@ class FitRecipe:
         f"{', '.join(TEXT_TASKS)}.",
         DATA,
         check=choice(*TEXT_TASKS),
-        shown="seen from the labels",
+        shown="detected from the labels",
     )
     metric: str | None = setting(
         None,
-        "Metric that models are compared by: accuracy, macro_f1, weighted_f1, mcc or log_loss; "
-        "for several labels micro_f1, macro_f1, weighted_f1, average_precision, subset_accuracy "
-        "or log_loss; for numbers spearman, pearson, mae or r2.",
+        "Metric for comparing models: accuracy, macro_f1, weighted_f1, mcc or log_loss; for "
+        "multilabel micro_f1, macro_f1, weighted_f1, average_precision, subset_accuracy or "
+        "log_loss; for regress spearman, pearson, mae or r2.",
         DATA,
-        shown="macro_f1, micro_f1 or spearman, by the task",
+        shown="macro_f1, micro_f1 or spearman, depending on the task",
     )
     model: str | None = setting(
         None,
-        "A model folder to start from, of any family of encoders.",
+        "Model folder to start from, of any encoder family.",
         MODEL,
         path=True,
-        shown="one that is pretrained on the texts",
+        shown="pretrained on the texts",
     )
     size: str = setting(
         "tiny",
-        "Of the network that is pretrained: tiny, mini, small, medium, base or large.",
+        "Size of the network to pretrain: tiny, mini, small, medium, base or large.",
         MODEL,
         check=choice(*SIZES),
     )
     seeds: int = setting(
         4,
-        "Networks that differ in their seed and are averaged, at most: as many as there is time "
-        "for.",
+        "Maximum number of networks, with different seeds, to average; fewer if time is short.",
         MODEL,
         check=between(1, 100, "[]"),
     )
     minutes: float = setting(
-        20.0, "How long it may take.", RUN, check=between(0, _MOST_MINUTES, "(]"), resumable=True
+        20.0, "Time limit in minutes.", RUN, check=between(0, _MOST_MINUTES, "(]"), resumable=True
     )
     device: str = setting(
         "auto", "auto, cpu or cuda.", RUN, check=choice("auto", "cpu", "cuda"), resumable=True
     )
-    seed: int = setting(0, "Seed of everything random.", RUN, check=between(0, limits.SEED, "[]"))
+    seed: int = setting(0, "Random seed.", RUN, check=between(0, limits.SEED, "[]"))
 
     def __post_init__(self) -> None:
         validate(self)

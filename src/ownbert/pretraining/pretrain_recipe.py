@@ -42,25 +42,25 @@ class PretrainData:
 
     # Not part of the recipe's identity: a resumed run compares the content of the corpus.
     tokens: str = setting(
-        "", "Token store that ownbert prepare wrote.", DATA, path=True, resumable=True
+        "", "Token store written by ownbert prepare.", DATA, path=True, resumable=True
     )
     max_length: int | None = setting(
         None,
         "Tokens per sequence, including special ones.",
         DATA,
         check=between(8, limits.LENGTH, "[]"),
-        shown=f"{SHORT}; where the documents have a median above {LONG_DOCUMENTS} tokens, {LONG} "
-        f"in the last {LONG_SHARE:.0%} of the run",
+        shown=f"{SHORT}; if the median document has more than {LONG_DOCUMENTS} tokens, {LONG} in "
+        f"the last {LONG_SHARE:.0%} of the run",
     )
     # Total of all processes, so that a step does not depend on their number.
     batch_tokens: int = setting(
         2048,
-        "Tokens per batch, over all processes together.",
+        "Tokens per batch, summed over all processes.",
         DATA,
         check=up_to(limits.BATCH_TOKENS),
     )
     held_out: float = setting(
-        0.02, "Share of the documents to evaluate on.", DATA, check=between(0, 1, "[)")
+        0.02, "Share of the documents held out for evaluation.", DATA, check=between(0, 1, "[)")
     )
     canaries: int = setting(
         0,
@@ -83,41 +83,40 @@ class PretrainModel:
     )
     dropout: float = setting(
         0.0,
-        "Dropout everywhere.",
+        "Dropout rate of all layers.",
         MODEL,
         check=between(0, 1, "[)"),
     )
     feature_size: int = setting(
         10,
-        "Of a token store with word features: numbers that stand for the features of a word. "
-        "A masked word keeps its features, so it is predicted from them too.",
+        "For a token store with word features: size of a word's feature vector. A masked word "
+        "keeps its features, so they help to predict it.",
         MODEL,
         check=up_to(limits.WIDTH),
     )
     init_embeddings: str = setting(
         "cooccurrence",
-        "Initialise word embeddings from co-occurrences in the corpus, or at random: cooccurrence "
-        "or random.",
+        "Initial word embeddings: cooccurrence (from co-occurrences in the corpus) or random.",
         MODEL,
         check=choice("cooccurrence", "random"),
     )
     init_positions: str = setting(
         "neighbours",
-        "Let the first layer start by attending to neighbouring tokens, or with random weights: "
-        "neighbours or random.",
+        "Initial weights of the first layer: neighbours (it attends to neighbouring tokens) or "
+        "random.",
         MODEL,
         check=choice("neighbours", "random"),
     )
     init_from: str | None = setting(
         None,
-        "Start from the weights of this model folder, or hf:org/name of the hub, with its words "
-        "matched to this vocabulary.",
+        "Start from the weights of this model folder, or hf:org/name on the hub, matching its "
+        "tokens to this vocabulary.",
         MODEL,
         path=True,
     )
     init_counts: str | None = setting(
         None,
-        "How often each of its words was in its corpus (a word and a count per line), to match "
+        "Token counts in the corpus of that model (a token and a count per line), to match "
         "anonymised ids by rank.",
         MODEL,
         path=True,
@@ -141,16 +140,16 @@ class PretrainTask:
     # Liu et al. 2019, 4.2).
     objectives: tuple[str, ...] = setting(
         ("mlm", "bow"),
-        "What to learn: mlm (masked words), clm (next words), plm (words in a random order, alone: "
-        "XLNet), span_corruption (spans that are taken out, alone: T5), rtd (replaced tokens, with "
-        "mlm), nsp (next sentence) or sop (sentence order), and bow (all words of a text from its "
-        "pooled vector); BERT: mlm,nsp.",
+        "Training objectives: mlm (masked words), clm (next words), plm (words in a random "
+        "order, on its own: XLNet), span_corruption (removed spans, on its own: T5), rtd "
+        "(replaced tokens, with mlm), nsp (next sentence) or sop (sentence order), and bow (all "
+        "words of a text from its pooled vector); BERT: mlm,nsp.",
         DATA,
         check=each(choice(*OBJECTIVES)),
     )
     masking: str = setting(
         "token",
-        "What is masked as a unit: token, word, ngram or span.",
+        "Unit of masking: token, word, ngram or span.",
         DATA,
         check=choice(*MASKINGS),
     )
@@ -159,11 +158,11 @@ class PretrainTask:
         "Share of tokens to predict (BERT: 0.15).",
         DATA,
         check=between(0, 1),
-        shown=f"{_RATE}; of span_corruption {_RATE_OF_SPANS}",
+        shown=f"{_RATE}; for span_corruption {_RATE_OF_SPANS}",
     )
     span_length: float = setting(
         3.0,
-        "Mean length of the spans that span_corruption takes out, in tokens.",
+        "Mean length of the spans that span_corruption removes, in tokens.",
         check=between(1, limits.NGRAM, "[]"),
     )
     softmax: str = setting(
@@ -284,7 +283,7 @@ class PretrainRecipe:
         phases: consecutive phases; without any, the whole run is one phase.
     """
 
-    seed: int = setting(0, "Seed of everything random.", check=between(0, limits.SEED, "[]"))
+    seed: int = setting(0, "Random seed.", check=between(0, limits.SEED, "[]"))
     data: PretrainData = section(PretrainData())
     model: PretrainModel = section(PretrainModel())
     task: PretrainTask = section(PretrainTask())

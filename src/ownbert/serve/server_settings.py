@@ -26,20 +26,22 @@ def _seconds(default: float, help: str, least: float) -> float:
 class ServeSettings:
     """Settings of a server."""
 
-    batch_tokens: int = _tokens(8192, "Tokens that are computed together.")
-    queue_tokens: int = _tokens(65_536, "Tokens that may wait; what comes beyond gets 429.")
-    request_tokens: int = _tokens(131_072, "Tokens of one request; more gets 413.")
-    timeout: float = _seconds(30.0, "Seconds until a request is given up.", 0.001)
+    batch_tokens: int = _tokens(8192, "Maximum number of tokens per batch.")
+    queue_tokens: int = _tokens(
+        65_536, "Maximum number of queued tokens; further requests get status 429."
+    )
+    request_tokens: int = _tokens(
+        131_072, "Maximum number of tokens per request; larger ones get status 413."
+    )
+    timeout: float = _seconds(30.0, "Request timeout, in seconds.", 0.001)
     # Maximum number of idle connections; beyond it the oldest ones are closed.
     connections: int = setting(
         1000,
-        "Requests that are answered at the same time; more gets 429.",
+        "Maximum number of concurrent requests; further ones get status 429.",
         _LIMITS,
         check=between(1, 100_000, "[]"),
     )
-    idle_seconds: float = _seconds(
-        30.0, "Seconds after which a connection without a request is closed.", 0.1
-    )
+    idle_seconds: float = _seconds(30.0, "Seconds before an idle connection is closed.", 0.1)
     # Maximum of one request.
     body_bytes: int = setting(8_000_000, check=between(1, 1 << 30, "[]"))
     # Maximum total of all requests in progress.

@@ -71,13 +71,13 @@ class ColumnNames:
     """The columns named by the user; None: found by their usual names."""
 
     text: str | None = setting(
-        None, "Column of the text in tables.", option="--text-column", shown="by its name"
+        None, "Column with the text, in tables.", option="--text-column", shown="detected by name"
     )
     second: str | None = setting(None, option="--second-column")
     label: str | None = setting(None, option="--label-column")
     id: str | None = setting(
         None,
-        "Column of ids, which the rows of the output have too.",
+        "Column with ids, copied to the output.",
         option="--id-column",
         shown="none",
     )
@@ -490,19 +490,17 @@ def id_value(value: Any) -> Any:
 
 
 TEXT = ColumnSpec("text", "texts", names=TEXT_NAMES, set_aside=LABEL_NAMES)
-_TEXT = replace(
-    TEXT, help="Column of the texts; where there are two per row, of the first.", pairs=PAIRS
-)
+_TEXT = replace(TEXT, help="Column with the texts, or with the first texts of pairs.", pairs=PAIRS)
 _SECOND = ColumnSpec(
     "second",
-    help="Column of the second texts, where there are two per row.",
+    help="Column with the second texts, if rows are pairs.",
     pairs=PAIRS,
     required=False,
 )
 _LABEL = ColumnSpec(
     "label",
     "labels",
-    "Column of the labels.",
+    "Column with the labels.",
     names=LABEL_NAMES,
     set_aside=TEXT_NAMES,
     labelled=True,
@@ -511,8 +509,8 @@ _LABEL = ColumnSpec(
 _FEATURES = ColumnSpec(
     "features",
     "word features",
-    "Columns of tags, one for each word of the text (parts of speech, semantic roles, flags of a "
-    "dictionary), which are read beside it; commas between them.",
+    "Columns with one tag per word (parts of speech, semantic roles, dictionary flags), which "
+    "the model reads as additional input; separated by commas.",
     several=True,
     required=False,
     of="ownbert finetune",  # a finished model uses the columns of its training
@@ -524,19 +522,19 @@ _OF_QUESTIONS = (
     ColumnSpec(
         "text",
         "'question'",
-        "Column of the questions, in a table.",
+        "Column with the questions, in tables.",
         names=("question", "query"),
     ),
     ColumnSpec(
         "second",
         "'context'",
-        "Column of the texts that hold the answers, in a table.",
+        "Column with the contexts that contain the answers, in tables.",
         names=("context", "passage", "paragraph", "document", "text"),
     ),
     ColumnSpec(
         "label",
         "'answers'",
-        "Column of the answers, in a table.",
+        "Column with the answers, in tables.",
         names=("answers", "answer", "answer_text", "label"),
         labelled=True,
         note=f"and {' or '.join(_STARTS)} for where they begin",
@@ -551,34 +549,34 @@ PROMPT_NAMES = (
     "stem",
 )
 _OF_CHOICES = (
-    ColumnSpec("text", "of the prompt", "Column of the prompts.", names=PROMPT_NAMES),
+    ColumnSpec("text", "of the prompt", "Column with the prompts.", names=PROMPT_NAMES),
     ColumnSpec(
         "second",
         "of the choices",
-        "Column of the lists of choices; or, with one column per choice, what stands before the "
-        "numbers or letters in their names.",
+        "Column with lists of choices; or, with one column per choice, the part of their names "
+        "before the numbers or letters.",
         names=("choices", "options", "endings", "candidates", "answers"),
         prefixes=("ending", "choice", "option", "answer", "candidate"),
     ),
     ColumnSpec(
         "label",
         "of the label",
-        "Column of the right choices: numbers, letters or texts.",
+        "Column with the correct choices: numbers, letters or texts.",
         names=("label", "answer", "answerkey", "answer_key", "correct", "gold", "target"),
         labelled=True,
     ),
 )
 
 _OF_PAIRS = (
-    replace(_TEXT, help="Column of the first texts: queries, anchors."),
+    replace(_TEXT, help="Column with the first texts: queries, anchors."),
     replace(
         _SECOND,
-        help="Column of the second texts, which belong to the first or are compared with them.",
+        help="Column with the second texts, which match the first or are compared with them.",
     ),
     ColumnSpec(
         "label",
         "scores",
-        "Column of the scores, numbers that say how alike the two texts are.",
+        "Column with the scores, which state how similar the two texts are.",
         names=(
             *("score", "similarity", "similarity_score", "relatedness", "relatedness_score"),
             *("sim", "gold_score", "label", "is_duplicate"),
@@ -600,7 +598,7 @@ COLUMNS: Mapping[str, tuple[ColumnSpec, ...]] = {
         _FEATURES,
         replace(
             _LABEL,
-            help="Column of the labels, or one of 0 and 1 for each, with commas.",
+            help="Column with the labels, or one column of 0 and 1 per label, separated by commas.",
             several=True,
         ),
     ),
@@ -610,7 +608,7 @@ COLUMNS: Mapping[str, tuple[ColumnSpec, ...]] = {
         _FEATURES,
         replace(
             _LABEL,
-            help="Column of the numbers, or several columns with commas between them.",
+            help="Column with the numbers, or several columns separated by commas.",
             # Numeric scores are more common than classes.
             names=("score", "rating", "value", *LABEL_NAMES),
             several=True,
@@ -622,18 +620,19 @@ COLUMNS: Mapping[str, tuple[ColumnSpec, ...]] = {
     "tag": (
         replace(
             TEXT,
-            help="Column of the words; in CoNLL files its number, from 1.",
+            help="Column with the words; in CoNLL files, its number from 1.",
             names=tuple(dict.fromkeys((*WORD_NAMES, *TEXT_NAMES))),
             note="in CoNLL the first one",
         ),
         replace(
             _FEATURES,
-            help="Columns of tags, one for each word (parts of speech, flags of a dictionary), "
-            "which are read beside it; commas between them; in CoNLL files their numbers, from 1.",
+            help="Columns with one tag per word (parts of speech, dictionary flags), which the "
+            "model reads as additional input; separated by commas; in CoNLL files, their numbers "
+            "from 1.",
         ),
         replace(
             _LABEL,
-            help="Column of the tags; in CoNLL files its number, from 1.",
+            help="Column with the tags; in CoNLL files, its number from 1.",
             names=tuple(dict.fromkeys((*TAG_NAMES, *LABEL_NAMES))),
             note="in CoNLL the last one",
         ),

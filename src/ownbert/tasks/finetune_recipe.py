@@ -31,48 +31,48 @@ class TaskSettings:
     name: str = "classify"
     pooling: str | None = setting(
         None,
-        "How token vectors become one vector: pooler (BERT's), first, mean, max, attention, gru, "
-        "lstm.",
+        "Pooling of token vectors into one vector: pooler (BERT's), first, mean, max, attention, "
+        "gru, lstm.",
         MODEL,
         check=choice(*POOLINGS),
-        shown="that of sentence-transformers in the folder, else the family's",
+        shown="as configured for sentence-transformers, else the family's",
         commands={
             "choose": {"shown": "the family's"},
             "embed": {
-                "help": "The vector of a text: mean or max over its tokens, or the first one.",
+                "help": "Pooling of token vectors into a text vector: mean, max or first.",
                 "shown": "mean",
             },
         },
     )
     feature_size: int | None = setting(
         None,
-        "With --feature-columns: numbers that stand for the features of a word.",
+        "With --feature-columns: size of a word's feature vector.",
         MODEL,
         check=up_to(limits.WIDTH),
-        shown="that of pretraining with these columns, else 10",
+        shown="as in pretraining with these columns, else 10",
     )
     ngrams: int | None = setting(
         None,
-        "Also read the pairs and triples of neighbouring tokens, by a table with this many rows; "
-        "try 262144.",
+        "Also embed token bigrams and trigrams, hashed into a table with this many rows; try "
+        "262144.",
         MODEL,
         check=up_to(_MOST_ROWS),
         shown="none",
     )
     long: str = setting(
         "auto",
-        "Documents beyond --max-length: cut off the end; windows (answers averaged); segments "
-        "(attention over their vectors); auto: cut where 95% of the training rows fit, else "
-        "windows.",
+        "Documents longer than --max-length: cut the end; windows (predictions averaged); "
+        "segments (attention over their vectors); auto: cut if 95% of the training rows fit, "
+        "else windows.",
         DATA,
         check=choice(*LONG),
     )
     stride: int = setting(
         32,
-        "Tokens that neighbouring windows share.",
+        "Overlap of neighbouring windows, in tokens.",
         DATA,
         check=between(0, limits.LENGTH, "[]"),
-        commands={"tag": {"help": "Words that neighbouring windows of a long sentence share."}},
+        commands={"tag": {"help": "Overlap of neighbouring windows of a long sentence, in words."}},
     )
     window: int | None = setting(
         None,
@@ -97,38 +97,37 @@ class TaskSettings:
         '"balanced" (rare labels count more), "equal", label=weight,label=weight, or JSON.',
         LEARNING,
         shown="equal",
-        commands={
-            "classify": {"shown": "balanced where few rows have labels of unequal frequency"}
-        },
+        commands={"classify": {"shown": "balanced for few rows with imbalanced labels"}},
     )
     label_smoothing: float = setting(
         0.0,
-        "Share of the target probability that is spread over all labels.",
+        "Share of the target probability spread over all labels (label smoothing).",
         LEARNING,
         check=between(0, 1, "[)"),
     )
     separator: str | None = setting(
         None,
-        "What separates the labels of a row (lists need none).",
+        "Separator between the labels of a row (not needed for lists).",
         DATA,
-        shown="the first of | ; , that the training rows have",
+        shown="the first of | ; , found in the training rows",
         option="--label-separator",
     )
     label_names: str | None = setting(
         None,
-        "Names of the labels, with commas between them, where a row has a vector of 0 and 1.",
+        "Names of the labels, separated by commas, if rows contain vectors of 0 and 1.",
         DATA,
         shown="label_0, label_1, ...",
     )
     threshold: float | None = setting(
         None,
-        "Probability from which a label is assigned.",
+        "Minimum probability for assigning a label.",
         ANSWERS,
-        shown="what is best on dev rows, or 0.5",
+        shown="tuned on the dev rows, or 0.5",
         commands={
             "answer": {
-                "help": 'By how much "no answer" must be ahead of an answer (logits) to be given.',
-                "shown": "what is best on dev rows, or 0",
+                "help": 'Margin, in logits, by which "no answer" must exceed the best answer to be '
+                "predicted.",
+                "shown": "tuned on the dev rows, or 0",
             }
         },
         check=between(-limits.WEIGHT, limits.WEIGHT, "[]"),
@@ -141,19 +140,19 @@ class TaskSettings:
     )
     crf: bool = setting(
         False,
-        "Learn which tags follow each other, and choose those of a sentence together (CRF).",
+        "Learn tag transitions, and decode the tags of a sentence jointly (CRF).",
         MODEL,
     )
     tag_all: bool = setting(
-        False, "Learn from all pieces of a word instead of the first alone.", LEARNING
+        False, "Train on all pieces of a word instead of only the first.", LEARNING
     )
     answer_length: int = setting(
-        30, "Longest answer, in tokens.", ANSWERS, check=up_to(limits.LENGTH)
+        30, "Maximum answer length, in tokens.", ANSWERS, check=up_to(limits.LENGTH)
     )
     temperature: float = setting(
         0.05,
-        "Temperature of the contrastive loss; a lower one gives more weight to the hardest other "
-        "texts.",
+        "Temperature of the contrastive loss; a lower one gives more weight to the hardest "
+        "negatives.",
         LEARNING,
         check=up_to(limits.WEIGHT),
     )
@@ -166,26 +165,26 @@ class TaskSettings:
     )
     mask_rate: float = setting(
         0.0,
-        "Share of the tokens that are hidden while it learns, others in each epoch, as in "
-        "pretraining; 0.3 where it learns what another model says of texts.",
+        "Share of tokens masked during training, different ones in each epoch; 0.3 if the model "
+        "learns the probabilities of another model.",
         LEARNING,
         check=between(0, 1, "[)"),
     )
     # Augmentation of training images, see ``data.images.augmentation``.
     flip: bool = setting(
         False,
-        "Mirror half of the training images, where left and right mean nothing.",
+        "Mirror half of the training images, if left and right do not matter.",
         LEARNING,
     )
     shift: float = setting(
         0.1,
-        "Move training images by up to this share of their sides.",
+        "Shift training images by up to this share of their height and width.",
         LEARNING,
         check=between(0, 1, "[)"),
     )
     crop: float = setting(
         1.0,
-        "Cut out a part of each training image, at least this share of its area.",
+        "Crop each training image to at least this share of its area.",
         LEARNING,
         check=between(0, 1, "(]"),
         shown="1: all of it",
@@ -231,26 +230,26 @@ class FinetuneData:
 
     train: str = setting(
         "",
-        "Labelled rows to learn.",
+        "Labelled training rows.",
         DATA,
         path=True,
         commands={
             "image": {
-                "help": "Pictures to learn: a folder of class folders, an IDX file "
-                "(train-images-idx3-ubyte.gz, with the labels beside it), or .npz with images and "
-                "labels."
+                "help": "Training images: a folder of class folders, an IDX file "
+                "(train-images-idx3-ubyte.gz, with the labels next to it), or .npz with "
+                "images and labels."
             }
         },
     )
     dev: str | None = setting(
         None,
-        "Labelled rows that tell when to stop; without them all epochs are run.",
+        "Labelled rows for early stopping; without them, all epochs are run.",
         DATA,
         path=True,
         commands={
             "image": {
-                "help": "Pictures that tell when to stop, in the same form; without them all "
-                "epochs are run."
+                "help": "Images for early stopping, in the same format; without them, all epochs are "
+                "run."
             }
         },
     )
@@ -261,11 +260,11 @@ class FinetuneData:
     encoding: str | None = setting(None, ENCODING_HELP, DATA, check=check_encoding, shown=UTF8)
     labels_per_class: int | None = setting(
         None,
-        "Learn from this many texts of each label, drawn by --seed.",
+        "Number of training texts per label, sampled with --seed.",
         DATA,
         check=up_to(limits.COUNT),
         shown="all",
-        commands={"image": {"help": "Learn from this many images of each label, drawn by --seed."}},
+        commands={"image": {"help": "Number of training images per label, sampled with --seed."}},
     )
     max_length: int | None = setting(
         None,
@@ -279,11 +278,11 @@ class FinetuneData:
         "Rows per batch.",
         DATA,
         check=up_to(limits.BATCH_ROWS),
-        shown="16, or 32 from 3,000 rows",
+        shown="16; 32 for 3,000 rows or more",
         commands={
             "image": {
-                "help": "Pictures per batch.",
-                "shown": "64 for a new model, else 16, or 32 from 3,000 images",
+                "help": "Images per batch.",
+                "shown": "64 for a new model, else 16, or 32 with 3,000 images or more",
             }
         },
     )
@@ -299,24 +298,26 @@ class Vit:
 
     image_size: tuple[int, ...] | None = setting(
         None,
-        "Of a new model: what images are resized to, in pixels, or height,width.",
+        "For a new model: size to resize images to, in pixels, or height,width.",
         MODEL,
-        shown="theirs, up to 96",
+        shown="the size of the images, up to 96",
         check=each(up_to(limits.PIXELS)),
     )
     patch: tuple[int, ...] | None = setting(
         None,
-        "Of a new model: side of a patch in pixels, or height,width.",
+        "For a new model: patch size in pixels, or height,width.",
         MODEL,
         shown="8 patches per side",
         check=each(up_to(limits.PIXELS)),
     )
     hidden_size: int = setting(
-        128, "Of a new model: width of a layer.", MODEL, check=up_to(limits.WIDTH)
+        128, "For a new model: hidden size.", MODEL, check=up_to(limits.WIDTH)
     )
-    layers: int = setting(6, "Of a new model: number of layers.", MODEL, check=up_to(limits.LAYERS))
+    layers: int = setting(
+        6, "For a new model: number of layers.", MODEL, check=up_to(limits.LAYERS)
+    )
     heads: int = setting(
-        4, "Of a new model: attention heads per layer.", MODEL, check=up_to(limits.WIDTH)
+        4, "For a new model: attention heads per layer.", MODEL, check=up_to(limits.WIDTH)
     )
 
     def __post_init__(self) -> None:
@@ -344,7 +345,7 @@ class FinetuneModel:
 
     folder: str = setting(
         "",
-        "Folder of the pretrained model, or hf:org/name of the hub.",
+        "Folder of the pretrained model, or hf:org/name on the hub.",
         MODEL,
         option="--model",
         path=True,
@@ -352,12 +353,12 @@ class FinetuneModel:
     )
     from_scratch: bool = setting(
         False,
-        "Take size and vocabulary from the model, but not its weights (for comparison).",
+        "Use only the model's size and vocabulary, not its weights (for comparison).",
         MODEL,
     )
     dropout: float | None = setting(
         None,
-        "Dropout everywhere.",
+        "Dropout rate of all layers.",
         MODEL,
         check=between(0, 1, "[)"),
         shown="0.1",
@@ -365,23 +366,23 @@ class FinetuneModel:
     )
     layer_gate: str | None = setting(
         None,
-        "Weigh layers by squeeze and excitation (SesameBERT): last (the last layer times its gate) "
-        "or sum (of all layers, each times its own).",
+        "Weight layers by squeeze and excitation (SesameBERT): last (the last layer times its "
+        "gate) or sum (of all layers, each times its gate).",
         MODEL,
         check=choice(*LAYER_GATES),
         shown="none",
     )
     attention_blur: float | None = setting(
         None,
-        "Blur what attention gives neighbouring tokens by a Gaussian of this width (SesameBERT: "
-        "0.3).",
+        "Blur attention outputs over neighbouring tokens with a Gaussian of this width "
+        "(SesameBERT: 0.3).",
         MODEL,
         check=up_to(WIDEST_BLUR),
         shown="none",
     )
     freeze: int = setting(
         0,
-        "Keep the embeddings and this many of the lower layers as they are.",
+        "Freeze the embeddings and this many of the lowest layers.",
         LEARNING,
         check=between(0, limits.LAYERS, "[]"),
     )
@@ -395,7 +396,7 @@ class FinetuneModel:
     )
     pretrain_steps: int | None = setting(
         None,
-        "First learn masked words from the texts of the task, for this many steps.",
+        "First pretrain on the texts of the task (masked words) for this many steps.",
         LEARNING,
         check=between(0, limits.STEPS, "[]"),
         shown="none",
@@ -422,47 +423,50 @@ class FinetuneRun(Run):
 
     epochs: int | None = setting(
         None,
-        "Times through the data.",
+        "Number of passes over the data.",
         RUN,
         check=up_to(limits.EPOCHS),
-        shown="12, or as many as make 200 steps, up to 50; 4 from 3,000 rows",
+        shown="12, or enough for 200 steps, up to 50; 4 for 3,000 rows or more",
         resumable=True,
-        commands={"image": {"shown": "60 for a new model, or 20 from 3,000 images; else 12, or 4"}},
+        commands={
+            "image": {"shown": "60 for a new model, or 20 with 3,000 images or more; else 12, or 4"}
+        },
     )
     patience: int = setting(
         4,
-        "Stop after this many epochs without a better --measure on dev rows.",
+        "Stop after this many epochs without improvement of --measure on the dev rows.",
         RUN,
         check=up_to(limits.EPOCHS),
         resumable=True,
     )
     measure: str | None = setting(
         None,
-        "What is watched on dev rows: one of the task's metrics, or loss.",
+        "Metric monitored on the dev rows: one of the task's metrics, or loss.",
         RUN,
         shown="the task's first",
     )
     folds: int | None = setting(
         None,
-        "Train this many models, each leaving out a different part of the rows; their answers are "
-        "averaged.",
+        "Cross-validation: train this many models, each without a different part of the rows, "
+        "and average their predictions.",
         RUN,
         check=between(2, limits.MODELS, "[]"),
     )
     seeds: int | None = setting(
         None,
-        "Train with this many seeds, from --seed on: mean and spread; their answers are averaged.",
+        "Train with this many seeds, starting at --seed: reports mean and spread, and averages "
+        "the predictions.",
         RUN,
         check=between(2, limits.MODELS, "[]"),
         resumable=True,
     )
     baseline: bool = setting(
         True,
-        "Compare with a linear model on TF-IDF at the end, where there are dev rows.",
+        "At the end, compare with a linear model on TF-IDF, if there are dev rows.",
         RUN,
         commands={
             "embed": {
-                "help": "Compare with TF-IDF at the end, where pairs are made from single texts."
+                "help": "At the end, compare with TF-IDF, if pairs are made from single texts."
             }
         },
         option="--baseline/--no-baseline",
@@ -480,7 +484,7 @@ class Search:
 
     usual: bool = setting(
         False,
-        "Try learning rates, epochs and batch sizes, and keep the best (what to try: "
+        "Try several learning rates, epochs and batch sizes, and keep the best (choose them with "
         "search.learning_rate=1e-5,5e-5 and so on).",
         RUN,
         option="--search",
@@ -508,14 +512,14 @@ class Search:
 class FinetuneRecipe:
     """All settings of ``ownbert finetune``."""
 
-    seed: int = setting(0, "Seed of everything random.", check=between(0, limits.SEED, "[]"))
+    seed: int = setting(0, "Random seed.", check=between(0, limits.SEED, "[]"))
     data: FinetuneData = section(FinetuneData())
     model: FinetuneModel = section(FinetuneModel())
     task: TaskSettings = section(TaskSettings())
     optim: Optim = section(
         Optim(betas=(0.9, 0.999), schedule="linear", warmup=0.1),
         learning_rate={
-            "commands": {"image": {"shown": "0.001 for a new model, else by size"}},
+            "commands": {"image": {"shown": "0.001 for a new model, else depends on the size"}},
         },
     )
     run: FinetuneRun = section(FinetuneRun())

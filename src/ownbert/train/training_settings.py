@@ -37,7 +37,7 @@ class Optim:
         "Peak learning rate.",
         LEARNING,
         check=up_to(limits.RATE),
-        shown="by size",
+        shown="depends on the size",
         resumable=True,
     )
     name: str = setting("adamw", f"One of {', '.join(OPTIMIZERS)}.", check=choice(*OPTIMIZERS))
@@ -60,21 +60,20 @@ class Optim:
     )
     layer_decay: float = setting(
         1.0,
-        "Each layer learns at this share of the rate of the one above it.",
+        "Learning rate of each layer relative to the layer above it.",
         LEARNING,
         check=between(0, 1, "(]"),
     )
     ema: float = setting(
         0.0,
-        "Evaluate and keep a running mean of the weights, of which this share stays at each step; "
-        "try 0.99.",
+        "Decay of a running mean of the weights (EMA), which is evaluated and saved; try 0.99.",
         LEARNING,
         check=between(0, 1, "[)"),
     )
     # FGM: Miyato et al. 2017.
     adversarial: float = setting(
         0.0,
-        "Also learn with word vectors moved against the model by this length (FGM); try 0.5.",
+        "Adversarial training: also train on word vectors perturbed by this length (FGM); try 0.5.",
         LEARNING,
         check=between(0, limits.WEIGHT, "[]"),
     )
@@ -96,20 +95,20 @@ class Run:
     )
     max_minutes: float | None = setting(
         None,
-        "Stop after this many minutes, evaluations included.",
+        "Stop after this many minutes, including evaluations.",
         RUN,
         check=up_to(limits.MINUTES),
         resumable=True,
     )
     accumulate: int = setting(
         1,
-        "Batches whose gradients are added up for one step.",
+        "Number of batches to accumulate gradients over per step.",
         LEARNING,
         check=up_to(limits.ACCUMULATED),
     )
     precision: str = setting(
         "auto",
-        "float32, or bfloat16 for matrix products; auto takes what is faster here.",
+        "float32, or bfloat16 for matrix products; auto picks the faster one on this machine.",
         RUN,
         check=choice("auto", "float32", "bfloat16"),
         resumable=True,
@@ -148,7 +147,7 @@ class Run:
         "keeping a copy in each.",
         resumable=True,
     )
-    tensorboard: bool = setting(False, "Write curves for TensorBoard too.", RUN, resumable=True)
+    tensorboard: bool = setting(False, "Also write TensorBoard curves.", RUN, resumable=True)
 
     def __post_init__(self) -> None:
         validate(self, "run")

@@ -24,26 +24,32 @@ class PairFiles:
     """
 
     source: str | None = setting(
-        None, "Texts to translate from, one per line.", DATA, path=True, resumable=True
+        None, "Source texts, one per line.", DATA, path=True, resumable=True
     )
     target: str | None = setting(
-        None, "Their translations, line by line.", DATA, path=True, resumable=True
+        None, "Translations of the source texts, one per line.", DATA, path=True, resumable=True
     )
     pairs: str | None = setting(
         None,
-        "Or both in one table (csv, tsv, jsonl, parquet).",
+        "Alternatively, both in one table (csv, tsv, jsonl, parquet).",
         DATA,
         path=True,
         resumable=True,
     )
-    dev_source: str | None = setting(None, "Texts to evaluate on.", DATA, path=True, resumable=True)
-    dev_target: str | None = setting(None, "Their translations.", DATA, path=True, resumable=True)
-    dev_pairs: str | None = setting(None, "Or one table.", DATA, path=True, resumable=True)
+    dev_source: str | None = setting(
+        None, "Source texts for evaluation.", DATA, path=True, resumable=True
+    )
+    dev_target: str | None = setting(
+        None, "Translations of the source texts.", DATA, path=True, resumable=True
+    )
+    dev_pairs: str | None = setting(
+        None, "Alternatively, both in one table.", DATA, path=True, resumable=True
+    )
     source_column: str | None = setting(
-        None, "Column of the sources in tables.", DATA, shown="the first of two"
+        None, "Column with the source texts, in tables.", DATA, shown="the first of two"
     )
     target_column: str | None = setting(
-        None, "Column of the targets in tables.", DATA, shown="the second of two"
+        None, "Column with the target texts, in tables.", DATA, shown="the second of two"
     )
     held_out: float = setting(
         0.02,
@@ -52,7 +58,7 @@ class PairFiles:
     )
     max_length: int = setting(
         256,
-        "Tokens per sequence, including special ones; longer pairs are left out.",
+        "Tokens per sequence, including special ones; longer pairs are skipped.",
         DATA,
         check=up_to(limits.LENGTH),
     )
@@ -79,7 +85,7 @@ class Vocabulary:
     )
     size: int = setting(
         8000,
-        "Entries per vocabulary.",
+        "Vocabulary size.",
         VOCABULARY,
         option="--vocab-size",
         check=up_to(limits.VOCABULARY),
@@ -87,11 +93,13 @@ class Vocabulary:
     # A shared vocabulary has one embedding matrix, which the generator uses, too.
     shared: bool = setting(
         True,
-        "One vocabulary and one embedding matrix for both sides, or one each.",
+        "Share one vocabulary and embedding matrix between both sides, or use one for each.",
         VOCABULARY,
         option="--shared/--separate",
     )
-    min_count: int | None = setting(None, "Leave out what is rarer.", check=up_to(limits.COUNT))
+    min_count: int | None = setting(
+        None, "Leave out tokens that occur less often.", check=up_to(limits.COUNT)
+    )
     lowercase: bool = setting(False, "Convert to lower case (bpe and wordpiece).", VOCABULARY)
 
     def __post_init__(self) -> None:
@@ -104,22 +112,22 @@ class Network:
 
     N: int = setting(
         3,
-        "Layers of the encoder, and of the decoder.",
+        "Number of layers in the encoder and in the decoder.",
         NETWORK,
         option="--layers",
         check=up_to(limits.LAYERS),
     )
-    d_model: int = setting(256, "Width of a layer.", NETWORK, check=up_to(limits.WIDTH))
+    d_model: int = setting(256, "Hidden size.", NETWORK, check=up_to(limits.WIDTH))
     d_ff: int = setting(
-        1024, "Width of its feed-forward network.", NETWORK, check=up_to(4 * limits.WIDTH)
+        1024, "Size of the feed-forward layers.", NETWORK, check=up_to(4 * limits.WIDTH)
     )
     h: int = setting(
         4, "Attention heads per layer.", NETWORK, option="--heads", check=up_to(limits.WIDTH)
     )
-    dropout: float = setting(0.1, "Dropout of sublayers.", NETWORK, check=between(0, 1, "[)"))
+    dropout: float = setting(0.1, "Dropout rate of sublayers.", NETWORK, check=between(0, 1, "[)"))
     norm_first: bool = setting(
         False,
-        "Normalise before each sublayer (pre-norm); Transformers cannot load that.",
+        "Normalise before each sublayer (pre-norm); Transformers cannot load such a model.",
         NETWORK,
     )
 
@@ -138,7 +146,7 @@ class Learning:
 
     label_smoothing: float = setting(
         0.1,
-        "Share of each target that is spread over the vocabulary.",
+        "Share of the target probability spread over the vocabulary (label smoothing).",
         LEARNING,
         check=between(0, 1, "[)"),
     )
@@ -160,7 +168,7 @@ class TranslateRun(Run):
 
     epochs: int | None = setting(
         None,
-        "Times through the pairs.",
+        "Number of passes over the pairs.",
         RUN,
         check=up_to(limits.EPOCHS),
         shown=str(DEFAULT_EPOCHS),
@@ -176,14 +184,14 @@ class TranslateRun(Run):
 class TranslateRecipe:
     """All settings. The optimizer is the paper's (section 5.3): Adam with its schedule."""
 
-    seed: int = setting(0, "Seed of everything random.", check=between(0, limits.SEED, "[]"))
+    seed: int = setting(0, "Random seed.", check=between(0, limits.SEED, "[]"))
     data: PairFiles = section(PairFiles())
     vocabulary: Vocabulary = section(Vocabulary())
     model: Network = section(Network())
     task: Learning = section(Learning())
     optim: Optim = section(
         Optim(name="adam", betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, schedule="noam"),
-        learning_rate={"shown": "by --d-model and the warm-up"},
+        learning_rate={"shown": "from --d-model and the warm-up"},
     )
     run: TranslateRun = section(TranslateRun(), save_every={"shown": "once per epoch"})
 
