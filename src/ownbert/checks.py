@@ -89,7 +89,7 @@ def choice(*allowed: str) -> Check:
 
     def check(name: str, value: str) -> None:
         if value not in allowed:
-            raise InputError(f"{name} is {in_short(value)}; one of {', '.join(allowed)}")
+            raise InputError(f"{name} is {in_short(value)}; it must be one of {', '.join(allowed)}")
 
     return check
 
@@ -132,7 +132,9 @@ def known(*allowed: str) -> Check:
 
     def check(name: str, value: Any) -> None:
         if value not in allowed:
-            raise InputError(f"{name} {in_short(value)} is not known; one of {', '.join(allowed)}")
+            raise InputError(
+                f"{name} {in_short(value)} is not known; use one of {', '.join(allowed)}"
+            )
 
     return check
 
@@ -228,7 +230,7 @@ def record(
                 raise InputError(f"{inner}{key} is missing")
         if closed and (others := [key for key in value if key not in checks]):
             raise InputError(
-                f"{inner}{in_short(others[0])} is not known; one of {', '.join(checks)}"
+                f"{inner}{in_short(others[0])} is not known; use one of {', '.join(checks)}"
             )
         for key, check in checks.items():
             if key in value:

@@ -297,8 +297,7 @@ class Image:
         for pixels, patch, name in zip(self.size, self.patch, ("height", "width"), strict=True):
             if pixels % patch:
                 raise InputError(
-                    f"the image {name} {pixels} cannot be cut into patches of {patch}: it must be "
-                    "a multiple"
+                    f"the image {name} {pixels} must be a multiple of the patch size {patch}"
                 )
 
     @property
@@ -491,19 +490,19 @@ class EncoderConfig:
                 else "intra_bottleneck_size"
             )
             raise InputError(
-                f"{name} {self.attention_size} cannot be shared by num_attention_heads "
-                f"{self.num_attention_heads}: it must be a multiple"
+                f"{name} {self.attention_size} must be a multiple of num_attention_heads "
+                f"{self.num_attention_heads}"
             )
         if self.num_attention_heads * self.head_size > limits.WIDTH:
             raise InputError(
-                f"num_attention_heads {self.num_attention_heads} of {self.head_size} channels are "
-                f"more than {limits.WIDTH:,} together"
+                f"num_attention_heads {self.num_attention_heads} with {self.head_size} channels "
+                f"each exceed {limits.WIDTH:,} in total"
             )
         if self.relative_buckets < 4 or self.relative_max_distance <= self.relative_buckets // 2:
             raise InputError(
                 f"relative_buckets is {self.relative_buckets} and relative_max_distance "
-                f"{self.relative_max_distance}; there must be at least 4 buckets, and half as many "
-                "distances must be less than the largest one"
+                f"{self.relative_max_distance}; relative_buckets must be at least 4, and half of "
+                "it less than relative_max_distance"
             )
         if self.position_embedding_type == "rotary" and self.head_size % 2:
             raise InputError(
@@ -517,7 +516,8 @@ class EncoderConfig:
             )
         if self.local_attention is not None and self.num_hidden_groups is not None:
             raise InputError(
-                "local_attention does not go with num_hidden_groups: shared blocks are of one kind"
+                "local_attention cannot be combined with num_hidden_groups: shared blocks are of "
+                "one kind"
             )
         if self.mobile is not None:
             self._check_mobile()
@@ -540,54 +540,59 @@ class EncoderConfig:
 
     def _check_mobile(self) -> None:
         if self.norm_first or self.activation_dropout:
-            raise InputError("mobile goes with neither norm_first nor activation_dropout")
+            raise InputError("mobile cannot be combined with norm_first or activation_dropout")
         if self.gated_feed_forward or not self.norm_bias:
-            raise InputError("mobile goes with neither gated_feed_forward nor norm_bias false")
+            raise InputError("mobile cannot be combined with gated_feed_forward or norm_bias false")
         if self.position_embedding_type == "transformer_xl":
-            raise InputError("mobile does not go with position_embedding_type 'transformer_xl'")
+            raise InputError(
+                "mobile cannot be combined with position_embedding_type 'transformer_xl'"
+            )
         if self.head_width or self.norm_type != "layer_norm":
-            raise InputError("mobile goes with neither head_width nor norm_type")
+            raise InputError("mobile cannot be combined with head_width or norm_type")
 
     def _check_sesame(self) -> None:
         """Check ``layer_gate`` and ``attention_blur``."""
         if self.layer_gate is not None and self.final_norm:
             raise InputError(
-                "layer_gate does not go with final_norm: the norm after the last layer would undo "
-                "its gate"
+                "layer_gate cannot be combined with final_norm: the norm after the last layer "
+                "would undo its gate"
             )
         if self.attention_blur is not None and self.image is not None:
-            raise InputError("attention_blur is for texts: patches in a row are no neighbours")
+            raise InputError(
+                "attention_blur is for texts: consecutive patches are not always neighbours"
+            )
         for name in ("layer_gate", "attention_blur"):
             if getattr(self, name) is not None and self.mask_vector:
                 raise InputError(
-                    f"{name} does not go with mask_vector: the rows of a second stream are no "
-                    "tokens of the text"
+                    f"{name} cannot be combined with mask_vector: the rows of a second stream "
+                    "are not tokens of the text"
                 )
             if getattr(self, name) is not None and self.is_decoder:
                 raise InputError(
-                    f"{name} does not go with is_decoder: a token would know of those after it"
+                    f"{name} cannot be combined with is_decoder: a token would see later ones"
                 )
 
     def _check_disentangled(self, disentangled: Disentangled) -> None:
         others = ("mobile", "num_hidden_groups", "pruned_heads", "is_decoder")
         for name in (name for name in others if getattr(self, name)):
-            raise InputError(f"disentangled attention does not go with {name}")
+            raise InputError(f"disentangled attention cannot be combined with {name}")
         if self.position_embedding_type not in ("absolute", "none"):
             raise InputError(
-                "disentangled attention goes with position_embedding_type absolute or none, not "
+                "disentangled attention requires position_embedding_type absolute or none, not "
                 f"{self.position_embedding_type}"
             )
         if disentangled.conv_kernel_size and self.hidden_size % disentangled.conv_groups:
             raise InputError(
-                f"hidden_size {self.hidden_size} cannot be shared by conv_groups "
-                f"{disentangled.conv_groups}: it must be a multiple"
+                f"hidden_size {self.hidden_size} must be a multiple of conv_groups "
+                f"{disentangled.conv_groups}"
             )
 
     def _check_image(self, image: Image) -> None:
         for name, value in _TEXT_ONLY.items():
             if getattr(self, name) != value:
                 raise InputError(
-                    f"image and {name} {getattr(self, name)}: an image model reads no text"
+                    f"image cannot be combined with {name} {getattr(self, name)}: an image model "
+                    "reads no text"
                 )
         if self.max_position_embeddings != image.patches + 1:
             raise InputError(
@@ -603,8 +608,8 @@ class EncoderConfig:
             given = {int(i): [int(h) for h in heads] for i, heads in self.pruned_heads.items()}
         except (AttributeError, TypeError, ValueError):
             raise InputError(
-                f"pruned_heads is {in_short(self.pruned_heads)}; it must give numbers of heads by "
-                "layer"
+                f"pruned_heads is {in_short(self.pruned_heads)}; it must map layers to the "
+                "numbers of heads"
             ) from None
         for named, heads in given.items():
             block = named + self.num_blocks if named < 0 else named  # -1 is the last block
@@ -616,7 +621,7 @@ class EncoderConfig:
             unknown = [head for head in gone if head not in range(self.num_attention_heads)]
             if unknown:
                 last = self.num_attention_heads - 1
-                raise InputError(f"layer {block} has no head {unknown[0]}; they are 0..{last}")
+                raise InputError(f"layer {block} has no head {unknown[0]}; the heads are 0..{last}")
             if len(gone) == self.num_attention_heads:
                 raise InputError(f"layer {block} would lose all of its heads; keep at least one")
             if gone:

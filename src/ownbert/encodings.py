@@ -60,8 +60,8 @@ def known_encoding(encoding: str) -> str:
         "text\n".encode(name)  # rejects codecs from bytes to bytes, such as base64
     except (LookupError, UnicodeError, ValueError):
         raise InputError(
-            f"encoding {in_short(encoding)} is not known; one such as utf-8, cp1252, gb18030, "
-            "shift_jis or utf-16"
+            f"encoding {in_short(encoding)} is not known; use one such as utf-8, cp1252, "
+            "gb18030, shift_jis or utf-16"
         ) from None
     return UTF8 if name == "utf-8-sig" else name
 

@@ -319,7 +319,9 @@ def read_text(path: str | os.PathLike[str], *, most: int, pipe: bool = False) ->
     with _read_errors(source), open(source, "rb") as raw, _unpacked(raw) as stream:
         data = stream.read(most + 1)
     if len(data) > most:
-        raise InputError(f"{source} is larger than {most >> 20} MB, which no such file is")
+        raise InputError(
+            f"{source} is larger than {most >> 20} MB, too large for a file of this kind"
+        )
     data = data.removeprefix(UTF8_BOM)
     try:
         return data.decode("utf-8")
@@ -340,7 +342,7 @@ def inside(folder: Path, name: str, source: str | os.PathLike[str]) -> Path:
         InputError: the path is outside the folder.
     """
     if Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
-        raise InputError(f"{source} names {name!r}, which is not below its folder")
+        raise InputError(f"{source} names {name!r}, which is outside its folder")
     return folder / name
 
 

@@ -32,7 +32,7 @@ def model_folder(name: str | os.PathLike[str]) -> Path:
         return Path(name)
     wanted = text.removeprefix(PREFIX)
     if not is_name(wanted):
-        raise InputError(f"{text} is no name of a model of the hub; write {PREFIX}org/name")
+        raise InputError(f"{text} is not the name of a model on the hub; write {PREFIX}org/name")
     return _fetched(wanted)
 
 

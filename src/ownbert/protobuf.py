@@ -26,7 +26,7 @@ class Reader:
     def take(self, count: int) -> bytes:
         left = len(self.data) - self.at
         if count > left:
-            raise DamagedError(f"{count:,} bytes are to follow, and {left:,} do")
+            raise DamagedError(f"{count:,} bytes should follow, but {left:,} do")
         self.at += count
         return self.data[self.at - count : self.at]
 
@@ -52,4 +52,4 @@ class Reader:
             elif kind in _WIDTHS:
                 yield number, self.take(_WIDTHS[kind])
             else:
-                raise DamagedError(f"a field is of kind {kind}")
+                raise DamagedError(f"a field has the unknown type {kind}")

@@ -90,12 +90,13 @@ class ResumableFile:
             if before.get(name) != self.made_for[name]:
                 if name == "precision" and isinstance(before.get(name), str):
                     raise InputError(
-                        f"cannot resume {self.path}: the precision is not that of the stopped run; "
-                        f"continue with --precision {before[name]}, or start anew without --resume"
+                        f"cannot resume {self.path}: the precision differs from that of the "
+                        f"stopped run; continue with --precision {before[name]}, or start anew "
+                        "without --resume"
                     )
                 raise InputError(
-                    f"cannot resume {self.path}: the {name} is not that of the stopped run; start "
-                    "anew without --resume"
+                    f"cannot resume {self.path}: the {name} differs from that of the stopped "
+                    "run; start anew without --resume"
                 )
 
     def _complete_size(self) -> int:
@@ -177,7 +178,7 @@ class ResumableFile:
     def _kept(self) -> str:
         if not (self.done and self.keeps):
             return ""
-        return f"; {self.done:,} answers are kept in {self.part}"
+        return f"; {self.done:,} predictions are kept in {self.part}"
 
 
 def first_read(blocks: Iterable[Item]) -> Iterator[Item]:

@@ -163,7 +163,7 @@ def load_timm(model: Model, state_dict: Mapping[str, Tensor]) -> None:
     """Copy timm's tensors into a model; ``InputError`` if their names or shapes do not match."""
     problems = copy_weights(model, state_dict, TIMM).problems
     if problems:
-        raise InputError("the tensors do not fit the model: " + "; ".join(first_of(problems)))
+        raise InputError("the tensors do not match the model: " + "; ".join(first_of(problems)))
 
 
 def to_timm(model: Model) -> dict[str, Tensor]:

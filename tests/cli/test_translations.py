@@ -142,7 +142,7 @@ def test_translations_are_chinese_and_keep_their_values():
         ("it turned from one to another", "it turned from one to another"),
         ("a\nb: c {0} {~}", "a\nb: c {0} {~}"),
         ("", ""),
-        ("warning: 6 dev documents are copies of earlier ones with the same answer",
+        ("warning: 6 dev documents are copies of earlier ones with the same label",
          "警告：验证文档中有 6 个与前面的相同，标注也相同"),
         ("saved a b\nsaved c", "已保存 a b\n已保存 c"),
     ],

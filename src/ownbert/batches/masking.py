@@ -67,7 +67,9 @@ class Masking:
         if self.kind not in MASKINGS:
             raise InputError(f"masking {self.kind!r} is not one of {', '.join(MASKINGS)}")
         if self.longest is not None and self.longest < 1:
-            raise InputError(f"the longest run to mask has {self.longest} tokens; at least 1")
+            raise InputError(
+                f"the longest run to mask has {self.longest} tokens; it must have at least 1"
+            )
 
     @property
     def by_words(self) -> bool:

@@ -27,7 +27,7 @@ def learn_features(cells: Iterable[Cells], names: Sequence[str]) -> dict[str, li
 def describe_features(features: Features) -> str:
     """The columns with their numbers of tags, for the user."""
     columns = ", ".join(f"{name} ({len(tags):,})" for name, tags in features.items())
-    return f"word features beside the text, and their tags: {columns}"
+    return f"word features and their numbers of tags: {columns}"
 
 
 def feature_names(given: str, columns: int) -> list[str]:
@@ -78,8 +78,7 @@ def word_table(
     """
     if len(cells) != len(features):
         raise InputError(
-            "the model reads word features beside the text: rows need the columns "
-            f"{', '.join(features)}"
+            f"the model also reads word features: rows need the columns {', '.join(features)}"
         )
     before, behind = special
     first, last = before, before + len(sizes)

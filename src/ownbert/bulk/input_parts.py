@@ -123,14 +123,14 @@ def _is_hidden(name: str) -> bool:
 def _described(address: str) -> InputFile:
     if not _is_known(address):
         raise InputError(
-            f"{address}: the kind of the file is not known; its name must end with one of "
+            f"{address}: the file type is not known; the name must end with one of "
             f"{', '.join(ENDINGS)}"
         )
     files, path = open_file_system(address)
     with read_errors(address):
         about = files.get_file_info(path)
     if about.size is None:
-        raise InputError(f"{address} is no file, which is read from any place in it")
+        raise InputError(f"{address} is not a file that can be read at any position")
     return InputFile(address, about.size, about.mtime_ns)
 
 

@@ -97,12 +97,13 @@ class PartsFolder:
             if before.get(name) != value:
                 if name == "precision" and isinstance(before.get(name), str):
                     raise InputError(
-                        f"cannot resume {self.folder}: the precision is not that of the stopped "
-                        f"run; continue with --precision {before[name]}, or choose another folder"
+                        f"cannot resume {self.folder}: the precision differs from that of the "
+                        f"stopped run; continue with --precision {before[name]}, or choose "
+                        "another folder"
                     )
                 raise InputError(
-                    f"cannot resume {self.folder}: the {name} is not that of the stopped run; "
-                    "choose another folder"
+                    f"cannot resume {self.folder}: the {name} differs from that of the stopped "
+                    "run; choose another folder"
                 )
 
     def _read(self, plan: Mapping[str, Any]) -> None:

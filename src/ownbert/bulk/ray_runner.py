@@ -240,12 +240,12 @@ def crew_of(workers: int | None, threads: int, device: str) -> Iterator[Crew]:
         known = int(resources.get("CPU", 0))
         gpus = 0 if device == "cpu" else int(resources.get("GPU", 0))
         if not gpus and device.startswith("cuda"):
-            raise InputError("--device cuda: Ray has no GPU; take cpu")
+            raise InputError("--device cuda: Ray has no GPU; use cpu")
         count = workers or max(1, min(known // threads, gpus or known))
         if count * threads > known:
             raise InputError(
-                f"{count:,} workers of {threads:,} threads need {count * threads:,} cores, and Ray "
-                f"has {known:,}; lower --workers or --threads"
+                f"{count:,} workers with {threads:,} threads need {count * threads:,} cores, but "
+                f"Ray has {known:,}; lower --workers or --threads"
             )
         # Ray gives a worker a whole share of one GPU, never parts of two.
         yield Crew(count, threads, 1 / -(-count // gpus) if gpus else 0)
@@ -267,7 +267,7 @@ def _start() -> None:
             ray.init(logging_level=logging.CRITICAL, log_to_driver=False, **options)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"Ray does not start: {reason}") from error
+        raise InputError(f"Ray failed to start: {reason}") from error
     finally:
         # Ray has one of its own, which ends the process without a word.
         if threading.current_thread() is threading.main_thread() and before is not None:

@@ -131,7 +131,7 @@ def require_fit(report: LoadReport, path: Path, description: Description | None 
     if report.problems:
         advice = "" if description is None else hint(report.problems, description)
         lines = [*first_of(report.problems), *filter(None, [advice])]
-        raise InputError(f"{path} does not fit its {CONFIG}: {'; '.join(lines)}")
+        raise InputError(f"{path} does not match its {CONFIG}: {'; '.join(lines)}")
 
 
 def require_blocks(

@@ -78,8 +78,8 @@ class Description:
         heads = ENCODER_DECODERS[self.family.model_type].answering_heads(self.values)
         if kind not in heads:
             raise InputError(
-                f"the decoder of a {self.architecture} answers with a head for "
-                f"{' or '.join(heads)}, and {kind} is another; start from a model without a decoder"
+                f"the decoder of a {self.architecture} has a head for {' or '.join(heads)}, not "
+                f"for {kind}; start from a model without a decoder"
             )
         return heads[kind]
 
@@ -94,8 +94,8 @@ class Description:
             own, other = getattr(usual, f.name), getattr(head, f.name)
             if f.name != "dropout" and own != other:
                 raise InputError(
-                    f"the decoder of a {self.architecture} answers with a head whose {f.name} is "
-                    f"{own}, and not {other}"
+                    f"the decoder of a {self.architecture} has a head whose {f.name} is {own}, "
+                    f"not {other}"
                 )
 
 
@@ -151,8 +151,8 @@ def describe_config(
     if kind is not None and architecture in kind.answering and not any_architecture:
         if not with_decoder:
             raise InputError(
-                f"{path}: a {architecture} answers with its decoder, and this is for models "
-                "without one; use it with ownbert predict, evaluate, serve or finetune"
+                f"{path}: a {architecture} predicts with its decoder, which is not supported "
+                "here; use it with ownbert predict, evaluate, serve or finetune"
             )
         return _describe_answering(kind, values, path, architecture)
     if architecture not in family.architectures and any_architecture:

@@ -79,7 +79,9 @@ def convert(
     path = prefix.with_name(prefix.name + INDEX)
     theirs = read_bundle(prefix, _is_weight)
     if _WORDS not in theirs:
-        raise InputError(f"{path}: there is no tensor {_WORDS}; only checkpoints of BERT are read")
+        raise InputError(
+            f"{path}: there is no tensor {_WORDS}; only BERT checkpoints are supported"
+        )
     tensors = dict(_renamed(name, tensor) for name, tensor in theirs.items())
     require_finite(tensors, path)
     tell = next((name for name in _ARCHITECTURES if name in tensors), None)
@@ -91,8 +93,8 @@ def convert(
         tensors = {name: t for name, t in tensors.items() if not name.startswith("bert.pooler.")}
     if len(tokens) > description.config.vocab_size:
         raise InputError(
-            f"{vocabulary} has {len(tokens):,} tokens, and the model "
-            f"{description.config.vocab_size:,}; they are not of one model"
+            f"{vocabulary} has {len(tokens):,} tokens, but the model "
+            f"{description.config.vocab_size:,}; they do not belong together"
         )
     cased = _looks_cased(tokens) if cased is None else cased
     longest = description.config.max_length

@@ -26,9 +26,9 @@ INDEX = record({"weight_map": dict_of(text)}, required=("weight_map",))
 def no_network(folder: Path) -> str:
     """The error message for a ``fit`` folder without a network."""
     return (
-        f"{folder} has linear models but no network, which this needs; predict, evaluate, explain, "
-        "errors and serve use the linear models, and ownbert fit with more --minutes trains a "
-        "network"
+        f"{folder} has linear models but no network, which is needed here; predict, evaluate, "
+        "explain, errors and serve use the linear models, and ownbert fit with more --minutes "
+        "trains a network"
     )
 
 
@@ -83,7 +83,7 @@ def require_float(values: Mapping[str, Any], folder: str | Path) -> None:
 def refuse_quantized(folder: str | Path) -> NoReturn:
     """Raise the ``InputError`` for int8 weights where floats are required."""
     raise InputError(
-        f"{folder} is quantized to int8, for use only; to train, export or quantize, take the "
+        f"{folder} is quantized to int8 and cannot be trained, exported or quantized; use the "
         "folder that it was made from"
     )
 
@@ -97,7 +97,7 @@ def read_model_json(path: Path, *, check: Check | None = None) -> Mapping[str, A
     """
     if not path.parent.exists():
         raise MissingError(
-            f"no such folder: {path.parent}; a model of the hub is written hf:org/name"
+            f"no such folder: {path.parent}; write a model on the hub as hf:org/name"
         )
     if not path.exists():
         if (path.parent / _BLEND).is_file():

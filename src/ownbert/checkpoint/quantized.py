@@ -121,6 +121,6 @@ def quantize_model(model: Model, smooth: Mapping[str, Tensor], path: Path) -> No
     sizes = {name: module.in_features for name, module, _ in quantizable(model.encoder)}
     for name, vector in smooth.items():
         if sizes.get(name) != len(vector):
-            raise InputError(f"{path}: tensor {_SMOOTH}{name} does not fit the model")
+            raise InputError(f"{path}: tensor {_SMOOTH}{name} does not match the model")
     quantize_linears(model.encoder, smooth)
     model.requires_grad_(False)

@@ -39,8 +39,8 @@ def load_tokenizer(
     tokenizer = Tokenizer.load(folder, values)
     if config is not None and tokenizer.vocab_size > config.vocab_size:
         raise InputError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, the model only "
-            f"{config.vocab_size}; they are not of one model"
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, but the model only "
+            f"{config.vocab_size}; they do not belong together"
         )
     saved = values.get(VOCABULARY)
     if isinstance(saved, str) and saved != _fingerprint(tokenizer, _token_count(saved)):

@@ -66,7 +66,7 @@ def read_bundle(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor
     try:
         shards, entries = _read_index(path)
     except DamagedError as error:
-        raise InputError(f"{path} is damaged or no TensorFlow checkpoint: {error}") from None
+        raise InputError(f"{path} is damaged or not a TensorFlow checkpoint: {error}") from None
     entries = {name: entry for name, entry in entries.items() if wanted(name)}
     tensors = {}
     for shard in sorted({entry.shard for entry in entries.values()}):
@@ -76,7 +76,7 @@ def read_bundle(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor
         try:
             tensors |= _read_data(data, own)
         except DamagedError as error:
-            raise InputError(f"{data} is damaged or not of its index: {error}") from None
+            raise InputError(f"{data} is damaged or does not match its index: {error}") from None
     return {name: tensors[name] for name in entries}
 
 
@@ -86,19 +86,17 @@ def _read_data(path: Path, entries: dict[str, _Entry]) -> dict[str, Tensor]:
     with path.open("rb") as file:
         for name, entry in sorted(entries.items(), key=lambda item: item[1].offset):
             if entry.dtype not in _DTYPES:
-                raise DamagedError(
-                    f"tensor {in_short(name)} is of an element type that is not read"
-                )
+                raise DamagedError(f"tensor {in_short(name)} has an unsupported element type")
             if entry.offset < end or entry.offset + entry.size > length:
                 raise DamagedError(
                     f"tensor {in_short(name)} has {entry.size:,} bytes from {entry.offset:,} on, "
-                    f"and the file {length:,}"
+                    f"but the file has {length:,}"
                 )
             end = entry.offset + entry.size
             file.seek(entry.offset)
             data = file.read(entry.size)
             if _masked(crc32c(data)) != entry.checksum:
-                raise DamagedError(f"tensor {in_short(name)} does not have its checksum")
+                raise DamagedError(f"tensor {in_short(name)} does not match its checksum")
             dtype = _DTYPES[entry.dtype]
             flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0)
             found[name] = flat.to(dtype).reshape(entry.shape)
@@ -124,7 +122,7 @@ def _read_index(path: Path) -> tuple[int, dict[str, _Entry]]:
             try:
                 name = key.decode()
             except UnicodeDecodeError:
-                raise DamagedError("a name is no text") from None
+                raise DamagedError("a name is not text") from None
             if name in entries:
                 raise DamagedError(f"tensor {in_short(name)} is there twice")
             entries[name] = _read_entry(name, entry)
@@ -144,10 +142,12 @@ def _handle(reader: Reader) -> tuple[int, int]:
 def _block(data: bytes, offset: int, size: int) -> list[tuple[bytes, bytes]]:
     """Keys and values of a block, in which keys share prefixes with preceding keys."""
     if offset + size + 5 > len(data) - _FOOTER:
-        raise DamagedError(f"a block has {size:,} bytes from {offset:,} on, and it {len(data):,}")
+        raise DamagedError(
+            f"a block has {size:,} bytes from {offset:,} on, but the table has {len(data):,}"
+        )
     content, trailer = data[offset : offset + size], data[offset + size : offset + size + 5]
     if _masked(crc32c(content + trailer[:1])) != struct.unpack("<I", trailer[1:])[0]:
-        raise DamagedError("a block does not have its checksum")
+        raise DamagedError("a block does not match its checksum")
     if trailer[0]:
         raise DamagedError("its blocks are compressed; save it again without compression")
     if size < 4:
@@ -175,7 +175,7 @@ def _read_header(data: bytes) -> int:
         elif number == 2 and isinstance(value, int):
             endianness = value
     if endianness:
-        raise DamagedError("it was written on a machine of the other byte order")
+        raise DamagedError("it was written on a machine with the other byte order")
     if not 1 <= shards <= _MOST_SHARDS:
         raise DamagedError(f"it has {shards:,} data files")
     return shards
@@ -186,7 +186,9 @@ def _read_entry(name: str, data: bytes) -> _Entry:
     numbers, shape = dict.fromkeys((1, 3, 4, 5, 6), 0), ()
     for number, value in Reader(data).fields():
         if number == 7:
-            raise DamagedError(f"tensor {in_short(name)} is stored in slices, which are not read")
+            raise DamagedError(
+                f"tensor {in_short(name)} is stored in slices, which are not supported"
+            )
         if number == 2 and isinstance(value, bytes):
             shape = _read_shape(value)
         elif number in numbers:

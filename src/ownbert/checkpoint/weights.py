@@ -55,7 +55,7 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], Path]:
     if named != tensors.keys():
         one = sorted(named ^ tensors.keys())[0]
         where = "is not in its files" if one in named else "is in its files only"
-        raise InputError(f"{path} does not fit its files: tensor {one} {where}")
+        raise InputError(f"{path} does not match its files: tensor {one} {where}")
     return tensors, path
 
 
@@ -127,7 +127,7 @@ def read_file(path: Path) -> dict[str, Tensor]:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise InputError(
-            f"{path} holds more than tensors, or is damaged; nothing in it was run. Save the "
+            f"{path} contains more than tensors, or is damaged; no code in it was run. Save the "
             "model as safetensors"
         ) from None
     except Exception as error:  # a damaged pickle can raise anything
@@ -136,5 +136,5 @@ def read_file(path: Path) -> dict[str, Tensor]:
     if not isinstance(tensors, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
     ):
-        raise InputError(f"{path} must hold tensors by name, as state_dict gives them")
+        raise InputError(f"{path} must contain tensors by name, as returned by state_dict")
     return dict(tensors)

@@ -83,7 +83,7 @@ _AS_FIRST: Mapping[str, tuple[str, ...]] = dict.fromkeys(
 OUTPUTS = ("output", "html", "curves", "png", "groups", "check")
 # Inputs that are read completely at the start, so that they may be replaced.
 _REPLACED = ("config",)
-_INTERRUPTED = "interrupted; nothing half-written is left"
+_INTERRUPTED = "interrupted; no incomplete output was left"
 # Messages of torch about failed allocations, on a CPU, on a GPU, and in C++.
 _ALLOCATIONS = ("can't allocate memory", "out of memory", "std::bad_alloc")
 # Messages of oneDNN when memory runs out; those about unsupported operations are longer.
@@ -98,11 +98,11 @@ _typed: dict[str, str] = {}
 
 # Error messages of the system about paths, with a remedy.
 _REASONS = {
-    FileExistsError: "something of that name is in the way; remove it, or choose another name",
+    FileExistsError: "something with that name already exists; remove it, or choose another name",
     IsADirectoryError: "it is a folder, a file is needed",
     NotADirectoryError: "a part of this path is a file, where a folder is needed",
     FileNotFoundError: "there is no such file or folder; check its name",
-    PermissionError: "permission denied; check whose it is, or choose another place",
+    PermissionError: "permission denied; check who owns it, or choose another path",
 }
 
 
@@ -237,7 +237,7 @@ def _is_allocation(error: Exception) -> bool:
 def _out_of_memory(given: Mapping[str, Any]) -> str:
     """The message after failed allocations: which options of the command to lower."""
     options = [f"--{name.replace('_', '-')}" for name in _LOWER if name in given]
-    lower = f"lower {' or '.join(options)}, or take" if options else "take"
+    lower = f"lower {' or '.join(options)}, or use" if options else "use"
     return f"out of memory; {lower} a smaller model or a smaller input"
 
 
@@ -368,7 +368,7 @@ def usage_message(error: Any) -> str:
 
 def _wanted(kind: str, limits: Mapping[str, Any]) -> str | None:
     if kind.startswith("int_"):
-        return "a whole number" if kind != "int_parsing_size" else "a number of fewer digits"
+        return "a whole number" if kind != "int_parsing_size" else "a number with fewer digits"
     if kind.startswith("float_"):
         return "a number"
     if "ge" in limits:

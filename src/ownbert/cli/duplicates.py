@@ -91,7 +91,7 @@ def duplicates(
         )
     )
     if settings.against:
-        echo(translated(f"{found.leaks:,} of them are like a row of --against"))
+        echo(translated(f"{found.leaks:,} of them duplicate a row of --against"))
     for group in found.groups[:_GROUPS]:
         for each in group[: _GROUPS + 1]:
             sign = "+" if each.kept else "-"

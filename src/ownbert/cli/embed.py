@@ -29,7 +29,10 @@ from ownbert.language import translated
 from ownbert.settings import setting
 from ownbert.terminal import echo, print_rows
 
-_NOTHING = 'nothing to embed; give files, texts, as in ownbert embed FOLDER "a text", or lines'
+_NOTHING = (
+    'nothing to embed; give files, texts, such as ownbert embed FOLDER "a text", or lines on '
+    "standard input"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,12 +118,12 @@ def embed(
         return
     given["engine"] = engine
     if resume:
-        raise InputError("embed resumes with --runner ray; leave out --resume, or take --shard")
+        raise InputError("embed can resume only with --runner ray; omit --resume, or use --shard")
     keep_memory()
     inputs = given_texts(texts or (), columns, missing=_NOTHING)
     if str(output) == "-":
         if shard is not None:
-            raise InputError("--shard writes a part of a file; give the file as -o FILE")
+            raise InputError("--shard writes one part of a file; name the file with -o FILE")
         print_rows(embedded_rows(folder, inputs, **given))
         return
     own = as_shard(shard)

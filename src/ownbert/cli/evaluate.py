@@ -100,7 +100,7 @@ def evaluate(
 
     keep_memory()
     if (file is None) == (data is None):
-        raise InputError("one file of rows with their answers is needed: evaluate FOLDER FILE")
+        raise InputError("a file of labelled rows is needed: evaluate FOLDER FILE")
     picture = None if output is None else output.with_name(f"{output.stem}.{CONFUSION}")
     if output is not None and picture is not None:
         refuse_foreign(picture.parent, [picture.name], signs=[output.name])

@@ -123,7 +123,7 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, device: 
     if isinstance(given, Path):
         _refuse_inputs([given], settings)
     if html is None and (settings.layers is not None or settings.heads is not None):
-        raise InputError("--layers and --heads are of a page; name it with --html")
+        raise InputError("--layers and --heads apply to a page; name it with --html")
     if png is not None:
         figure_class(png)
     choice = HeadChoice(_numbers("--layers", settings.layers), _numbers("--heads", settings.heads))
@@ -199,7 +199,7 @@ def _explain_images(
     from ownbert.inspect.explain.overlay import draw_relevance
 
     if settings.layers is not None or settings.heads is not None or settings.by != "word":
-        raise InputError("images have no words: leave --by, --layers and --heads out")
+        raise InputError("images have no words: omit --by, --layers and --heads")
     if not images:
         raise InputError(_NOTHING)
     _refuse_inputs(images, settings)
@@ -272,5 +272,7 @@ def _show(found: "Explanation", top: int, output: "Console") -> None:
     output.print(table)
     if found.gap is not None:
         output.print(
-            Text(translated(f"not accounted for: {found.gap:.1%} of what all words do"), "dim")
+            Text(
+                translated(f"not accounted for: {found.gap:.1%} of the effect of all words"), "dim"
+            )
         )

@@ -70,7 +70,7 @@ def export(
     if not quiet:
         echo(
             translated(
-                f"largest difference {parity.largest_difference:.2g}, least cosine "
+                f"largest difference {parity.largest_difference:.2g}, lowest cosine "
                 f"{parity.least_cosine:.6f}, on {parity.texts:,} texts"
             )
         )

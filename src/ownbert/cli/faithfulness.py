@@ -62,7 +62,7 @@ def faithfulness(
         best = best_method(found)
         echo()
         if best is None:
-            echo(translated("no method is better than an order by chance"))
+            echo(translated("no method is better than a random order"))
         else:
             echo(translated(f"the most faithful on these rows: {best}"))
     if output is not None:

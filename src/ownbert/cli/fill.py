@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ownbert.inference.fill_mask import Filled, Mask
 
 _BAR = 24
-_NOTHING = 'no text to fill; give one, as "12 [MASK] 9", or a file'
+_NOTHING = 'no text to fill; give one, such as "12 [MASK] 9", or a file'
 
 
 def fill(

@@ -55,13 +55,10 @@ class HeadsSettings:
     def require_output(self) -> None:
         """Raise ``InputError`` unless -o is given exactly when something is pruned."""
         if self.prune is not None and self.drop_layers is not None:
-            raise InputError("--prune and --drop-layers are two things to take away; take one")
+            raise InputError("--prune and --drop-layers cannot be combined; use one of them")
         taken = self.prune if self.drop_layers is None else self.drop_layers
         if (taken is None) != (self.output is None):
-            raise InputError(
-                "--prune or --drop-layers and -o belong together: what goes, and the folder for "
-                "the rest"
-            )
+            raise InputError("--prune and --drop-layers require -o, and vice versa")
 
 
 @settings_command

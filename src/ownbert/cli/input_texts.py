@@ -40,7 +40,7 @@ def given_input(
     files = [each for each in found if isinstance(each, Path)]
     if files and len(found) > 1:
         raise InputError(
-            f"{files[0]} is a file among {len(found)} arguments; give one file, or texts alone"
+            f"{files[0]} is a file among {len(found)} arguments; give one file, or only texts"
         )
     return files[0] if files else list(given)
 
@@ -53,7 +53,7 @@ def given_inputs(given: Sequence[str], *, missing: str) -> "list[Path] | list[st
     files = [each for each in found if isinstance(each, Path)]
     if texts := [each for each in found if files and isinstance(each, str)]:
         raise InputError(
-            f"no such file: {texts[0]} (and {files[0]} is one; give files, or texts alone)"
+            f"no such file: {texts[0]} (but {files[0]} is a file; give only files, or only texts)"
         )
     return files or list(given)
 
@@ -76,9 +76,7 @@ def _text_or_file(argument: str) -> str | Path:
     try:
         return text_or_file(argument)
     except InputError:
-        raise InputError(
-            f"no such file: {argument} (a text is given on standard input: -)"
-        ) from None
+        raise InputError(f"no such file: {argument} (pass texts on standard input: -)") from None
 
 
 def input_texts(

@@ -206,19 +206,19 @@ class RaySettings:
         known("local", "ray")("--runner", self.runner)
         if self.runner == "local":
             for name in chosen:
-                raise InputError(f"--{name.replace('_', '-')} is for --runner ray")
+                raise InputError(f"--{name.replace('_', '-')} requires --runner ray")
             return None
         if str(output) == "-":
-            raise InputError("--runner ray writes a folder; give it as -o FOLDER")
+            raise InputError("--runner ray writes a folder; name it with -o FOLDER")
         if not given or "-" in given:
             raise InputError("--runner ray reads files; name files or folders")
         if shard is not None:
-            raise InputError("--shard and --runner ray are two ways to do the same; take one")
+            raise InputError("--shard and --runner ray cannot be combined; use one of them")
         if engine is not None:
-            raise InputError("--runner ray computes with torch; leave --engine out")
+            raise InputError("--runner ray supports only torch; omit --engine")
         if encoding is not None:
             raise InputError(
-                "--runner ray reads UTF-8; save the files so, and leave --encoding out"
+                "--runner ray reads only UTF-8; save the files as UTF-8, and omit --encoding"
             )
         return chosen
 

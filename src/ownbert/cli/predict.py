@@ -34,7 +34,10 @@ from ownbert.errors import InputError
 from ownbert.language import translated
 from ownbert.terminal import echo, print_rows
 
-_NOTHING = 'nothing to answer; give a file, a text, as in ownbert predict FOLDER "a text", or lines'
+_NOTHING = (
+    'nothing to predict; give a file, a text, such as ownbert predict FOLDER "a text", or lines '
+    "on standard input"
+)
 
 
 @settings_command
@@ -135,8 +138,10 @@ def predict(
         from ownbert.bulk.ray_runner import predict_with_ray
 
         if calibrate is not None:
-            raise InputError("--calibrate is not for --runner ray; calibrate once before")
-        with counting("rows answered", quiet=quiet) as progress:
+            raise InputError(
+                "--calibrate cannot be combined with --runner ray; calibrate beforehand"
+            )
+        with counting("rows predicted", quiet=quiet) as progress:
             count = predict_with_ray(
                 folder,
                 names,
@@ -165,9 +170,9 @@ def predict(
         found = Lines(found)
     if str(output) == "-":
         if resume:
-            raise InputError("--resume continues a file; give it as -o FILE")
+            raise InputError("--resume continues an output file; name it with -o FILE")
         if shard is not None:
-            raise InputError("--shard writes a part of a file; give the file as -o FILE")
+            raise InputError("--shard writes one part of a file; name the file with -o FILE")
         if isinstance(found, Path):
             refuse_missing(found)
         rows = RowPredictions(
@@ -191,7 +196,7 @@ def predict(
         rows = count_rows(found)
         return rows if rows is None or own is None else own.share(rows)
 
-    with counting("rows answered", quiet=quiet, total=total) as progress:
+    with counting("rows predicted", quiet=quiet, total=total) as progress:
         count = run(
             folder,
             found,

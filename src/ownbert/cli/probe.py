@@ -83,13 +83,13 @@ def probe(
     keep_memory()
     if settings.layers:
         if output is not None:
-            raise InputError("--layers writes no folder: leave -o out")
+            raise InputError("--layers writes no folder: omit -o")
         _compare_layers(model, train, columns, settings, quiet=quiet)
         return
     if settings.png is not None:
-        raise InputError("--png draws the comparison of --layers")
+        raise InputError("--png plots the comparison of --layers")
     if output is None:
-        raise InputError("-o is needed: the folder for the result; or take --layers")
+        raise InputError("-o is needed: the folder for the result; or use --layers")
     named = columns.settings()
     scores, source = run(model, train, output, overwrite=overwrite, **named, **settings.given())
     if not quiet:

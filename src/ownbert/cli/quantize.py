@@ -57,7 +57,7 @@ def quantize(
     if not quiet:
         echo(
             translated(
-                f"least cosine {found.least_cosine:.4f}, mean {found.mean_cosine:.4f}, on "
+                f"lowest cosine {found.least_cosine:.4f}, mean {found.mean_cosine:.4f}, on "
                 f"{found.texts:,} texts"
             )
         )

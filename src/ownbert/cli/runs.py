@@ -44,7 +44,7 @@ def runs(
     from ownbert.inspect.run_list.run_summary import find_runs
 
     if json and csv:
-        raise InputError("--json and --csv are two forms of one answer; take one")
+        raise InputError("--json and --csv cannot be combined; use one of them")
     found = find_runs(folder, sort=sort)
     for line in found.broken:
         echo(translated(f"left out: {line}"), err=True)

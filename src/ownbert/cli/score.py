@@ -26,7 +26,10 @@ from ownbert.language import translated
 from ownbert.settings import setting
 from ownbert.terminal import echo, print_rows
 
-_NOTHING = 'nothing to score; give files, texts, as in ownbert score FOLDER "a text", or lines'
+_NOTHING = (
+    'nothing to score; give files, texts, such as ownbert score FOLDER "a text", or lines on '
+    "standard input"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +64,11 @@ class ScoreSettings:
     def require(self, *, file: bool, resume: bool, shard: bool) -> None:
         """Raise ``InputError`` for options that exclude each other."""
         if not file and resume:
-            raise InputError("--resume continues a file; give it as -o FILE")
+            raise InputError("--resume continues an output file; name it with -o FILE")
         if not file and shard:
-            raise InputError("--shard writes a part of a file; give the file as -o FILE")
+            raise InputError("--shard writes one part of a file; name the file with -o FILE")
         if self.html is not None and resume:
-            raise InputError("a page needs all rows: leave out --resume, or --html")
+            raise InputError("a page needs all rows: omit --resume or --html")
 
     def given(self) -> dict[str, Any]:
         """The arguments of the Python function."""

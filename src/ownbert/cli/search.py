@@ -36,8 +36,8 @@ app = typer.Typer(
     add_completion=False,
 )
 
-_NO_TEXTS = "nothing to index; give files, texts, or lines"
-_NO_QUERY = 'no query; give one, as in ownbert search find INDEX "a text", or a file'
+_NO_TEXTS = "nothing to index; give files, texts, or lines on standard input"
+_NO_QUERY = 'no query; give one, such as ownbert search find INDEX "a text", or a file'
 # Queries per block.
 _QUERIES = 256
 _SHOWN = 100  # characters of a text

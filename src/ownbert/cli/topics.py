@@ -17,7 +17,7 @@ from ownbert.settings import setting
 from ownbert.tables.columns import ColumnNames
 from ownbert.terminal import console, echo
 
-_NOTHING = "nothing to group; give files, texts, or lines"
+_NOTHING = "nothing to group; give files, texts, or lines on standard input"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,6 +91,6 @@ def _trace_numbers(settings: TraceSettings) -> Any:
     from ownbert.inspect.trace.worked_example import EXAMPLE, read_inputs, trace_attention
 
     if settings.layer or settings.head:
-        raise InputError("--layer and --head are of a model; name its folder and a text")
+        raise InputError("--layer and --head apply to a model; name its folder and a text")
     numbers = EXAMPLE if settings.inputs is None else read_inputs(settings.inputs)
     return trace_attention(**numbers, scale=settings.scale, digits=settings.digits)

@@ -142,7 +142,7 @@ def use(
     from ownbert.translate.decode import Translator, one_line, translate_file
 
     if resume and (output is None or str(output) == "-"):
-        raise InputError("--resume continues a file; give it as -o FILE")
+        raise InputError("--resume continues an output file; name it with -o FILE")
     translator = Translator(
         folder,
         beams=beams,

@@ -121,8 +121,8 @@ def read_documents(
         raise InputError(f"layout {layout!r} is not one of: {', '.join(LAYOUTS)}")
     if feature_columns is not None and layout not in ("auto", "conll"):
         raise InputError(
-            f"layout {layout} has no columns of word features; plain text has them as conll, one "
-            "word per line"
+            f"layout {layout} has no columns of word features; plain text needs layout conll, "
+            "one word per line"
         )
     files = find_files(paths)
     for path in files:

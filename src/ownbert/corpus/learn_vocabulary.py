@@ -176,7 +176,9 @@ def _refuse_settings(
 
 def _refuse_small(vocab_size: int | None) -> None:
     if vocab_size is not None and vocab_size <= len(SPECIAL_TOKENS):
-        raise InputError(f"vocab_size {vocab_size}: more than the 5 special tokens are needed")
+        raise InputError(
+            f"vocab_size {vocab_size} is too small; it must exceed the 5 special tokens"
+        )
     if vocab_size is not None:
         up_to(limits.VOCABULARY)("vocab_size", vocab_size)
 
@@ -301,8 +303,8 @@ def _learn_wordpiece(
 
 def _too_long(long: int, words: int) -> str:
     return (
-        f"{long:,} of {words:,} words have over {LONGEST_WORD} characters, which no tokenizer of "
-        "BERT reads as words: separate the words, ids or codes by blanks"
+        f"{long:,} of {words:,} words have over {LONGEST_WORD} characters, which BERT tokenizers "
+        "do not read as words: separate words, ids or codes by spaces"
     )
 
 

@@ -134,7 +134,7 @@ def contents(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _interrupt_message(work: WorkFolder, documents: int) -> str:
     if not documents:
-        return "interrupted; nothing half-written is left"
+        return "interrupted; no incomplete output was left"
     return (
         f"interrupted; {documents:,} documents are done and kept in {work.folder.name} beside "
         "the output: run the same command again to resume"

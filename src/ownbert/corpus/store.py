@@ -166,8 +166,8 @@ class Store:
         tokenizer = Tokenizer.load(self.folder)
         if tokenizer.fingerprint() != self.settings["tokenizer"]:
             raise InputError(
-                f"{self.folder}: the tokenizer files are not those that the store was written "
-                "with; prepare it again"
+                f"{self.folder}: the tokenizer files differ from those that the store was "
+                "written with; prepare it again"
             )
         return tokenizer
 
@@ -223,7 +223,7 @@ def prepare(
         if segmenter is not None:
             require_segmenter(segmenter, tokenizer)
             if feature_columns is not None:
-                raise InputError("feature columns are of given words; leave out the segmenter")
+                raise InputError("feature columns belong to given words; omit the segmenter")
         documents = partial(
             read_documents,
             files,
@@ -273,7 +273,7 @@ def _learn_features(documents: Iterator[Document], given: str) -> dict[str, list
         if len(tags) > limits.TAGS:
             raise InputError(
                 f"the feature column {name!r} has {len(tags):,} different tags; at most "
-                f"{limits.TAGS:,}: numbers can be put into bins"
+                f"{limits.TAGS:,} are allowed: group numbers into bins"
             )
     return features
 
@@ -309,7 +309,7 @@ def _reusable(output: Path, settings: dict[str, Any]) -> Store | None:
     ours = {INDEX, *TOKENIZER_FILES, *(f"{name}.bin" for name in {**_FILES, **_OTHER_FILES})}
     for path in sorted(output.iterdir()) if output.is_dir() else ():
         if path.name not in ours or path.is_dir():
-            raise InputError(f"{path} is no file of a token store; choose another folder")
+            raise InputError(f"{path} is not a file of a token store; choose another folder")
     return None
 
 

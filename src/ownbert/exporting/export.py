@@ -100,8 +100,8 @@ def export(
                 say(f"note: {note}")
         if to == "openvino" and any(_ngrams(head) for head in model.heads.values()):
             raise InputError(
-                f"{folder} reads hashed n-grams, whose numbers of 64 bits OpenVINO does not have; "
-                "take --to onnx or torch"
+                f"{folder} reads hashed n-grams, whose 64-bit integers OpenVINO does not "
+                "support; use --to onnx or torch"
             )
         graph = PaddedModel(model)
         given = sequences_of(source, model, data=data, text_column=text_column)
@@ -155,8 +155,8 @@ def describe_network(source: Path) -> Description:
     members = list_members(source)
     if len(members) > 1:
         raise InputError(
-            f"{source} holds {len(members)} models, whose answers are averaged; take one of "
-            f"them: {members[0]}"
+            f"{source} contains {len(members)} models, whose predictions are averaged; use one "
+            f"of them: {members[0]}"
         )
     require_inside(source, network_files(source, weights=False))
     return describe(source)
@@ -166,19 +166,19 @@ def notes_of(source: Path, model: Model) -> Iterator[str]:
     """Yield notes on steps that the exported file does not include."""
     if (source / BLEND).is_file():
         yield (
-            f"{source.name} answers with other models than its network alone, which is exported "
-            "and answers differently"
+            f"{source.name} predicts with other models in addition to its network; only the "
+            "network is exported, and its predictions differ"
         )
     for head in model.heads.values():
         if isinstance(head, TokenHead) and head.crf is not None:
             yield (
-                "the tags of a text are decoded together; the logits are scores of each "
-                f"token alone, and {CRF} has those of neighbouring tags"
+                "the tags of a text are decoded jointly; the logits score each token separately, "
+                f"and {CRF} has the transition scores of tags"
             )
         if isinstance(head, ClassificationHead) and head.segments is not None:
             yield (
-                "the model reads a long document in segments; the file reads one segment, "
-                "so longer documents must be cut"
+                "the model reads a long document in segments; the file reads one segment, so "
+                "longer documents must be truncated"
             )
 
 

@@ -55,7 +55,7 @@ def write_export_card(
         "parity": parity,
         "tolerance": tolerance,
         "differences": table(
-            ("output", "largest difference", "least cosine", "numbers"), _rows(parity)
+            ("output", "largest difference", "lowest cosine", "numbers"), _rows(parity)
         ),
         "tokenizer": load_tokenizer(description) if has_tokenizer(source) else None,
         "graph": graph,

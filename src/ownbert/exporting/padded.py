@@ -349,8 +349,8 @@ def _pooling(pooling: nn.Module) -> nn.Module:
     if isinstance(pooling, FirstPooling):
         return _First()
     raise InputError(
-        "a recurrent pooling (gru, lstm) reads each text by its length and cannot be exported; "
-        "fine-tune with --pooling mean, max or attention"
+        "recurrent pooling (gru, lstm) depends on the length of each text and cannot be "
+        "exported; fine-tune with --pooling mean, max or attention"
     )
 
 
@@ -389,7 +389,7 @@ def _padded_copy(model: Model) -> Model:
     """A copy with shared parameters, whose length-dependent modules take padded tensors."""
     config = model.config
     if config.image is not None or model.decoder is not None:
-        raise InputError("only encoders of texts can be exported, no images and no translation")
+        raise InputError("only text encoders can be exported, not image or translation models")
     if config.position_embedding_type == "transformer_xl":
         raise InputError("an xlnet model cannot be exported")
     made = copy.deepcopy(model, {id(p): p for p in model.parameters()}).eval()
@@ -412,7 +412,7 @@ def _padded_copy(model: Model) -> Model:
     for head in made.heads.values():
         if getattr(head, "features", None) is not None:
             raise InputError(
-                "a model that reads word features cannot be exported: an engine takes texts alone"
+                "a model that reads word features cannot be exported: engines read only texts"
             )
         if isinstance(head, ClassificationHead | EmbeddingHead) and head.pooling is not None:
             head.pooling = _pooling(head.pooling)

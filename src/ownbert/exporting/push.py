@@ -13,8 +13,8 @@ from ownbert.views.linear_files import LINEAR
 
 Say = Callable[[str], None]
 _HUB = "https://huggingface.co"
-_WORDS = "linear models hold single words of the texts, and so do vocabularies"
-_SHOWN = 10  # maximum names of files that are not uploaded
+_WORDS = "linear models and vocabularies contain single words of the texts"
+_SHOWN = 10  # names of what stays behind
 
 
 def push(
@@ -50,9 +50,9 @@ def push(
     """
     path, name = Path(folder), name.removeprefix(PREFIX)
     if not any((path / one).is_file() for one in (CONFIG, BLEND, ENSEMBLE)):
-        raise InputError(f"{path} has no {CONFIG}: it is no folder of a finished model")
+        raise InputError(f"{path} has no {CONFIG}: it is not the folder of a finished model")
     if not is_name(name) or "/" not in name:
-        raise InputError(f"{name!r} is no name on the hub; write org/name")
+        raise InputError(f"{name!r} is not a name on the hub; write org/name")
     files = finished_files(path)
     if with_texts:
         files = sorted([*files, *(Path(n) for n in REPORTS if (path / n).is_file())])

@@ -94,8 +94,8 @@ def quantize(
             )
         if say is not None and (source / BLEND).is_file():
             say(
-                f"note: {source.name} answers with other models than its network alone, which is "
-                "quantized and answers differently"
+                f"note: {source.name} predicts with other models in addition to its network; "
+                "only the network is quantized, and its predictions differ"
             )
         measured, compared = halves(given, choices="choice" in model.heads)
         smooth = _smooth(model, measured)
@@ -119,7 +119,7 @@ def quantize(
             _write_card(new, target, source, description, found)
         if say is not None and found.least_cosine < _NEAR:
             say(
-                f"warning: {target} is not near the float model (least cosine "
+                f"warning: {target} is not close to the float model (lowest cosine "
                 f"{found.least_cosine:.4f}); compare both with ownbert evaluate"
             )
         return found

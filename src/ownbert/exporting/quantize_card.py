@@ -45,7 +45,7 @@ def write_quantize_card(
 def _rows(found: QuantizedParity) -> Iterator[tuple[str, ...]]:
     before, after = (f"{size / 1e6:,.1f} MB" for size in (found.bytes_before, found.bytes_after))
     yield translated("weights"), before, after
-    yield translated("least cosine"), "1", f"{found.least_cosine:.4f}"
+    yield translated("lowest cosine"), "1", f"{found.least_cosine:.4f}"
     yield translated("mean cosine"), "1", f"{found.mean_cosine:.4f}"
 
 
@@ -56,4 +56,4 @@ def _answers(found: QuantizedParity) -> str:
     for kind, one in found.heads.items():
         equal = "" if one.equal is None else f"{one.equal / max(1, one.answers):.1%}"
         rows.append((kind, f"{one.largest_change:.2g}", equal, f"{one.answers:,}"))
-    return table(("head", "largest change", "equal answers", "answers"), rows)
+    return table(("head", "largest change", "identical predictions", "answers"), rows)

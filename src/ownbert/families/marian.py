@@ -144,7 +144,7 @@ def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig
     """
     for key, allowed in _REQUIRED.items():
         if values.get(key) not in allowed:
-            raise InputError(f"{key} is {values[key]!r}; supported is {allowed[0]!r}")
+            raise InputError(f"{key} is {values[key]!r}; only {allowed[0]!r} is supported")
     if "vocab_size" not in values:
         raise InputError("vocab_size is missing")
     act = values.get("activation_function", "gelu")
@@ -152,8 +152,8 @@ def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig
     shared = bool(values.get("share_encoder_decoder_embeddings", True))
     if not shared and values.get("tie_word_embeddings", True):
         raise InputError(
-            "tie_word_embeddings is true without share_encoder_decoder_embeddings; supported is "
-            "both or neither"
+            "tie_word_embeddings is true without share_encoder_decoder_embeddings; only both or "
+            "neither is supported"
         )
     first = bool(values.get(NORM_FIRST, False))
     usual: dict[str, Any] = {

@@ -67,8 +67,8 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
     if act not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
         raise InputError(
-            f"feed_forward_proj {in_short(kind)} is not known; one of {known}, or one of these "
-            f"after {_GATED}"
+            f"feed_forward_proj {in_short(kind)} is not known; use one of {known}, or one of "
+            f"these after {_GATED}"
         )
     gated = str(kind).startswith(_GATED)
     # Transformers writes both keys too, and reads them rather than the other one.
@@ -198,7 +198,7 @@ def read_config(values: Mapping[str, Any]) -> Stacks:
         InputError: a value is not supported.
     """
     if values.get("tie_encoder_decoder"):
-        raise InputError("tie_encoder_decoder is True; supported is False")
+        raise InputError("tie_encoder_decoder is True; only False is supported")
     encoder = T5.read_config(values)
     layers = values.get("num_decoder_layers")
     decoder = replace(

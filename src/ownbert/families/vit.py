@@ -65,7 +65,8 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
     pooled = values["pooler_output_size"]
     if pooled not in (None, values["hidden_size"]):
         raise InputError(
-            f"pooler_output_size is {pooled}; supported is hidden_size, {values['hidden_size']}"
+            f"pooler_output_size is {pooled}; only hidden_size, {values['hidden_size']}, is "
+            "supported"
         )
     for key in ("image_size", "patch_size"):
         if not isinstance(values[key], int | list | tuple):

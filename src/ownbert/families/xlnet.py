@@ -44,12 +44,13 @@ def _reads_head(spec: HeadSpec, values: Mapping[str, Any]) -> HeadSpec:
     pooling = values["summary_type"]
     if pooling not in _POOLINGS:
         known = " or ".join(map(repr, _POOLINGS))
-        raise InputError(f"summary_type is {pooling!r}; supported is {known}")
+        raise InputError(f"summary_type is {pooling!r}; only {known} is supported")
     if not values["summary_use_proj"]:
         if values["summary_activation"]:
             raise InputError(
-                f"summary_use_proj is false and summary_activation {values['summary_activation']!r}"
-                "; without the dense layer supported is null"
+                "summary_use_proj is false and summary_activation "
+                f"{values['summary_activation']!r}; without the dense layer, only null is "
+                "supported"
             )
         return replace(spec, pooling=pooling, dense=None)
     return replace(spec, pooling=pooling)
@@ -69,7 +70,7 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
     head_size = values.get("d_head")
     if head_size is not None and head_size * values["n_head"] != values["d_model"]:
         raise InputError(
-            f"d_head is {head_size}; supported is d_model {values['d_model']} / n_head "
+            f"d_head is {head_size}; it must be d_model {values['d_model']} / n_head "
             f"{values['n_head']}"
         )
     clamp = values["clamp_len"]

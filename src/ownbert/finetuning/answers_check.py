@@ -58,9 +58,11 @@ def check_answers(
     measured = f"{shown_name(metric)} {after:.4f} instead of {before:.4f}"
     agree = abs(after - before) <= _METRIC
     if not task.discrete:
-        finding = f"In bfloat16 {len(rows):,} dev rows have {measured}."
+        finding = f"In bfloat16, {len(rows):,} dev rows have {measured}."
         return PrecisionCheck(ANSWERS, agree, finding)
     pairs = zip(*decided, rows, strict=True)
     same = sum(task.plain(one, row) == task.plain(other, row) for one, other, row in pairs)
-    finding = f"In bfloat16 {same:,} of {len(rows):,} dev rows get the same answer, {measured}."
+    finding = (
+        f"In bfloat16, {same:,} of {len(rows):,} dev rows get the same prediction, with {measured}."
+    )
     return PrecisionCheck(ANSWERS, agree and same >= _SAME * len(rows), finding)

@@ -28,8 +28,8 @@ def texts_of(X: Any, least: int = 1) -> list[tuple[str, ...]]:
         table = table_of(X, name="X")
         if answers := [name for name in table.names if name.lower() in _ANSWERS]:
             raise InputError(
-                f"X has a column {answers[0]!r}, which is named like answers; give X the columns "
-                "of the texts alone"
+                f"X has a column {answers[0]!r}, which is named like labels; give X only the "
+                "text columns"
             )
         if not hasattr(X, "to_numpy"):  # a datasets.Dataset
             X = [row for _, row in table.read(table.names)]
@@ -78,8 +78,9 @@ def labels_of(y: Any) -> Any:
     shape = () if isinstance(y, list | tuple) else np.asarray(y).shape
     if several or (len(shape) == 2 and shape[1] > 1):
         raise InputError(
-            "y has several labels for each text, and this is for one; for several: "
-            'ownbert.finetune("multilabel", model=..., train={"text": X, "labels": y}, output=...)'
+            "y has several labels for each text, but this is for one; for several: "
+            'ownbert.finetune("multilabel", model=..., train={"text": X, "labels": y}, '
+            "output=...)"
         )
     return y
 
@@ -118,7 +119,7 @@ def rows_of(
         InputError: the lengths differ, or weights are invalid.
     """
     if len(texts) != len(targets):
-        raise InputError(f"X has {len(texts)} texts and y has {len(targets)} answers")
+        raise InputError(f"X has {len(texts)} texts, but y has {len(targets)} values")
     scaled = np.ones(len(texts)) if weights is None else _weights(weights, len(texts))
     rows = zip(texts, targets, scaled.tolist(), strict=True)
     return [Row(i, text, target, weight=weight) for i, (text, target, weight) in enumerate(rows)]
@@ -163,5 +164,5 @@ def numbers_of(y: Any) -> np.ndarray:
         place = ", ".join(map(str, odd[0]))
         raise InputError(f"y[{place}] is {numbers[tuple(odd[0])]}; a finite number is needed")
     if (numbers == numbers[0]).all(0).any():
-        raise InputError("y is the same number for all texts; numbers that differ are needed")
+        raise InputError("y is the same number for all texts; different numbers are needed")
     return numbers

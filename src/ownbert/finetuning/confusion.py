@@ -38,7 +38,9 @@ def most_confused(scores: Scores, most: int = 3) -> list[str]:
     np.fill_diagonal(wrong, 0)
     order = np.argsort(-wrong, axis=None, kind="stable")[:most]
     cells = (divmod(int(place), len(labels)) for place in order)
-    return [f"{labels[i]} taken for {labels[j]}: {wrong[i, j]:,}" for i, j in cells if wrong[i, j]]
+    return [
+        f"{labels[i]} predicted as {labels[j]}: {wrong[i, j]:,}" for i, j in cells if wrong[i, j]
+    ]
 
 
 def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FONTS) -> str | None:
@@ -69,7 +71,7 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FON
     if family is None:
         family, labels = [PLAIN_FONT], [str(i) for i in range(len(labels))]
         warning = (
-            f"{path.name}: no font here has the labels' characters; it shows their numbers "
+            f"{path.name}: no installed font has the labels' characters; it shows their numbers "
             "(id2label in config.json)"
         )
     count = len(labels)

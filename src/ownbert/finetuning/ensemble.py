@@ -161,13 +161,15 @@ def _seed_members(run: FinetuningRun) -> list[_Member]:
 def _fold_members(run: FinetuningRun) -> list[_Member]:
     count, rows = run.given.run.folds or 0, run.splits.train_rows
     if not run.task.averageable:
-        raise InputError(f"run.folds averages answers, which cannot be done for {run.task.name}")
+        raise InputError(
+            f"run.folds averages predictions, which is not possible for {run.task.name}"
+        )
     texts = [run.task.fold_keys(row) for row in rows]
     folds = fold_of(rows, count, seed=run.given.seed, texts=texts)
     if len(set(folds)) < count:
         raise InputError(
             f"run.folds is {count}, but rows that share a text stay together, and the "
-            f"{len(rows):,} training rows are only {len(set(folds))} such groups"
+            f"{len(rows):,} training rows form only {len(set(folds))} such groups"
         )
     # Members are evaluated on their held-out rows.
     recipe = _recipe(run, data=replace(run.given.data, dev=None))
@@ -293,8 +295,8 @@ def _show(
     folds = members[0].held_out is not None
     lines = [(m.name, values) for m, values in zip(members, each, strict=True)]
     lines += [("mean", ensemble.mean), ("standard deviation", ensemble.spread)]
-    lines += [("out of fold" if folds else "averaged answers", ensemble.metrics)]
-    lines += [("dev, averaged answers", ensemble.dev)]
+    lines += [("out of fold" if folds else "averaged predictions", ensemble.metrics)]
+    lines += [("dev, averaged predictions", ensemble.dev)]
     for title, values in lines:
         if values:
             table.add_row(translated(title), *(f"{values[name]:.4f}" for name in names))

@@ -150,7 +150,7 @@ class TextEstimator(BaseEstimator):
         """Take over the task of a folder, or reject a folder of another task."""
         if task.name != self.task_name:
             raise InputError(
-                f"{self.model} was trained for {task.name}, and {type(self).__name__} is for "
+                f"{self.model} was trained for {task.name}, but {type(self).__name__} is for "
                 f"{self.task_name}"
             )
         self._texts = 2 if task.pair else 1
@@ -237,7 +237,8 @@ class TextEstimator(BaseEstimator):
         held = _held_out(classes, math.ceil(share * len(every)), seed)
         if not held:
             raise InputError(
-                f"dev_share is {self.dev_share}, and every class has one text: none can be held out"
+                f"dev_share is {self.dev_share}, but every class has only one text: none can be "
+                "held out"
             )
         return [r for i, r in enumerate(every) if i not in held], [every[i] for i in sorted(held)]
 
@@ -348,7 +349,7 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
             raise InputError(f"y has one class only, {names[0]!r}; at least two are needed")
         known = [names[i] for i in first]
         if repeated := next((name for name in known if known.count(name) > 1), None):
-            raise InputError(f"y has two labels that are both {repeated!r} as text")
+            raise InputError(f"y has two labels that both become {repeated!r} as text")
         rows = rows_of(texts, names, sample_weight)
         self._finetune("classify", rows, classes=numbers, class_weights=self._weights())
         self.classes_ = classes
@@ -362,7 +363,7 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
     def _weights(self) -> str:
         """The class weights in the format of a recipe."""
         if self.class_weights is not None and self.class_weight is not None:
-            raise InputError("class_weight and class_weights are both set; take one")
+            raise InputError("class_weight and class_weights are both set; use one of them")
         given = self.class_weights if self.class_weight is None else self.class_weight
         if not isinstance(given, Mapping):
             return given or "equal"  # the meaning of None in scikit-learn

@@ -64,8 +64,8 @@ class FinetuneFolder(RunFolder):
             return now
         if now.run.seeds and not before.run.seeds:
             raise InputError(
-                f"cannot resume {self.path}: run.seeds was None and is now {now.run.seeds}; one "
-                "run does not become several: choose another folder, or start anew with "
+                f"cannot resume {self.path}: run.seeds was None and is now {now.run.seeds}; a "
+                "single run cannot become several: choose another folder, or start anew with "
                 "--overwrite"
             )
         if self.several and (now.run.epochs, now.optim.learning_rate) != (
@@ -74,7 +74,8 @@ class FinetuneFolder(RunFolder):
         ):
             raise InputError(
                 f"cannot resume {self.path} with other epochs or another learning rate: its runs "
-                "would no longer be alike; leave these as they were, or start anew with --overwrite"
+                "would no longer be comparable; keep these as they were, or start anew with "
+                "--overwrite"
             )
         if now.run.epochs != before.run.epochs and now.run.max_steps == before.run.max_steps:
             # The recipe's number of steps was computed from the epochs.

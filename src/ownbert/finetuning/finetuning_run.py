@@ -269,7 +269,7 @@ class FinetuningRun(TrainingRun):
             raise InputError("task.ngrams is trained in one process; run it without torchrun")
         model = make_model(self.description, self.task, recipe, adapted=self.adapted)
         if fresh and not recipe.model.new and not knows_labels(self.description, self.task):
-            say(f"{recipe.model.folder} has a head for other labels; it starts anew")
+            say(f"{recipe.model.folder} has a head for other labels; a new one is initialised")
         if self.keeps_head:
             self.task.begin(model)
         model = model.to(self.device)
@@ -386,8 +386,8 @@ class FinetuningRun(TrainingRun):
             gain = -gain / (abs(found[-2]) or 1)
         if gain < _STILL_RISES:
             return ""
-        moved = "fell" if self.monitor.lower else "rose"
-        return f"the dev score still {moved}: --epochs {2 * epochs} would go on"
+        moved = "falling" if self.monitor.lower else "rising"
+        return f"the dev score was still {moved}: try --epochs {2 * epochs}"
 
     def _check_precision(self, model: Model) -> PrecisionCheck | None:
         """Compare bfloat16 with float32 on the dev rows that are evaluated during training, if the
@@ -460,7 +460,7 @@ class FinetuningRun(TrainingRun):
 
     def summary(self) -> list[str]:
         recipe, task, splits = self.recipe, self.task, self.splits
-        start = "new weights" if recipe.model.new else recipe.model.folder
+        start = "scratch" if recipe.model.new else recipe.model.folder
         dev = "no" if splits.dev_rows is None else f"{len(splits.dev_rows):,}"
         labels = f", {len(task.labels)} {task.label_unit}" if len(task.labels) > 1 else ""
         lines = [
@@ -487,7 +487,7 @@ class FinetuningRun(TrainingRun):
 
     def _describe_weights(self) -> Iterator[str]:
         if self.recipe.task.class_weights != self.given.task.class_weights:
-            yield "rare labels have more weight (--class-weights equal gives all the same)"
+            yield "rare labels have more weight (--class-weights equal turns this off)"
 
     def _describe_features(self) -> Iterator[str]:
         """The columns of word features, and whether they continue those of pretraining."""
@@ -500,8 +500,8 @@ class FinetuningRun(TrainingRun):
             yield f"they start from those of {folder}"
         elif self.task.features:
             yield (
-                f"they start anew: {folder} has learnt others (columns {known}, or another "
-                "--feature-size)"
+                f"they start from scratch: {folder} was trained with others (columns {known}, or "
+                "another --feature-size)"
             )
 
     def warnings(self) -> Iterator[str]:
@@ -598,8 +598,8 @@ def _refuse_freezing(layers: int, description: Description) -> None:
     config = description.config
     if layers and description.decoder is not None:
         raise InputError(
-            "model.freeze is for models without a decoder, and a "
-            f"{description.architecture} has one"
+            f"model.freeze is for models without a decoder, but a {description.architecture} has "
+            "one"
         )
     if layers > config.num_hidden_layers:
         raise InputError(
@@ -610,7 +610,9 @@ def _refuse_freezing(layers: int, description: Description) -> None:
 def _max_length(length: int | None, config: EncoderConfig) -> int:
     longest = config.longest
     if length is not None and not 8 <= length <= longest:
-        raise InputError(f"max_length {length} must be from 8 to {longest}, the model's positions")
+        raise InputError(
+            f"max_length {length} must be from 8 to {longest}, the number of the model's positions"
+        )
     return length or longest
 
 

@@ -37,7 +37,7 @@ def draw_rows(rows: Sequence[Row], recipe: FinetuneRecipe) -> Sequence[Row]:
     if count is None:
         return rows
     if not all(isinstance(row.target, str) for row in rows):
-        raise InputError(f"data.labels_per_class is of no use to {recipe.task.name}")
+        raise InputError(f"data.labels_per_class does not apply to {recipe.task.name}")
     chosen = labels_per_class([row.target for row in rows], count, recipe.seed)
     return [rows[i] for i in chosen]
 
@@ -185,7 +185,7 @@ class LabelledSplits:
             for own, file, name in zip(sources, files, ("train", "dev"), strict=True)
         )
         if isinstance(train, str) and not train:
-            raise InputError("--train is needed: labelled rows to learn")
+            raise InputError("--train is needed: the labelled training rows")
         self.tables = (train, dev)
         rows = draw_rows(self.task.read(train), self.recipe)
         if dev is None:

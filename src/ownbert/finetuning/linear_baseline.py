@@ -56,7 +56,7 @@ class LinearBaseline:
         """
         score = f"{_TITLE}: {shown_name(self.metric)} {self.value:.3f} on the same rows"
         if self.rows is not None:
-            score += f", learnt from {self.rows:,} of the training rows"
+            score += f", trained on {self.rows:,} of the training rows"
         gain = self.value - network if self.metric in LOWER else network - self.value
         if gain >= 0:
             return [score]
@@ -81,8 +81,8 @@ class WordBaseline(LinearBaseline):
         if network >= self.value:
             return [score]
         warning = (
-            f"the vectors ({network:.3f}) find less often than TF-IDF what belongs together: "
-            "ownbert search ranks by both"
+            f"the vectors ({network:.3f}) find matching texts less often than TF-IDF: ownbert "
+            "search ranks by both"
         )
         return [f"warning: {warning}", score]
 

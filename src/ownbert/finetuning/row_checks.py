@@ -151,8 +151,8 @@ def _conflicts(split: LabelledSplit, texts: _TextIndex) -> list[Finding]:
     if not count:
         return []
     line = (
-        f"{count:,} {split.name} {split.unit} are copies of earlier ones with another answer: "
-        f"{_join_places(pairs, count)}"
+        f"{count:,} {split.name} {split.unit} are copies of earlier ones with another label: "
+        f"{_some(pairs, count)}"
     )
     return [Finding("conflict", count, line)]
 
@@ -174,10 +174,10 @@ def _repeated(split: LabelledSplit, train: LabelledSplit, texts: _TextIndex) -> 
             pairs.append(f"{split.where(row)} and {train.where(train.rows[first])}")
     if not count:
         return []
-    differ = f", {other:,} of them with another answer" if other else ""
+    differ = f", {other:,} of them with another label" if other else ""
     line = (
         f"{count:,} of {len(split.rows):,} {split.name} {split.unit} are {train.name} {train.unit} "
-        f"too{differ}, so metrics on them are too good: {_join_places(pairs, count)}"
+        f"too{differ}, so metrics on them are too optimistic: {_some(pairs, count)}"
     )
     return [Finding("repeated", count, line)]
 
@@ -190,7 +190,7 @@ def _duplicates(split: LabelledSplit, texts: _TextIndex) -> list[Finding]:
         noise += answers - 1 if _is_number(split.rows[first].target) else 0
     findings, unit = [], f"{split.name} {split.unit}"
     for kind, count, what in (
-        ("duplicate", same, "the same answer"),
+        ("duplicate", same, "the same label"),
         ("noise", noise, "another number"),
     ):
         if count:

@@ -57,9 +57,9 @@ def search(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> Model:
         InputError: there are no dev rows.
     """
     if run.splits.dev_rows is None:
-        raise InputError("a search needs --dev: the rows that tell which settings are best")
+        raise InputError("a search needs --dev: labelled rows for comparing the settings")
     if run.given.run.max_steps and (run.given.search.usual or run.given.search.epochs):
-        raise InputError("run.max_steps ends all runs of a search over epochs; leave it out")
+        raise InputError("run.max_steps would end all runs of a search over epochs; omit it")
     output, tries = folder.path, list(combinations(run))
     done = _finished_runs(run, output) if folder.resume else []
     refuse_foreign(output, ["search"])

@@ -84,8 +84,8 @@ def _labelled(
     if names[-1].casefold() not in (
         label.casefold(),
         *LABEL_NAMES,
-    ):  # an automatically found label column may mean something else
-        raise InputError(f"{source} has no column {label!r} or 'label'; rename that of its labels")
+    ):  # a guess may be a label of something else
+        raise InputError(f"{source} has no column {label!r} or 'label'; rename its label column")
     rows = [values for _, values in read_values(source, names)]
     labelled = [values for values in rows if not is_missing(values[-1])]
     if not labelled:

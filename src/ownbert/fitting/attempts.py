@@ -42,5 +42,5 @@ class Attempts:
             if self._debug:
                 traceback.print_exc(file=sys.stderr)
         self.left_out[what] = reason
-        self._say(f"{what}: left out, {reason}")
+        self._say(f"{what}: skipped, {reason}")
         return None

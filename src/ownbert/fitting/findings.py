@@ -42,9 +42,9 @@ _CURVE_VIEW, _CURVE_STRENGTH = "tfidf", 10.0
 # Names of report parts in messages about skipped parts.
 _TITLES = {
     "margin": "the margin over the best linear model",
-    "learning_curve": "what more labels would bring",
-    "minutes_curve": "what more minutes would bring",
-    "drift": "labelled against unlabelled texts",
+    "learning_curve": "gain from more labels",
+    "minutes_curve": "gain from more minutes",
+    "drift": "labelled vs. unlabelled texts",
     "train_counts": "training rows of each label",
     "calibration": "calibration",
     "label_errors": "likely label errors",

@@ -91,7 +91,7 @@ _JOINED = "network, linear models built in"
 _NETWORK, _NGRAM_NETWORK = "network, fine-tuned", "network with n-grams, fine-tuned"
 _STUDENT = "distilled network"
 # Names of other steps in messages about skipped steps.
-_PRETRAINED, _MINUTES = "pretraining a network", "what minutes of pretraining bring"
+_PRETRAINED, _MINUTES = "pretraining a network", "gain from pretraining time"
 
 # Folder for intermediate files.
 WORK = "work"
@@ -508,8 +508,8 @@ class Fit:
         if share <= _OTHER_TEXTS:
             return None
         return (
-            f"warning: {share:.0%} of the words of the labelled texts are in no text without "
-            "labels: are these of the same kind?"
+            f"warning: {share:.0%} of the words in the labelled texts do not occur in the "
+            "unlabelled texts: are these of the same kind?"
         )
 
     # Steps of the run.
@@ -528,7 +528,7 @@ class Fit:
         titles.append(_PROBE)
         if self._can_teach():
             titles.append(_STUDENT)
-        yield "fits in this order, as far as the minutes suffice, and blends:"
+        yield "fits in this order, as far as time allows, and blends:"
         yield from titles
 
     def _found_in_files(self) -> Iterator[str]:
@@ -539,8 +539,8 @@ class Fit:
             yield warning
         if count := self.learnt_from_test:
             yield (
-                f"warning: {count:,} of the {len(self.test):,} test rows have texts that are "
-                "learnt from: their score says nothing of new texts"
+                f"warning: {count:,} of the {len(self.test):,} test rows contain training "
+                "texts: their score says nothing about new texts"
             )
 
     def run(self, *, resume: bool) -> None:
@@ -576,7 +576,7 @@ class Fit:
         seconds = share * self.budget.left
         if seconds < _SHORTEST_PRETRAINING and not is_pretrained(self.folder / WORK):
             self.attempt.left_out[_PRETRAINED] = "there was no time for one"
-            self.progress.say("no time for a network; more --minutes would train one")
+            self.progress.say("no time for a network; use more --minutes to train one")
             return None
         checkpoints = Checkpoints(self.folder / WORK / "checkpoints", seconds / 60)
         with self.progress.step("pretraining on the texts"):
@@ -663,7 +663,7 @@ class Fit:
         if any(c.name == name for c in self.candidates):
             return
         if self.candidates and self.budget.left < _SHORTEST:
-            self.attempt.left_out[title] = "there was no time for it"
+            self.attempt.left_out[title] = "there was no time"
             return
         limit = self.budget.left_for_report if seconds is None else seconds
         began, path = time.monotonic(), self.folder / "members" / name
@@ -960,7 +960,7 @@ class Fit:
     def stopped(self) -> str:
         """The message for a user who has stopped the run."""
         if not self.candidates:
-            return f"stopped before there was a model; continue with --resume -o {self.folder}"
+            return f"stopped before any model was fitted; continue with --resume -o {self.folder}"
         return (
             f"stopped; {self.folder} has the best of {len(self.candidates)} models so far: "
             "continue with the same command and --resume"
@@ -976,8 +976,8 @@ class Fit:
         )
         if before != now:
             raise InputError(
-                f"{self.folder} was made with {_difference(before, now)}; give the same, or "
-                "start anew with --overwrite"
+                f"{self.folder} was made with {_difference(before, now)}; use the same, or start "
+                "anew with --overwrite"
             )
         self.budget.used, self.points = state.seconds, state.points
         rows, size = self.rows, self.rows.targets.size

@@ -114,8 +114,8 @@ def found_in_files(rows: LabelledRows, kind: str, unlabelled: int, minutes: floa
         minutes: time limit of the run.
     """
     labels = f", {len(rows.task.labels)} labels" if rows.task.name != "regress" else ""
-    words = {"ids": "ids", "words": "words", "chinese": "a script without blanks"}[kind]
+    words = {"ids": "ids", "words": "words", "chinese": "a script without spaces"}[kind]
     return (
         f"{rows.task.name}: {len(rows.learnt):,} labelled texts of {words}{labels}; "
-        f"{unlabelled:,} without labels; compared on {rows.source}; {minutes:g} min"
+        f"{unlabelled:,} unlabelled texts; compared on {rows.source}; {minutes:g} min"
     )

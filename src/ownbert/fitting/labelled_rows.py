@@ -153,7 +153,7 @@ def read_labelled(
     rows = list(task.read(train))
     if per_label is not None:
         if task.name != "classify":
-            raise InputError(f"labels_per_class is of no use to {task.name}")
+            raise InputError(f"labels_per_class does not apply to {task.name}")
         rows = [rows[i] for i in labels_per_class([r.target for r in rows], per_label, seed)]
     _refuse_empty(rows, train)
     task.learn(rows, train)
@@ -199,5 +199,5 @@ def _make_folds(
             f"{source}: the {len(rows):,} rows have too few different texts to hold some out"
         )
     if once:
-        return found[:1], f"{len(found[0][1]):,} training rows that were held out"
+        return found[:1], f"{len(found[0][1]):,} held-out training rows"
     return found, f"{len(found)} folds of the {len(rows):,} training rows"

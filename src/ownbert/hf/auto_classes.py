@@ -60,7 +60,7 @@ def _start(model_type: str) -> str:
     if model_type in ENCODER_DECODERS:
         return ENCODER_DECODERS[model_type].architecture.removesuffix("MTModel")
     known = ", ".join(sorted({*families, *ENCODER_DECODERS}))
-    raise InputError(f"model_type {model_type!r} is not known; one of {known}")
+    raise InputError(f"model_type {model_type!r} is not known; use one of {known}")
 
 
 def _start_of(name: Any, options: dict[str, Any]) -> str:
@@ -77,7 +77,7 @@ class AutoConfig:
     """``from_pretrained`` creates a config of the class named in a folder's config.json."""
 
     def __init__(self):
-        raise InputError("AutoConfig.from_pretrained(folder) makes configs")
+        raise InputError("use AutoConfig.from_pretrained(folder)")
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, **changes: Any) -> Any:
@@ -95,7 +95,7 @@ class _AutoModel:
     end: ClassVar[str]
 
     def __init__(self):
-        raise InputError(f"{type(self).__name__}.from_pretrained(folder) makes models")
+        raise InputError(f"use {type(self).__name__}.from_pretrained(folder)")
 
     @classmethod
     def _class(cls, start: str) -> Any:

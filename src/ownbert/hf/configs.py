@@ -108,8 +108,8 @@ class PretrainedConfig:
         self.label2id = numbers or {name: number for number, name in labels.items()}
         if self.problem_type not in _PROBLEMS:
             known = ", ".join(str(name) for name in _PROBLEMS[1:])
-            raise InputError(f"problem_type {self.problem_type!r} is not known; one of {known}")
-        self.structure()  # Reject impossible sizes early.
+            raise InputError(f"problem_type {self.problem_type!r} is not known; use one of {known}")
+        self.structure()  # Impossible sizes are refused here, not when a model is made.
 
     def _by_name(self, positional: tuple[Any, ...], values: Mapping[str, Any]) -> dict[str, Any]:
         """Assign positional arguments to their names."""
@@ -322,7 +322,7 @@ def parse_dtype(value: Any) -> torch.dtype | None:
     if found is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
         found = None
     if value is not None and found is None:
-        raise InputError(f"dtype {value!r} is not known; one of float32, bfloat16, float16")
+        raise InputError(f"dtype {value!r} is not known; use one of float32, bfloat16, float16")
     return found
 
 

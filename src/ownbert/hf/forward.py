@@ -160,7 +160,7 @@ def cache_of(model: Any, config: EncoderConfig, given: dict[str, Any]) -> Cache 
         try:
             past = Cache.from_layers(past)
         except (AttributeError, IndexError, TypeError, ValueError):
-            raise InputError("past_key_values must be what an earlier call returned") from None
+            raise InputError("past_key_values must be those returned by an earlier call") from None
     if past is not None or not config.is_decoder:
         return past
     if not model.caches_with_labels and any(given.get(name) is not None for name in _LABELS):
@@ -177,7 +177,7 @@ def attention_layers(stack: Encoder, option: Any) -> frozenset[int]:
     wrong = [layer for layer in option if not -count <= layer < count]
     if wrong:
         raise InputError(
-            f"output_attentions asks for layer {wrong[0]}; the layers are 0..{count - 1}"
+            f"output_attentions requests layer {wrong[0]}; the layers are 0..{count - 1}"
         )
     return frozenset(layer % count for layer in option)
 

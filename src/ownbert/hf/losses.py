@@ -69,8 +69,8 @@ def sequence(logits: Tensor, labels: Tensor, config: Any) -> Tensor:
         loss = F.mse_loss if config.problem_type == REGRESSION else _BINARY
         return loss(logits, targets)
     raise InputError(
-        f"problem_type {config.problem_type!r} is not known; one of "
-        f"{REGRESSION}, {ONE_LABEL}, {MANY_LABELS}"
+        f"problem_type {config.problem_type!r} is not known; use one of {REGRESSION}, "
+        f"{ONE_LABEL}, {MANY_LABELS}"
     )
 
 

@@ -316,7 +316,7 @@ class PreTrainedModel(CommonModel):
         """Replace the output layer for words; if it is tied, also the word embeddings."""
         layer = self.get_output_embeddings()
         if layer is None:
-            raise InputError(f"{type(self).__name__} has no head of words")
+            raise InputError(f"{type(self).__name__} has no language modelling head")
         weight = getattr(new_embeddings, "weight", None)
         tied = layer.weight is self.model.encoder.embeddings.word.weight
         if not isinstance(weight, nn.Parameter) or (tied and weight is not layer.weight):

@@ -77,8 +77,8 @@ def _checked(mems: Any, stack: Encoder) -> tuple[Tensor, ...]:
     shape = shapes.pop() if len(shapes) == 1 else None
     if len(mems) != layers or shape is None or len(shape) != 3 or shape[2] != width:
         raise InputError(
-            f"mems must be {layers} tensors of one shape (tokens, batch, {width}), what an earlier "
-            "call returned"
+            f"mems must be {layers} tensors of shape (tokens, batch, {width}), as returned by an "
+            "earlier call"
         )
     return mems if shape[0] else ()
 

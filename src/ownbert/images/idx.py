@@ -46,11 +46,13 @@ def read_idx(path: Path) -> np.ndarray:
             raise InputError(f"{path}: the gzip data is damaged or cut short") from None
     if len(data) < 4 or data[:2] != b"\0\0" or not data[3]:
         raise InputError(
-            f"{path} is no IDX file: it begins with {data[:4].hex(' ') or 'nothing'} and must "
-            "begin with 00 00"
+            f"{path} is not an IDX file: it begins with {data[:4].hex(' ') or 'nothing'}, but "
+            "must begin with 00 00"
         )
     if data[2] != _UBYTE:
-        raise InputError(f"{path} holds numbers of kind 0x{data[2]:02x}; supported is 0x08, bytes")
+        raise InputError(
+            f"{path} contains numbers of type 0x{data[2]:02x}; only 0x08 (bytes) is supported"
+        )
     start = 4 + 4 * data[3]
     if len(data) < start:
         raise InputError(f"{path} is cut off in its header")
@@ -60,7 +62,7 @@ def read_idx(path: Path) -> np.ndarray:
         wrong = "cut off" if there < expected else "too long"
         raise InputError(
             f"{path} is {wrong}: its header says {' x '.join(map(str, shape))}, which is "
-            f"{expected:,} bytes, and {there:,} follow"
+            f"{expected:,} bytes, but {there:,} follow"
         )
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
@@ -79,5 +81,5 @@ def labels_beside(path: Path) -> Path:
     plain = found.with_name(name.removesuffix(".gz"))
     there = [p for p in (found, plain, plain.with_name(f"{plain.name}.gz")) if p.exists()]
     if not there or there[0] == path:
-        raise InputError(f"{path} has no labels: {found} is not there")
+        raise InputError(f"{path} has no labels: {found} is missing")
     return there[0]

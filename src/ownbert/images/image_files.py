@@ -205,7 +205,7 @@ def _as_bytes(images: Any, what: str) -> np.ndarray:
     except ValueError:
         array = np.asarray(None)
     if array.dtype == object:
-        raise InputError(f"{what}: the images are of different sizes, or no arrays of numbers")
+        raise InputError(f"{what}: the images have different sizes, or are not arrays of numbers")
     if array.ndim == 4 and array.shape[-1] == 1:
         array = array[..., 0]
     if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[-1] != 3) or not array.size:
@@ -323,8 +323,8 @@ def _opened(path: Path) -> ImageSource:
     except image.DecompressionBombError:
         most = 2 * (image.MAX_IMAGE_PIXELS or 0)  # above this, Pillow raises an error
         raise InputError(f"{path} has more than {most:,} pixels; make it smaller") from None
-    except Exception:  # Pillow raises many kinds of errors
-        raise InputError(f"{path} is no image that Pillow can read") from None
+    except Exception:  # Pillow's errors are of many kinds
+        raise InputError(f"{path} is not an image that Pillow can read") from None
     digest = hashlib.blake2b(data, digest_size=16).hexdigest()
     return ImageSource(path, str(path), digest, size, 1 if _is_grey(mode) else 3)
 
@@ -348,7 +348,7 @@ def _decoded(path: Path) -> Any:
     except InputError:
         raise
     except Exception as error:
-        reason = "it is damaged or cut off" if path.exists() else "it is gone"
+        reason = "it is damaged or cut off" if path.exists() else "it no longer exists"
         raise InputError(f"{path} cannot be read: {reason}") from error
 
 

@@ -58,9 +58,9 @@ class Processor:
         for name, kind in (("size", int), ("mean", float), ("std", float)):
             object.__setattr__(self, name, tuple(map(kind, getattr(self, name))))
         if len(self.size) != 2 or min(self.size) < 1:
-            raise InputError(f"size is {self.size}; it must be height and width from 1 on")
+            raise InputError(f"size is {self.size}; it must be a height and width of at least 1")
         if self.channels not in (1, 3):
-            raise InputError(f"channels is {self.channels}; it must be 1 (grey) or 3 (colours)")
+            raise InputError(f"channels is {self.channels}; it must be 1 (grey) or 3 (colour)")
         for name in ("mean", "std"):
             if len(getattr(self, name)) != self.channels:
                 raise InputError(
@@ -113,7 +113,9 @@ class Processor:
         try:
             from PIL import Image
         except ImportError:
-            raise InputError("to resize images: pip install 'ownbert[vision]'") from None
+            raise InputError(
+                "resizing images needs Pillow: pip install 'ownbert[vision]'"
+            ) from None
         size, how = (self.size[1], self.size[0]), _RESAMPLES[self.resample]
         if array.dtype == np.uint8 and array.shape[2] == 3:
             return np.asarray(Image.fromarray(array).resize(size, how))
@@ -164,7 +166,7 @@ class Processor:
         values = read_json(path, check=_KEYS)
         for step in ("do_center_crop", "do_pad", "do_thumbnail", "do_align_long_axis"):
             if values.get(step):
-                raise InputError(f"{path}: {step} is true; supported is false")
+                raise InputError(f"{path}: {step} is true; only false is supported")
         try:
             return cls(**_processor_fields(values))
         except InputError as error:

@@ -82,7 +82,7 @@ class Blend:
         saved = self.values[KEY]
         name = saved["name"]
         if name not in TEXT_TASKS:
-            raise InputError(f"a blend is for {', '.join(TEXT_TASKS)}, not for {name!r}")
+            raise InputError(f"a blend supports {', '.join(TEXT_TASKS)}, not {name!r}")
         task = restored_task(name, saved, self.labels, columns)
         if not all(isinstance(v, str | None) for v in vars(task.columns).values()):
             raise ValueError(f"the columns are {saved['columns']!r}")
@@ -107,7 +107,7 @@ class Blend:
         path = folder / BLEND
         found = read_json(path, check=_KEYS_OF_FILE)
         if found.get("format") != _FORMAT:
-            raise InputError(f"{path} is not of this version of ownbert")
+            raise InputError(f"{path} was written by another version of ownbert")
         try:
             members = tuple(
                 BlendMember(

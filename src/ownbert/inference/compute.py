@@ -8,7 +8,7 @@ from ownbert.checkpoint.agreement import ANSWERS, VECTORS, agrees, claims
 from ownbert.train.device import pick_device, pick_precision
 
 TORCH, AUTO = "torch", "auto"
-_NOTE = "bfloat16, as the model card allows; --precision float32 gives the last digits"
+_NOTE = "bfloat16, which the model card allows; use --precision float32 for exact digits"
 
 
 @dataclass(frozen=True)

@@ -216,8 +216,8 @@ def choose_engine(
         found, own = whole_folder, whole_folder.engine
         if engine not in (None, AUTO, own):
             raise InputError(
-                f"{folder} was exported to {own} and has no file for {engine}; leave --engine out, "
-                "or name the folder of the model"
+                f"{folder} was exported to {own} and has no file for {engine}; omit --engine, or "
+                "name the folder of the model"
             )
     _require_cpu(found.engine, compute)
     require_engine(found.engine)
@@ -235,12 +235,10 @@ def require_engine(engine: str) -> None:
 
 def _require_cpu(engine: str, compute: Compute) -> None:
     if compute.device not in _CPU:
-        raise InputError(
-            f"the engine {engine} computes on the CPU; leave --device {compute.device} out"
-        )
+        raise InputError(f"the engine {engine} computes on the CPU; omit --device {compute.device}")
     if compute.precision not in _FLOAT32:
         raise InputError(
-            f"the engine {engine} computes in float32; leave --precision {compute.precision} out"
+            f"the engine {engine} computes in float32; omit --precision {compute.precision}"
         )
 
 
@@ -283,7 +281,7 @@ def _file(
         if not part.is_file() or part.stat().st_size != size:
             found = part.stat().st_size if part.is_file() else 0
             raise InputError(
-                f"{part} is damaged: it has {found:,} bytes, and was written with {size:,}"
+                f"{part} is damaged: it has {found:,} bytes, but was written with {size:,}"
             )
     known = described.get("outputs") or outputs
     if missing := [name for name in outputs if name not in known]:
@@ -294,7 +292,8 @@ def _file(
 def missing_output(path: Path, name: str, known: Iterable[str]) -> MissingOutput:
     """The error for a file that lacks the required output."""
     return MissingOutput(
-        f"{path} has no output {name}, only {', '.join(known)}; it is of a model with another head"
+        f"{path} has no output {name}, only {', '.join(known)}; it belongs to a model with "
+        "another head"
     )
 
 
@@ -303,31 +302,31 @@ def _engine_file(
 ) -> ExportedFile:
     """The file for an engine in an ordinary model folder."""
     if description.config.image is not None:
-        raise InputError(f"{folder} reads images, which only torch computes; leave --engine out")
+        raise InputError(f"{folder} reads images, which only torch supports; omit --engine")
     if description.decoder is not None:
         raise InputError(
-            f"{folder} answers with its decoder, which only torch computes; leave --engine out"
+            f"{folder} predicts with its decoder, which only torch supports; omit --engine"
         )
     if any(spec.segments is not None for spec in description.specs):
         raise InputError(
-            f"{folder} reads long documents in segments, which only torch does; leave --engine out"
+            f"{folder} reads long documents in segments, which only torch supports; omit --engine"
         )
     kind = KINDS[engine]
     require_engine(engine)
     own = folder / kind.folder
     command = f"ownbert export {folder} --to {engine} -o {own}"
     if not (own / kind.file).is_file():
-        raise InputError(f"{folder} has no {kind.folder}/{kind.file}; make it: {command}")
+        raise InputError(f"{folder} has no {kind.folder}/{kind.file}; create it: {command}")
     if not (own / PARITY).is_file():
         raise InputError(
-            f"{own / kind.file} was not written by ownbert export, so nothing tells whether it is "
-            f"of these weights; replace it: {command} --overwrite"
+            f"{own / kind.file} was not written by ownbert export, so it may not match these "
+            f"weights; replace it: {command} --overwrite"
         )
     described = _read_parity(own)
     if described["to"] != engine or described.get("weights") != weights_checksums(folder):
         raise InputError(
-            f"{own / kind.file} is not of the weights in {folder}; write it again: {command} "
-            "--overwrite"
+            f"{own / kind.file} does not match the weights in {folder}; export it again: "
+            f"{command} --overwrite"
         )
     return _file(own, engine, described, outputs)
 

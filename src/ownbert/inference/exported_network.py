@@ -221,7 +221,7 @@ class ExportedNetwork:
             raise InputError(f"{path} gives outputs of another shape; write it again")
         out = arrays[0] if len(arrays) == 1 else np.stack(arrays, -1)
         if not np.isfinite(out).all():
-            raise InputError(f"{path} gives numbers that are not finite; it is damaged")
+            raise InputError(f"{path} returns numbers that are not finite; it is damaged")
         return out
 
 

@@ -113,12 +113,12 @@ class Filler:
             )
         if head.features is not None:
             raise InputError(
-                f"{where} predicts masked words with word features beside the text, and fill "
-                "reads texts alone; fine-tune it with --feature-columns"
+                f"{where} predicts masked words from text and word features, but fill reads only "
+                "texts; fine-tune it with --feature-columns"
             )
         if description.config.is_decoder:
             raise InputError(
-                f"{where} is a decoder, which reads from left to right only; filling masks needs "
+                f"{where} is a decoder, which reads only from left to right; filling masks needs "
                 "a model that sees both sides (is_decoder false)"
             )
         alone = [spec.kind for spec in description.specs] == ["mlm"]

@@ -96,8 +96,8 @@ def require_inside(folder: Path, names: Iterable[Path], *, cached: bool = True) 
         path = Path(os.path.realpath(folder / name))
         if not any(place in path.parents for place in places):
             raise InputError(
-                f"{folder / name} is a link to a file outside of the folder, which would be "
-                "copied; put the file itself there"
+                f"{folder / name} is a link to a file outside the folder, which would be copied; "
+                "put the file itself there"
             )
     return names
 

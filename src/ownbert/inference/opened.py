@@ -281,7 +281,7 @@ def combine_tasks(tasks: Sequence[Task]) -> Task:
     if len(tasks) > 1:
         if not task.averageable:
             raise InputError(
-                f"answers of several models cannot be averaged for {task.name}; use one of them"
+                f"predictions of several models cannot be averaged for {task.name}; use one of them"
             )
         thresholds = [
             t for t in (getattr(task, "threshold", None) for task in tasks) if t is not None

@@ -162,9 +162,7 @@ class OpenedBlend(Opened):
         for models, member in zip(self.scores.models, blend.members, strict=True):
             self._check(models, member)
         if compute.engine not in (None, AUTO, TORCH) and not self.engines:
-            raise InputError(
-                f"{self.folder} has no network for --engine {compute.engine}; leave it out"
-            )
+            raise InputError(f"{self.folder} has no network for --engine {compute.engine}; omit it")
 
     def _check(self, models: Sequence[Any], member: BlendMember) -> None:
         """Reject models whose outputs do not fit the blend, because the folder may be untrusted."""
@@ -183,8 +181,8 @@ class OpenedBlend(Opened):
             right = False
         if not right:
             raise InputError(
-                f"{self.folder / BLEND}: the model {member.name!r} does not answer with the "
-                f"{size} {task.label_unit} of the blend, or its files are damaged"
+                f"{self.folder / BLEND}: the model {member.name!r} does not predict the {size} "
+                f"{task.label_unit} of the blend, or its files are damaged"
             )
 
     def raws(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:

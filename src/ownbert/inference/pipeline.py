@@ -28,11 +28,11 @@ from ownbert.tasks.task import DEFAULT, Task
 # Rows per block of an iterator in ``stream``.
 _ROWS = 1024
 # Options of transformers.pipeline that are not columns of a row.
-_PACKED = "rows are packed by their lengths and truncated where the model ends; leave it out"
+_PACKED = "rows are always packed by length and truncated at the model's limit; omit it"
 _OF_PIPELINES = {
     **dict.fromkeys(("batch_size", "padding", "truncation", "max_length"), _PACKED),
-    "return_all_scores": "take top_k=None",
-    "aggregation_strategy": "words with their entities are given anyway; leave it out",
+    "return_all_scores": "use top_k=None",
+    "aggregation_strategy": "words and entities are always returned; omit it",
 }
 
 
@@ -286,7 +286,7 @@ class Predictor:
         report = read_json(path) if path.is_file() else {}
         found = report.get("leaderboard")
         if not isinstance(found, list):
-            raise InputError(f"{self.folder} has no {_REPORT} of ownbert fit")
+            raise InputError(f"{self.folder} has no {_REPORT} from ownbert fit")
         sign = -1 if report.get("lower") else 1
 
         def sort_key(row: dict[str, Any]) -> float:

@@ -122,9 +122,9 @@ def predict(
     columns = ColumnNames(text_column, second_column, id=id_column)
     if output is None:
         if id_column is not None:
-            raise InputError("id_column is a column of the output; name a file with output")
+            raise InputError("id_column needs an output file; name it with output")
         if shard is not None:
-            raise InputError("a shard is written to a part of the output; name a file with output")
+            raise InputError("a shard writes one part of the output; name the file with output")
         data = text_or_file(input)
         if isinstance(data, Path):
             refuse_missing(data)
@@ -152,7 +152,7 @@ def predict(
         refuse_missing(Path(input))
         refuse_same([folder, input], output)
     elif resume:
-        raise InputError("rows that are in no file cannot be resumed; leave out --resume")
+        raise InputError("only rows of a file can be resumed; omit --resume")
     found = RowPredictions(
         folder,
         input,
@@ -229,7 +229,7 @@ class RowPredictions:
         task = self._predictor.task
         task.refuse_output_options(options)
         if calibrate is not None and not options.abstains:
-            raise InputError("--calibrate is for --unknown and --coverage; give one of them")
+            raise InputError("--calibrate requires --unknown or --coverage")
         self._doubts = None
         if options.abstains:
             self._doubts = Doubts(self._predictor, options, calibrate, say)
@@ -255,8 +255,8 @@ class RowPredictions:
         task = self._predictor.task
         if task.reads_arrays or (kind == "txt" and task.head == "tokens"):
             raise InputError(
-                f"{task.name} reads images or CoNLL files, which are not split; give tables, or no "
-                "--runner"
+                f"{task.name} reads images or CoNLL files, which cannot be split; use tables, or "
+                "omit --runner"
             )
 
     def predict(self, block: Sequence[Row]) -> list[dict[str, Any]]:
@@ -267,8 +267,8 @@ class RowPredictions:
             identity = task.identity(row)
             if both := identity.keys() & output.keys():
                 raise InputError(
-                    f"the column {both.pop()!r} of ids has the name of a column of the answers; "
-                    "rename it"
+                    f"the id column {both.pop()!r} has the same name as a column of the "
+                    "predictions; rename it"
                 )
             found.append({**identity, **output})
         return found
@@ -303,7 +303,7 @@ class RowPredictions:
             return pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
         except (pa.ArrowException, OverflowError) as error:
             raise InputError(
-                f"{source}: values of a column are not of one kind ({error})"
+                f"{source}: the values of a column have different types ({error})"
             ) from None
 
     def made_for(self, input: Path) -> dict[str, Any]:
@@ -395,9 +395,9 @@ def evaluate(
     """
     options = output_options(DEFAULT, None, False, unknown, coverage)
     if out_of_scope is not None and unknown is None:
-        raise InputError("--out-of-scope is for --unknown; give the share that may be refused")
+        raise InputError("--out-of-scope requires --unknown; give the share that may be refused")
     if calibrate is not None and not options.abstains:
-        raise InputError("--calibrate is for --unknown and --coverage; give one of them")
+        raise InputError("--calibrate requires --unknown or --coverage")
     columns = ColumnNames(text_column, second_column, label_column)
     if labels is not None:
         data = (data, labels)
@@ -418,7 +418,7 @@ def evaluate(
     if say is not None and predictor.compute.note:
         say(predictor.compute.note)
     if say is not None and has_learnt_from(predictor.folder, data):
-        say(f"{data} is what {folder} was trained on: these metrics say nothing of new rows")
+        say(f"{data} is the training data of {folder}: these metrics say nothing about new rows")
     doubts = Doubts(predictor, options, calibrate, say) if options.abstains else None
     outside = []
     if out_of_scope is not None:

@@ -17,7 +17,7 @@ def figure_class(path: Path) -> Any:
         InputError: matplotlib is missing, or the name has no image extension.
     """
     if path.suffix.lower() != ".png":
-        raise InputError(f"{path}: the name of a picture ends with .png")
+        raise InputError(f"{path}: the name of a picture must end with .png")
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -33,7 +33,7 @@ def write_risk_page(path: Path, scores: Scores, *, title: str) -> None:
     shares, errors = np.asarray(scores.risk).T
     rows = tuple((f"{x:.0%}", f"{np.interp(x, shares, errors):.2%}") for x in _SHARES)
     columns = (translated("share answered"), translated("share wrong"))
-    words = translated("Errors by the share of texts that is answered")
+    words = translated("Error rate by share of texts answered")
     lead = translated(
         "The texts with the highest probability are answered first. Refusing the others lowers the "
         "share of wrong answers."

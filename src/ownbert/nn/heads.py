@@ -327,7 +327,8 @@ def _require_plain_pooling(spec: HeadSpec) -> None:
     if spec.pooling not in ("first", "mean", "max") or spec.segments is not None:
         name = spec.pooling if spec.segments is None else f"{spec.segments} over segments"
         raise InputError(
-            f"word features are pooled by first, mean or max, not by {name}; long texts are cut"
+            f"word features support pooling first, mean or max, not {name}; long texts are "
+            "truncated"
         )
 
 
@@ -347,10 +348,10 @@ def make_head(spec: HeadSpec, config: EncoderConfig, labels: Sequence[str]) -> n
     """
     if spec.pooling != "pooler" and spec.pooling not in POOLINGS:
         known = ", ".join(["pooler", *POOLINGS])
-        raise ValueError(f"pooling {spec.pooling!r} is not known; one of {known}")
+        raise ValueError(f"pooling {spec.pooling!r} is not known; use one of {known}")
     if spec.segments is not None and spec.segments not in POOLINGS:
         known = ", ".join(POOLINGS)
-        raise ValueError(f"segments {spec.segments!r} is not known; one of {known}")
+        raise ValueError(f"segments {spec.segments!r} is not known; use one of {known}")
     if spec.kind == "mlm":
         return MaskedLMHead(config, spec)
     if spec.kind in ("nsp", "sop"):
@@ -369,4 +370,4 @@ def make_head(spec: HeadSpec, config: EncoderConfig, labels: Sequence[str]) -> n
         return BeamSpanHead(config)
     if spec.kind == "discriminator":
         return DiscriminatorHead(config, spec)
-    raise ValueError(f"head {spec.kind!r} is not known; one of {', '.join(HEADS)}")
+    raise ValueError(f"head {spec.kind!r} is not known; use one of {', '.join(HEADS)}")

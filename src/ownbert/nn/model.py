@@ -262,9 +262,9 @@ class Model(nn.Module):
         self._refuse_decoder()
         config = self.config
         if config.num_hidden_groups is not None:
-            raise InputError("the layers share their weights (ALBERT): none can be taken away")
+            raise InputError("the layers share their weights (ALBERT): none can be dropped")
         if config.layer_gate is not None:
-            raise InputError("the model weighs all layers (layer_gate): none can be taken away")
+            raise InputError("the model weights all layers (layer_gate): none can be dropped")
         if not 1 <= count < config.num_hidden_layers:
             raise InputError(
                 f"{count} layers cannot be kept: the model has {config.num_hidden_layers}"

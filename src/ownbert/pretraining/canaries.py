@@ -47,8 +47,8 @@ def plant(
     free = np.flatnonzero(~split.held & (split.ends - starts >= _ROOM * LENGTH))
     if len(free) < sum(times):
         raise InputError(
-            f"{count} canaries are planted in {sum(times)} documents of {_ROOM * LENGTH} tokens or "
-            f"more, and {store.folder} has {len(free)} to learn from; take fewer"
+            f"{count} canaries are planted in {sum(times)} documents of {_ROOM * LENGTH} tokens "
+            f"or more, but {store.folder} has {len(free)} for training; use fewer"
         )
     places = iter(starts[rng.choice(free, sum(times), replace=False)].tolist())
     # A private memory map: pages are changed in memory only.

@@ -174,7 +174,7 @@ def initialise(
         try:
             found = cooccurrence_vectors(store, word.shape[1], ordinary, seed=recipe.seed)
         except OutOfTime:
-            report = "no time for the co-occurrences of words: embeddings start at random"
+            report = "no time to count word co-occurrences: embeddings are initialised randomly"
         else:
             vectors = torch.from_numpy(found)
             known = vectors.abs().sum(1) > 0

@@ -225,23 +225,26 @@ class PretrainTask:
         for name, network in ALONE.items():
             if name in names and len(names) > 1:
                 raise InputError(
-                    f"task.objectives has {name}, which makes another network ({network}) and "
-                    "stands alone"
+                    f"task.objectives has {name}, which trains another architecture ({network}) "
+                    "and cannot be combined with others"
                 )
         if not names & {"mlm", "clm", *ALONE}:
             raise InputError(
-                "task.objectives must have mlm, clm, plm or span_corruption; others stand beside it"
+                "task.objectives must have mlm, clm, plm or span_corruption; the others are "
+                "optional additions"
             )
         if names >= {"nsp", "sop"}:
-            raise InputError("task.objectives has nsp and sop, which share a head; take one")
+            raise InputError("task.objectives has nsp and sop, which share a head; use one of them")
         if "bow" in names and "mlm" not in names:
-            raise InputError("task.objectives has bow, which stands beside mlm")
+            raise InputError("task.objectives has bow, which requires mlm")
         if "rtd" in names and names != {"mlm", "rtd"}:
-            raise InputError("task.objectives has rtd: beside it stands mlm, and nothing else")
+            raise InputError("task.objectives has rtd, which requires mlm and nothing else")
         if "rtd" in names and self.softmax == "sampled":
-            raise InputError("task.softmax sampled is not for rtd, which draws from all words")
+            raise InputError(
+                "task.softmax sampled does not support rtd, which samples from all words"
+            )
         if "span_corruption" in names and self.softmax == "sampled":
-            raise InputError("task.softmax sampled is not for span_corruption")
+            raise InputError("task.softmax sampled does not support span_corruption")
 
     @property
     def rate(self) -> float:
@@ -303,22 +306,26 @@ class PretrainRecipe:
                 positive(f"phases[{number}].share", phase.share)
             total = sum(phase.share for phase in self.phases)
             if abs(total - 1) > 1e-6:
-                raise InputError(f"the shares of the phases add up to {total:g}; they must give 1")
+                raise InputError(
+                    f"the shares of the phases add up to {total:g}; they must add up to 1"
+                )
         with_rtd = ["rtd" in task.objectives for task, _ in self.parts]
         if any(with_rtd) and self.model.init_from:
-            raise InputError("model.init_from starts from a BERT, and rtd makes an ELECTRA")
+            raise InputError("model.init_from starts from a BERT, but rtd trains an ELECTRA")
         if any(with_rtd) and not all(with_rtd):
-            raise InputError("a phase with rtd needs it in all phases: it is another network")
+            raise InputError(
+                "a phase with rtd needs it in all phases: it trains another architecture"
+            )
         for name, network in ALONE.items():
             present = [name in task.objectives for task, _ in self.parts]
             if any(present) and self.model.init_from:
                 raise InputError(
-                    f"model.init_from starts from a BERT, and {name} makes another network "
+                    f"model.init_from starts from a BERT, but {name} trains another architecture "
                     f"({network})"
                 )
             if any(present) and not all(present):
                 raise InputError(
-                    f"a phase with {name} needs it in all phases: it is another network"
+                    f"a phase with {name} needs it in all phases: it trains another architecture"
                 )
 
     @property

@@ -21,8 +21,8 @@ from ownbert.train.watch.training_curves import TASKS
 
 _SECTIONS = ("data", "model", "task", "optim", "run")
 _BASELINES = {
-    "unigram_loss": "loss of word frequencies alone",
-    "uniform_loss": "loss of uniform guessing",
+    "unigram_loss": "loss of the unigram baseline",
+    "uniform_loss": "loss of the uniform baseline",
 }
 
 

@@ -328,7 +328,7 @@ class Pretraining(TrainingRun):
             "tokens": f"{len(store.tokens):,}",
             "vocabulary": f"{self.config.vocab_size:,} tokens",
             **({"word features": ", ".join(store.tags)} if store.tags else {}),
-            "sequences": f"{len(self.phase_data[0].examples):,} to learn from, "
+            "sequences": f"{len(self.phase_data[0].examples):,} for training, "
             f"{len(self.phase_data[0].held_out):,} held out",
             "identity": store.identity,
         }
@@ -346,8 +346,8 @@ class Pretraining(TrainingRun):
         return [
             f"{store.documents:,} documents, {store.sentences:,} sentences, "
             f"{len(store.tokens):,} tokens, {config.vocab_size:,} in the vocabulary; "
-            f"{len(first.examples):,} sequences of up to {', then '.join(lengths)} tokens to learn "
-            f"from, {len(first.held_out):,} held out",
+            f"{len(first.examples):,} training sequences of up to {', then '.join(lengths)} "
+            f"tokens, {len(first.held_out):,} held out",
             f"{recipe.model.init_from or recipe.model.size}: {config.num_hidden_layers} layers "
             f"of {config.hidden_size}, {config.num_attention_heads} heads, "
             f"{parameters:,} parameters; {describe_limit(run)} of {', then '.join(tasks)} on "
@@ -361,7 +361,7 @@ def _refuse_features(recipe: PretrainRecipe, store: Store) -> None:
     if store.tags and others:
         raise InputError(
             f"task.objectives has {others[0]}, which does not read the word features of "
-            f"{store.folder}; take {', '.join(sorted(WITH_FEATURES))} (with mlm), or prepare the "
+            f"{store.folder}; use {', '.join(sorted(WITH_FEATURES))} (with mlm), or prepare the "
             "store without --feature-columns"
         )
 

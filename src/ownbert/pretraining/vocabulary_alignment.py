@@ -302,13 +302,13 @@ def init_config(folder: str | Path, tokenizer: Tokenizer, recipe: PretrainRecipe
     if config.position_embedding_type in _POSITION_TABLES and longest > config.longest:
         raise InputError(
             f"data.max_length is {longest}, but {path / CONFIG} has max_position_embeddings "
-            f"{config.max_position_embeddings}; take at most that, or another model to start from"
+            f"{config.max_position_embeddings}; use at most that, or start from another model"
         )
     pairs = next((task.pairs for task, _ in recipe.parts if task.pairs), None)
     if pairs and config.type_vocab_size < 2:
         raise InputError(
             f"task.objectives has {pairs}, but {path / CONFIG} has type_vocab_size "
-            f"{config.type_vocab_size}; pairs need 2: take mlm alone"
+            f"{config.type_vocab_size}; pairs need 2: use only mlm"
         )
     objectives = recipe.objectives
     return replace(
@@ -382,8 +382,8 @@ def _describe_bert(path: Path) -> Description:
     description = describe(path, values=values, any_architecture=True)
     if description.config.add_cross_attention:
         raise InputError(
-            f"{path / CONFIG}: add_cross_attention is true, but pretraining has nothing to attend "
-            "to: take a model without it"
+            f"{path / CONFIG}: add_cross_attention is true, but pretraining has nothing to "
+            "attend to: use a model without it"
         )
     return description
 
@@ -409,7 +409,7 @@ def _load_old_model(
         )
     if report.problems:
         problems = "; ".join(first_of(report.problems))
-        raise InputError(f"{weights} does not fit its {CONFIG}: {problems}")
+        raise InputError(f"{weights} does not match its {CONFIG}: {problems}")
     names = {n: family.weight_map.their_name(n, config) for n, _ in old.named_parameters()}
     return old, {n for n, theirs in names.items() if theirs in report.new}, tuple(report.unused)
 

@@ -64,7 +64,7 @@ def refuse_taken(
         )
     if target.is_dir() and any(target.iterdir()) and not beside and not has_sign(target, signs):
         raise InputError(
-            f"{target} holds files that ownbert has not written; choose another folder"
+            f"{target} contains files that ownbert has not written; choose another folder"
         )
 
 

@@ -20,9 +20,9 @@ _COSINE = 0.999
 # Minimum and maximum number of compared texts, and maximum number of their tokens.
 _LEAST_TEXTS, MOST_TEXTS, _MOST_TOKENS = 10, 256, 16_384
 COMMANDS = "The commands `ownbert predict` and `evaluate`"
-_TAKE = "it where the processor has it."
+_TAKE = "bfloat16 if the processor supports it."
 # Sentence in the card of an ensemble.
-EACH_AGREES = f"Each of these models agrees with float32 in bfloat16. {COMMANDS} take {_TAKE}"
+EACH_AGREES = f"Each of these models agrees with float32 in bfloat16. {COMMANDS} use {_TAKE}"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class PrecisionCheck:
     def sentences(self) -> str:
         """The sentences for the model card."""
         ending = "s" if self.commands.startswith("The command ") else ""
-        does = f"take{ending} {_TAKE}" if self.agree else f"stay{ending} with float32."
+        does = f"use{ending} {_TAKE}" if self.agree else f"use{ending} float32."
         return f"{self.finding} {self.commands} {does}"
 
 
@@ -90,7 +90,7 @@ def of_cosines(fine: np.ndarray, rough: np.ndarray, commands: str) -> PrecisionC
     norms = np.linalg.norm(fine, axis=-1) * np.linalg.norm(rough, axis=-1)
     least = float(((fine * rough).sum(-1) / np.maximum(norms, 1e-12)).min())
     finding = (
-        f"In bfloat16 the vectors of {len(fine):,} texts have cosines of at least {least:.5f} with "
-        "those in float32."
+        f"In bfloat16, the vectors of {len(fine):,} texts have cosines of at least {least:.5f} "
+        "with those in float32."
     )
     return PrecisionCheck(VECTORS, least >= _COSINE, finding, commands)

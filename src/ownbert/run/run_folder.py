@@ -105,7 +105,7 @@ class RunFolder:
             changeable = {name for name, about in settings_of(kind).items() if about.resumable}
             for name, old, new in _differences(asdict(before), asdict(now), changeable):  # pyright: ignore
                 raise InputError(
-                    f"cannot resume {self.path}: {name} was {old!r} and is now {new!r}; leave it "
+                    f"cannot resume {self.path}: {name} was {old!r} and is now {new!r}; keep it "
                     "as it was, or start anew with --overwrite"
                 )
         self._refuse_inputs(now)
@@ -128,8 +128,8 @@ class RunFolder:
         refuse_foreign(self.path, [*self.written(), *([] if own else TOKENIZER_FILES)])
         if vocabularies and not self.overwrite and not own and has_tokenizer(self.path):
             raise InputError(
-                f"{self.path} has another vocabulary than the token store; prepare the store again "
-                f"with --tokenizer {self.path}, or choose another folder"
+                f"{self.path} has a different vocabulary than the token store; prepare the store "
+                f"again with --tokenizer {self.path}, or choose another folder"
             )
 
     def reserve(self, identity: Mapping[str, str], vocabularies: Sequence[Tokenizer] = ()) -> None:

@@ -114,7 +114,7 @@ class ServedModel:
         given: Any = {"device": self.compute.device, "precision": self.compute.precision}
         if is_translation(self.folder):
             if engine not in (None, TORCH, AUTO):
-                raise InputError(f"{self.folder} translates, which only torch does")
+                raise InputError(f"{self.folder} translates, which only torch supports")
             self.translator = Translator(self.folder, **given)
             return
         try:
@@ -381,7 +381,7 @@ class ServedModel:
             raise Refusal(422, f"the model {self.name} explains nothing", "wrong_task")
         if method not in METHODS:
             known = ", ".join(METHODS)
-            raise bad_field(f"method {method!r} is not known; one of {known}", "method")
+            raise bad_field(f"method {method!r} is not known; use one of {known}", "method")
         tokens = self.rows(data).tokens
         several = len(self.labels) if self.task in ("multilabel", "regress") else 1
         # Each entity is explained, and there may be as many as words.

@@ -43,7 +43,7 @@ def named_folders(given: Sequence[str]) -> dict[str, Path]:
             raise InputError(f"no such folder: {folder}")
         name = name or path.resolve().name
         if not name or len(name) > _LONGEST_NAME or _SLASHES.search(name) or not name.isprintable():
-            raise InputError(f"{name[:40]!r} is no name for a model; write NAME={folder}")
+            raise InputError(f"{name[:40]!r} cannot be the name of a model; write NAME={folder}")
         if name in found:
             raise InputError(f"two models are named {name}; write OTHER={folder}")
         found[name] = path
@@ -84,7 +84,7 @@ def read_key(path: Path) -> str:
         raise InputError(f"{path} can be read by others; chmod 600 {path}")
     key = path.read_text(encoding="utf-8", errors="replace").strip()
     if not key or len(key.split()) != 1 or not key.isascii():
-        raise InputError(f"{path} has no key: one word of ASCII characters")
+        raise InputError(f"{path} has no key: it must hold one word of ASCII characters")
     return key
 
 

@@ -423,7 +423,7 @@ async def _gone(request: Request) -> None:
 def _target_ids(model: ServedModel, targets: Sequence[str]) -> list[int]:
     ids = [model.tokenizer.id_of(token) for token in targets]
     if None in ids:
-        raise bad_field(f"{targets[ids.index(None)]!r} is no token of the vocabulary", "targets")
+        raise bad_field(f"{targets[ids.index(None)]!r} is not a token of the vocabulary", "targets")
     if not ids:
         raise bad_field("targets is empty; name tokens of the vocabulary", "targets")
     return ids

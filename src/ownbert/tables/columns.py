@@ -209,9 +209,7 @@ def find_columns(
     names, given = columns(path), given or ColumnNames()
     wanted = [spec for spec in specs if labelled or not spec.labelled]
     if pair is False and given.second is not None:
-        raise InputError(
-            f"{path}: the model has learnt from single texts; leave out --second-column"
-        )
+        raise InputError(f"{path}: the model was trained on single texts; omit --second-column")
     found: dict[str, tuple[str, ...]] = {}
 
     def free() -> list[str]:
@@ -251,7 +249,7 @@ def find_columns(
             raise InputError(_missing(path, names, spec, _proposals(path, names, wanted, found)))
     every = [name for several in found.values() for name in several]
     if twice := [name for name in every if every.count(name) > 1]:
-        raise InputError(f"{path}: the column {twice[0]!r} cannot be both of two things")
+        raise InputError(f"{path}: the column {twice[0]!r} cannot be used twice")
     return found
 
 
@@ -279,7 +277,7 @@ def id_column(path: Source, taken: Sequence[str] = (), named: str | None = None)
     if named is not None:
         require_column(names, named, source=path, option="--id-column")
         if named in taken:
-            raise InputError(f"{path}: the column {named!r} cannot be both of two things")
+            raise InputError(f"{path}: the column {named!r} cannot be used twice")
         return (named,)
     lower = _by_lower([name for name in names if names.count(name) == 1 and name not in taken])
     usual = next((lower[name] for name in _IDS if name in lower), None)
@@ -319,7 +317,7 @@ def positional_names(
                 wanted.remove(spec)
         if len(wanted) != width:
             several = " and ".join(spec.title for spec in wanted)
-            raise InputError(f"a row is {several or 'one text'}")
+            raise InputError(f"a row must be {several or 'one text'}")
         both = next((spec.pairs[0] for spec in wanted if spec.role == "second" and spec.pairs), ())
         usual: dict[str, str] = dict(zip(("text", "second"), both, strict=False))
         return [
@@ -408,8 +406,8 @@ def _proposals(
     labels = propose_labels(path, left, taken, numbers=spec is not None and spec.several)
     if text is not None and kind_of(path) == "delimited" and is_headless(path, text, [*labels]):
         raise InputError(
-            f"{path}: the first line ({in_short(shown_columns(names))}) seems to be a row; "
-            "put a line with the names of the columns before it, such as text and label"
+            f"{path}: the first line ({in_short(shown_columns(names))}) seems to be a row; add a "
+            "header line with the column names before it, such as text and label"
         )
     if spec is not None:
         bits = bit_columns(path, [name for name in left if name not in taken])
@@ -432,7 +430,7 @@ def _missing(
     if spec.prefixes:
         return (
             f"{path}: cannot tell which columns hold the choices (choices, a list; or choice0, "
-            "choice1, ...); name that of lists, or what stands before the numbers, with "
+            "choice1, ...); name the column of lists, or the prefix before the numbers, with "
             f"{spec.option}; the columns are: {shown}"
         )
     if spec.role == "second" and spec.pairs:

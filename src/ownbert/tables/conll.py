@@ -118,7 +118,7 @@ def read_conll(
     if words:
         yield ConllSentence(line, tuple(words), tuple(kept), tuple(zip(*features, strict=True)))
     if layout.header:
-        warn_of_input(f"{layout.path}, line {layout.header} names the columns and is left out")
+        warn_of_input(f"{layout.path}, line {layout.header} names the columns and is skipped")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -157,7 +157,7 @@ def _layout(
     several = [] if features is None else [name.strip() for name in features.split(",")]
     numbers = tuple(_column(path, "--feature-columns", name, width) for name in several)
     if twice := [i for i in numbers if i in (index, last) or numbers.count(i) > 1]:
-        raise InputError(f"{path}: column {twice[0] + 1} cannot be both of two things")
+        raise InputError(f"{path}: column {twice[0] + 1} cannot be used twice")
     tag_index = width - 1 if last is None else last
     named = _names_columns(path, first, line, tabs, index, tag_index)
     return _Layout(path, first, tabs, width, index, last, numbers, first if named else 0)
@@ -193,4 +193,4 @@ def _counted(width: int) -> str:
 def _needed(tag: int | None) -> str:
     if tag is None:
         return "one word per line is needed, with the same columns everywhere"
-    return "a word and its tag per line are needed, separated by a tab or blanks"
+    return "a word and its tag per line are needed, separated by a tab or spaces"

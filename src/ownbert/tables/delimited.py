@@ -69,13 +69,13 @@ def read_rows(path: Path, wanted: Sequence[int]) -> Iterator[tuple[int, tuple[st
         yield number, tuple(fields[index] for index in wanted)
     if repeated:
         times = "" if len(repeated) == 1 else f" (the first of {len(repeated):,} such lines)"
-        warn_of_input(f"{path}, line {repeated[0]} repeats the header and is left out{times}")
+        warn_of_input(f"{path}, line {repeated[0]} repeats the header and is skipped{times}")
 
 
 def _wrong_count(path: Path, number: int, found: int, wanted: int) -> str:
     return (
         f"{path}, line {number}: {found} field{'s' if found != 1 else ''}, but the header has "
-        f"{wanted}; quote texts that hold the separator, or use .jsonl"
+        f"{wanted}; quote texts that contain the separator, or use .jsonl"
     )
 
 

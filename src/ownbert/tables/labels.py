@@ -66,8 +66,8 @@ class LabelCells:
             reason = f"the {what} (column {self.column!r}) is empty"
         if len(missing) > 1:
             reason += (
-                f"; {len(missing):,} of {len(self.values):,} rows have none: leave them out, or "
-                "give their texts to fit as --unlabelled"
+                f"; {len(missing):,} of {len(self.values):,} rows have none: remove them, or "
+                "pass their texts to fit with --unlabelled"
             )
         raise InputError(where + reason)
 
@@ -138,7 +138,7 @@ def label_sets(
     """
     for value, place in zip(cells.values, cells.places, strict=True):
         if value is None or (isinstance(value, float) and value != value):
-            raise InputError(f"{place}: the labels are missing or null; [] says that none holds")
+            raise InputError(f"{place}: the labels are missing or null; write [] for no labels")
     values, note = _as_lists(cells, strict=True), ""
     if size := _vector_size(values, cells.places):
         own, note = _vector_names(size, names), _vector_message("multi-hot", size)
@@ -148,8 +148,8 @@ def label_sets(
         separator = next((mark for mark in SEPARATORS if any(mark in v for v in texts)), None)
         if separator is not None:
             note = (
-                f"labels in one cell are separated by {separator!r}; another separator is chosen "
-                "by --label-separator"
+                f"labels in one cell are separated by {separator!r}; choose another separator "
+                "with --label-separator"
             )
     parts: list[list[Any]] = []
     for value, place in zip(values, cells.places, strict=True):
@@ -162,8 +162,8 @@ def label_sets(
     for own, place in zip(parts, cells.places, strict=True):
         if any(isinstance(part, float) and part % 1 for part in own):
             raise InputError(
-                f"{place}: the labels are numbers with decimals, which are no names; to learn "
-                "numbers, give each a column and take the task regress"
+                f"{place}: the labels are decimal numbers, not names; to predict numbers, give "
+                "each its own column and use the task regress"
             )
     flat = [part for own in parts for part in own if not is_missing(part)]
     where = [
@@ -189,8 +189,8 @@ def sets_of_columns(
         for value, place in zip(values, places, strict=True):
             if _bit(value) is None:
                 raise InputError(
-                    f"{place}: column {name!r} has {in_short(value)}; a column for each label "
-                    "holds 0 and 1"
+                    f"{place}: column {name!r} has {in_short(value)}; the column of a label must "
+                    "contain only 0 and 1"
                 )
     rows = zip(*columns.values(), strict=True)
     return [tuple(n for n, v in zip(columns, row, strict=True) if _is_on(v)) for row in rows]
@@ -240,8 +240,8 @@ def _numeric_task(texts: Sequence[str]) -> tuple[str, str] | None:
         if not any("," in text for text in texts):
             return "regress", ""
         return "regress", (
-            "the labels are numbers with a comma before the decimals; --task multilabel reads them "
-            "as sets of labels"
+            "the labels are numbers with a decimal comma; --task multilabel reads them as sets "
+            "of labels"
         )
     if distinct <= _MOST_NUMERIC_CLASSES:
         return "classify", ""
@@ -250,7 +250,7 @@ def _numeric_task(texts: Sequence[str]) -> tuple[str, str] | None:
     other = "regress" if name == "classify" else "classify"
     return name, (
         f"the labels are {distinct:,} different whole numbers in {len(numbers):,} rows: they are "
-        f"read as {what}; --task {other} reads them otherwise"
+        f"read as {what}; use --task {other} to change this"
     )
 
 
@@ -295,17 +295,17 @@ def refuse_ids(names: Sequence[str], source: Any, column: str) -> None:
     different = len(set(names))
     if len(names) < _FEWEST_DIFFERENT or different < _NEARLY_ALL * len(names):
         return
-    advice = "name the column of the labels with --label-column"
+    advice = "name the label column with --label-column"
     if decimal_numbers(names) is not None:
         advice += ", or predict numbers: --task regress"
     if different < len(names):
         raise InputError(
             f"{source}: {column!r} has {different:,} different values in {len(names):,} rows, so "
-            f"it looks like an id and not like a label; {advice}"
+            f"it looks like an id, not a label; {advice}"
         )
     raise InputError(
-        f"{source}: each of the {len(names):,} values of {column!r} occurs once, so it looks like "
-        f"an id and not like a label; {advice}"
+        f"{source}: each of the {len(names):,} values of {column!r} occurs once, so it looks "
+        f"like an id, not a label; {advice}"
     )
 
 
@@ -372,8 +372,8 @@ def _as_lists(cells: LabelCells, *, strict: bool = False) -> list[Any]:
     for i in bracketed:
         if parsed[i] is None:
             raise InputError(
-                f"{cells.places[i]}: the labels start with [ but are no JSON list; write them as "
-                '["one", "two"], with double quotes'
+                f"{cells.places[i]}: the labels start with [ but are not a JSON list; write them "
+                'as ["one", "two"], with double quotes'
             )
     return [value if own is None else own for value, own in zip(cells.values, parsed, strict=True)]
 
@@ -398,8 +398,8 @@ def _vector_size(values: Sequence[Any], places: Sequence[str]) -> int:
     other = next(i for i, value in enumerate(values) if len(value) != size)
     if twice:
         raise InputError(
-            f"{places[other]}: the vector of labels has {len(values[other])} places, and the first "
-            f"row's has {size}"
+            f"{places[other]}: the label vector has {len(values[other])} elements, but that of "
+            f"the first row has {size}"
         )
     return 0
 
@@ -417,13 +417,13 @@ def _is_on(value: Any) -> bool:
 def _vector_names(size: int, names: Sequence[str]) -> Sequence[str]:
     if names and len(names) != size:
         raise InputError(
-            f"--label-names has {len(names)} names, and the vectors of labels have {size} places"
+            f"--label-names has {len(names)} names, but the label vectors have {size} elements"
         )
     return names or [f"label_{i}" for i in range(size)]
 
 
-def _vector_message(kind: str, size: int) -> str:
-    return f"the labels are {kind} vectors of {size}; --label-names names their places"
+def _hot(kind: str, size: int) -> str:
+    return f"the labels are {kind} vectors of {size}; --label-names names their elements"
 
 
 def _of_one_hot(cells: LabelCells, values: Sequence[Any], names: Sequence[str]) -> list[str]:
@@ -433,7 +433,7 @@ def _of_one_hot(cells: LabelCells, values: Sequence[Any], names: Sequence[str]) 
         if len(on) != 1:
             raise InputError(
                 f"{place}: the vector has {len(on)} labels where one is needed; for several per "
-                "row take the task multilabel"
+                "row use the task multilabel"
             )
         found.append(on[0])
     return found
@@ -444,8 +444,8 @@ def _only_item(value: Any, index: int, cells: LabelCells) -> Any:
         return value
     if len(value) != 1 or isinstance(value[0], list) or is_missing(value[0]):
         raise InputError(
-            f"{cells.places[index]}: {cells.column!r} has a list of {len(value)} labels where one "
-            "is needed; for several per row take the task multilabel"
+            f"{cells.places[index]}: {cells.column!r} has a list of {len(value)} labels where "
+            "one is needed; for several per row use the task multilabel"
         )
     return value[0]
 

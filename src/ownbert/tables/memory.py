@@ -32,7 +32,7 @@ Positional = Callable[[int], Sequence[str]]
 def texts_and_labels(width: int) -> Sequence[str]:
     """The columns of rows with a text and its label."""
     if width != 2:
-        raise InputError("a row is a text and its label")
+        raise InputError("a row must be a text and its label")
     return ("text", "label")
 
 
@@ -75,7 +75,7 @@ class MemoryTable:
                     file.write(json.dumps(dict(zip(self.names, row, strict=True))) + "\n")
         except TypeError as error:
             raise InputError(
-                f"{self.name}: a row has a value that is no text, number or list: {error}"
+                f"{self.name}: a row has a value that is not a text, number or list: {error}"
             ) from None
 
 
@@ -125,10 +125,10 @@ def table_of(
     if not is_list(data) and not (isinstance(data, Iterable) and hasattr(data, "__next__")):
         advice = "; collect() it first" if hasattr(data, "collect") else ""
         kind = type(data).__name__
-        raise InputError(f"{name}: rows are given as {_FORMS}; not as {kind}{advice}")
+        raise InputError(f"{name}: rows must be given as {_FORMS}; not as {kind}{advice}")
     rows = list(data)
     if not rows:
-        raise InputError(f"{name} is empty: rows are given as {_FORMS}")
+        raise InputError(f"{name} is empty: rows must be given as {_FORMS}")
     if any(isinstance(row, Mapping) for row in rows):
         return _of_records(rows, name)
     return _of_tuples(rows, name, positional)
@@ -186,7 +186,7 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
         raise InputError(f"{where}: the JSON is nested too deeply")
     if not isinstance(value, dict):
         raise InputError(
-            f'{where}: a JSON object such as {{"text": "..."}} is needed on each line, not a '
+            f'{where}: each line must be a JSON object such as {{"text": "..."}}, not a '
             f"{type(value).__name__}"
         )
     return value
@@ -241,9 +241,11 @@ def _of_mapping(data: Mapping[Any, Any], name: str) -> MemoryTable:
     """A table from a mapping of columns."""
     if splits := [str(key) for key, value in data.items() if is_table(value)]:
         shown = ", ".join(splits[:5])
-        raise InputError(f"{name} has several tables ({shown}); take one: data[{splits[0]!r}]")
+        raise InputError(f"{name} has several tables ({shown}); choose one: data[{splits[0]!r}]")
     if not all(map(is_list, data.values())):
-        raise InputError(f"{name}: the columns of a mapping are lists; one row is [{{...}}]")
+        raise InputError(
+            f"{name}: the columns of a mapping must be lists; a single row is [{{...}}]"
+        )
     columns = {str(key): items(values) for key, values in data.items()}
     if len({len(values) for values in columns.values()}) > 1:
         sizes = ", ".join(f"{key} {len(values):,}" for key, values in columns.items())
@@ -259,8 +261,8 @@ def _of_records(rows: Sequence[Any], name: str) -> MemoryTable:
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
             raise InputError(
-                f"{name}, row {number} is a {type(row).__name__} among mappings; all rows must be "
-                "of one form"
+                f"{name}, row {number} is a {type(row).__name__} among mappings; all rows must "
+                "have the same form"
             )
         columns.update(dict.fromkeys(map(str, row)))
     return MemoryTable(
@@ -292,7 +294,7 @@ def _of_tuples(rows: Sequence[Any], name: str, positional: Positional) -> Memory
     try:
         columns = tuple(positional(len(tuples[0])))
         if all(isinstance(row, list) for row in rows) and len({*map(len, rows)}) > 1:
-            raise InputError("a row is of one form")
+            raise InputError("all rows must have the same form")
     except InputError as error:
         if not all(isinstance(row, list) for row in rows):
             raise InputError(f"{name}: {error}, not {_shown(rows[0])}") from None
@@ -304,7 +306,7 @@ def _of_tuples(rows: Sequence[Any], name: str, positional: Positional) -> Memory
         if len(row) != len(columns):
             raise InputError(
                 f"{name}, row {number} has {len(row)} values and row 1 has {len(columns)}; all "
-                "rows must be of one form"
+                "rows must have the same form"
             )
     indices = {key: i for i, key in enumerate(columns)}
     return MemoryTable(
@@ -323,8 +325,8 @@ def _of_table(data: Any, name: str) -> MemoryTable:
     """A table from a DataFrame, a dataset or an Arrow table; only the needed columns are read."""
     if hasattr(data, "column_names"):
         given = data.column_names
-        if isinstance(given, Mapping):  # a DatasetDict that is not a mapping itself
-            raise InputError(f"{name} has several splits ({', '.join(given)}); take one of them")
+        if isinstance(given, Mapping):  # a DatasetDict that is no mapping itself
+            raise InputError(f"{name} has several splits ({', '.join(given)}); choose one of them")
         if given is None or not hasattr(data, "__len__"):
             features = getattr(data, "features", None) or {}
             readers = {key: _label_reader(feature) for key, feature in features.items()}
@@ -367,7 +369,7 @@ def arrow_cells(column: Any, where: str) -> list[Any]:
             with suppress(pa.ArrowInvalid):
                 column = column.cast(pa.large_string())
         if pa.types.is_map(kind):
-            raise NotImplementedError("a map is no text")
+            raise NotImplementedError("a map is not text")
         # Python's times have microsecond precision.
         if getattr(kind, "unit", None) == "ns":
             try:

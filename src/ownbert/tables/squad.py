@@ -81,7 +81,7 @@ def read_questions(
         empty = False
         yield question
     if empty:
-        raise InputError(f"{path} has no questions; needed: {NEEDED}")
+        raise InputError(f"{path} has no questions; expected: {NEEDED}")
 
 
 def locate(context: str, text: str, start: int | None = None) -> GoldAnswer:
@@ -117,11 +117,11 @@ def _document(path: Source) -> Mapping[str, Any] | None:
         if isinstance(value, dict) and "data" not in value:
             return None
         if next(lines, None) is not None:
-            raise InputError(f"{path} is not one JSON document; needed: {NEEDED}")
+            raise InputError(f"{path} is not one JSON document; expected: {NEEDED}")
     if is_nested(value):
         raise InputError(f"{path}: the JSON is nested too deeply")
     if not isinstance(value, dict) or "data" not in value:
-        raise InputError(f"{path} is JSON, but not SQuAD's; needed: {NEEDED}")
+        raise InputError(f"{path} is JSON, but not in SQuAD format; expected: {NEEDED}")
     return value
 
 
@@ -130,7 +130,7 @@ def _whole(path: Source, text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else "not readable"
-        raise InputError(f"{path} is not JSON ({reason}); needed: {NEEDED}") from error
+        raise InputError(f"{path} is not JSON ({reason}); expected: {NEEDED}") from error
 
 
 def _paragraphs(document: Mapping[str, Any], path: Source, labelled: bool) -> Iterator[Question]:
@@ -163,7 +163,7 @@ def _table(path: Source, given: ColumnNames | None, labelled: bool) -> Iterator[
     try:
         several = find_columns(path, COLUMNS["answer"], given, labelled=labelled)
     except InputError as error:
-        raise InputError(f"{error}; needed: {NEEDED}") from None
+        raise InputError(f"{error}; expected: {NEEDED}") from None
     found = {role: column for role, (column,) in several.items()}
     for line, values in read_values(path, list(found.values())):
         where = place(path, line)
@@ -196,7 +196,8 @@ def _gold_answers(value: Any, starts: Any, context: str, where: str) -> tuple[Go
     places = starts if isinstance(starts, list) else [starts] * len(several)
     if len(places) != len(several):
         raise InputError(
-            f"{where}: {len(several)} answers, but {len(places)} in 'answer_start'; one each needed"
+            f"{where}: {len(several)} answers, but {len(places)} values in 'answer_start'; one "
+            "per answer is needed"
         )
     texts = [as_text(text, "answers", where) for text in several]
     return tuple(

@@ -190,7 +190,7 @@ def as_text(value: object, name: str, where: str) -> str:
         try:
             return json.dumps(value)
         except ValueError:
-            raise InputError(f"{where}: {name!r} has {in_short(value)}, no text") from None
+            raise InputError(f"{where}: {name!r} has {in_short(value)}, not text") from None
     if isinstance(value, date | time | timedelta | Decimal | UUID):
         return str(value)
     if isinstance(value, list):
@@ -199,8 +199,8 @@ def as_text(value: object, name: str, where: str) -> str:
         raise InputError(f"{where}: {name!r} is missing or null")
     if isinstance(value, dict):
         raise InputError(
-            f"{where}: {name!r} is an object, not a text; a line is a row, which pandas writes by "
-            "to_json(path, orient='records', lines=True)"
+            f"{where}: {name!r} is an object, not a text; each line must be a row, as pandas "
+            "writes with to_json(path, orient='records', lines=True)"
         )
     raise InputError(f"{where}: {name!r} is a {type(value).__name__}, not a text")
 

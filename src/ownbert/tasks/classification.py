@@ -60,7 +60,7 @@ class SingleLabelTask(Task):
         if not given and len(names) < 2:
             raise InputError(
                 f"{source or 'training rows'}: all rows have the label {names.pop()!r}; at least "
-                "two needed"
+                "two labels are needed"
             )
         self.labels = given or sort_labels(names)
         self.check([row for row in rows if is_soft(row.target)], source, "")
@@ -168,7 +168,7 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
     """One label per text or pair of texts."""
 
     name = "classify"
-    purpose = "gives each text one of its labels"
+    purpose = "assigns one of its labels to each text"
     transformers_lines = (
         LOGITS,
         "print(model.config.id2label[int(logits.argmax())])",
@@ -248,7 +248,9 @@ def _weight_pairs(given: str, labels: Sequence[str]) -> Iterator[tuple[str, str]
         try:
             pairs = json.loads(given)
         except (ValueError, RecursionError):
-            raise InputError(f"task.class_weights is no JSON object: {in_short(given)}") from None
+            raise InputError(
+                f"task.class_weights is not a JSON object: {in_short(given)}"
+            ) from None
         yield from ((str(label), str(weight)) for label, weight in pairs.items())
         return
     rest = given.strip()

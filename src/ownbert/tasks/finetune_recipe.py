@@ -220,7 +220,7 @@ class TaskSettings:
         """
         if others := [name for name in self.changed() if name not in known]:
             raise InputError(
-                f"task.{others[0]} is of no use to {task}, which knows {', '.join(sorted(known))}"
+                f"task.{others[0]} does not apply to {task}, which has {', '.join(sorted(known))}"
             )
 
 
@@ -248,8 +248,8 @@ class FinetuneData:
         path=True,
         commands={
             "image": {
-                "help": "Images for early stopping, in the same format; without them, all epochs are "
-                "run."
+                "help": "Images for early stopping, in the same format; without them, all epochs "
+                "are run."
             }
         },
     )
@@ -407,8 +407,8 @@ class FinetuneModel:
         validate(self, "model")
         if self.from_scratch and self.pretrain_steps:
             raise InputError(
-                "model.from_scratch and model.pretrain_steps are both set; the one drops the "
-                "weights that the other continues from"
+                "model.from_scratch and model.pretrain_steps are both set; the first drops the "
+                "weights that the second continues from"
             )
 
     @property
@@ -528,9 +528,9 @@ class FinetuneRecipe:
     def __post_init__(self) -> None:
         validate(self)
         if self.run.folds and self.run.seeds:
-            raise InputError("run.folds and run.seeds are both set; take one")
+            raise InputError("run.folds and run.seeds are both set; use one of them")
         if self.search.requested and (self.run.folds or self.run.seeds):
             raise InputError(
-                "a search is one thing and run.folds or run.seeds another; search first, and give "
-                "what was best then"
+                "a search cannot be combined with run.folds or run.seeds; search first, then use "
+                "the best settings"
             )

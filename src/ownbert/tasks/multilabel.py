@@ -37,7 +37,7 @@ class MultiLabelTask(SentenceTask):
     """
 
     name = "multilabel"
-    purpose = "gives each text any number of its labels"
+    purpose = "assigns any number of its labels to each text"
     transformers_lines = (
         LOGITS,
         "print(dict(zip(model.config.id2label.values(), logits[0].sigmoid().tolist())))",
@@ -64,7 +64,9 @@ class MultiLabelTask(SentenceTask):
                 f"task.threshold is {threshold}; a probability between 0 and 1 is needed"
             )
         if self.settings.separator == "":
-            raise InputError('task.separator is empty; write the sign between labels, as "|"')
+            raise InputError(
+                'task.separator is empty; give the character between labels, such as "|"'
+            )
         self.threshold = 0.5 if threshold is None else threshold
 
     def read(self, path: Source) -> list[Row]:

@@ -42,7 +42,7 @@ class MultipleChoiceTask(Task):
 
     name = "choose"
     pipeline_tag = "multiple-choice"
-    purpose = "chooses one of several texts that fits another"
+    purpose = "chooses which of several texts fits another"
     example_row = '{"prompt": "a text", "choices": ["one choice", "another"]}'
     transformers_lines = (
         'pairs = (["a text"] * 2, ["one choice", "another"])',
@@ -193,7 +193,7 @@ def _choices(values: Sequence[Any], names: Sequence[str], where: str) -> list[st
         last = max((i for i, v in enumerate(values) if v is not None and v != ""), default=-1)
         found = values[: last + 1]
     if len(found) < 2:
-        raise InputError(f"{where}: at least two choices are needed, and there are {len(found)}")
+        raise InputError(f"{where}: at least two choices are needed, but there are {len(found)}")
     texts = [as_text(value, name, where) for value, name in zip(found, names, strict=False)]
     for number, text in enumerate(texts):
         if not text.strip():

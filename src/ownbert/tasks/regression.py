@@ -38,7 +38,7 @@ class RegressionTask(SentenceTask):
     """
 
     name = "regress"
-    purpose = "gives each text a number"
+    purpose = "predicts a number for each text"
     transformers_lines = (LOGITS, "print(logits[0].tolist())")
     label_heading = "Numbers"
     column_specs = COLUMNS["regress"]
@@ -69,8 +69,8 @@ class RegressionTask(SentenceTask):
         texts, names = super().find_columns(path, given, labelled=labelled)
         if labelled and own and len(names) != len(own):
             raise InputError(
-                f"{path}: {len(names)} columns of numbers ({', '.join(names)}), but the model has "
-                f"{len(own)} ({', '.join(own)}); name as many with --label-column"
+                f"{path}: {len(names)} columns of numbers ({', '.join(names)}), but the model "
+                f"has {len(own)} ({', '.join(own)}); name the same number with --label-column"
             )
         return texts, names
 
@@ -79,8 +79,8 @@ class RegressionTask(SentenceTask):
         for name, column in zip(self.labels, numbers.T, strict=True):
             if column.min() == column.max():
                 raise InputError(
-                    f"{source}: all rows have {column[0]:g} in column {name!r}; numbers that "
-                    "differ are needed"
+                    f"{source}: all rows have {column[0]:g} in column {name!r}; different "
+                    "numbers are needed"
                 )
         self.learnt = numbers.mean(0), numbers.std(0)
 
@@ -200,8 +200,8 @@ def _with_decimal_points(table: Sequence[TableRow]) -> list[TableRow]:
 def _constant_warning(name: str, true: np.ndarray, predicted: np.ndarray) -> str:
     return (
         f"{name!r}: the model predicts nearly the same for every row ({predicted.min():.4g} to "
-        f"{predicted.max():.4g}, where the truth is {true.min():.4g} to {true.max():.4g}); try "
-        "more --epochs, another --learning-rate or more training rows"
+        f"{predicted.max():.4g}, but the true values are {true.min():.4g} to {true.max():.4g}); "
+        "try more --epochs, another --learning-rate or more training rows"
     )
 
 
@@ -233,7 +233,7 @@ def _number(value: Any, column: str, where: str) -> float:
     except (ValueError, TypeError, OverflowError):
         right = "a number such as 3 or 0.25 is needed"
         if isinstance(value, str) and "," in value:
-            right = "write numbers without commas, with a point before the decimals, as 1234.5"
+            right = "write numbers without commas, with a decimal point, such as 1234.5"
         raise InputError(f"{where}: column {column!r} has {in_short(value)}; {right}") from None
     if not math.isfinite(number) or abs(number) > _LARGEST:
         raise InputError(

@@ -88,8 +88,8 @@ class SentenceTask(Task):
         features = feature_columns(path, self.columns)
         if features and len(texts) == 2:
             raise InputError(
-                f"{path}: feature columns are of single texts, and the rows have two; name one "
-                "column with --text-column"
+                f"{path}: feature columns belong to single texts, but the rows have two; name "
+                "one column with --text-column"
             )
         rows = list(read_table(path, texts, labels, features=features))
         self.pair = len(texts) == 2
@@ -126,7 +126,7 @@ class SentenceTask(Task):
 
     def describe_columns(self, path: Source) -> str:
         texts, labels = (map(repr, names) for names in self.find_columns(path))
-        return f"{' and '.join(texts)} to read, {', '.join(labels)} to answer"
+        return f"{' and '.join(texts)} as input, {', '.join(labels)} as target"
 
     def describe_base(self, model: FinetuneModel) -> Description | None:
         description = super().describe_base(model)
@@ -139,8 +139,8 @@ class SentenceTask(Task):
             self.settings = replace(self.settings, pooling=pooling)
             if pooling != usual:
                 self.pooling_note = (
-                    f"{pooling} pooling, as {model.folder} has it for embeddings; Transformers "
-                    f"has no such classifier (with --pooling {usual} it loads the folder as one)"
+                    f"{pooling} pooling, as in {model.folder} for embeddings; Transformers has "
+                    f"no such classifier (with --pooling {usual} it can load the folder)"
                 )
         return description
 
@@ -191,7 +191,7 @@ class SentenceTask(Task):
             self.pair = len(rows[0].texts) == 2
         if self.features and self.reads_windows:
             raise InputError(
-                f"task.long {self.settings.long} is for texts alone; with feature columns take "
+                f"task.long {self.settings.long} cannot be combined with feature columns; use "
                 "task.long cut"
             )
         tables: Sequence[np.ndarray | None] = [None] * len(rows)
@@ -222,7 +222,7 @@ class SentenceTask(Task):
                 example, was_truncated = builder.example(own, **label)
             elif len(own) > 1:
                 raise InputError(
-                    f"task.long {settings.long} is for single texts, and the rows have two; take "
+                    f"task.long {settings.long} is for single texts, but the rows have two; use "
                     "task.long cut"
                 )
             else:

@@ -59,7 +59,7 @@ def learn_order(
         return tuple(labels)
     if not names:
         raise InputError(
-            f"{where}: all targets are probabilities; name the labels in their order (labels=...)"
+            f"{where}: all targets are probabilities; give the labels in their order (labels=...)"
         )
     return ()
 

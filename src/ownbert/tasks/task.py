@@ -167,7 +167,7 @@ class Task(ABC):
         if not model.folder:
             raise InputError("--model is needed: the folder to start from")
         if model.vit != Vit():
-            raise InputError(f"model.vit is of no use to {self.name}, whose models read texts")
+            raise InputError(f"model.vit does not apply to {self.name}, whose models read texts")
         description = describe(model.folder, with_decoder=True)
         require_float(description.values, model.folder)
         self.check_modality(description, model.folder)
@@ -190,7 +190,7 @@ class Task(ABC):
         """
         if description.config.image is not None:
             raise InputError(
-                f"{folder} reads images and {self.name} is about texts; for images: ownbert "
+                f"{folder} reads images, but {self.name} needs a text model; for images: ownbert "
                 "finetune image"
             )
 
@@ -370,7 +370,7 @@ class Task(ABC):
         """
         if others := sorted(options.given - self.output_options):
             known = ", ".join(f"--{name}" for name in sorted(self.output_options)) or "none"
-            raise InputError(f"--{others[0]} is of no use to {self.name}; it has {known}")
+            raise InputError(f"--{others[0]} does not apply to {self.name}; it has {known}")
 
     @abstractmethod
     def output_row(
@@ -487,7 +487,7 @@ def _with_sesame(description: Description, model: FinetuneModel) -> Description:
     given = {name: value for name, value in given.items() if value is not None}
     if given and description.decoder is not None:
         raise InputError(
-            f"model.{next(iter(given))} is for models without a decoder, and a "
+            f"model.{next(iter(given))} is for models without a decoder, but a "
             f"{description.architecture} has one"
         )
     try:
@@ -515,7 +515,7 @@ def task_class(name: str) -> type[Task]:
     """
     name = ALIASES.get(name, name)
     if name not in TASKS:
-        raise InputError(f"task {name!r} is not known; one of {', '.join([*TASKS, *ALIASES])}")
+        raise InputError(f"task {name!r} is not known; use one of {', '.join([*TASKS, *ALIASES])}")
     module, kind = TASKS[name]
     return getattr(import_module(f"ownbert.tasks.{module}"), kind)
 

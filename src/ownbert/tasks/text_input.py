@@ -226,7 +226,7 @@ class TextInputBuilder:
 
 def truncation_warning(truncated: int, total: int, limit: str, what: str) -> str:
     """A warning about rows that were too long."""
-    return f"warning: {truncated:,} of {total:,} {what} are longer than {limit} and are cut there"
+    return f"warning: {truncated:,} of {total:,} {what} are longer than {limit} and are truncated"
 
 
 class UnknownWords:
@@ -266,10 +266,10 @@ class UnknownWords:
         frequent, systematic = self._frequent()
         if self.share <= _MANY and not systematic:
             return None
-        named = f", frequent words among them ({', '.join(frequent)})" if frequent else ""
+        named = f", including frequent words ({', '.join(frequent)})" if frequent else ""
         return (
             f"warning: {self.share:.1%} of the tokens are {self.tokenizer.special['unk_token']}"
-            f"{named}: the model's vocabulary does not fit these texts; take another model, or "
+            f"{named}: the model's vocabulary does not fit these texts; use another model, or "
             "make one: ownbert vocab TEXTS -o MODEL, then ownbert prepare and ownbert pretrain"
         )
 

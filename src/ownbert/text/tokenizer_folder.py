@@ -154,7 +154,7 @@ def choose_style(folder: Path, named: str | None) -> Style:
     if found[0] is XLM_ROBERTA:
         raise InputError(
             f"{folder}: {CONFIG} must state tokenizer_class, XLMRobertaTokenizer or "
-            f"CamembertTokenizer, for {XLM_ROBERTA.files['vocab_file']} does not tell"
+            f"CamembertTokenizer, because {XLM_ROBERTA.files['vocab_file']} does not determine it"
         )
     return found[0]
 
@@ -220,7 +220,9 @@ def read_backend(path: Path) -> "tokenizers.Tokenizer":
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # the library raises nothing narrower; a panic is no Exception
-        raise InputError(f"{path} is damaged or no tokenizer of the tokenizers library") from error
+        raise InputError(
+            f"{path} is damaged or not a tokenizer of the tokenizers library"
+        ) from error
     # Some folders (sentence-transformers) set truncation and padding here; both are set elsewhere.
     backend.no_truncation()
     backend.no_padding()

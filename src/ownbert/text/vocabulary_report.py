@@ -125,7 +125,7 @@ def _figures(report: VocabularyReport) -> Iterable[str]:
         note = "entries of the vocabulary that the corpus uses"
     yield f"  distinct {unit}  {report.distinct_tokens:>13,}   {note}"
     what = "running tokens" if blank else "words"
-    yield f"  coverage         {report.coverage:>13.2%}   {what} that the vocabulary can write"
+    yield f"  coverage         {report.coverage:>13.2%}   {what} that the vocabulary covers"
     yield f"  out of vocabulary{report.out_of_vocabulary_rate:>13.2%}   {what} that become [UNK]"
     if report.pieces_per_word is not None:
         yield f"  pieces per word  {report.pieces_per_word:>13.2f}   1 = every word is one entry"

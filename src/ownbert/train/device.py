@@ -23,12 +23,12 @@ def pick_device(name: str) -> "torch.device":
     """
     kind, _, number = name.partition(":")
     if name not in ("auto", "cpu", "cuda") and not (kind == "cuda" and number.isdecimal()):
-        raise InputError(f"device {name!r} is not known; one of auto, cpu, cuda")
+        raise InputError(f"device {name!r} is not known; use one of auto, cpu, cuda")
     import torch
 
     count = torch.cuda.device_count()
     if kind == "cuda" and int(number or 0) >= count:
-        raise InputError(f"--device {name}: PyTorch can use {count} GPUs of this machine; take cpu")
+        raise InputError(f"--device {name}: PyTorch can use {count} GPUs of this machine; use cpu")
     if name == "auto":
         name = "cuda" if count else "cpu"
     return torch.device(name)

@@ -276,7 +276,7 @@ def _not_a_number(job: Job) -> str:
     kept = f"the state of step {step_of(path):,} is kept" if path else "no state was saved before"
     advice = "Continue with --resume" if path else "Start again with --overwrite"
     return (
-        f"the loss or its gradient is no longer a number at step {job.state.step + 1:,}; {kept}. "
+        f"the loss or its gradient is not finite at step {job.state.step + 1:,}; {kept}. "
         f"{advice} and a lower --learning-rate (now {job.optim.learning_rate:g}), or "
         "with --precision float32"
     )

@@ -111,7 +111,7 @@ def moved_words(model: Model, length: float) -> Iterator[None]:
     """
     table = model.encoder.embeddings.word.weight
     if table.grad is None:
-        raise InputError("optim.adversarial moves word vectors, and these are frozen")
+        raise InputError("optim.adversarial perturbs word vectors, but these are frozen")
     before = table.detach().clone()
     norm = table.grad.norm()
     with torch.no_grad():

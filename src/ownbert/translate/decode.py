@@ -195,7 +195,7 @@ def translate_file(
         }
         texts = (text for _, text in open_text(path))
     elif resume:
-        raise InputError("only a file can be resumed; name it, or leave out --resume")
+        raise InputError("only an output file can be resumed; name it, or omit --resume")
     else:
         texts = input
     blocks = first_read(translator.blocks(texts))

@@ -76,7 +76,10 @@ def _files(data: PairFiles, pairs: Mapping[str, int]) -> Iterator[tuple[str, ...
 def _settings(recipe: TranslateRecipe) -> Iterator[tuple[str, str]]:
     """The most important settings, then all others with non-default values."""
     yield "peak learning rate", f"{recipe.optim.learning_rate:.3g}"
-    yield "steps", f"{recipe.run.max_steps:,} at most" if recipe.run.max_steps else "by time"
+    yield (
+        "steps",
+        f"{recipe.run.max_steps:,} at most" if recipe.run.max_steps else "limited by time",
+    )
     yield "batch", f"{recipe.data.batch_tokens:,} tokens of both sides"
     yield "seed", str(recipe.seed)
     yield "computed on", f"{recipe.run.device}, {recipe.run.precision}"

@@ -50,7 +50,7 @@ def read_pairs(files: PairFiles, *, dev: bool = False) -> Pairs | None:
         raise InputError(f"{options['pairs']} and {options['source']} are both given; give one")
     if bool(source) != bool(target):
         missing = options["target"] if source else options["source"]
-        raise InputError(f"{missing} is needed: the file whose lines belong to those of the other")
+        raise InputError(f"{missing} is needed: the file with the corresponding lines")
     if not source and not table:
         return None
     rows = _from_table(table, files) if table else _from_lines(source, target)
@@ -71,8 +71,8 @@ def _from_lines(source: str, target: str) -> list[tuple[str, str]]:
         rows.append((pair[0] or "", pair[1] or ""))
     if counts[0] != counts[1]:
         raise InputError(
-            f"{source} has {counts[0]:,} lines and {target} {counts[1]:,}; line n of one file must "
-            "belong to line n of the other"
+            f"{source} has {counts[0]:,} lines and {target} {counts[1]:,}; line n of one file "
+            "must correspond to line n of the other"
         )
     return rows
 
@@ -91,7 +91,7 @@ def _from_table(path: str, files: PairFiles) -> list[tuple[str, str]]:
     if None in names:
         known = ", ".join(header[:20])
         raise InputError(
-            f"{path} has the columns {known}; say which with --source-column and --target-column"
+            f"{path} has the columns {known}; choose with --source-column and --target-column"
         )
     for name, side in zip(names, ("source", "target"), strict=True):
         require_column(header, str(name), source=path, option=f"--{side}-column")
@@ -106,7 +106,7 @@ def hold_out(pairs: Pairs, share: float, seed: int) -> tuple[Pairs, Pairs]:
         InputError: there are fewer than two pairs.
     """
     if len(pairs) < 2:
-        raise InputError("there is one pair only; two or more are needed to hold one out")
+        raise InputError("there is only one pair; two or more are needed to hold one out")
     order = np.random.default_rng((seed, 77)).permutation(len(pairs)).tolist()
     count = min(len(pairs) - 1, max(1, round(share * len(pairs))))
     return pairs.subset(sorted(order[count:])), pairs.subset(sorted(order[:count]))

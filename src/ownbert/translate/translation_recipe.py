@@ -135,8 +135,8 @@ class Network:
         validate(self, "model")
         if self.d_model % self.h:
             raise InputError(
-                f"model.d_model is {self.d_model}, model.h {self.h}; the heads must share the "
-                "width evenly"
+                f"model.d_model is {self.d_model}, model.h {self.h}; d_model must be a multiple "
+                "of h"
             )
 
 

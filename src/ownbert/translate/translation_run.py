@@ -102,7 +102,7 @@ class TranslationRun(TrainingRun):
         super().__init__(recipe.run)
         pairs, dev = read_pairs(recipe.data), read_pairs(recipe.data, dev=True)
         if pairs is None:
-            raise InputError("--source and --target are needed: pairs of texts to learn from")
+            raise InputError("--source and --target are needed: the training pairs")
         self.empty = pairs.empty
         if dev is None:
             pairs, dev = hold_out(pairs, recipe.data.held_out, recipe.seed)
@@ -282,7 +282,7 @@ class TranslationRun(TrainingRun):
             (data.long, f"longer than {recipe.data.max_length} tokens on a side"),
         ):
             if count:
-                lines.append(f"warning: {count:,} training pairs are {what} and left out")
+                lines.append(f"warning: {count:,} training pairs are {what} and are skipped")
         return lines
 
 

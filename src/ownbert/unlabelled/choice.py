@@ -54,7 +54,7 @@ def choose(scores: np.ndarray, vectors: np.ndarray, count: int, seed: int = 0) -
         from sklearn.cluster import KMeans
     except ImportError:
         raise InputError(
-            "texts are clustered by scikit-learn: pip install 'ownbert[eval]'"
+            "clustering texts needs scikit-learn: pip install 'ownbert[eval]'"
         ) from None
     vectors = of_length_one(vectors[order] - vectors.mean(0))
     once: Any = 1  # scikit-learn's annotation only allows strings

@@ -123,7 +123,9 @@ def duplicates(
         raise InputError(f"keep is {keep!r}; one of {', '.join(KEEP)}")
     own = sources_of(as_inputs(rows))
     if len(own) > 1:
-        raise InputError("duplicates are found in one file; join several, or name some as against")
+        raise InputError(
+            "duplicates are searched in one file; join several files, or name some as against"
+        )
     others = [] if against is None else sources_of(as_inputs(against))
     for path in filter(None, (output, groups)):
         refuse_same([*own, *others], path)

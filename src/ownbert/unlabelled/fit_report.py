@@ -72,7 +72,7 @@ def worth_of_labels(report: dict[str, Any], count: int) -> str:
     curve = report.get("learning_curve") or {"at": [], "reason": "the report has no learning curve"}
     if curve["reason"] or None in (curve["slope"], curve["exponent"]) or not curve["at"]:
         reason = translated(curve["reason"])
-        return f"what {count:,} more labels would bring is not known: {reason}"
+        return f"the gain from {count:,} more labels is unknown: {reason}"
     rows, slope, exponent = curve["at"][-1], curve["slope"], curve["exponent"]
 
     def gain(further: float) -> float:
@@ -80,10 +80,10 @@ def worth_of_labels(report: dict[str, Any], count: int) -> str:
 
     if gain(rows) < _FLAT:
         return (
-            f"the curve is flat: {count:,} more labels would bring about {gain(count):+.3f}, twice "
-            f"as many {gain(rows):+.3f}"
+            f"the curve is flat: {count:,} more labels would gain about {gain(count):+.3f}, "
+            f"twice as many {gain(rows):+.3f}"
         )
     return (
-        f"{count:,} more labels would bring about {gain(count):+.3f}, twice as many "
+        f"{count:,} more labels would gain about {gain(count):+.3f}, twice as many "
         f"{gain(rows):+.3f}"
     )

@@ -174,7 +174,7 @@ class Index:
 
         self.folder = Path(folder)
         if not (self.folder / INDEX).is_file():
-            raise InputError(f"{folder} is no index: ownbert search build makes one")
+            raise InputError(f"{folder} is not an index; make one with ownbert search build")
         self.settings: Mapping[str, Any] = read_json(self.folder / INDEX, check=_CHECK)
         self._model, self._given = model, (device, engine)
         self._embedder: Any = None
@@ -186,7 +186,7 @@ class Index:
             if len(counts) > 1 or self._rows.schema.names != ["id", "text"]:
                 raise ValueError("sizes differ")
         except (ValueError, OSError, EOFError, pa.ArrowException) as error:
-            raise InputError(f"the index {folder} is damaged; build it anew") from error
+            raise InputError(f"the index {folder} is damaged; rebuild it") from error
 
     def __len__(self) -> int:
         return self.settings["texts"]
@@ -213,7 +213,7 @@ class Index:
         if not single and is_list(queries):
             wanted = items(queries)
         if not all(isinstance(query, str) for query in wanted):
-            raise InputError("a query is a text; several are a list of texts")
+            raise InputError("a query must be a text, or a list of texts")
         found, step = [], max(1, _MOST_SCORES // len(self))
         for start in range(0, len(wanted), step):
             found += self._ranked(wanted[start : start + step], top_k, by)
@@ -241,7 +241,7 @@ class Index:
             if not folder.is_dir():
                 raise InputError(f"the model of the index is not at {folder}; name it with --model")
             if _checksums(folder) != self.settings["checksums"]:
-                raise InputError(f"{folder} is not the model of the index; build the index anew")
+                raise InputError(f"{folder} is not the model of the index; rebuild the index")
             device, engine = self._given
             precision, length = (self.settings[key] for key in ("precision", "max_length"))
             self._embedder = opened_embedder(folder, device, precision, length, engine, None)

@@ -133,7 +133,7 @@ def to_label(
     predictor = open_folder(folder, Compute(device, "float32"))
     task, folder = predictor.task, predictor.folder
     if not isinstance(task, ClassificationTask) or task.pair:
-        raise InputError(f"{folder}: texts are chosen for models of one label per text")
+        raise InputError(f"{folder}: texts can be chosen only for models with one label per text")
     report = read_report(folder)
     known = [row.texts[0] for row in task.read(train)] if train is not None else []
     with contextlib.ExitStack() as stack:
@@ -156,7 +156,7 @@ def to_label(
             chosen = choose(scores, vectors, most - len(rows), seed)
             rows += [_row(found[i], task, counts) for i in chosen]
         if not rows:
-            raise InputError("there is no text to choose from: all are empty or labelled already")
+            raise InputError("there is no text to choose from: all are empty or already labelled")
         for write, content in zip(save, (rows, errors), strict=True):
             write(content)
     if say is not None:
@@ -214,7 +214,7 @@ def _row(found: _Candidate, task: Any, counts: np.ndarray) -> dict[str, Any]:
     if first in rare_labels(counts):
         reason = f"may have the rare label {a}, which has {int(counts[first]):,} training rows"
     elif counts.mean() < FEW:
-        reason = "typical of texts like it; there are few labels so far"
+        reason = "typical of similar texts; there are few labels so far"
     elif p + q < _NO_LABEL:
         reason = f"fits no label well: {a} {p:.0%}, {b} {q:.0%}"
     elif p - q < _UNDECIDED:

@@ -58,7 +58,7 @@ def load_linear(
     path = folder / f"{name}.safetensors"
     settings = read_json(folder / f"{name}.json")
     if settings.get("format") != _FORMAT:
-        raise InputError(f"{folder / name}.json is not of this version of ownbert")
+        raise InputError(f"{folder / name}.json was written by another version of ownbert")
     try:
         arrays = load_file(path)
         if not all(np.isfinite(v).all() for v in arrays.values()):

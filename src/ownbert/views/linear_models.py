@@ -385,7 +385,7 @@ def _svm(strength: float, counts: Any) -> Any:
 
 
 def _no_sklearn() -> InputError:
-    return InputError("linear models are fitted by scikit-learn: pip install 'ownbert[eval]'")
+    return InputError("linear models need scikit-learn: pip install 'ownbert[eval]'")
 
 
 def _log_odds(own: np.ndarray) -> float:

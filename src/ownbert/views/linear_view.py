@@ -56,7 +56,9 @@ class LinearView:
         ) -> LinearView:
             name = settings.get("view")
             if name not in list(VIEWS):
-                raise InputError(f"{folder / LINEAR}.json is not of this version of ownbert")
+                raise InputError(
+                    f"{folder / LINEAR}.json was written by another version of ownbert"
+                )
             if settings.get("beside"):
                 view = cls.load(folder.resolve().parents[1] / name).view
                 return cls(view, model, str(settings["kind"]))

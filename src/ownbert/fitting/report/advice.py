@@ -101,18 +101,20 @@ def give_advice(report: Report) -> tuple[Advice, ...]:
 def _against_baseline(report: Report) -> str:
     best, baseline = report.winner, report.baseline
     if baseline is None:
-        return "No linear model was compared, so there is no baseline to judge this by."
+        return "No linear model was compared, so there is no baseline."
     if best.name == baseline.name:
-        return "The best model is a linear one: none of the others did better."
-    gain = f"{report.gain(best, baseline):+.3f} against the best linear model, {baseline.name}"
+        return "The best model is a linear model: no other model scored higher."
+    gain = (
+        f"{report.gain(best, baseline):+.3f} compared with the best linear model, {baseline.name}"
+    )
     gain = f"{gain} ({baseline.score:.3f})"
     margin = report.margin
     if margin is None or shown_spread(margin.high - margin.low) is None:
         return f"{gain}."
-    interval = f"between {margin.low:+.3f} and {margin.high:+.3f} in 90 of 100 samples of rows"
+    interval = f"between {margin.low:+.3f} and {margin.high:+.3f} in 90% of bootstrap samples"
     if margin.low > 0:
-        return f"{gain}; {interval}, so the difference is real."
-    return f"{gain}; {interval}, so it may be chance."
+        return f"{gain}; {interval}, so the difference is unlikely to be due to chance."
+    return f"{gain}; {interval}, so the difference may be due to chance."
 
 
 def _trust(report: Report) -> str:
@@ -120,13 +122,13 @@ def _trust(report: Report) -> str:
     rows = f" on {report.held_out:,} held-out rows" if report.held_out else ""
     if shown_spread(best.spread) is not None:
         assert best.spread is not None
-        parts.append(f"The score{rows} is known to about ±{2 * best.spread:.3f}.")
+        parts.append(f"The score{rows} is accurate to about ±{2 * best.spread:.3f}.")
     elif rows:
-        parts.append(f"The score is that{rows}.")
+        parts.append(f"The score was measured{rows}.")
     if best.test_score is not None and report.learnt_from_test:
         parts.append(
-            f"On the test set it is {best.test_score:.3f}, but {report.learnt_from_test:,} of its "
-            f"{report.test_rows:,} rows have texts that were learnt from, so this says nothing of "
+            f"On the test set it is {best.test_score:.3f}, but {report.learnt_from_test:,} of "
+            f"its {report.test_rows:,} rows contain training texts, so this says nothing about "
             "new texts."
         )
     elif best.test_score is not None:
@@ -135,8 +137,8 @@ def _trust(report: Report) -> str:
         )
     elif (count := len(report.leaderboard)) > 1:
         parts.append(
-            f"It is the best of {count} on the rows that chose it, so on new texts expect a little "
-            "less."
+            f"It was selected as the best of {count} on these rows, so expect slightly lower "
+            "scores on new texts."
         )
     return " ".join(parts)
 
@@ -146,16 +148,19 @@ def _no_network(report: Report) -> list[Advice]:
     if network is not None and (baseline is None or not is_far_below(report, network, baseline)):
         return []
     minutes = report.settings.get("minutes")
-    figure = f"{minutes:g} min were given" if isinstance(minutes, int | float) else "see above"
-    what = "no network was trained" if network is None else "the network is far below them"
-    return [Advice("do", f"Give it more --minutes: linear models are there, {what}.", figure)]
+    figure = f"the limit was {minutes:g} min" if isinstance(minutes, int | float) else "see above"
+    if network is None:
+        what = "only linear models were fitted, no network was trained"
+    else:
+        what = "the network scores far below the linear models"
+    return [Advice("do", f"Use more --minutes: {what}.", figure)]
 
 
 def _linear_is_enough(report: Report) -> list[Advice]:
     best, baseline, margin = report.winner, report.baseline, report.margin
     if baseline is None or best.kind == LINEAR:
         if baseline is not None and report.network and len(report.leaderboard) > 1:
-            sentence = f"Use the linear model {baseline.name}: nothing slower is better here."
+            sentence = f"Use the linear model {baseline.name}: no slower model is better here."
             return [Advice("fine", sentence, f"{report.metric} {baseline.score:.3f}")]
         return []
     gain = report.gain(best, baseline)
@@ -165,10 +170,10 @@ def _linear_is_enough(report: Report) -> list[Advice]:
     figure = f"{gain:+.3f}"
     if margin:
         figure += f", {margin.low:+.3f} to {margin.high:+.3f}"
-    why = "cannot be told from chance" if noise else "is too small to matter to most"
+    why = "may be due to chance" if noise else "is too small to matter in most cases"
     sentence = (
-        f"The linear model {baseline.name} may be enough for your purpose: what {best.name} gains "
-        f"over it {why}"
+        f"The linear model {baseline.name} may be good enough: the gain of {best.name} over it "
+        f"{why}"
     )
     if best.texts_per_second and baseline.texts_per_second:
         times = baseline.texts_per_second / best.texts_per_second
@@ -180,10 +185,10 @@ def _more_rows(curve: LearningCurve | None) -> list[Advice]:
     return _extrapolated(
         curve,
         "{:,.0f} rows",
-        worth="Label more texts: with {times} as many rows a linear model on words would score "
-        "about {gain:+.3f}, and the blend less than that.",
-        not_worth="More labels of this kind would bring next to nothing.",
-        unknown="What more labels would bring cannot be told.",
+        worth="Label more texts: with {times} as many rows, a linear model on words would gain "
+        "about {gain:+.3f}, and the blend less.",
+        not_worth="More labels of this kind would hardly improve the score.",
+        unknown="The gain from more labels cannot be estimated.",
     )
 
 
@@ -191,10 +196,10 @@ def _more_minutes(curve: LearningCurve | None) -> list[Advice]:
     return _extrapolated(
         curve,
         "{:.3g} minutes",
-        worth="Give it more minutes: with {times} the pretraining a linear model on the network "
-        "would score about {gain:+.3f}, and the blend less than that.",
-        not_worth="Longer pretraining would bring next to nothing.",
-        unknown="Whether longer pretraining would help cannot be told.",
+        worth="Use more --minutes: with {times} the pretraining time, a linear model on the "
+        "network would gain about {gain:+.3f}, and the blend less.",
+        not_worth="Longer pretraining would hardly improve the score.",
+        unknown="The gain from longer pretraining cannot be estimated.",
     )
 
 
@@ -221,11 +226,11 @@ def _label_errors(report: Report) -> list[Advice]:
     count, share = len(report.label_errors), share_contradicted(report)
     figure = f"{count:,} of the held-out rows ({share:.1%})" if share else f"{count:,} rows"
     place = report.place_of(report.label_errors[0].row)
-    sentence = f"Look at the likely label errors, first of all {place}"
+    sentence = f"Check the likely label errors, starting with {place}"
     if share > HARD_TASK:
-        sentence += ": there are so many that most will be hard texts, not mistakes."
+        sentence += ": there are so many that most are probably hard texts, not mistakes."
         return [Advice("note", sentence, figure)]
-    sentence += ": corrected labels help training and make the scores more honest."
+    sentence += ": corrected labels improve training and make the scores more reliable."
     return [Advice("do" if share >= MANY_ERRORS or not share else "note", sentence, figure)]
 
 
@@ -257,8 +262,8 @@ def _weak_classes(report: Report) -> list[Advice]:
     names, be = _listed([label for _, label in weak]), "is" if len(weak) == 1 else "are"
     figure = "F1 " + ", ".join(f"{f1:.2f}" for f1, _ in weak[:_NAMED])
     sentence = (
-        f"{names} {be} recognised badly though there are rows enough: see what they are taken for, "
-        "and whether their labels overlap."
+        f"{names} {be} predicted poorly despite enough training rows: check the confusions, and "
+        "whether labels overlap."
     )
     return [Advice("note", sentence, figure)]
 
@@ -270,15 +275,15 @@ def _calibration(report: Report) -> list[Advice]:
     error, after = calibration.error, calibration.error_after
     figure = f"error {error:.3f}; by chance up to {calibration.by_chance:.3f}"
     if error <= calibration.by_chance:
-        return [Advice("fine", "Probabilities can be taken at their word.", figure)]
-    kind = "too confident" if calibration.temperature > 1 else "too cautious"
+        return [Advice("fine", "Probabilities are well calibrated.", figure)]
+    kind = "overconfident" if calibration.temperature > 1 else "underconfident"
     if after < error:
         sentence = (
-            f"The model is {kind}: divide its log probabilities by the temperature "
-            f"{calibration.temperature:.2f} before you trust a probability."
+            f"The model is {kind}: divide its log-probabilities by the temperature "
+            f"{calibration.temperature:.2f} before relying on its probabilities."
         )
-        return [Advice("do", sentence, f"error {error:.3f}, with it {after:.3f}")]
-    sentence = "Probabilities are only roughly right, and a temperature does not help."
+        return [Advice("do", sentence, f"error {error:.3f}, with temperature {after:.3f}")]
+    sentence = "Probabilities are only roughly calibrated, and a temperature does not help."
     return [Advice("note", sentence, figure)]
 
 
@@ -288,8 +293,8 @@ def _drift(report: Report) -> list[Advice]:
         return []
     if drift.separability is not None and drift.separability >= APART:
         sentence = (
-            "The unlabelled texts are of another kind than the labelled ones: pretraining on texts "
-            "like the labelled ones would help more."
+            "The unlabelled texts differ from the labelled ones: pretraining on texts similar to "
+            "the labelled ones would help more."
         )
         advice.append(Advice("do", sentence, f"separability {drift.separability:.2f}, .5 is none"))
     if drift.unknown >= MANY_UNKNOWN:
@@ -306,8 +311,8 @@ def _long_texts(report: Report) -> list[Advice]:
         return []
     limit = f" of {report.max_tokens:,} tokens" if report.max_tokens else ""
     sentence = (
-        f"Texts beyond the model's length{limit} lose their ends: a longer model, or documents "
-        "read in segments, would see all of them."
+        f"Texts longer than the model's limit{limit} are truncated: a longer model, or reading "
+        "documents in segments, would use the whole texts."
     )
     return [Advice("do", sentence, f"{share:.1%} of the texts")]
 

@@ -180,9 +180,9 @@ def _separability(
 
 def _in_words(separability: float | None) -> str:
     if separability is None:
-        return f"Fewer than {_FEWEST_TEXTS} texts on one side: it cannot be told how they differ."
+        return f"Fewer than {_FEWEST_TEXTS} texts on one side: the difference cannot be measured."
     if separability < SAME:
-        return "Labelled and unlabelled texts are of one kind."
+        return "Labelled and unlabelled texts are similar."
     if separability < APART:
         return "Labelled and unlabelled texts differ somewhat."
-    return "Labelled and unlabelled texts are of different kinds."
+    return "Labelled and unlabelled texts differ clearly."

@@ -99,7 +99,7 @@ def fit_learning_curve(
     """
     at, means, counts, squares = _summarised(points)
     if len(at) < _FEWEST:
-        reason = f"scores at {_FEWEST} numbers of {unit} are needed, there are {len(at)}"
+        reason = f"scores at {_FEWEST} numbers of {unit} are needed, but there are {len(at)}"
         return LearningCurve(unit, at, means, reason=reason)
     scale, weights = at[-1], counts / counts.sum()
     basis = (at / scale)[:, None] ** -_EXPONENTS
@@ -150,8 +150,10 @@ def _summarised(
     for point in points:
         place, *draws = (float(value) for value in point)
         if not draws or not np.isfinite([place, *draws]).all():
-            raise InputError(f"a point of a learning curve needs a place and scores, not {point}")
-        if place > 0:  # a power law is undefined at 0
+            raise InputError(
+                f"a point of a learning curve needs a position and scores, not {point}"
+            )
+        if place > 0:  # a power law has no value at 0
             scores.setdefault(place, []).extend(draws)
     at = np.asarray(sorted(scores))
     means = np.asarray([np.mean(scores[place]) for place in at])

@@ -93,13 +93,13 @@ def _figures(report: Report) -> str:
     best, baseline = report.winner, report.baseline
     found = [(f"{best.score:.3f}", metric_name(report.metric))]
     if baseline is not None and baseline is not best:
-        found.append((f"{best.score - baseline.score:+.3f}", "against the best linear model"))
+        found.append((f"{best.score - baseline.score:+.3f}", "vs. the best linear model"))
     if best.test_score is not None:
-        found.append((f"{best.test_score:.3f}", "on test rows"))
+        found.append((f"{best.test_score:.3f}", "on the test set"))
     curve = report.learning_curve
     if curve is not None and curve.known and curve.further:
         times = curve.further[0].at / curve.at[-1]
-        found.append((f"{curve.further[0].gain:+.3f}", f"expected from {times:.2g}× the labels"))
+        found.append((f"{curve.further[0].gain:+.3f}", f"expected with {times:.2g}× the labels"))
     if 0 < share_contradicted(report) <= HARD_TASK:
         found.append((f"{len(report.label_errors):,}", "likely label errors"))
     return figures([(value, translated(name)) for value, name in found])
@@ -189,7 +189,7 @@ def _drawn_calibration(report: Report) -> str:
     dashed = " Dashed: with the temperature." if report.calibration.helps else ""
     return _figure(
         charts.reliability_chart(report.calibration),
-        f"Solid: as it is, larger dots for more rows.{dashed} Dotted: perfect.",
+        f"Solid: the model; larger dots: more rows.{dashed} Dotted: perfect calibration.",
     )
 
 

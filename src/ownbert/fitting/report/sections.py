@@ -53,8 +53,8 @@ def sections(report: Report) -> list[Section]:
         _metrics(report),
         _classes(report),
         _confusions(report),
-        _curve("rows", "What more labels would bring", report, report.learning_curve),
-        _curve("minutes", "What more minutes would bring", report, report.minutes_curve),
+        _curve("rows", "Expected gain from more labels", report, report.learning_curve),
+        _curve("minutes", "Expected gain from more minutes", report, report.minutes_curve),
         _calibration(report),
         _label_errors(report),
         _rated_section("hardest", "The hardest texts", report, report.hardest),
@@ -108,7 +108,7 @@ def _leaderboard(report: Report) -> Section:
     cells = [["" if v is None else shown(v) for v in values] for _, values, shown in columns]
     explained = {
         "±": "± is one standard deviation",
-        "weight": "weight is the share in what predict uses",
+        "weight": "weight is the share in the final predictor",
     }
     lead = "; ".join(words for name, words in explained.items() if name in {c[0] for c in columns})
     return Section(
@@ -127,7 +127,7 @@ def _own_network(report: Report) -> str:
 
 def _metrics(report: Report) -> Section | None:
     rows = tuple((translated(name), value) for name, value in other_metrics(report))
-    lead = f"Those of {report.winner.name} on the held-out rows."
+    lead = f"Metrics of {report.winner.name} on the held-out rows."
     return Section("metrics", "Other metrics", lead, ("metric", "value"), rows) if rows else None
 
 
@@ -142,7 +142,7 @@ def _classes(report: Report) -> Section | None:
         row.append(f"{s.support:,}")
         rows.append((*row, f"{counts.get(s.label, 0):,}") if counts else tuple(row))
     columns = (*columns, "training rows") if counts else columns
-    return Section("classes", "Labels", "The weakest first.", columns, tuple(rows))
+    return Section("classes", "Labels", "Weakest labels first.", columns, tuple(rows))
 
 
 def _confusions(report: Report) -> Section | None:
@@ -158,14 +158,14 @@ def _confusions(report: Report) -> Section | None:
             rows.append((_name(labels[i]), _name(labels[j]), f"{wrong[i, j]:,}", f"{share:.0%}"))
     if not rows:
         return None
-    columns = ("true label", "taken for", "rows", "share")
-    lead = "The most frequent; the share is of the rows with the true label."
+    columns = ("true label", "predicted as", "rows", "share")
+    lead = "Most frequent first; shares are relative to all rows with the true label."
     return Section("confusion", "Confusions", lead, columns, tuple(rows), 2)
 
 
 _CURVES_OF = {
     "rows": "Scores of a linear model on words.",
-    "minutes": "Scores of a linear model on the network as it was after so much pretraining.",
+    "minutes": "Scores of a linear model on the network after increasing amounts of pretraining.",
 }
 
 
@@ -184,9 +184,9 @@ def _curve(key: str, title: str, report: Report, curve: LearningCurve | None) ->
         interval = f"{one.low:.3f} to {one.high:.3f}"
         score = f"{one.score:.3f}"
         rows.append((place.format(one.at), score, translated(interval), translated(gain)))
-    lead = "A power law through the scores, with the interval of 90 in 100 fits."
+    lead = "A power law fitted to the scores, with the interval of 90% of resampled fits."
     if not curve.known:
-        lead = f"It cannot be told: {curve.reason}."
+        lead = f"This cannot be estimated: {curve.reason}."
     lead = f"{_CURVES_OF[curve.unit]} {lead}"
     columns = (curve.unit, name, "interval", "gain")
     return Section(key, title, lead, columns, tuple(rows), 0)
@@ -197,7 +197,7 @@ def _calibration(report: Report) -> Section | None:
         return None
     rows = (
         ("calibration error", f"{found.error:.3f}"),
-        ("error by chance alone, at most", f"{found.by_chance:.3f}"),
+        ("error expected by chance, at most", f"{found.by_chance:.3f}"),
         *(
             (
                 ("temperature", f"{found.temperature:.2f}"),
@@ -225,8 +225,8 @@ def _label_errors(report: Report) -> Section | None:
         for one in report.label_errors[:_MOST_ROWS]
     ]
     lead = (
-        "Held-out rows whose labels the model contradicts, the clearest first; some will be right "
-        f"after all. {len(report.label_errors):,} in total"
+        "Held-out rows whose labels disagree with the model, the clearest first; some of these "
+        f"labels are correct. {len(report.label_errors):,} in total"
     )
     lead += f", {_MOST_ROWS} shown." if len(report.label_errors) > _MOST_ROWS else "."
     columns = ("row", "given", "suggested", "margin", TEXT)
@@ -270,12 +270,14 @@ def _drift(report: Report) -> Section | None:
     columns = ("", *("median" if q == 0.5 else f"{q:.0%}" for q in QUANTILES))
     lead = drift.summary
     if drift.separability is not None:
-        lead += f" Separability {drift.separability:.2f} (.5: the same, 1: always told apart)."
+        lead += (
+            f" Separability {drift.separability:.2f} (.5: indistinguishable, 1: fully separable)."
+        )
     lead += (
         f" {drift.unknown:.1%} of the labelled texts' tokens occur in no unlabelled text, "
-        f"{drift.unlabelled_unknown:.1%} the other way round."
+        f"{drift.unlabelled_unknown:.1%} vice versa."
     )
-    return Section("drift", "Labelled against unlabelled texts", lead, columns, tuple(rows))
+    return Section("drift", "Labelled vs. unlabelled texts", lead, columns, tuple(rows))
 
 
 def _drift_tokens(report: Report) -> Section | None:
@@ -292,7 +294,7 @@ def _drift_tokens(report: Report) -> Section | None:
         for one in report.drift.tokens
     )
     columns = ("more in", "token", "labelled", "unlabelled", "deviations")
-    lead = "By their shares of all tokens, the clearest differences."
+    lead = "The clearest differences in token frequency."
     return Section("drift_tokens", "Tokens that differ most", lead, columns, rows, 2)
 
 

@@ -147,7 +147,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
 
     def get_output_embeddings(self) -> nn.Module:
         if "generator" not in self.model.heads:
-            raise InputError(f"{type(self).__name__} has no head of words")
+            raise InputError(f"{type(self).__name__} has no language modelling head")
         return self.model.heads["generator"].projection  # pyright: ignore[reportReturnType]
 
     def prune_heads(self, heads_to_prune: dict[int, Sequence[int]]) -> None:
@@ -261,7 +261,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         """
         encoded = given.pop("encoder_hidden_states", None)
         if encoded is None:
-            raise InputError("give encoder_hidden_states, what get_encoder() returned")
+            raise InputError("give encoder_hidden_states, as returned by get_encoder()")
         mask = given.pop("encoder_attention_mask", None)
         for name in ("head_mask", "inputs_embeds"):
             given[f"decoder_{name}"] = given.pop(name, None)
@@ -358,7 +358,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         config = self.config
         if self.kinds != ("generator",):
             kind = self.kind.architecture
-            raise InputError(f"{type(self).__name__} writes no text; load a {kind}")
+            raise InputError(f"{type(self).__name__} does not generate text; load a {kind}")
         names = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
         known = self.generation_options(generation_config, (*_FIXED, *names, *_OPTIONS))
         others = {k: v for k, v in known.items() if k not in _OPTIONS} | others
@@ -382,7 +382,9 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         if longest is None:
             longest = setting(max_length, "max_length", 20) - 1
         if longest < 1:
-            raise InputError(f"max_length is {longest + 1}; it must be 2 or more: the start counts")
+            raise InputError(
+                f"max_length is {longest + 1}; it must be 2 or more, because the start token counts"
+            )
         if not isinstance(end, int):
             raise InputError(f"eos_token_id is {end!r}; one token is needed")
         words = setting(bad_words_ids, "bad_words_ids", ())

@@ -115,7 +115,7 @@ class GreedyGeneration(Generating):
             max_new_tokens = max_length - input_ids.shape[1]
         if max_new_tokens < 1:
             raise InputError(
-                f"the input has {input_ids.shape[1]} tokens; max_length must be more, or give "
+                f"the input has {input_ids.shape[1]} tokens; max_length must be larger, or give "
                 "max_new_tokens"
             )
         if attention_mask is None:

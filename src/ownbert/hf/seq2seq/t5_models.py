@@ -72,13 +72,15 @@ class T5ForSequenceClassification(_T5):
         head, ids = self.model.heads["classification"], given.get("input_ids")
         assert isinstance(head, ClassificationHead)
         if ids is None:
-            raise InputError(f"{type(self).__name__} needs input_ids: their last end is classified")
+            raise InputError(
+                f"{type(self).__name__} needs input_ids: it classifies the last end token"
+            )
         hidden = packed.padded(out.hidden)  # (B, S, D)
         ends = ids == self.config.eos_token_id
         if ends.shape != hidden.shape[:2] or not bool(ends.any(1).all()):
             raise InputError(
-                f"every text must have an end, the token {self.config.eos_token_id}, and be as "
-                "long as what the decoder reads"
+                f"every text must have the end token {self.config.eos_token_id}, and be as long "
+                "as the decoder's input"
             )
         last = ends.shape[1] - 1 - ends.flip(1).long().argmax(1)  # (B)
         rows = hidden[range(len(hidden)), last]

@@ -69,7 +69,7 @@ class AutoTokenizer:
     """``from_pretrained`` makes a tokenizer of the class that a folder's files name."""
 
     def __init__(self):
-        raise InputError("AutoTokenizer.from_pretrained(folder) makes tokenizers")
+        raise InputError("use AutoTokenizer.from_pretrained(folder)")
 
     @classmethod
     def from_pretrained(

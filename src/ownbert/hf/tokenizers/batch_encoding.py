@@ -171,7 +171,7 @@ class BatchEncoding(UserDict):
 
     def _of(self, batch_index: int) -> "tokenizers.Encoding":
         if not self._encodings:
-            raise InputError("this encoding was made from ids: it knows no words or characters")
+            raise InputError("this encoding was made from ids: it has no words or characters")
         return self._encodings[batch_index]
 
     def _at(
@@ -202,7 +202,7 @@ def as_tensor(key: str, value: Any, kind: str) -> Any:
         if kind == "np":
             return value if isinstance(value, np.ndarray) else _rectangular(np.asarray(value))
         if kind != "pt":
-            raise InputError(f"return_tensors is {kind!r}; 'pt' and 'np' are known")
+            raise InputError(f"return_tensors is {kind!r}; 'pt' and 'np' are supported")
         import torch
 
         if isinstance(value, torch.Tensor):

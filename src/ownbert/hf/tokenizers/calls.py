@@ -21,7 +21,7 @@ INPUTS = (
     "text must be a string, a list of strings (texts, or the words of one text with "
     "is_split_into_words=True) or a list of lists of words"
 )
-NOT_UNICODE = "text holds half of a surrogate pair, which is no character; was it read as UTF-8?"
+NOT_UNICODE = "text holds half of a surrogate pair, which is not a character; was it read as UTF-8?"
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -72,9 +72,7 @@ class CallOptions:
         unknown = [name for name in named if name not in known]
         if unknown:
             names = ", ".join(known)
-            raise InputError(
-                f"the tokenizer knows no argument {', '.join(unknown)}; known are {names}"
-            )
+            raise InputError(f"the tokenizer has no argument {', '.join(unknown)}; it has {names}")
         return cls(**by_name("the tokenizer's call", known, positional, named))
 
     def resolved(self, defaults: CallDefaults, warn: Callable[[str], None]) -> "CallOptions":
@@ -128,8 +126,8 @@ class CallOptions:
         both = self.truncation != "do_not_truncate" and self.padding != "do_not_pad"
         if both and multiple and self.max_length is not None and self.max_length % multiple:
             raise InputError(
-                f"max_length {self.max_length} is no multiple of pad_to_multiple_of {multiple}, "
-                "and both truncation and padding are requested"
+                f"max_length {self.max_length} is not a multiple of pad_to_multiple_of "
+                f"{multiple}, but both truncation and padding are requested"
             )
 
     def returns(self, column: str, names: Sequence[str]) -> bool:
@@ -188,7 +186,7 @@ def batch_of(text: Any, pair: Any, *, words: bool) -> list[Any] | None:
         return list(text)
     if isinstance(pair, str) or len(pair) != len(text):
         raise InputError(
-            f"{len(text)} texts need as many second texts, not "
+            f"{len(text)} texts need the same number of second texts, not "
             + ("one string" if isinstance(pair, str) else str(len(pair)))
         )
     return list(zip(text, pair, strict=True))
@@ -253,7 +251,7 @@ def encode_texts(
         # The library panics, which is not an Exception, if a stride is too long for the rest of a
         # text of a pair, and raises a plain Exception if a text is too short to truncate.
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-            raise InputError(f"the text cannot be encoded so: {error}") from None
+            raise InputError(f"the text cannot be encoded with these arguments: {error}") from None
         raise
     over = options.return_overflowing_tokens
     groups = [[encoding, *encoding.overflowing] if over else [encoding] for encoding in found]
@@ -296,7 +294,7 @@ def _configure(
                 direction=defaults.truncation_side,
             )
         except Exception as error:  # the library raises nothing narrower
-            raise InputError(f"truncation does not work: {error}") from error
+            raise InputError(f"truncation failed: {error}") from error
     if options.padding == "do_not_pad":
         encoder.no_padding()
     else:

@@ -107,7 +107,9 @@ def update_special(
     new: list[Any] = []
     for name, value in changes.items():
         if name not in ATTRIBUTES:
-            raise InputError(f"{name!r} is no special token; they are {', '.join(ATTRIBUTES)}")
+            raise InputError(
+                f"{name!r} is not a special token; the special tokens are {', '.join(ATTRIBUTES)}"
+            )
         if name != ADDITIONAL:
             tokens = [_exact(value)]
             set_special(special, name, tokens[0])

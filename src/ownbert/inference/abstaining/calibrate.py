@@ -77,11 +77,11 @@ def held_out_of(
         if not isinstance(dev, str) or not Path(dev).is_file():
             if alone:
                 raise InputError(
-                    f"{folder} keeps no held-out rows of its network alone; give labelled rows "
-                    "that it was not trained on: --calibrate FILE"
+                    f"{folder} has no held-out predictions of the network alone; give labelled "
+                    "rows that it was not trained on: --calibrate FILE"
                 )
             raise InputError(
-                f"{folder} keeps no held-out rows; give labelled rows that it was not trained on: "
+                f"{folder} has no held-out rows; give labelled rows that it was not trained on: "
                 "--calibrate FILE"
             )
         calibrate = dev
@@ -193,8 +193,8 @@ def embedder_of(opened: Opened, held_out: HeldOut) -> Embedder | None:
     folder = opened.folder / held_out.encoder
     if not folder.is_dir() or weights_checksums(folder) != held_out.encoder_weights:
         raise InputError(
-            f"{folder}, whose vectors tell texts of no label, is not there or has other weights; "
-            "calibrate again: --calibrate FILE"
+            f"{folder}, whose vectors detect texts that fit no label, is missing or has other "
+            "weights; calibrate again: --calibrate FILE"
         )
     return Embedder(folder, device=opened.compute.device)
 

@@ -125,14 +125,14 @@ class HeldOut:
                 known = settings["format"] == _FORMAT and settings["features"] == list(FEATURES)
                 if not known:
                     raise InputError(
-                        f"{path} is not of this version of ownbert; calibrate again: "
+                        f"{path} was written by another version of ownbert; calibrate again: "
                         "--calibrate FILE"
                     )
                 # Compared as JSON values.
                 same = [list(labels), json.loads(json.dumps(models))]
                 if [settings["labels"], settings["models"]] != same:
                     raise InputError(
-                        f"{path} is of other models than those that answer; calibrate again: "
+                        f"{path} belongs to other models than those used here; calibrate again: "
                         "--calibrate FILE"
                     )
                 return cls(

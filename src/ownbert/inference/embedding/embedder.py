@@ -187,7 +187,7 @@ class Embedder:
         """
         target = pick_device(str(device))
         if self.engine.exported is not None and target.type != "cpu":
-            raise InputError(f"the engine {self.engine.name} computes on cpu, not on {device}")
+            raise InputError(f"the engine {self.engine.name} computes on the CPU, not on {device}")
         if str(target) != str(self.device):
             self._device, self.device = str(device), target
             self._network.to(target)
@@ -317,12 +317,12 @@ class Embedder:
         self._pooling(options["pooling"])
         if options["output_value"] not in (SENTENCES, TOKENS, None):
             raise InputError(
-                f"output_value {options['output_value']!r} is not known; one of {SENTENCES}, "
+                f"output_value {options['output_value']!r} is not known; use one of {SENTENCES}, "
                 f"{TOKENS}, None"
             )
         if options["precision"] not in (None, *PRECISIONS):
             known = ", ".join((*PRECISIONS, *FORMS))
-            raise InputError(f"precision {options['precision']!r} is not known; one of {known}")
+            raise InputError(f"precision {options['precision']!r} is not known; use one of {known}")
         if options["truncate_dim"] is not None:
             between(1, limits.WIDTH, "[]")("truncate_dim", options["truncate_dim"])
 
@@ -397,7 +397,7 @@ class Embedder:
         """The given prompt, or the prompt with the name; by default the folder's."""
         if prompt is not None:
             if name is not None:
-                warn_of_input("prompt_name has no effect beside prompt; leave one of them out")
+                warn_of_input("prompt_name has no effect beside prompt; omit one of them")
             return prompt
         name = self.default_prompt_name if name is None else name
         if name is None:
@@ -415,8 +415,8 @@ class Embedder:
         prompt = self._prompt(prompt)
         if prompt and not self.embedding_config.pools_prompt:
             raise InputError(
-                f"{self.folder}: the tokens of a prompt are left out of the pooling "
-                "(include_prompt), which is not supported; take prompt=''"
+                f"{self.folder}: it excludes the tokens of a prompt from pooling "
+                "(include_prompt), which is not supported; use prompt=''"
             )
         return self._sequences([prompt + text for text in texts])
 
@@ -554,7 +554,7 @@ class Embedder:
             return None
         return (
             f"warning: {self.cut:,} of {self.seen:,} texts are longer than {self.max_length} "
-            "tokens and are cut there"
+            "tokens and are truncated"
         )
 
     def _pooling(self, name: str | None) -> str:
@@ -562,7 +562,9 @@ class Embedder:
         if pooling in POOLINGS:
             return pooling
         where = "" if name else f"{self.folder}: its "
-        raise InputError(f"{where}pooling {pooling!r} is not known; one of {', '.join(POOLINGS)}")
+        raise InputError(
+            f"{where}pooling {pooling!r} is not known; use one of {', '.join(POOLINGS)}"
+        )
 
     def _limit(self, max_length: int | None) -> int | None:
         """The maximum length, at most the model's limit."""
@@ -593,10 +595,8 @@ def _texts(texts: Any) -> list[str]:
     if isinstance(texts, str):
         return [texts]
     if not is_list(texts):
-        column = "; take a column of it" if is_table(texts) else ""
-        raise InputError(
-            f"texts are given as a list of texts, not as {type(texts).__name__}{column}"
-        )
+        column = "; pass one of its columns" if is_table(texts) else ""
+        raise InputError(f"texts must be a list of texts, not {type(texts).__name__}{column}")
     found = items(texts)
     for number, text in enumerate(found):
         if not isinstance(text, str):

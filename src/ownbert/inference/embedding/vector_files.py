@@ -99,7 +99,7 @@ def embed(
     opening = partial(RowVectors, folder, columns, compute, max_length, options)
     if output is None:
         if shard is not None:
-            raise InputError("a shard is written to a part of the output; name a file with output")
+            raise InputError("a shard writes one part of the output; name the file with output")
         rows = opening()
         _say_each(rows.notes(), say)
         vectors = rows.joined([block for _, block in rows.embedded(records, progress)])
@@ -389,7 +389,7 @@ def arrow_table(
         try:
             cells = {id_column: pa.array(ids, kind), **cells}
         except (pa.ArrowException, OverflowError) as error:
-            raise InputError(f"the ids in {id_column!r} are not of one kind ({error})") from None
+            raise InputError(f"the ids in {id_column!r} have different types ({error})") from None
     return pa.table(cells)
 
 
@@ -477,9 +477,13 @@ def _writer(
     ending = path.suffix.lower()
     if ending not in _WRITERS:
         known = ", ".join(_WRITERS)
-        raise InputError(f"cannot tell the kind of {path}; its name must end with one of {known}")
+        raise InputError(
+            f"cannot tell the file type of {path}; its name must end with one of {known}"
+        )
     if ending == ".npy" and id_column is not None:
-        raise InputError(f"{path} is a matrix, without ids; write to a .parquet or .jsonl file")
+        raise InputError(
+            f"{path} is a matrix, which cannot store ids; write to a .parquet or .jsonl file"
+        )
     _refuse_name(id_column)
     write = _WRITERS[ending]
     return lambda temporary, size: write(temporary, id_column, size)
@@ -487,4 +491,4 @@ def _writer(
 
 def _refuse_name(id_column: str | None) -> None:
     if id_column in ("text", _VECTOR):
-        raise InputError(f"the column {id_column!r} of ids has the name of a column of the output")
+        raise InputError(f"the id column {id_column!r} has the same name as a column of the output")

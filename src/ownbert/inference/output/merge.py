@@ -82,8 +82,8 @@ def merge(
     for part, manifest in zip(found, manifests, strict=True):
         if sha256_of(part) != manifest["sha256"]:
             raise InputError(
-                f"{part} is not as it was written; it is damaged or cut short, copy it or run its "
-                "shard again"
+                f"{part} differs from what was written; it is damaged or truncated: copy it or "
+                "run its shard again"
             )
     _allow_open_files(len(found))
     ending = split_ending(output)[1].lower()
@@ -94,7 +94,7 @@ def merge(
         count = join(own, temporary, ending, shown)
         if count != manifests[0]["input_rows"]:
             raise InputError(
-                f"the parts of {output} have {count:,} rows, and the input "
+                f"the parts of {output} have {count:,} rows, but the input has "
                 f"{manifests[0]['input_rows']:,}; run the shards again"
             )
     return count
@@ -113,13 +113,13 @@ def find_parts(output: Path, folder: Path) -> list[Path]:
     counts = sorted({count for _, count in (*ready, *unfinished)})
     if not counts:
         raise InputError(
-            f"no part of {output.name} is in {folder}; predict and embed write them with --shard, "
-            f"as {Shard(1, 2).path(output).name}"
+            f"no parts of {output.name} in {folder}; predict and embed write them with --shard, "
+            f"such as {Shard(1, 2).path(output).name}"
         )
     if len(counts) > 1:
         raise InputError(
-            f"{folder} has parts of {output.name} for {counts[0]:,} and for {counts[1]:,} shards; "
-            "remove those that are not wanted"
+            f"{folder} has parts of {output.name} for {counts[0]:,} and for {counts[1]:,} "
+            "shards; remove the unwanted ones"
         )
     whole = [(number, counts[0]) for number in range(1, counts[0] + 1)]
     if missing := [each for each in whole if each not in ready or each in unfinished]:
@@ -127,8 +127,8 @@ def find_parts(output: Path, folder: Path) -> list[Path]:
         more = f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
         if unfinished.issuperset(missing):
             raise InputError(
-                f"{output}: the shards {shown}{more} are unfinished; run them again, with --resume "
-                "where there is one"
+                f"{output}: the shards {shown}{more} are unfinished; run them again, with "
+                "--resume if the command has it"
             )
         raise InputError(f"{output}: the shards {shown}{more} are missing; run them with --shard")
     return [ready[each] for each in whole]
@@ -171,13 +171,13 @@ def _refuse_others(parts: Sequence[Path], manifests: Sequence[dict[str, Any]]) -
             if manifest.get(key) != first.get(key):
                 if key == "precision" and isinstance(first.get(key), str):
                     raise InputError(
-                        f"{part.name} and {parts[0].name} cannot be joined, they differ in: "
-                        f"precision; run the first again with --precision {first[key]}"
+                        f"{part.name} and {parts[0].name} cannot be joined because they differ "
+                        f"in: precision; run the first again with --precision {first[key]}"
                     )
                 what = _COMMON.get(key, key)
                 raise InputError(
-                    f"{part.name} and {parts[0].name} cannot be joined, they differ in: {what}; "
-                    "run one of them again"
+                    f"{part.name} and {parts[0].name} cannot be joined because they differ in: "
+                    f"{what}; run one of them again"
                 )
 
 
@@ -219,7 +219,7 @@ class _Part:
         self.rows = rows
 
     def refused(self, reason: str) -> InputError:
-        return InputError(f"{self.path} does not fit its manifest: {reason}; run its shard again")
+        return InputError(f"{self.path} does not match its manifest: {reason}; run its shard again")
 
     def counted(self, rows: Iterable[Item]) -> Iterator[Item]:
         """Yield the rows and check that their number matches the manifest.
@@ -239,7 +239,7 @@ class _Part:
             raise self.refused(f"row {found + 1:,} is damaged ({_reason(error)})") from error
         if found != self.rows:
             more = "more" if found > self.rows else f"{found:,}"
-            raise self.refused(f"it has {more} rows, the manifest {self.rows:,}")
+            raise self.refused(f"it has {more} rows, but the manifest says {self.rows:,}")
 
 
 def _reason(error: Exception) -> str:
@@ -291,8 +291,8 @@ def _table_lines(
         columns = header if columns is None else columns
         if others := [name for name in header if name not in columns]:
             raise part.refused(
-                f"{in_short(others[0])} is no column of the first part; where answers differ in "
-                "their columns, write to .jsonl files"
+                f"{in_short(others[0])} is not a column of the first part; if predictions differ "
+                "in their columns, write to .jsonl files"
             )
         rows.append(part.counted(_rows(part, reader, header, columns)))
     if columns:
@@ -310,7 +310,7 @@ def _header(part: _Part, reader: Iterator[list[str]]) -> list[str]:
     if part.rows and (not all(header) or not header):
         raise part.refused("it has no header")
     if len({*header}) < len(header):
-        raise part.refused("it has two columns of one name")
+        raise part.refused("it has two columns with the same name")
     return header
 
 
@@ -320,7 +320,7 @@ def _rows(
     for number, row in enumerate(reader, start=1):
         if len(row) != len(header):
             raise part.refused(
-                f"row {number:,} has {len(row):,} fields, and the header {len(header):,}"
+                f"row {number:,} has {len(row):,} fields, but the header has {len(header):,}"
             )
         if list(header) == list(columns):
             yield row
@@ -353,24 +353,24 @@ def _matrix(part: _Part) -> Any:
     """A part's matrix, memory-mapped."""
     try:
         matrix: Any = np.lib.format.open_memmap(part.path, mode="r")
-    except Exception as error:  # errors of NumPy and of its header parser
-        raise part.refused(f"it is no .npy file ({_reason(error)})") from error
+    except Exception as error:  # NumPy's own, and those of its parser of headers
+        raise part.refused(f"it is not an .npy file ({_reason(error)})") from error
     if matrix.ndim != 2 or matrix.dtype != np.dtype("<f4"):
         raise part.refused(
             f"it holds {matrix.dtype} in {matrix.ndim} dimensions, not a matrix of float32"
         )
     if len(matrix) != part.rows:
-        raise part.refused(f"it has {len(matrix):,} rows, the manifest {part.rows:,}")
+        raise part.refused(f"it has {len(matrix):,} rows, but the manifest says {part.rows:,}")
     if matrix.offset + matrix.nbytes != part.path.stat().st_size:
-        raise part.refused("its size is not that of its matrix")
+        raise part.refused("its size does not match its matrix")
     return matrix
 
 
 _NOT_FINITE = "a vector holds a value that is not finite"
 
 
-def _size_mismatch(size: int, first: int) -> str:
-    return f"its vectors have {size:,} numbers, and those of the first part {first:,}"
+def _other_size(size: int, first: int) -> str:
+    return f"its vectors have {size:,} dimensions, but those of the first part have {first:,}"
 
 
 def _join_parquet(parts: Sequence[_Part], target: Path, ending: str, progress: Progress) -> int:
@@ -382,7 +382,7 @@ def _join_parquet(parts: Sequence[_Part], target: Path, ending: str, progress: P
             raise part.refused(str(error)) from error
         id_column, size = layouts[-1]
         if id_column != layouts[0][0]:
-            raise part.refused(f"its columns are not those of {parts[0].path.name}")
+            raise part.refused(f"its columns differ from those of {parts[0].path.name}")
         if size != layouts[0][1]:
             raise part.refused(_size_mismatch(size, layouts[0][1]))
     id_column, size = layouts[0]

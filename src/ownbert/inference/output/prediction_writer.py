@@ -44,7 +44,7 @@ class PredictionWriter(ResumableFile):
         if ending not in (*SEPARATORS, *_LINES) and not Path(path).is_dir():
             known = ", ".join([*_LINES, *SEPARATORS])
             raise InputError(
-                f"cannot tell the kind of {path}; its name must end with one of {known}"
+                f"cannot tell the file type of {path}; its name must end with one of {known}"
             )
         self.separator = SEPARATORS.get(ending)
         self.columns: list[str] | None = None
@@ -85,8 +85,8 @@ class PredictionWriter(ResumableFile):
             header = joined(self.columns, self.separator)
         if others := [name for name in cells if name not in self.columns]:
             raise InputError(
-                f"{self.path}: answer {number:,} has {others[0]!r}, which is no column of the "
-                "first answer; write to a .jsonl file"
+                f"{self.path}: prediction {number:,} has {others[0]!r}, which is not a column of "
+                "the first prediction; write to a .jsonl file"
             )
         return header + joined([cells.get(name, "") for name in self.columns], self.separator)
 

@@ -66,7 +66,9 @@ def as_shard(given: Any) -> Shard | None:
     both = list(given) if isinstance(given, tuple | list) else []
     if len(both) == 2 and all(type(each) is int for each in both):
         return Shard(*both)
-    raise InputError(f"shard is {in_short(given)}; give its number and how many there are, as 3/16")
+    raise InputError(
+        f"shard is {in_short(given)}; give its number and the number of shards, such as 3/16"
+    )
 
 
 def split_ending(path: Path) -> tuple[str, str]:

@@ -181,9 +181,9 @@ class NormalProfile:
             arrays = {name: np.asarray(stored[name]) for name in stored}
             settings: Mapping[str, Any] = json.loads(arrays["settings"].tobytes())
             if settings["format"] != _FORMAT or settings["parts"] != list(PARTS):
-                raise InputError(f"{path} is not of this version of ownbert; {_WANTED}")
+                raise InputError(f"{path} was written by another version of ownbert; {_WANTED}")
             if settings["weights"] != weights_checksums(folder):
-                raise InputError(f"{path} was fitted with other weights than those here; {_WANTED}")
+                raise InputError(f"{path} was fitted with other weights than these; {_WANTED}")
             normal = arrays["normal"]
             if normal.ndim != 2 or normal.shape[1] != len(PARTS) or not np.isfinite(normal).all():
                 raise ValueError("parts")

@@ -113,7 +113,7 @@ class Scorer:
         if passes is not None:
             between(1, limits.LENGTH, "[]")("passes", passes)
             if exact:
-                raise InputError("exact masks one token in each pass; leave passes out")
+                raise InputError("exact masks one token in each pass; omit passes")
         self.folder = model_folder(folder)
         self.filler = filler or Filler(folder, device=device, engine=engine)
         self.profile = None if refit else NormalProfile.load(self.folder, false_alarms)
@@ -127,8 +127,8 @@ class Scorer:
             if (passes or exact) and chosen != self.profile.passes:
                 own = self.profile.passes or "exact"
                 raise InputError(
-                    f"{self.folder / NORMAL} was fitted with other passes ({own}); leave passes "
-                    "and exact out, or fit it again"
+                    f"{self.folder / NORMAL} was fitted with other passes ({own}); omit passes "
+                    "and exact, or fit it again"
                 )
             chosen = self.profile.passes
         self.passes = chosen
@@ -257,7 +257,7 @@ class ScoredRows:
         **options: Any,
     ) -> None:
         if normal is not None and isinstance(folder, str) and is_name(folder):
-            raise InputError(f"{folder} is of the hub; save it in a folder of your own first")
+            raise InputError(f"{folder} is on the hub; save it in a local folder first")
         self.columns, self.tokens, self._each = columns, tokens, each
         self.dealt = None if shard is None else DealtRows(shard)
         inputs = MemoryTable("nothing", (), lambda _: iter(())) if texts is None else texts
@@ -294,7 +294,7 @@ class ScoredRows:
             row = {"text": text, **one.as_row(tokens=self.tokens)}
             if self.columns.id in row:
                 raise InputError(
-                    f"the column {self.columns.id!r} of ids has the name of a column of the output"
+                    f"the id column {self.columns.id!r} has the same name as a column of the output"
                 )
             found.append(row if self.columns.id is None else {self.columns.id: id, **row})
         return found
@@ -379,7 +379,7 @@ def score(
         raise InputError("nothing to score: texts and normal are missing")
     own = as_shard(shard)
     if output is None and own is not None:
-        raise InputError("a shard is written to a part of the output; name a file with output")
+        raise InputError("a shard writes one part of the output; name the file with output")
     inputs = None if texts is None else as_inputs(texts)
     columns = ColumnNames(text=text_column, id=id_column)
     options |= {"columns": columns, "normal": normal, "progress": progress, "shard": own}
@@ -392,7 +392,7 @@ def score(
     if not isinstance(inputs, MemoryTable):
         refuse_same([folder, *find_files(inputs)], output)
     elif resume:
-        raise InputError("rows that are in no file cannot be resumed; leave out --resume")
+        raise InputError("only rows of a file can be resumed; omit --resume")
     found = ScoredRows(folder, inputs, **options)
     writer = PredictionWriter(output, found.made_for(), resume=resume)
     count = writer.fill(found.blocks, found.rows, progress)

@@ -123,23 +123,24 @@ class Audit:
         found = []
         if self.membership.low > 0.55:
             found.append(
-                "Training texts are told from others: train fewer epochs or steps, drop duplicates "
-                "(prepare --duplicates drop), and share neither weights nor losses."
+                "Training texts can be distinguished from others: train fewer epochs or steps, "
+                "drop duplicates (prepare --duplicates drop), and share neither weights nor "
+                "losses."
             )
         if any(canary.exposure >= 5 for canary in self.canaries):
             found.append(
-                "Planted sequences are remembered: what stands several times in the texts is too. "
+                "The planted sequences are memorised, so text that occurs several times is too. "
                 "Drop duplicates, and remove names and numbers before training."
             )
         if self.rare is not None and self.rare.given_back > 2 * self.rare.of_held_out + 0.05:
             found.append(
-                "Rare tokens are given back: a vocabulary with a larger --min-count has no token "
-                "for them."
+                "Rare tokens are reproduced: a larger --min-count leaves them out of the "
+                "vocabulary."
             )
         if self.copies:
             found.append(
-                "Files of the folder have parts of training texts: delete them before the folder "
-                "is shared (ownbert push leaves reports behind)."
+                "Files in the folder contain parts of training texts: delete them before sharing "
+                "the folder (ownbert push does not upload reports)."
             )
         return found or ["Nothing stands out. That is no proof: see docs/audit.md."]
 
@@ -184,8 +185,8 @@ def audit(
         return _of_texts(folder, train, held_out, columns, most, device, say)
     if opened.task.name != "classify":
         raise InputError(
-            f"{folder} was fine-tuned for {opened.task.name}; an audit is for pretrained models "
-            "and those with one label per text"
+            f"{folder} was fine-tuned for {opened.task.name}; an audit supports pretrained "
+            "models and models with one label per text"
         )
     return _of_rows(opened, train, held_out, most)
 
@@ -252,8 +253,8 @@ def _of_rows(opened: Opened, train: Any, held_out: Any, most: int) -> Audit:
 def _require(train: int, held_out: int) -> None:
     if min(train, held_out) < _FEWEST:
         raise InputError(
-            f"an audit compares {_FEWEST} or more training texts with as many held-out ones that "
-            f"are not among them; there are {train:,} and {held_out:,}"
+            f"an audit needs at least {_FEWEST} training texts and the same number of held-out "
+            f"texts that are not among them; there are {train:,} and {held_out:,}"
         )
 
 

@@ -16,11 +16,11 @@ def lines(audit: Audit) -> Iterator[tuple[str, str]]:
     """Yield the results as names and values, without any text."""
     own = audit.membership
     yield (
-        translated(f"training texts told from held-out ones by their {own.score} (AUC)"),
+        translated(f"training texts separated from held-out texts by their {own.score} (AUC)"),
         f"{own.auc:.3f} ({own.low:.3f} - {own.high:.3f})",
     )
     yield (
-        translated("training texts found, at 1% of the held-out ones taken for such"),
+        translated("training texts detected, at a false positive rate of 1% on held-out texts"),
         f"{own.found:.1%}",
     )
     for times in sorted({canary.times for canary in audit.canaries}):
@@ -37,7 +37,7 @@ def lines(audit: Audit) -> Iterator[tuple[str, str]]:
         )
         none = translated("none there")
         yield (
-            translated("rare tokens given back: of training texts, of held-out ones"),
+            translated("rare tokens reproduced: from training texts, from held-out texts"),
             ", ".join(f"{share:.1%}" if count else none for share, count in shares),
         )
     for name, count in audit.copies.items():
@@ -52,7 +52,7 @@ def add_to_card(folder: Path, audit: Audit) -> str | None:
     """
     path = folder / CARD
     if not path.exists() or not is_ours(path):
-        return f"{folder} has no model card that ownbert wrote; it gets no section"
+        return f"{folder} has no model card written by ownbert; no section was added"
     title, versions = f"## {translated(_TITLE)}", f"## {translated('Versions')}"
     rows = [(cell(name), value) for name, value in lines(audit)]
     advice = "\n".join(f"- {translated(sentence)}" for sentence in audit.advice())

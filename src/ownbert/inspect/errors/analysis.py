@@ -127,10 +127,10 @@ def analyse_errors(
     task: Any = predictor.task
     if task.name not in JUDGES:
         raise InputError(
-            f"{folder} is a model for {task.name}; errors are those of {', '.join(JUDGES)}"
+            f"{folder} is a model for {task.name}; ownbert errors supports {', '.join(JUDGES)}"
         )
     if train is not None and task.reads_arrays:
-        raise InputError("training rows are compared by vectors of texts; leave --train out")
+        raise InputError("training rows are compared by text vectors; omit --train")
     rows = read_labelled_rows(task, data, folder)
     raws, decided = _answers(predictor, rows)
     found = JUDGES[task.name](task, rows, raws, decided)
@@ -266,7 +266,7 @@ def _common_groups(predictor: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]
     if (tokenizer := getattr(predictor, "tokenizer", None)) is not None:
         ids = tokenizer.encode_batch([" ".join(row.texts) for row in rows])
         unknown = np.asarray([own.count(tokenizer.unk_id) / max(1, len(own)) for own in ids])
-        members["texts with a tenth of unknown words or more"] = unknown >= 0.1
+        members["texts with at least a tenth of unknown words"] = unknown >= 0.1
     return members
 
 
@@ -292,7 +292,7 @@ def _clusters(vectors: _Vectors, rows: Sequence[Row]) -> dict[str, np.ndarray]:
         excess = {w: n / size - everywhere[w] / len(rows) for w, n in inside.items()}
         names = sorted(excess, key=lambda w: (-excess[w], w))[:_NAMING_WORDS]
         if names:
-            found[f"texts that are alike, such as with {', '.join(names)}"] = own
+            found[f"similar texts, such as those with {', '.join(names)}"] = own
     return found
 
 
@@ -314,7 +314,7 @@ def as_lines(found: ErrorAnalysis, most_characters: int = 100) -> list[str]:
     numbers = found.task == "regress"
     share = "{:.4g}" if numbers else "{:.1%}"
     lines = [
-        translated(f"{found.rows:,} rows, {found.errors:.4g} from the right numbers on average")
+        translated(f"{found.rows:,} rows, mean absolute error {found.errors:.4g}")
         if numbers
         else translated(f"{found.errors:.1%} of {found.rows:,} rows are wrong")
     ]
@@ -322,14 +322,14 @@ def as_lines(found: ErrorAnalysis, most_characters: int = 100) -> list[str]:
         shown = "; ".join(
             f"{translated(a)} -> {translated(b)}: {n:,}" for a, b, n in found.confusions
         )
-        lines += ["", translated("label -> answer, most often"), f"  {shown}"]
+        lines += ["", translated("label -> prediction, most frequent"), f"  {shown}"]
     if found.groups:
-        lines += ["", translated("groups that are wrong more often than all rows")]
+        lines += ["", translated("groups with a higher error rate than all rows")]
         lines += [
             f"  {translated(g.name)}: {share.format(g.errors)} ({g.rows:,})" for g in found.groups
         ]
     sections: Mapping[str, Sequence[Mistake]] = {
-        "the largest distances" if numbers else "the most confident mistakes": found.mistakes,
+        "the largest errors" if numbers else "the most confident mistakes": found.mistakes,
         "labels that may be wrong": found.label_errors,
     }
     for title, mistakes in sections.items():

@@ -292,7 +292,7 @@ def judge_choices(
     ]
     most = max(len(raw) for raw in raws)
     groups = {
-        f"rows whose right choice is number {place + task.first_label}": np.asarray(
+        f"rows whose correct choice is number {place + task.first_label}": np.asarray(
             [row.target == place for row in rows]
         )
         for place in range(most)

@@ -206,7 +206,7 @@ def _targets(
         raise InputError(f"target holds {kind}; classes are whole numbers, {there}")
     wrong = [c for c in classes.flatten().tolist() if c not in range(logits.shape[1])]
     if wrong:
-        raise InputError(f"there is no class {wrong[0]}; they are {there}")
+        raise InputError(f"there is no class {wrong[0]}; the classes are {there}")
     return classes.long().expand(len(logits))
 
 

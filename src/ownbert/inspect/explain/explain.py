@@ -183,7 +183,7 @@ class Explainer:
             self.linear, self.models = LinearShares(opened), []
             return
         if opened.task.reads_arrays:
-            raise InputError(f"{folder} reads images; take ownbert relevance")
+            raise InputError(f"{folder} reads images; use ownbert relevance")
         reader = self._reader(self.predictor)
         if not reader.models:
             raise InputError(f"{folder} was exported; name the folder of the model")
@@ -234,8 +234,8 @@ class Explainer:
         if self.linear is not None:
             if names not in ([METHOD], [CONTRIBUTIONS]):
                 raise InputError(
-                    f"{self.folder} answers with linear models, whose words have exact shares; "
-                    "leave the method out"
+                    f"{self.folder} predicts with linear models, for which the share of each "
+                    "word is exact; omit the method"
                 )
             yield from self._of_linear_models(self.linear, data, target, by, rows, labels)
             return
@@ -312,9 +312,7 @@ class Explainer:
         if self.translator is not None or self.linear is not None:
             if choice != ALL_HEADS:
                 what = "linear models" if self.linear is not None else "translations"
-                raise InputError(
-                    f"a page of {what} has no attention: leave --layers and --heads out"
-                )
+                raise InputError(f"a page of {what} shows no attention: omit --layers and --heads")
             return None
         return observe(
             self.models[0],
@@ -403,8 +401,8 @@ class Explainer:
             words = words if by == "word" else sentences_of(words, texts)
             if len(words) > _MOST_WORDS:
                 raise InputError(
-                    f"a text of {len(words):,} words; at most {_MOST_WORDS:,} are explained, or "
-                    "its sentences"
+                    f"a text has {len(words):,} words, but at most {_MOST_WORDS:,} can be "
+                    "explained; use --by sentence"
                 )
             if words and targets:
                 yield ExplainedRow(number, tuple(texts), example, words, targets)
@@ -427,7 +425,7 @@ class Explainer:
         model, tokenizer = self.models[0], self.tokenizer
         if model.config.mask_vector:
             raise InputError(
-                f"{self.folder} is an xlnet, whose masked words cannot be explained; take a "
+                f"{self.folder} is an xlnet, whose masked words cannot be explained; use a "
                 "fine-tuned model"
             )
         ids = np.asarray(text_ids(row.texts[0], tokenizer), dtype=np.int64)
@@ -437,14 +435,14 @@ class Explainer:
         masks = np.flatnonzero(ids == tokenizer.mask_id)
         if not len(masks):
             raise InputError(
-                f"{self.folder} fills in masked words; write {tokenizer.special['mask_token']} "
+                f"{self.folder} predicts masked words; put {tokenizer.special['mask_token']} "
                 "into the text"
             )
         types = np.asarray(tokenizer.input_format.types(len(ids)))
         example = Example(ids, types, masked_positions=masks, masked_ids=ids[masks])
         token = None if wanted is None else tokenizer.id_of(wanted)
         if wanted is not None and token is None:
-            raise InputError(f"{wanted!r} is no token of the vocabulary")
+            raise InputError(f"{wanted!r} is not a token of the vocabulary")
         targets = []
         for number, found in enumerate(_word_probabilities(model, example)):
             first = int(found.argmax()) if token is None else token

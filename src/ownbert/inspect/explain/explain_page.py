@@ -58,7 +58,7 @@ def as_page(
         [each.to_dict() for each in own] for _, own in groupby(found, key=lambda each: each.row)
     ]
     if not rows:
-        raise InputError("a page needs something to explain: no words, or nothing found in them")
+        raise InputError("there is nothing to show on a page: no words, or nothing found in them")
     observed = [*inside, *[None] * (len(rows) - len(inside))]
     data = as_json(
         {
@@ -69,7 +69,10 @@ def as_page(
         }
     )
     if len(data) > _MOST_BYTES:
-        raise InputError(f"a page of {len(data) / 1e6:,.0f} MB; explain fewer rows, or sentences")
+        raise InputError(
+            f"the page would have {len(data) / 1e6:,.0f} MB; explain fewer rows, or use --by "
+            "sentence"
+        )
     return translated_page(_resource("page.html")).format(
         title=html.escape(title),
         style=style() + _resource("page.css"),

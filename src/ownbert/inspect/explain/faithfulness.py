@@ -80,12 +80,12 @@ def faithfulness(
     explainer = Explainer(folder, device=device)
     if explainer.linear is not None:
         raise InputError(
-            f"{folder} answers with linear models, whose explanations are exact: there are no "
+            f"{folder} predicts with linear models, whose explanations are exact: there are no "
             "methods to compare"
         )
     named = {name: METHODS[name] for name in methods if name in METHODS}
     if unknown := [name for name in methods if name not in METHODS]:
-        raise InputError(f"method {unknown[0]!r} is not known; one of {', '.join(METHODS)}")
+        raise InputError(f"method {unknown[0]!r} is not known; use one of {', '.join(METHODS)}")
     found: dict[str, list[tuple[np.ndarray, np.ndarray, float]]] = {n: [] for n in (*named, RANDOM)}
     for explained in _explained_targets(explainer, data, rows):
         alone = leave_one_out(explained).values
@@ -94,7 +94,7 @@ def faithfulness(
             values = alone if name == "leave_one_out" else own(explained).values
             found[name].append((*_measure(explained, values), _spearman(values, alone)))
     if not found[RANDOM]:
-        raise InputError(f"no row has {_FEWEST_WORDS} words whose removal could be watched")
+        raise InputError(f"no row has {_FEWEST_WORDS} words whose removal could be measured")
     return {
         name: Faithfulness(
             np.asarray([one[0] for one in each]),

@@ -92,7 +92,7 @@ def explain_images(
     for name in methods:
         if name not in IMAGE_METHODS:
             known = ", ".join(IMAGE_METHODS)
-            raise InputError(f"images are explained by {known}; there is no {name!r} for them")
+            raise InputError(f"images can be explained by {known}, not by {name!r}")
     model = load(description).to(pick_device(device))
     processor = Processor.load(folder)
     files = list(islice(chain.from_iterable(map(stream_images, images)), rows))

@@ -42,8 +42,8 @@ class LinearShares:
         self.predictor = opened
         if any(member.kind != "linear" for member in opened.blend.members):
             raise InputError(
-                f"{opened.folder} answers with vectors of a network as well, which has no head to "
-                "explain; give fit more --minutes"
+                f"{opened.folder} also predicts from vectors of a network, which has no head to "
+                "explain; run fit with more --minutes"
             )
 
     def targets(self, row: Row, wanted: str | None, most: int) -> list[tuple[int, str, float]]:

@@ -267,7 +267,7 @@ def _by_attention(
     if example.source is not None:
         raise InputError(
             "a word of a translation is explained by integrated_gradients, gradient_x_input, "
-            "leave_one_out or shapley: attention alone does not tell what a decoder has read"
+            "leave_one_out or shapley: attention alone does not show what a decoder has read"
         )
     batch = explained._batch([example.token_ids])
     layers = range(len(model.encoder.schedule()))
@@ -300,7 +300,7 @@ def _refuse_ngrams(explained: ExplainedTarget) -> None:
     head: Any = explained.model.heads[explained.head]
     if getattr(head, "ngrams", None) is not None:
         raise InputError(
-            "the network reads n-grams, which have no gradient by word; take the method "
+            "the network reads n-grams, which have no gradient per word; use the method "
             "leave_one_out"
         )
 

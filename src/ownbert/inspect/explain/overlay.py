@@ -116,7 +116,9 @@ def explain(
     """Yield the explanations for ``draw_relevance``, one image at a time."""
     image = model.config.image
     if image is None or (processor.size, processor.channels) != (image.size, image.channels):
-        raise InputError("the folder's preprocessor_config.json is not of its model: sizes differ")
+        raise InputError(
+            "the folder's preprocessor_config.json does not match its model: the sizes differ"
+        )
     chosen = None if label is None else class_number(model, label)
     for start in range(0, len(images), _BATCH):
         some = images[start : start + _BATCH]
@@ -153,7 +155,7 @@ def _figure_class() -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise InputError("relevance maps are drawn by: pip install 'ownbert[plot]'") from None
+        raise InputError("relevance maps need matplotlib: pip install 'ownbert[plot]'") from None
     return Figure
 
 

@@ -82,7 +82,7 @@ def draw_explanations(found: Sequence[Explanation], path: Path, *, title: str) -
     """
     made = figure_class(path)
     if not found:
-        raise InputError("a picture needs something to explain: no words, or nothing found in them")
+        raise InputError("there is nothing to draw: no words, or nothing found in them")
     shown = [title, *(f"{each.target} {each.texts}" for each in found)]
     shown += [name for each in found for name, _ in each.answers]
     family, missing = fonts_for({" ".join(text.split()) for text in shown})
@@ -112,12 +112,12 @@ def _warning(missing: frozenset[str], text: str) -> str | None:
     names = "".join(sorted(missing)[:3])
     if 2 * len(unknown) > len(written):
         raise InputError(
-            f"no font here has most of the characters, such as {names}; install one such as Noto "
-            "Sans CJK, or write a page with --html"
+            f"no installed font has most of the characters, such as {names}; install one such as "
+            "Noto Sans CJK, or write a page with --html"
         )
     return (
-        f"the picture shows {_UNKNOWN} for characters that no font here has ({names}); install one "
-        "such as Noto Sans CJK, or write a page with --html"
+        f"the picture shows {_UNKNOWN} for characters that no installed font has ({names}); "
+        "install one such as Noto Sans CJK, or write a page with --html"
     )
 
 
@@ -259,8 +259,8 @@ class _Picture:
         self._lines += lines
         if self._lines > _MOST_LINES:
             raise InputError(
-                f"a picture of more than {_MOST_LINES} lines; draw fewer rows, or write a page "
-                "with --html"
+                f"the picture would have more than {_MOST_LINES} lines; draw fewer rows, or "
+                "write a page with --html"
             )
 
     def finish(self) -> None:

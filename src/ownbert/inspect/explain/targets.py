@@ -83,7 +83,7 @@ def targets_of(
         return [_span(task, row, example, raw, note)]
     if task.head == "embedding":
         return [_similarity(example, raw)]
-    raise InputError(f"{task.name} reads images; take ownbert relevance")
+    raise InputError(f"{task.name} reads images; use ownbert relevance")
 
 
 def masked_word(
@@ -186,7 +186,7 @@ def _tags(
         kinds = {kind for kind, _, _ in spans}
         if wanted not in kinds:
             known = ", ".join(sorted(kinds)) or "none"
-            raise InputError(f"the answer has no {wanted!r}; it has {known}")
+            raise InputError(f"the prediction has no {wanted!r}; it has {known}")
         spans = [span for span in spans if span[0] == wanted]
 
     def make_target(kind: str, start: int, end: int) -> Target:

@@ -89,7 +89,7 @@ def labelled_model(
     compute = Compute(device, engine=TORCH, packed=False)
     opened = Networks(description.folder, [description], compute)
     if opened.task.head == "embedding":
-        raise InputError("heads are measured by the loss of a task with labels, which embed is not")
+        raise InputError("heads are measured by the loss of a task with labels; embed has none")
     read = read_labelled_rows(opened.task, data, opened.folder)[:rows]
     return LabelledModel(opened, read, opened.encoded(read))
 
@@ -144,7 +144,9 @@ def left_heads(model: Model) -> list[tuple[int, int]]:
 def _shape(model: Model) -> tuple[int, int]:
     config = model.config
     if len(model.encoder.blocks) != len(model.encoder.schedule()):
-        raise InputError("the layers share their weights (ALBERT): a head is not one layer's own")
+        raise InputError(
+            "the layers share their weights (ALBERT): a head does not belong to a single layer"
+        )
     return len(model.encoder.blocks), config.num_attention_heads
 
 

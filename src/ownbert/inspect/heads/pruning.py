@@ -95,8 +95,8 @@ class Pruning:
         most = heads - len(whole.model.encoder.blocks)  # each layer keeps one
         if not 1 <= gone <= most:
             raise InputError(
-                f"{share:g} of {heads} heads are {gone}; from 1 to {most} can be pruned: a layer "
-                "keeps one head"
+                f"{share:g} of {heads} heads are {gone}; from 1 to {most} can be pruned: each "
+                "layer keeps at least one head"
             )
         rounds = min(rounds, gone)
 
@@ -132,7 +132,7 @@ class Pruning:
     def _opened(self) -> LabelledModel:
         output = Path(self.output)
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
-            raise InputError(f"{output} is there already and not empty; choose another folder")
+            raise InputError(f"{output} already exists and is not empty; choose another folder")
         if not output.is_dir():
             refuse_unwritable(output)
         return labelled_model(self.folder, self.data, rows=self.rows, device=self.device)

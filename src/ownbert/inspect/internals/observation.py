@@ -251,7 +251,7 @@ def require_heads(choice: HeadChoice, kept: Sequence[Sequence[int]]) -> None:
     """
     for layer in choice.layers or ():
         if layer not in range(len(kept)):
-            raise InputError(f"there is no layer {layer}; they are 0..{len(kept) - 1}")
+            raise InputError(f"there is no layer {layer}; the layers are 0..{len(kept) - 1}")
     shown = range(len(kept)) if choice.layers is None else choice.layers
     known = sorted({head for layer in shown for head in kept[layer]})
     for head in choice.heads or ():
@@ -288,7 +288,8 @@ def _layers(
             "of them with --layers, some heads with --heads, or fewer rows"
         )
     return sorted(room), (
-        f"Only the last {len(room)} of {len(kept)} layers have room; choose others with --layers."
+        f"Only the last {len(room)} of {len(kept)} layers fit on the page; choose others with "
+        "--layers."
     )
 
 

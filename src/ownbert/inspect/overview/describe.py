@@ -140,7 +140,7 @@ def _shapes(
     if model.config.image is not None:
         raise InputError("the model reads images, not text")
     if model.decoder is not None:
-        raise InputError("the model has a decoder: shapes are shown of models without one")
+        raise InputError("the model has a decoder: shapes are only shown for models without one")
     if tokens is not None:
         longest = model.config.max_length or limits.LENGTH
         if not 1 <= tokens <= longest:

@@ -289,7 +289,9 @@ def _sorted(runs: list[RunSummary], sort: str) -> list[RunSummary]:
     if names:
         return sorted(runs, key=lambda run: _order(run.settings.get(names[0])))
     known = ", ".join([*_KEYS, *metrics])
-    raise InputError(f"cannot sort by {sort!r}; by {known}, or a setting such as learning_rate")
+    raise InputError(
+        f"cannot sort by {sort!r}; sort by {known}, or by a setting such as learning_rate"
+    )
 
 
 def _order(value: Any) -> tuple[int, float, str]:

@@ -94,13 +94,13 @@ def trace_model(
 def _attention(model: Model, layer: int) -> MultiHeadAttention:
     config, schedule = model.config, model.encoder.schedule()
     if config.image is not None:
-        raise InputError("the model reads images; a trace is of a text")
+        raise InputError("the model reads images; a trace needs a text model")
     if model.config.position_embedding_type == "transformer_xl":
         raise InputError("a trace has no steps for the distances and segments of an xlnet model")
     if config.add_cross_attention:
-        raise InputError("the model attends to an encoder as well; a trace is of one text alone")
+        raise InputError("the model also attends to an encoder; a trace shows a single text")
     if layer not in range(len(schedule)):
-        raise InputError(f"there is no layer {layer}; they are 0..{len(schedule) - 1}")
+        raise InputError(f"there is no layer {layer}; the layers are 0..{len(schedule) - 1}")
     return schedule[layer][0].attention  # pyright: ignore[reportReturnType]
 
 

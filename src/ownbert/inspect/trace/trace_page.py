@@ -110,9 +110,9 @@ def _head_figure(head: HeadSlice) -> str:
     parts.append(_text(left, 122, f"rows {first}..{last}"))
     width = left + max(wide, 90)
     words = _words(
-        f"All heads lie side by side in the same matrices: head {head.head} of {count} "
-        f"has {head.head_size} columns each of queries, keys and values, and as many rows of "
-        "output."
+        f"All heads lie side by side in the same matrices: head {head.head} of {count} has "
+        f"{head.head_size} columns each of queries, keys and values, and the same number of rows "
+        "of output."
     )
     return (
         f'<figure><svg viewBox="0 0 {width:.0f} 126" width="{width * 1.6:.0f}" role="img" '

@@ -141,8 +141,8 @@ def read_inputs(path: str | os.PathLike[str]) -> dict[str, Any]:
     for name, rows in values.items():
         if _largest(rows) > _LARGEST:
             raise InputError(
-                f"{path}: {name} holds a number beyond {_LARGEST:g}, of which the scores become "
-                "infinite; smaller ones are needed"
+                f"{path}: {name} holds a number beyond {_LARGEST:g}, for which the scores become "
+                "infinite; use smaller numbers"
             )
     return values
 
@@ -196,8 +196,8 @@ def _require_fit(inputs: np.ndarray, matrices: Mapping[str, np.ndarray]) -> None
     query, key = matrices["query"].shape[1], matrices["key"].shape[1]
     if query != key:
         raise InputError(
-            f"query has {query} columns and key {key}; they must have as many, for a score is the "
-            "product of a query and a key"
+            f"query has {query} columns and key {key}; they must be equal, because a score is "
+            "the product of a query and a key"
         )
 
 

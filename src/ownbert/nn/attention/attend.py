@@ -112,7 +112,9 @@ def attend(
     training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     name = backend or _fastest(q, layout, options, training)
     if name not in BACKENDS:
-        raise ValueError(f"attention backend {name!r} is not known; one of {', '.join(BACKENDS)}")
+        raise ValueError(
+            f"attention backend {name!r} is not known; use one of {', '.join(BACKENDS)}"
+        )
     if reason := BACKENDS[name].unsupported(q, layout):
         raise ValueError(f"attention backend {name!r} {reason}")
     _require_capabilities(BACKENDS[name], name, layout, options, training)

@@ -55,8 +55,7 @@ class WordFeatures(nn.Module):
         """
         if batch.words is None:
             raise InputError(
-                "the model reads columns of word features beside the text, and was given texts "
-                "alone"
+                "the model also reads columns of word features, but was given only texts"
             )
         sizes, ids = batch.words[:, 0], batch.words[:, 1:]
         count, tokens = len(sizes), len(hidden)

@@ -104,6 +104,6 @@ def _require_no_mask(layout: Layout) -> None:
     others."""
     if layout.mask is not None:
         raise InputError(
-            "layer_gate and attention_blur take the tokens of a text from the first to the last: "
-            "pad on the right, and give an attention_mask of (batch, length)"
+            "layer_gate and attention_blur need the tokens of a text to be contiguous from the "
+            "first: pad on the right, and give an attention_mask of shape (batch, length)"
         )

@@ -163,11 +163,11 @@ def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
         served = service.models.get(body.model)
         served.require("fill" if task == "score" else task)
         if body.top_k is not None and task in ("tag", "score", "embed", "translate"):
-            raise bad_field(f"top_k is of no use to {task}", "top_k")
+            raise bad_field(f"top_k does not apply to {task}", "top_k")
         options = OutputOptions(body.top_k, unknown=body.unknown, coverage=body.coverage)
         if options.abstains and task not in ("classify", "image"):
             field = "unknown" if body.coverage is None else "coverage"
-            raise bad_field(f"{field} is of no use to {task}", field)
+            raise bad_field(f"{field} does not apply to {task}", field)
         inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
         numbers = 0
         if options.abstains:

@@ -54,7 +54,7 @@ class ImageTask(SingleLabelTask):
 
     name = "image"
     pipeline_tag = "image-classification"
-    purpose = "gives each image one of its labels"
+    purpose = "assigns one of its labels to each image"
     example_inputs = ("images", "test-images")
     example_row = '"image.png"'
     problem_type = "single_label_classification"
@@ -68,23 +68,24 @@ class ImageTask(SingleLabelTask):
         super().__init__(*given, **named)
         self.processor: Processor | None = None
         if others := [name for name, value in vars(self.columns).items() if value is not None]:
-            raise InputError(f"a {others[0]} column is of no use to image: images have none")
+            raise InputError(f"a {others[0]} column does not apply to image: images have none")
 
     # Model and input.
 
     def describe_base(self, model: FinetuneModel) -> Description | None:
         if model.pretrain_steps:
-            raise InputError("model.pretrain_steps is of no use to image: images have no words")
+            raise InputError("model.pretrain_steps does not apply to image: images have no words")
         for name in ("layer_gate", "attention_blur"):
             if getattr(model, name) is not None:
-                raise InputError(f"model.{name} is of no use to image: it is for models of texts")
+                raise InputError(f"model.{name} does not apply to image: it is for text models")
         if not model.folder:
             if model.from_scratch:
                 raise InputError("model.from_scratch takes the size of a model; --model is needed")
             return None
         if model.vit != Vit():
             raise InputError(
-                f"model.vit is for a new model, and {model.folder} has its own sizes; leave one out"
+                f"model.vit is for a new model, but {model.folder} has its own sizes; omit one "
+                "of them"
             )
         description = describe(model.folder)
         self.check_modality(description, model.folder)
@@ -93,8 +94,8 @@ class ImageTask(SingleLabelTask):
     def check_modality(self, description: Description, folder: str | Path) -> None:
         if description.config.image is None:
             raise InputError(
-                f"{folder} reads texts and image is about images; give the folder of a ViT, or "
-                "none for a new one"
+                f"{folder} reads texts, but image needs an image model; give the folder of a "
+                "ViT, or none for a new one"
             )
 
     def describe_new(self, recipe: FinetuneRecipe, rows: Sequence[Row]) -> Description:
@@ -129,9 +130,9 @@ class ImageTask(SingleLabelTask):
 
     def complete_recipe(self, recipe: FinetuneRecipe, builder: Any) -> FinetuneRecipe:
         if recipe.data.max_length is not None:
-            raise InputError("data.max_length is of no use to image; see model.vit.image_size")
+            raise InputError("data.max_length does not apply to image; see model.vit.image_size")
         if recipe.optim.adversarial:
-            raise InputError("optim.adversarial is of no use to image: it moves word vectors")
+            raise InputError("optim.adversarial does not apply to image: it perturbs word vectors")
         model = replace(recipe.model, dropout=recipe.model.dropout or 0.0)
         if not model.new:
             return replace(recipe, model=model)

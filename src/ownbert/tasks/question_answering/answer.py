@@ -173,7 +173,7 @@ class QuestionAnsweringTask(Task):
             examples.append(join(pieces, tags=tags if known else None))
             notes.append(EncodedQuestion(windows, context.offsets))
         if not examples:
-            raise InputError(f"{self.left_out[0]}: no answer of any row stands in its context")
+            raise InputError(f"{self.left_out[0]}: no row has an answer that occurs in its context")
         return EncodedRows(examples, truncated, notes or [None] * len(examples))
 
     def objective(self, model: "Model") -> "SpanObjective":
@@ -261,8 +261,8 @@ class QuestionAnsweringTask(Task):
         if not self.left_out:
             return []
         return [
-            f"{len(self.left_out):,} of {self.rows:,} training questions have an answer that is "
-            f"nowhere in their context, and are left out; the first is {self.left_out[0]}"
+            f"{len(self.left_out):,} of {self.rows:,} training questions have an answer that "
+            f"does not occur in their context, and are skipped; the first is {self.left_out[0]}"
         ]
 
     def readable_target(self, row: Row) -> str:

@@ -42,7 +42,7 @@ class MadePairs:
     def lines(self) -> Iterator[str]:
         """Yield one line per kind, for the user."""
         if count := self.texts.get(LINES):
-            yield f"made pairs of two lines in a row from {count:,} texts"
+            yield f"made pairs of consecutive lines from {count:,} texts"
         if count := self.texts.get(PIECES):
             yield f"made pairs of two pieces of a text from {count:,} texts"
         if count := self.texts.get(TWICE):
@@ -51,7 +51,7 @@ class MadePairs:
                 "two vectors differ"
             )
         if self.copies:
-            yield f"left out {self.copies:,} copies of other texts"
+            yield f"skipped {self.copies:,} copies of other texts"
 
 
 @dataclass(frozen=True)
@@ -171,9 +171,9 @@ def refuse_ambiguous(path: Source, found: Mapping[str, Sequence[str]], given: Co
         named = option_with("--text-column", [text])
         second = option_with("--second-column", [others[0]])
         raise InputError(
-            f"{path}: it is unclear whether a row is one text or a pair; to make pairs from the "
-            f"texts alone add {named}, for pairs of two columns {named} {second}; the columns are: "
-            f"{shown_columns(names)}"
+            f"{path}: it is unclear whether a row is one text or a pair; to make pairs from "
+            f"single texts add {named}, for pairs of two columns {named} {second}; the columns "
+            f"are: {shown_columns(names)}"
         )
 
 

@@ -76,7 +76,7 @@ class EmbeddingTask(Task):
     name = "embed"
     pipeline_tag = "sentence-similarity"
     library = "sentence-transformers"
-    purpose = "turns texts into vectors that are near where texts are alike"
+    purpose = "maps texts to vectors that are close for similar texts"
     column_specs = COLUMNS["embed"]
     head = "embedding"
     metrics = RETRIEVAL_METRICS
@@ -93,8 +93,8 @@ class EmbeddingTask(Task):
         self.pooling = self.settings.pooling or "mean"
         if self.pooling not in POOLINGS:
             raise InputError(
-                f"task.pooling is {self.pooling!r}; embed knows {', '.join(POOLINGS)}, which need "
-                "no weights of their own"
+                f"task.pooling is {self.pooling!r}; embed supports {', '.join(POOLINGS)}, which "
+                "have no weights"
             )
         # Prompt prepended to every text, from the folder of a model trained elsewhere.
         self.prompt = ""
@@ -116,8 +116,8 @@ class EmbeddingTask(Task):
         score, negative = (columns.get(role, ()) for role in ("label", "negative"))
         if score and negative:
             raise InputError(
-                f"{path} has both a column of scores, {score[0]!r}, and one of texts that do not "
-                f"belong to the first, {negative[0]!r}; leave one of them out"
+                f"{path} has both a column of scores, {score[0]!r}, and one of non-matching "
+                f"texts, {negative[0]!r}; omit one of them"
             )
         texts = (*columns["text"], *columns["second"], *negative)
         return [
@@ -152,13 +152,13 @@ class EmbeddingTask(Task):
     def stream(self, path: Source) -> Iterator[Row]:
         if kind_of(path) == "txt":
             raise InputError(
-                f"{path} is plain text, and two texts per row are compared; for vectors of single "
-                "texts take ownbert embed"
+                f"{path} is plain text, but two texts per row are compared; for vectors of "
+                "single texts use ownbert embed"
             )
         try:
             columns = find_columns(path, self.column_specs, self.columns, labelled=False, pair=True)
         except InputError as error:
-            raise InputError(f"{error}; for vectors of single texts take ownbert embed") from None
+            raise InputError(f"{error}; for vectors of single texts use ownbert embed") from None
         texts = (*columns["text"], *columns["second"])
         rows = read_table(path, texts, id=self.columns.id)
         return (Row(row.line, row.texts, id=row.id) for row in rows)
@@ -175,14 +175,17 @@ class EmbeddingTask(Task):
         scores = [row.target for row in rows]
         self.scale = min(scores), max(scores)
         if self.scale[0] == self.scale[1]:
-            raise InputError(f"{source}: all rows have the score {scores[0]:g}; two are needed")
+            raise InputError(
+                f"{source}: all rows have the score {scores[0]:g}; at least two different scores "
+                "are needed"
+            )
 
     def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
         made = self.made_from.get(str(source))
         if made is not None and made is not self.made and {*made.texts} == {TWICE}:
             raise InputError(
-                f"{source}: its texts are too short to be cut into pieces, so nothing can be "
-                "measured with them; give pairs of texts"
+                f"{source}: its texts are too short to be cut into pieces, so they cannot be "
+                "used for evaluation; give pairs of texts"
             )
         if self.made is not None and rows[0].target is not None:
             self.metrics = SIMILARITY_METRICS
@@ -340,7 +343,7 @@ class EmbeddingTask(Task):
         write_json(folder / "modules.json", modules)
 
     def notes(self) -> list[str]:
-        held = f"held out pairs of {self.held_out:,} texts to measure with"
+        held = f"held out pairs of {self.held_out:,} texts for evaluation"
         return [*(self.made.lines() if self.made else ()), *([held] if self.held_out else ())]
 
     def readable_target(self, row: Row) -> str:
@@ -357,6 +360,6 @@ def _number(value: Any, column: str, where: str) -> float:
     if math.isfinite(number):
         return number
     raise InputError(
-        f"{where}: {column!r} has {in_short(value)}; a score must be a number (rows without one "
-        "say by being there that their texts belong together)"
+        f"{where}: {column!r} has {in_short(value)}; a score must be a number (rows without "
+        "scores count as matching texts)"
     )

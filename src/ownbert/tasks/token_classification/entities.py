@@ -107,8 +107,8 @@ def score_tags(
     )
     by_tag = score_labels(true_tags, tags, labels)
     warning = (
-        "the tags are not of entities (as O, B-x, I-x): f1, precision and recall are the share of "
-        "words that are tagged right; the scores of labels are those of single tags"
+        "the tags are not entity tags (such as O, B-x, I-x): f1, precision and recall are the "
+        "share of correctly tagged words; scores per label are those of single tags"
     )
     accuracy = by_tag.accuracy
     values = {"f1": accuracy, "precision": accuracy, "recall": accuracy}

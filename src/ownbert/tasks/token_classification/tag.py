@@ -67,7 +67,7 @@ class TaggingTask(Task):
 
     name = "tag"
     pipeline_tag = "token-classification"
-    purpose = "gives each word of a text a tag"
+    purpose = "assigns a tag to each word of a text"
     transformers_lines = (
         'ids = tokenizer(TEXTS, truncation=True, return_tensors="pt").input_ids',
         "tags = model(ids).logits[0].argmax(-1).tolist()",
@@ -91,7 +91,7 @@ class TaggingTask(Task):
         self.orphan_warnings: list[str] = []
         for name in ("label_smoothing", "tag_all"):
             if self.settings.crf and getattr(self.settings, name):
-                raise InputError(f"task.{name} is of no use with task.crf; leave one of them out")
+                raise InputError(f"task.{name} cannot be combined with task.crf; omit one of them")
 
     # Reading.
 
@@ -105,7 +105,7 @@ class TaggingTask(Task):
         names = {tag for row in rows for tag in row.target}
         if len(names) < 2:
             raise InputError(
-                f"{source}: all words have the tag {names.pop()!r}; at least two needed"
+                f"{source}: all words have the tag {names.pop()!r}; at least two tags are needed"
             )
         self.labels = sort_labels(names)
         self.orphan_warnings = []
@@ -116,8 +116,8 @@ class TaggingTask(Task):
             row, word = found[0]
             self.orphan_warnings.append(
                 f"{len(found):,} training words continue an entity that no word before them "
-                f"began, as word {word + 1} ({row.target[word]}) of the sentence at "
-                f"{place(source, row.line)}; each is taken for the first word of one"
+                f"began, such as word {word + 1} ({row.target[word]}) of the sentence at "
+                f"{place(source, row.line)}; each is treated as the first word of an entity"
             )
 
     def check(self, rows: Sequence[Row], source: Source, known: str) -> None:

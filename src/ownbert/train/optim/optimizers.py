@@ -60,14 +60,14 @@ def _make_dense(
     _raise_crf_rate(model, groups, optim.learning_rate)
     if optim.name in _UNSHARDED and is_sharded(model):
         raise InputError(
-            f"optim.name {optim.name} cannot be used with sharded parameters (run.shard); take "
+            f"optim.name {optim.name} cannot be used with sharded parameters (run.shard); use "
             "adamw or lamb"
         )
     kind = _optimizer_class(optim.name)
     if optim.name == "muon":
         if len(groups) > 2:
             raise InputError(
-                "optim.layer_decay is not possible with optim.name muon, nor is a CRF; take adamw"
+                "optim.layer_decay and a CRF are not possible with optim.name muon; use adamw"
             )
         return make_muon(model, groups, _settings(torch.optim.AdamW, optim), optim.momentum)
     if kind is Lamb:
@@ -179,7 +179,8 @@ def _optimizer_class(name: str) -> type[torch.optim.Optimizer]:
     if name not in OPTIMIZERS or name not in kinds:
         known = [n for n in OPTIMIZERS if n == "lamb" or n in kinds]
         raise InputError(
-            f"optim.name is {name!r}; with PyTorch {torch.__version__} one of {', '.join(known)}"
+            f"optim.name is {name!r}; with PyTorch {torch.__version__} it must be one of "
+            f"{', '.join(known)}"
         )
     return kinds[name]
 

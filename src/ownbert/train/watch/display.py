@@ -160,7 +160,7 @@ def live_parts(row: Mapping[str, Any], held_out: Mapping[str, Any]) -> list[str]
         if name in _TOKEN_OBJECTIVES and "unigram_loss" in known:
             parts.append(f"unigram {known['unigram_loss']:.2f}")
         if f"{name}_accuracy" in known:
-            parts.append(f"{known[f'{name}_accuracy']:.1%} right")
+            parts.append(f"{known[f'{name}_accuracy']:.1%} correct")
     parts += _metrics(known)
     if "uniform_loss" in known:
         parts.append(f"uniform {known['uniform_loss']:.2f}")
@@ -222,7 +222,7 @@ def _objective(row: Mapping[str, Any], name: str) -> str:
     accuracy, majority = row.get(f"{name}_accuracy"), row.get(f"{name}_majority_accuracy")
     if accuracy is not None:
         text += f" accuracy {accuracy:.1%}"
-    return text if majority is None else f"{text} (always the same answer {majority:.1%})"
+    return text if majority is None else f"{text} (majority baseline {majority:.1%})"
 
 
 def _speed_parts(row: Mapping[str, Any]) -> list[str]:

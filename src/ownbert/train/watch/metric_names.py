@@ -25,7 +25,7 @@ UP_TO_ONE = {
     "mrr": "MRR",
     "set_coverage": "coverage of the sets",
     "refused": "refused",
-    "answered_accuracy": "accuracy of the answered",
+    "answered_accuracy": "accuracy on answered texts",
     "unknown_refused": "unknown texts refused",
     "unknown_auroc": "AUROC of unknown texts",
     "unknown_auroc_of_probability": "by the highest probability alone",

@@ -38,9 +38,7 @@ def diagnose_stagnation(rows: Sequence[Mapping[str, Any]]) -> str | None:
     if _is_warming_up(trained) and not worse:
         return None
     finding = (
-        "is worse than the frequencies of the words alone"
-        if worse
-        else "knows nothing but how frequent each word is"
+        "is worse than word frequencies alone" if worse else "has learnt only word frequencies"
     )
     return (
         f"not learning: after {tokens:,} tokens the model {finding} "
@@ -56,8 +54,8 @@ def _advice(trained: Sequence[Mapping[str, Any]], worse: bool) -> str:
     current = f", now {rate:.2g}" if rate else ""
     return (
         f"usual causes: a learning rate that is {high} (--learning-rate{current}); batches that "
-        "are too small (--batch-tokens, --accumulate); a corpus of duplicates, or with no order in "
-        "its tokens; masks that leave too little context (--mask-rate, BERT has 0.15)"
+        "are too small (--batch-tokens, --accumulate); a corpus of duplicates, or of tokens "
+        "without any order; masks that leave too little context (--mask-rate, BERT uses 0.15)"
     )
 
 

@@ -26,7 +26,7 @@ TASKS = {
     "nsp": "next sentence",
     "clm": "next words",
     "plm": "words in a random order",
-    "span_corruption": "spans that are taken out",
+    "span_corruption": "removed spans",
     "sop": "sentence order",
     "rtd": "replaced words",
     "bow": "words of the text",
