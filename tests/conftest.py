@@ -120,7 +120,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
         made(folder / "classifier", "classification")
         done = run_cli("export", folder / "classifier", "-o", folder / "onnx")
         assert (done.returncode, done.stderr) == (0, "")
-        assert "least cosine 1.000000, on 15 texts" in done.stdout
+        assert "lowest cosine 1.000000, on 15 texts" in done.stdout
 
     return made_once(tmp_path_factory, "exported", make)
 

@@ -109,5 +109,5 @@ def test_impossible_settings_are_refused():
             Masking(MASK, ordinary, rate)
     with pytest.raises(InputError, match="'words' is not one of token, word, ngram, span"):
         Masking(MASK, ordinary, kind="words")
-    with pytest.raises(InputError, match="has 0 tokens; at least 1"):
+    with pytest.raises(InputError, match="has 0 tokens; it must have at least 1"):
         Masking(MASK, ordinary, kind="ngram", longest=0)

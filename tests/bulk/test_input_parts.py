@@ -177,7 +177,7 @@ def test_files_of_folders_and_addresses(tmp_path: Path):
         ("nowhere.csv", "no such file"),
         ("file:///nowhere/x.csv", "no such file: file:///nowhere/x.csv"),
         ("nope://x/y.csv", "cannot read nope://x/y.csv"),
-        ("a.xyz", "the kind of the file is not known"),
+        ("a.xyz", "the file type is not known"),
     ],
 )
 def test_names_that_give_no_files(

@@ -150,7 +150,7 @@ def test_a_part_that_ends_its_workers(job: BulkJob, inputs: list[Path], tmp_path
     for number in (1, 2, 3):
         (tmp_path / "out" / DONE / f"part-0.parquet.try-{number}").touch()
     worker = PartWorker(job, files, str(tmp_path / "out"), 1, "")
-    with pytest.raises(InputError, match=r"a worker ended 3 times at part-0\.parquet"):
+    with pytest.raises(InputError, match=r"a worker died 3 times at part-0\.parquet"):
         worker.answer("part-0.parquet", part)
 
 

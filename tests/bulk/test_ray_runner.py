@@ -34,16 +34,18 @@ def test_mistakes_are_one_line(classifier: Path, topics: Path, tmp_path: Path):
             return refusal(command, classifier, *arguments)
 
         ray = ("--runner", "ray")
-        assert "--runner 'spark' is not known; one of local, ray" in line(file, "--runner", "spark")
+        assert "--runner 'spark' is not known; use one of local, ray" in line(
+            file, "--runner", "spark"
+        )
         for option in ("--workers", "--threads", "--part-rows"):
-            assert f"{option} is for --runner ray" in line(file, "-o", out, option, 2)
-        assert "writes a folder; give it as -o FOLDER" in line(file, *ray)
+            assert f"{option} requires --runner ray" in line(file, "-o", out, option, 2)
+        assert "writes a folder; name it with -o FOLDER" in line(file, *ray)
         assert "reads files; name files or folders" in line("-", "-o", out, *ray)
         assert "reads files; name files or folders" in line("-o", out, *ray)
         assert "no such file" in line("red1 red2", "-o", out, *ray)
-        assert "two ways to do the same" in line(file, "-o", out, *ray, "--shard", "1/2")
+        assert "cannot be combined; use" in line(file, "-o", out, *ray, "--shard", "1/2")
         assert "at most 10,000" in line(file, "-o", out, *ray, "--workers", 10**6)
-    assert "embed resumes with --runner ray" in refusal(
+    assert "embed can resume only with --runner ray" in refusal(
         "embed", classifier, file, "-o", tmp_path / "x.npy", "--resume"
     )
     assert not list(tmp_path.iterdir())
@@ -145,7 +147,7 @@ def test_vectors_and_mistakes_on_ray(
     bad.write_text(lines.read_text() + '{"id": 1}\n')
     with pytest.raises(InputError, match=r"bad\.jsonl, line 1501: 'text' is missing.*are kept in"):
         ray_runner.predict_with_ray(classifier, bad, tmp_path / "p", workers=1, part_rows=1000)
-    with pytest.raises(InputError, match="need 50 cores, and Ray has 2"):
+    with pytest.raises(InputError, match="need 50 cores, but Ray has 2"):
         ray_runner.predict_with_ray(classifier, lines, tmp_path / "q", workers=50)
     assert not (tmp_path / "q").exists()
 
@@ -194,7 +196,7 @@ def test_the_driver_is_killed(classifier: Path, lines: Path, tmp_path: Path):
     assert 5 <= len(times) < 75
     done = subprocess.run([*command, "--resume"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    assert done.stdout == f"1,500 rows answered; saved {out}\n"
+    assert done.stdout == f"1,500 rows predicted; saved {out}\n"
     again = [path for path, time in times.items() if path.stat().st_mtime_ns != time]
     assert len(again) <= 1  # a part whose record was not written yet
     assert rows_of(out) == whole(classifier, lines, tmp_path)

@@ -143,7 +143,7 @@ WRONG_CONFIG = [
     ({"hidden_size": "8"}, "hidden_size is '8'"),
     ({"hidden_act": "snake"}, "hidden_act 'snake' is not known"),
     ({"layer_norm_eps": "1e-5"}, "layer_norm_eps is '1e-5'; it must be a finite number"),
-    ({"num_attention_heads": 3}, "hidden_size 8 cannot be shared by num_attention_heads 3"),
+    ({"num_attention_heads": 3}, "hidden_size 8 must be a multiple of num_attention_heads 3"),
     ({"id2label": {"0": "a", "x": "b"}}, "id2label must name the labels 0, 1, 2"),
     ({"id2label": {"0": "a", "2": "b"}}, "id2label must name the labels 0, 1, 2"),
     ({"id2label": ..., "num_labels": 4}, "classifier.weight has shape (3, 8), expected (4, 8)"),

@@ -70,7 +70,7 @@ def test_rows_in_memory(folder: Path, tmp_path: Path):
     assert embed(folder, rows, tmp_path / "v.parquet", id_column="order") == 2
     assert pq.read_table(tmp_path / "v.parquet").column("order").to_pylist() == [1, 2]
     rows[1]["order"] = "two"
-    with pytest.raises(InputError, match="the ids in 'order' are not of one kind"):
+    with pytest.raises(InputError, match="the ids in 'order' have different types"):
         embed(folder, rows, tmp_path / "w.parquet", id_column="order")
     assert not (tmp_path / "w.parquet").exists()
 
@@ -85,9 +85,9 @@ def test_mistakes_in_what_is_given(folder: Path, tmp_path: Path):
     assert "standard input, line 1: not UTF-8" in refused(folder, stdin=b"\xff\n")  # type: ignore
     csv = (tmp_path / "new.csv", "--id-column")
     assert "has no column 'x'" in refused(folder, *csv, "x")
-    assert "'embedding' of ids has the name of" in refused(folder, *csv, "embedding")
+    assert "'embedding' has the same name as" in refused(folder, *csv, "embedding")
     out = tmp_path / "v.npy"
-    assert "is a matrix, without ids" in refused(folder, *csv, "embedding", "-o", out)
+    assert "is a matrix, which cannot store ids" in refused(folder, *csv, "embedding", "-o", out)
     assert "is plain text and has no columns" in refused(
         folder, tmp_path / "new.txt", "--id-column", "id"
     )

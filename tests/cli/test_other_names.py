@@ -129,7 +129,7 @@ def test_what_is_known_from_transformers(classifier: Path):
         predictor(["red1 9"], batch_size=8)
     with pytest.raises(InputError, match="return_all_scores here: take top_k=None"):
         predictor("red1 9", return_all_scores=True)
-    with pytest.raises(InputError, match="words with their entities are given anyway"):
+    with pytest.raises(InputError, match="words and entities are always returned"):
         Predictor(classifier, aggregation_strategy="simple")
     with pytest.raises(TypeError, match="Predictor has no option 'nix'"):
         Predictor(classifier, nix=1)

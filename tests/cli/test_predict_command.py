@@ -68,7 +68,7 @@ def test_the_options_of_python(classifier: Path, tmp_path: Path):
     assert [name for name in first if name.startswith("label")] == ["label", "label_2", "label_3"]
     with pytest.raises(InputError, match="threshold is 2"):
         predict(classifier, rows, tmp_path / "p.jsonl", threshold=2)
-    with pytest.raises(InputError, match="cannot be resumed"):
+    with pytest.raises(InputError, match="only rows of a file can be resumed"):
         predict(classifier, rows, tmp_path / "p.jsonl", resume=True)
 
 
@@ -78,7 +78,7 @@ def test_mistakes_in_what_is_given(classifier: Path, tmp_path: Path):
     assert "is a file among 2 arguments" in refused(classifier, tmp_path / "new.txt", "red1")
     assert "are both given" in refused(classifier, "red1", "--data", tmp_path / "new.txt")
     assert "the input is empty" in refused(classifier)
-    assert "--resume continues a file" in refused(classifier, "red1", "--resume")
+    assert "--resume continues an output file" in refused(classifier, "red1", "--resume")
     lines = '{"text": "red1"}\nblue1\n'
     assert "the input, row 2: not JSON" in refused(classifier, stdin=lines)
     assert "standard input, line 1: not UTF-8" in refused(classifier, stdin=b"\xff\n")  # type: ignore
@@ -127,10 +127,10 @@ def test_mistakes_in_the_column_of_ids(classifier: Path, tmp_path: Path):
     (tmp_path / "new.txt").write_text("red1 9\n")
     for name, file, message in (
         ("x", "new.csv", "has no column 'x'; the columns are: text, label; choose with --id-col"),
-        ("text", "new.csv", "the column 'text' cannot be both of two things"),
-        ("label", "new.csv", "the column 'label' of ids has the name of a column of the answers"),
+        ("text", "new.csv", "the column 'text' cannot be used twice"),
+        ("label", "new.csv", "the column 'label' has the same name as a column of the predictions"),
         ("id", "new.txt", "is plain text and has no columns"),
     ):
         assert message in refused(classifier, tmp_path / file, "--id-column", name)
-    with pytest.raises(InputError, match="id_column is a column of the output"):
+    with pytest.raises(InputError, match="id_column needs an output file"):
         predict(classifier, tmp_path / "new.csv", id_column="label")

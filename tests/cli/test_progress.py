@@ -16,7 +16,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, total: int | None) -> list[str]:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with counting("rows answered", quiet=False, total=lambda: total) as progress:
+    with counting("rows predicted", quiet=False, total=lambda: total) as progress:
         for count in (1000, 2048):
             time.sleep(0.06)
             progress(count)
@@ -31,7 +31,7 @@ def test_a_warning_is_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch, total: 
     lines = shown(monkeypatch, total)
     assert "warning: 3 rows are long" in lines
     last = lines[-1]
-    assert ("2,048 rows answered" if total is None else "2,048 of 4,096 rows answered") in last
+    assert ("2,048 rows predicted" if total is None else "2,048 of 4,096 rows predicted") in last
     assert re.search(r"[\d,]+/s", last)
     assert bool(re.search(r"\d:\d\d:\d\d$", last)) == (total is not None)
 

@@ -217,7 +217,7 @@ def test_an_interrupt_in_the_middle_of_a_write(topics: Path, tmp_path: Path):
     assert len(err.splitlines()) == 1
     # What was finished is kept for the next time, if there was anything.
     kept = (tmp_path / ".tokens.part").exists()
-    assert ("the same command again" if kept else "nothing half-written") in err
+    assert ("the same command again" if kept else "no incomplete output") in err
     assert not (tmp_path / "tokens").exists()
 
 

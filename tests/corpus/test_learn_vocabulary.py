@@ -189,7 +189,7 @@ def test_what_cannot_be_learnt_is_refused(tmp_path: Path):
     with pytest.raises(InputError, match="no such file"):
         learn_vocabulary(tmp_path / "b.txt", out)
     long = write_lines(tmp_path / "long.txt", ["x" * 101, "12-" * 40 + "1", "a " + "7" * 5000] * 5)
-    message = "15 of 20 words have over 100 characters, .*: separate the words, ids or codes"
+    message = "15 of 20 words have over 100 characters, .*: separate words, ids or codes"
     with pytest.raises(InputError, match=message):
         learn_vocabulary(long, out, kind="blank", min_count=6)
     write_lines(long, ["x" * 101, "7" * 5000] * 5)

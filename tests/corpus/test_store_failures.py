@@ -91,7 +91,7 @@ def test_another_format_is_refused(folder: Path, corpus: Path):
 
 def test_an_exchanged_tokenizer_is_refused(folder: Path):
     Tokenizer.blank([*BLANK.vocabulary()[:5], *"gfedcba"]).save(folder)
-    with pytest.raises(InputError, match="not those that the store was written with"):
+    with pytest.raises(InputError, match="differ from those that the store was written with"):
         Store.open(folder).tokenizer()
 
 

@@ -174,7 +174,7 @@ def test_a_damaged_store_is_refused(tmp_path: Path):
     ("name", "text", "options", "words"),
     [
         ("t.jsonl", '{"words": ["a"], "pos": ["N"]}', ["n"], "has no column 'n'; the columns are"),
-        ("t.jsonl", '{"words": ["a"], "pos": ["N"]}', ["pos,pos"], "both of two things"),
+        ("t.jsonl", '{"words": ["a"], "pos": ["N"]}', ["pos,pos"], "used twice"),
         ("t.jsonl", '{"words": ["a", "b"], "pos": ["N"]}', ["pos"], "2 words, but 1 tags in"),
         (
             "t.jsonl",
@@ -190,7 +190,7 @@ def test_a_damaged_store_is_refused(tmp_path: Path):
             ["2", "--layout", "line"],
             "layout line has no columns of word features",
         ),
-        ("t.txt", "a b\n", ["2", "--segmenter", "jieba"], "leave out the segmenter"),
+        ("t.txt", "a b\n", ["2", "--segmenter", "jieba"], "omit the segmenter"),
     ],
 )
 def test_mistakes(name: str, text: str, options: list[str], words: str, tmp_path: Path):

@@ -240,18 +240,18 @@ def test_models_that_cannot_be_exported(tmp_path: Path):
     sizes: dict[str, Any] = {"hidden_size": 8, "layers": 1, "heads": 2, "num_classes": 3}
     model = vit.make_model(image_size=8, patch_size=4, **sizes)
     save(model, tmp_path / "image")
-    assert "only encoders of texts" in refusal("export", tmp_path / "image", "-o", tmp_path / "a")
+    assert "only text encoders" in refusal("export", tmp_path / "image", "-o", tmp_path / "a")
     made(tmp_path / "gru", HeadSpec("classification", pooling="gru"))
     assert "recurrent pooling" in refusal("export", tmp_path / "gru", "-o", tmp_path / "b")
     made(tmp_path / "ngrams", HeadSpec("classification", ngrams=8))
     line = refusal("export", tmp_path / "ngrams", "-o", tmp_path / "c", "--to", "openvino")
-    assert "take --to onnx or torch" in line
+    assert "support; use --to onnx or torch" in line
     for one in ("0", "1"):
         made(tmp_path / "several" / one, "classification")
     members = [{"folder": one} for one in ("0", "1")]
     (tmp_path / "several" / "ensemble.json").write_text(json.dumps({"members": members}))
     line = refusal("export", tmp_path / "several", "-o", tmp_path / "d")
-    assert "holds 2 models, whose answers are averaged" in line
+    assert "holds 2 models, whose predictions are averaged" in line
     assert {path.name for path in tmp_path.iterdir()} == {"image", "gru", "ngrams", "several"}
 
 
@@ -259,8 +259,10 @@ def test_what_a_file_leaves_to_others_is_said(tmp_path: Path):
     model = made(tmp_path, "classification")
     assert not list(notes_of(tmp_path, model))
     (tmp_path / "blend.json").write_text("{}")
-    assert "than its network alone, which is exported" in next(iter(notes_of(tmp_path, model)))
-    for name, said in (("tokens", "decoded together"), ("segments", "in segments")):
+    assert "in addition to its network; only the network is exported" in next(
+        iter(notes_of(tmp_path, model))
+    )
+    for name, said in (("tokens", "decoded jointly"), ("segments", "in segments")):
         model = made(tmp_path / name, HEADS[name])
         (note,) = notes_of(tmp_path / name, model)
         assert said in note

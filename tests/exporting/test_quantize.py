@@ -41,7 +41,7 @@ def quantized(classifier: Path) -> Path:
     notes = done.stderr.splitlines()
     assert len(notes) == (products_here() == NONE)
     assert all("will be smaller but no faster on this processor" in note for note in notes)
-    cosine = float(done.stdout.split(",")[0].removeprefix("least cosine "))
+    cosine = float(done.stdout.split(",")[0].removeprefix("lowest cosine "))
     assert 0.9 < cosine <= 1
     assert contents(classifier) == before
     return output
@@ -110,7 +110,7 @@ def test_what_the_processor_does_is_in_the_card(
     assert found.products == products
     card = (tmp_path / "int8" / "README.md").read_text()
     assert sentence in card
-    assert ("The processor of this comparison" in card) == bool(sentence)
+    assert ("The processor used for this comparison" in card) == bool(sentence)
     expected = [True] if products == NONE else []
     assert ["but no faster on this processor" in note for note in notes] == expected
 
@@ -204,14 +204,14 @@ def test_it_is_not_trained(quantized: Path, classifier: Path, tmp_path: Path):
     (tmp_path / "train.csv").write_text("text,label\n" + "a b,1\nc d,2\n" * 4)
     rows = ["--train", tmp_path / "train.csv", "--dev", tmp_path / "train.csv"]
     line = refusal("finetune", "classify", "--model", quantized, *rows, "-o", tmp_path / "out")
-    assert "quantized to int8, for use only" in line
+    assert "quantized to int8 and cannot be trained" in line
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("command", ["quantize", "export"])
 def test_it_is_not_made_into_another(command: str, quantized: Path, tmp_path: Path):
     line = refusal(command, quantized, "-o", tmp_path / "out")
-    assert "quantized to int8, for use only" in line
+    assert "quantized to int8 and cannot be trained" in line
     assert not (tmp_path / "out").exists()
 
 
@@ -230,7 +230,7 @@ def test_refusals(classifier: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"int8__smooth__blocks__0__attention__qkv": torch.ones(3)}, "does not fit the model"),
+        ({"int8__smooth__blocks__0__attention__qkv": torch.ones(3)}, "does not match the model"),
         ({"int8__smooth__blocks__0__attention__qkv": torch.zeros(8)}, "positive float32"),
         ({"bert__encoder__layer__0__output__dense__weight": None}, "not the int8 matrix"),
         ({"bert__encoder__layer__0__output__dense__bias": None}, "missing tensor"),
@@ -254,6 +254,6 @@ def test_damaged_files(quantized: Path, tmp_path: Path):
     assert "no such file" in refusal("predict", folder, "a b")
     (folder / QUANTIZED).write_bytes(data)
     change_config(folder, ownbert_quantization=...)
-    assert "for use only" in refusal("predict", folder, "a b")
+    assert "cannot be trained, exported or quantized" in refusal("predict", folder, "a b")
     change_config(folder, ownbert_quantization={"weights": "int4"})
     assert "ownbert_quantization" in refusal("predict", folder, "a b")

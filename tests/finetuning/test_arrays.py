@@ -12,7 +12,7 @@ from ownbert.finetuning.arrays import labels_of, texts_of
 @pytest.mark.parametrize(
     ("X", "y", "said"),
     [
-        (["a", "b", "c"], ["x", "y"], "X has 3 texts and y has 2 answers"),
+        (["a", "b", "c"], ["x", "y"], "X has 3 texts, but y has 2 answers"),
         ([], [], "X is empty"),
         ("a text", ["x"], "X is a single text"),
         (["a", None], ["x", "y"], r"X\[1\] holds None, which is not a text"),
@@ -26,7 +26,7 @@ from ownbert.finetuning.arrays import labels_of, texts_of
         (["a", "b"], None, "y is None"),
         (["a", "b"], ["x", " "], r"y\[1\]: the label is empty"),
         (["a", "b"], ["x", "x"], "y has one class only, 'x'"),
-        (["a", "b", "c"], ["x", "x ", "y"], "two labels that are both 'x' as text"),
+        (["a", "b", "c"], ["x", "x ", "y"], "two labels that both 'x' as text"),
         (["a", "b"], [0.5, 1.5], "Unknown label type: continuous"),
         (["a", "b"], [["x", "y"], ["y", "x"]], "y has several labels for each text"),
     ],
@@ -44,7 +44,7 @@ def test_what_cannot_be_learnt_is_refused(X, y, said: str, pretrained: Path):
         (["high", "low"], "y must be numbers"),
         ([2, 2], "y is the same number for all texts"),
         ([[1, 2], [2, 2]], "y is the same number for all texts"),
-        ([1, 2, 3], "X has 2 texts and y has 3 answers"),
+        ([1, 2, 3], "X has 2 texts, but y has 3 answers"),
         (None, "y is None"),
         ([], "y must be numbers"),
     ],
@@ -73,5 +73,5 @@ def test_columns_of_frames_are_texts_alone():
     frame = pandas.DataFrame({"one": ["a", "b"], "two": ["c", "d"], "label": [1, 0]}, index=[7, 9])
     assert texts_of(frame[["one"]]) == [("a",), ("b",)]
     assert texts_of(frame[["one", "two"]]) == [("a", "c"), ("b", "d")]
-    with pytest.raises(InputError, match="X has a column 'label', which is named like answers"):
+    with pytest.raises(InputError, match="X has a column 'label', which is named like labels"):
         texts_of(frame[["one", "label"]])

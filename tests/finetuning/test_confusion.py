@@ -34,7 +34,7 @@ def test_the_most_frequent_confusions_in_words():
     found = most_confused(scores)
     assert [int(line.rpartition(": ")[2]) for line in found] == counts[:3]
     for line in found:
-        true, _, rest = line.partition(" taken for ")
+        true, _, rest = line.partition(" predicted as ")
         other, _, count = rest.partition(": ")
         assert wrong[labels.index(true), labels.index(other)] == int(count)
 
@@ -142,4 +142,4 @@ def test_fine_tuning_and_evaluate_draw_it(classifier: Path, topics: Path, tmp_pa
         image.load()
     np.fill_diagonal(matrix, 0)
     assert f": {matrix.max()}" in done.stdout.partition("most often confused: ")[2].splitlines()[0]
-    assert " taken for " in done.stdout
+    assert " predicted as " in done.stdout

@@ -75,4 +75,4 @@ def test_a_score_that_still_rises_is_told(
     first, last = (row["loss"] for row in rows if row.get("evaluation"))
     assert last < 0.99 * first
     shown = "".join(capsys.readouterr())
-    assert "the dev score still fell: --epochs 4 would go on" in shown
+    assert "the dev score was still falling: try --epochs 4" in shown

@@ -116,7 +116,7 @@ def test_seeds_differ_and_more_can_follow(
     assert [f.name for f in more.members] == ["seed-5", "seed-6", "seed-7"]
     assert {f: (f / "model.safetensors").stat().st_mtime_ns for f in first.members} == times
     said = capfd.readouterr().out
-    assert "averaged answers" in said
+    assert "averaged predictions" in said
     assert "standard deviation" in said
     members = json.loads((tmp_path / "it" / "ensemble.json").read_text())["members"]
     assert [m["seed"] for m in members] == [5, 6, 7]
@@ -192,7 +192,7 @@ def test_rare_labels_and_one_text_for_all(topics: Path, pretrained: Path, tmp_pa
     assert all(open_folder(f).task.labels[2] == "mauve" for f in found.members)
     (tmp_path / "one.csv").write_text("label,text\n" + "red,red1 9\nblue,red1 9\n" * 8)
     given = {"train": tmp_path / "one.csv", "dev": None, "folds": 2}
-    with pytest.raises(InputError, match=r"the 16 training rows are only 1 such groups"):
+    with pytest.raises(InputError, match=r"the 16 training rows form only 1 such groups"):
         tune(topics, pretrained, tmp_path / "no", **given)
     assert not (tmp_path / "no").exists()
 

@@ -162,7 +162,7 @@ def _table(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path, Path], Pa
     ("write", "options", "words"),
     [
         (_table(lambda row: {}), ["--feature-columns", "srl"], "has no column 'srl'"),
-        (_table(lambda row: {}), ["--feature-columns", "pos,pos"], "both of two things"),
+        (_table(lambda row: {}), ["--feature-columns", "pos,pos"], "used twice"),
         (
             _table(lambda row: {"pos": row["pos"][1:]}),
             ["--feature-columns", "pos"],
@@ -171,12 +171,12 @@ def _table(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path, Path], Pa
         (
             _table(lambda row: {"second": "w1"}),
             ["--feature-columns", "pos", "--second-column", "second", "--text-column", "words"],
-            "feature columns are of single texts",
+            "feature columns belong to single texts",
         ),
         (
             _table(lambda row: {}),
             ["--feature-columns", "pos", "--long", "windows"],
-            "with feature columns take task.long cut",
+            "with feature columns; use task.long cut",
         ),
         (
             _table(lambda row: {}),

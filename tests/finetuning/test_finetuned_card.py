@@ -230,7 +230,7 @@ def test_from_scratch_has_no_base_model(classifier: Path, recipe: FinetuneRecipe
     write_card(tmp_path, recipe, [], metrics={}, model=classifier)
     card = (tmp_path / "README.md").read_text()
     assert "base_model" not in front(card)
-    assert "starts from new weights" in card
+    assert "starts from scratch, with" in card
     assert table(card, "setting")["model.dropout"] == ["0.2"]
 
 

@@ -54,5 +54,8 @@ def test_a_head_for_fewer_labels_starts_anew_and_it_is_said(folder: Path):
     out = folder.parent / "out"
     done = run_cli("finetune", "classify", "--model", folder, "--train", rows, "-o", out)
     assert done.returncode == 0
-    assert f"{folder} has a head for other labels; it starts anew\n" in done.stdout + done.stderr
+    assert (
+        f"{folder} has a head for other labels; a new one is initialised\n"
+        in done.stdout + done.stderr
+    )
     assert ownbert.load(out).model.labels == ("x", "y")

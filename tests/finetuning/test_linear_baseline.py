@@ -63,7 +63,7 @@ def test_of_very_many_rows_some_are_learnt_from(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(found, LinearBaseline)
     assert found.rows is not None
     assert 50 < found.rows < 150
-    assert found.lines(1.0)[0].endswith(f"learnt from {found.rows} of the training rows")
+    assert found.lines(1.0)[0].endswith(f"trained on {found.rows} of the training rows")
 
 
 def test_what_fails_is_one_line(monkeypatch: pytest.MonkeyPatch):

@@ -37,7 +37,7 @@ def test_the_command_shows_all_and_writes_nothing(pretrained: Path, topics: Path
     recipe, _, rest = text.partition("\n\n")
     assert yaml.safe_load(recipe)["data"]["train"] == str(odd)
     assert rest.startswith("64 training and 30 dev documents, 3 labels")
-    assert "columns, training: 'text' to read, 'label' to answer" in rest
+    assert "columns, training: 'text' as input, 'label' as target" in rest
     assert line_of(rest, "labels, dev:") == "labels, dev: blue 33.3%, green 33.3%, red 33.3%"
     assert "longest 48; 1 documents are cut at 48" in line_of(rest, "tokens per sequence")
     assert f"{odd}, line 2 (red) and {odd}, line 62 (blue)" in rest
@@ -145,7 +145,7 @@ def test_columns_of_numbers_are_named(pretrained: Path, tmp_path: Path, column: 
     path.write_text("mood,joy,anger,text\n" + "\n".join(rows) + "\n")
     text = preview_finetuning("regress", model=pretrained, train=path, label_column=column)
     named = ", ".join(repr(name) for name in column.split(","))
-    assert f"columns, training: 'text' to read, {named} to answer" in text
+    assert f"columns, training: 'text' as input, {named} as target" in text
 
 
 def test_training_warns_of_the_same_rows(pretrained: Path, topics: Path, tmp_path: Path, capfd):

@@ -126,8 +126,8 @@ def test_less_is_better_of_a_loss(topics: Path, pretrained: Path, tmp_path: Path
 def test_what_cannot_be_searched_is_refused(topics: Path, pretrained: Path, tmp_path: Path):
     with pytest.raises(InputError, match="a search needs dev"):
         tune(topics, pretrained, tmp_path / "it", search=True, dev=None)
-    with pytest.raises(InputError, match=r"a search is one thing and run.folds"):
+    with pytest.raises(InputError, match=r"a search cannot be combined with run.folds"):
         tune(topics, pretrained, tmp_path / "it", search=True, folds=2)
-    with pytest.raises(InputError, match=r"run.max_steps ends all runs"):
+    with pytest.raises(InputError, match=r"run.max_steps would end all runs"):
         tune(topics, pretrained, tmp_path / "it", search=True, max_steps=9)
     assert not (tmp_path / "it").exists()

@@ -125,7 +125,7 @@ def test_the_report_says_what_was_compared(fitted: Path):
     assert "macro" in (fitted / "report.txt").read_text()
     card = (fitted / "README.md").read_text()
     assert "TF-IDF of 1 to 2 words" in card
-    assert "The network alone, in Transformers:" in card
+    assert "Only the network, in Transformers:" in card
     assert str(fitted.parent) not in card  # no paths of this machine in what may be published
 
 
@@ -180,7 +180,7 @@ def test_resume_goes_on_with_what_there_is(
         ({"test": topics / "dev.csv"}, "other files"),
         ({"seeds": 2}, "--seeds 1"),
     ):
-        with pytest.raises(InputError, match=f"made with {reason}; give the same"):
+        with pytest.raises(InputError, match=f"made with {reason}; use the same"):
             ownbert.fit(topics / "train.csv", **{**given, **changed})
 
 
@@ -414,7 +414,7 @@ def test_a_damaged_state_is_named_and_damaged_scores_are_made_again(topics: Path
         ({"seconds": "x"}, "seconds is 'x'; it must be a number"),
         ({"candidates": 3}, "candidates is 3; it must be a list"),
         ({"candidates": [{**first, "name": "../x"}]}, r"name is '../x'; it must be one of"),
-        ({"candidates": [{**first, "folders": ["../x"]}]}, "names '../x', which is not below"),
+        ({"candidates": [{**first, "folders": ["../x"]}]}, "names '../x', which is outside"),
     ):
         (out / "fit.json").write_text(json.dumps({**state, **changes}))
         with pytest.raises(InputError, match=f"fit.json.*{message}"):
@@ -481,7 +481,7 @@ def test_two_rows_are_fitted(tmp_path: Path):
     ("texts", "labels", "message"),
     [
         (["half \ud800"] * 4, ["x", "y"] * 2, "surrogate"),
-        (["a", "b"], [object(), object()], "no text, number or list"),
+        (["a", "b"], [object(), object()], "not a text, number or list"),
     ],
 )
 def test_bad_rows_in_memory_are_one_line(texts: list[str], labels: list[object], message: str):

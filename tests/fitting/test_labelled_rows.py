@@ -127,8 +127,8 @@ def test_rows_in_memory_become_a_file(data, tmp_path: Path):
             {"text": ["a"], "label": ["a", "b"]},
             "differ in length: text 1, label 2",
         ),
-        ([], "rows are given as"),
-        (7, "rows are given as"),
+        ([], "rows must be given as"),
+        (7, "rows must be given as"),
         (["only a text"], "a row is a text and its label, not 'only a text'"),
     ],
 )

@@ -151,7 +151,7 @@ def test_a_run_goes_to_its_last_step(
         # A probability at the threshold may be rounded to either side.
         assert values[report["metric"]] == pytest.approx(own["test_score"], abs=0.03)
         card = (out / "README.md").read_text()
-        assert ("predicts a label from a probability of" in card) == (task == "multilabel")
+        assert ("assigns a label if its probability is at least" in card) == (task == "multilabel")
 
 
 @pytest.mark.slow

@@ -127,15 +127,15 @@ def test_what_it_has_not_is_refused():
         (lambda: hf.DebertaV2Config(is_decoder=True), "is_decoder is True; supported is False"),
         (
             lambda: hf.DebertaV2Config(tie_word_embeddings=False),
-            "tie_word_embeddings is False; supported is True",
+            "tie_word_embeddings is False; it must be True",
         ),
         (
             lambda: hf.DebertaV2Config(pooler_hidden_size=7),
-            "pooler_hidden_size is 7; supported is 1536",
+            "pooler_hidden_size is 7; it must be 1536",
         ),
         (
             lambda: hf.DebertaV2Config(attention_head_size=7),
-            "attention_head_size is 7; supported is 64",
+            "attention_head_size is 7; it must be 64",
         ),
         (lambda: hf.DebertaV2Config(norm_rel_ebd="batch_norm"), "norm_rel_ebd 'batch_norm' is not"),
         (lambda: hf.DebertaV2Config(pos_att_type="p2p|c2p"), "pos_att_type 'p2p' is not known"),

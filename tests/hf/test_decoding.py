@@ -110,7 +110,7 @@ def test_generates_as_they_do(architecture: str):
     assert torch.equal(ours.generate(**given, max_length=16, eos_token_id=2), expected)
     for wrong, message in [
         ({"num_beams": 4}, "num_beams must be 1"),
-        ({"max_length": 4}, "the input has 4 tokens; max_length must be more"),
+        ({"max_length": 4}, "the input has 4 tokens; max_length must be larger"),
     ]:
         with pytest.raises(InputError, match=message):
             ours.generate(ids, **wrong)

@@ -253,8 +253,8 @@ def test_configurations():
     assert hf.MarianConfig(100, None, 64, pad_token_id=0).max_position_embeddings == 64
     for changes, message in (
         ({"activation_function": "sin"}, "activation_function 'sin' is not known"),
-        ({"d_model": 10}, "cannot be shared by num_attention_heads 16"),
-        ({"encoder_layerdrop": 0.1}, "encoder_layerdrop is 0.1; supported is 0"),
+        ({"d_model": 10}, "d_model 10 must be a multiple of num_attention_heads 16"),
+        ({"encoder_layerdrop": 0.1}, "encoder_layerdrop is 0.1; it must be 0"),
     ):
         with pytest.raises(InputError, match=message):
             hf.MarianConfig(**changes)

@@ -90,7 +90,7 @@ def test_decoders():
             {"encoder_hidden_states": encoded, "encoder_attention_mask": torch.ones(3, 3)},
             r"encoder_attention_mask has shape \(3, 3\)",
         ),
-        ({"past_key_values": (1, 2)}, "past_key_values must be what an earlier call returned"),
+        ({"past_key_values": (1, 2)}, "past_key_values must be those returned by an earlier call"),
     ]:
         with pytest.raises(InputError, match=message):
             model(IDS, **given)

@@ -68,7 +68,7 @@ def test_what_it_has_not_is_refused():
         (lambda: ours.prune_heads({0: [1]}), "modernbert cannot be pruned: its format has no key"),
         (
             lambda: hf.ModernBertConfig(position_embedding_type="relative_key"),
-            "position_embedding_type is 'relative_key'; supported is 'absolute'",
+            "position_embedding_type is 'relative_key'; it must be 'absolute'",
         ),
         (lambda: hf.ModernBertConfig(is_decoder=True), "is_decoder is True; supported is False"),
     ]

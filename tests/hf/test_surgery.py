@@ -169,7 +169,7 @@ def test_configurations(tmp_path):
     small = hf.DistilBertConfig(dim=64, n_heads=4)
     assert (small.hidden_size, small.dim, small.num_attention_heads) == (64, 64, 4)
     for wrong, message in [
-        ({"hidden_size": 65}, "hidden_size 65 cannot be shared by num_attention_heads 12"),
+        ({"hidden_size": 65}, "hidden_size 65 must be a multiple of num_attention_heads 12"),
         ({"num_labels": 0}, "num_labels is 0"),
     ]:
         with pytest.raises(InputError, match=message):

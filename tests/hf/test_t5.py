@@ -219,13 +219,13 @@ def test_what_is_refused(tmp_path: Path):
     with pytest.raises(InputError, match="give decoder_input_ids"):
         ours(torch.tensor([[5, 1]]))
     _, ours = pair(tmp_path / "labelled", "T5ForSequenceClassification")
-    with pytest.raises(InputError, match="every text must have an end, the token 1"):
+    with pytest.raises(InputError, match="every text must have the end token 1"):
         ours(torch.tensor([[5, 1], [6, 7]]))
     with pytest.raises(InputError, match="T5ForSequenceClassification writes no text"):
         ours.generate(torch.tensor([[5, 1]]))
     with pytest.raises(InputError, match="holds a T5ForSequenceClassification; a T5ForCondit"):
         Translator(tmp_path / "labelled")
-    with pytest.raises(InputError, match="tie_encoder_decoder is True; supported is False"):
+    with pytest.raises(InputError, match="tie_encoder_decoder is True; it must be False"):
         hf.T5Model(hf.T5Config(tie_encoder_decoder=True))
 
 

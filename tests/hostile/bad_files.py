@@ -61,7 +61,7 @@ BAD_FILES: dict[str, Write] = {
     "terminal": _bytes("text,label\nw1\x1b[31m\x07\x9b2J\u202e,\x1b]0;x\x07\n".encode()),
     "long line": _bytes(b"w1 " * 350_000),
     "long word": _bytes(b"w" * 1_000_000),
-    "two columns of one name": _bytes(b"text,text,label\nw1,w2,red\n"),
+    "two columns with the same name": _bytes(b"text,text,label\nw1,w2,red\n"),
     "ragged": _bytes(b"text,label\nw1,red,blue\nw2\n"),
     "header": _bytes(b"text,label\n"),
     "other columns": _bytes(b"\x1b[1ma,b\n1,2\n"),

@@ -69,12 +69,12 @@ def test_names_of_labels(tmp_path: Path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"\x89PNG" + bytes(20), "is no IDX file: it begins with 89 50 4e 47"),
+        (b"\x89PNG" + bytes(20), "is not an IDX file: it begins with 89 50 4e 47"),
         (b"", "begins with nothing"),
-        (idx_bytes(GREY)[:-3], r"is cut off: its header says 6 x 5 x 4, which is 120 bytes, and"),
+        (idx_bytes(GREY)[:-3], r"is cut off: its header says 6 x 5 x 4, which is 120 bytes, but"),
         (idx_bytes(GREY) + b"1", "is too long"),
         (idx_bytes(GREY)[:9], "is cut off in its header"),
-        (idx_bytes(GREY, kind=0x0D), "numbers of kind 0x0d; supported is 0x08"),
+        (idx_bytes(GREY, kind=0x0D), "numbers of type 0x0d; supported is 0x08"),
         (gzip.compress(idx_bytes(GREY))[:-30], "gzip data is damaged"),
         (idx_bytes(LABELS), "has 1 dimensions; a file of images has 3"),
     ],
@@ -229,7 +229,7 @@ def test_arrays(tmp_path: Path):
         (GREY.reshape(6, 20), r"have the shape \(6, 20\)"),
         (np.zeros((6, 5, 4, 2), np.uint8), r"it must be \(N, H, W\) or \(N, H, W, 3\)"),
         (np.zeros((0, 5, 4), np.uint8), "have the shape"),
-        ([GREY[0], GREY[1][:3]], "are of different sizes"),
+        ([GREY[0], GREY[1][:3]], "have different sizes"),
         (GREY.astype(str), "they must hold numbers"),
     ],
 )

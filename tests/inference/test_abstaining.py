@@ -169,7 +169,7 @@ def test_a_network_is_calibrated_on_its_dev_rows_or_on_others(
     (folder / HELD_OUT).unlink(missing_ok=True)
     (folder / "recipe.yaml").unlink()
     line = ("predict", folder, "red1 red2", "--coverage", 0.8)
-    assert "keeps no held-out rows; give labelled rows" in refusal(*line)
+    assert "has no held-out rows; give labelled rows" in refusal(*line)
     assert not (folder / HELD_OUT).exists()
     done = run_cli(*line, "--unknown", 0.2, "--calibrate", topics / "test.csv")
     assert done.returncode == 0, done.stderr
@@ -181,7 +181,7 @@ def test_a_network_is_calibrated_on_its_dev_rows_or_on_others(
     # Of other weights.
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4] + bytes(4))
-    assert "is of other models than those that answer" in refusal(*line)
+    assert "belongs to other models than those used here" in refusal(*line)
     (folder / HELD_OUT).write_bytes(b"PK")
     assert "cannot be read" in refusal(*line)
 
@@ -192,7 +192,7 @@ def test_a_network_is_calibrated_on_its_dev_rows_or_on_others(
         (("--coverage", "1"), "--coverage is 1.0; it must be between 0 and 1"),
         (("--unknown", "0"), "--unknown is 0.0; it must be between 0 and 1"),
         (("--unknown", "0.0001"), "held-out rows are too few to refuse 0.0001 of the texts"),
-        (("--calibrate", "none.csv"), "calibrate is for --unknown and --coverage"),
+        (("--calibrate", "none.csv"), "--calibrate requires --unknown or --coverage"),
         (("--coverage", "0.9", "--calibrate", "none.csv"), "none.csv"),
     ],
 )

@@ -110,7 +110,7 @@ def test_a_folder_says_what_was_compared(agreeing: Path):
     assert [*value["weights"]] == ["model.safetensors"]
     assert agrees(agreeing)
     assert "of 60 dev rows get the same answer, macro-F1 " in card_of(agreeing)
-    assert "`ownbert predict` and `evaluate` take it where the processor has it." in card_of(
+    assert "`ownbert predict` and `evaluate` use it if the processor supports it." in card_of(
         agreeing
     )
     assert describe(agreeing).values[KEY] == value  # it is a key that is known
@@ -152,7 +152,7 @@ def test_predict_takes_it(
 def test_the_command_says_so_once(
     agreeing: Path, topics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    note = "note: bfloat16, as the model card allows; --precision float32 gives the last digits\n"
+    note = "note: bfloat16, which the model card allows; use --precision float32 for exact digits\n"
     for command in (["predict", agreeing, "red1 9"], ["evaluate", agreeing, topics / "test.csv"]):
         assert run_cli(*command).stderr == note
         assert run_cli(*command, "--quiet").stderr == ""
@@ -168,7 +168,7 @@ def test_the_command_says_so_once(
 def test_vectors(encoder: Path, agreeing: Path, tmp_path: Path):
     assert values_of(encoder)[KEY]["bfloat16"] == "vectors"
     assert "texts have cosines of at least 0.99" in card_of(encoder)
-    assert "`ownbert embed` takes it where the processor has it." in card_of(encoder)
+    assert "`ownbert embed` uses it if the processor supports it." in card_of(encoder)
     texts = ["red1 red2 9", "blue1 w3 9"]
     found = embed(encoder, texts)
     assert np.array_equal(found, embed(encoder, texts, precision="bfloat16"))
@@ -323,7 +323,7 @@ def test_what_does_not_agree(agreeing: Path, rows: Path):
     found = check_answers(model, task, labelled, data, raws, "macro_f1")
     assert found is not None
     assert not found.agree
-    assert found.sentences().endswith("`ownbert predict` and `evaluate` stay with float32.")
+    assert found.sentences().endswith("`ownbert predict` and `evaluate` use float32.")
     few = labelled[:49], data.subset(range(49)), raws[:49]
     assert check_answers(model, task, *few, "macro_f1") is None
 

@@ -128,7 +128,7 @@ def test_texts_that_are_too_long_are_counted(folder: Path):
     assert embedder.max_length == 20
     assert embedder.warning() is None
     embedder.encode(TEXTS)
-    expected = "warning: 1 of 7 texts are longer than 20 tokens and are cut there"
+    expected = "warning: 1 of 7 texts are longer than 20 tokens and are truncated"
     assert embedder.warning() == expected
 
 
@@ -163,7 +163,7 @@ def test_habits_that_are_not_supported(habitual: Path):
     ("options", "message"),
     [
         ({"pooling": "sum"}, "pooling 'sum' is not known; one of mean, first, max"),
-        ({"precision": "half"}, "precision 'half' is not known; one of float32"),
+        ({"precision": "half"}, "precision 'half' is not known; use one of float32"),
         ({"output_value": "tokens"}, "output_value 'tokens' is not known; one of sentence_embed"),
         ({"prompt_name": "nix"}, "there is no prompt 'nix'; there is query, document"),
         ({"truncate_dim": -1}, r"truncate_dim is -1; it must be in \[1, 65,536\]"),

@@ -198,7 +198,7 @@ def test_refusals(exported: Path, both: Path, monkeypatch: pytest.MonkeyPatch):
     assert "was not written by ownbert export" in line
     change_weights(both, classifier__bias=torch.ones(3))
     line = refusal("predict", both, "a", "--engine", "onnx")
-    assert "is not of the weights in" in line
+    assert "does not match the weights in" in line
     assert "--overwrite" in line
     changed = replace(KINDS["openvino"], package="a_package_that_is_missing")
     monkeypatch.setitem(KINDS, "openvino", changed)

@@ -150,6 +150,6 @@ def test_what_cannot_be_filled(tmp_path: Path):
     with pytest.raises(InputError, match="is a BertForSequenceClassification, which has no masked"):
         fill(classifier, "[MASK]")
     decoder = made(tmp_path / "decoder", tokenizer, "mlm", is_decoder=True)
-    with pytest.raises(InputError, match="is a decoder, which reads from left to right"):
+    with pytest.raises(InputError, match="is a decoder, which reads only from left to right"):
         fill(decoder, "[MASK]")
     assert fill(folder, []) == []

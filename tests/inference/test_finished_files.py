@@ -68,7 +68,7 @@ def test_a_link_that_leaves_the_folder_is_not_copied(name: str, copy: str, tmp_p
         with pytest.raises(InputError) as refused:
             COPIES[copy](source, target)
         line = str(refused.value)
-    assert "is a link to a file outside of the folder" in line
+    assert "is a link to a file outside the folder" in line
     assert str(source / name) in line
     assert not target.exists()
 

@@ -134,7 +134,7 @@ def test_a_cut_file_is_gone_on_with_after_its_last_whole_row(tmp_path: Path, nam
 
 def test_a_column_that_the_first_row_lacks_is_refused(tmp_path: Path):
     file = PredictionWriter(tmp_path / "a.csv", {}, resume=False)
-    with pytest.raises(InputError, match=r"a.csv: answer 2 has 'b', which is no column"):
+    with pytest.raises(InputError, match=r"a.csv: answer 2 has 'b', which is not a column"):
         file.write([{"a": 1}, {"a": 1, "b": 2}])
     file.close()
     assert not list(tmp_path.iterdir())
@@ -174,7 +174,7 @@ def test_an_interrupted_run_says_how_to_go_on(
         if count == 32:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt, match=r"32 answers are kept in .*--resume"):
+    with pytest.raises(KeyboardInterrupt, match=r"32 predictions are kept in .*--resume"):
         predict(classifier, rows, output, progress=stop)
     assert not output.exists()
     kept = (tmp_path / ".out.jsonl.part").read_bytes()
@@ -198,7 +198,7 @@ def test_another_model_input_or_precision_is_refused(
     finetune(output=tmp_path / "other", **given)
     with pytest.raises(InputError, match="the model is not that of the stopped run; start anew"):
         predict(tmp_path / "other", rows, output, resume=True)
-    with pytest.raises(InputError, match="the precision is not that"):
+    with pytest.raises(InputError, match="the precision differs from that"):
         predict(classifier, rows, output, precision="bfloat16", resume=True)
     with rows.open("a") as file:
         file.write("red,red1 red2 9\n")
@@ -216,7 +216,7 @@ def test_a_broken_line_is_named_and_what_was_done_is_kept(
     output = tmp_path / "out.jsonl"
     with pytest.raises(InputError, match=r"new.jsonl, line 5000: not JSON") as caught:
         predict(classifier, tmp_path / "new.jsonl", output)
-    assert "4,096 answers are kept in" in str(caught.value)
+    assert "4,096 predictions are kept in" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not output.exists()
     assert len(read(tmp_path / ".out.jsonl.part")) == 4096
@@ -304,7 +304,7 @@ def test_vectors_of_several_models_are_not_averaged(blank: Path, tmp_path: Path)
     assert found.mean
     with pytest.raises(InputError, match="cannot be averaged for embed"):
         predict(tmp_path / "it", rows_of("embed", "test"), tmp_path / "out.jsonl")
-    with pytest.raises(InputError, match=r"run.folds averages answers"):
+    with pytest.raises(InputError, match=r"run.folds averages predictions"):
         finetune("embed", output=tmp_path / "no", folds=2, **given)
 
 

@@ -152,7 +152,7 @@ def test_what_cannot_be_joined(classifier: Path, table: Path, tmp_path: Path, to
     assert "the shards 3/3 are missing" in refusal("merge", out)
     restored()
     parts[0].write_bytes(kept[parts[0]][:-20])
-    assert f"{parts[0]} is not as it was written" in refusal("merge", out)
+    assert f"{parts[0]} differs from what was written" in refusal("merge", out)
     restored()
     predict(classifier, topics / "test.csv", out, shard=(2, 3))
     assert "cannot be joined, they differ in: input" in refusal("merge", out)
@@ -184,14 +184,14 @@ def test_the_command_line(classifier: Path, table: Path, tmp_path: Path):
             *("predict", classifier, table, "--shard", f"{number}/2"),
             *("-o", tmp_path / "parts" / "out.csv"),
         )
-        assert f"15 rows answered; saved {tmp_path}/parts/out.{number}-of-2.csv" in done.stdout
+        assert f"15 rows predicted; saved {tmp_path}/parts/out.{number}-of-2.csv" in done.stdout
     done = run_cli("merge", tmp_path / "out.csv", "--parts", tmp_path / "parts")
     assert (done.returncode, done.stdout) == (0, f"30 rows joined; saved {tmp_path}/out.csv\n")
     ids = [row["id"] for row in csv.DictReader((tmp_path / "out.csv").open(newline=""))]
     assert ids == [str(number) for number in range(100, 130)]
     for command in ("predict", "embed"):
         given = (command, classifier, table)
-        assert "give the file as -o FILE" in refusal(*given, "--shard", "1/2")
+        assert "name the file with -o FILE" in refusal(*given, "--shard", "1/2")
         wrong = refusal(*given, "-o", tmp_path / "x.jsonl", "--shard", "3/2")
         assert "shard 3/2 does not exist" in wrong
 
@@ -210,5 +210,5 @@ def test_what_is_no_shard(given: object):
 
 def test_a_shard_needs_an_output(classifier: Path):
     for run in (predict, embed):
-        with pytest.raises(InputError, match="name a file with output"):
+        with pytest.raises(InputError, match="name the file with output"):
             run(classifier, ["red1 red2", "blue1"], shard=(1, 2))

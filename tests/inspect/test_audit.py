@@ -71,7 +71,7 @@ def test_texts_of_one_side_are_not_told(remembered: Path):
     texts = lines(random.Random(5), 120)
     found = ownbert.audit(remembered / "bert", texts[:60], texts[60:])
     assert found.membership.low < 0.5 < found.membership.high
-    with pytest.raises(InputError, match="20 or more training texts with as many held-out ones"):
+    with pytest.raises(InputError, match="20 training texts and the same number of held-out texts"):
         ownbert.audit(remembered / "bert", texts[:60], texts[:60])
 
 
@@ -88,7 +88,7 @@ def test_canaries_change_no_file_and_no_held_out_text(remembered: Path):
         at = [i for i in range(len(text)) if text[i : i + LENGTH] == ids]
         assert len(at) == canary["times"]
     assert (text != before).sum() <= LENGTH * (1 + 2 + 4)
-    with pytest.raises(InputError, match="take fewer"):
+    with pytest.raises(InputError, match="for training; use fewer"):
         plant(store, ordinary, 20, held_out=0.1, seed=1)
 
 

@@ -187,12 +187,18 @@ def test_impossible_settings(changes: dict, message: str):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_hidden_groups": 1}, "disentangled attention does not go with num_hidden_groups"),
-        ({"pruned_heads": {0: (1,)}}, "disentangled attention does not go with pruned_heads"),
-        ({"position_embedding_type": "rotary"}, "goes with position_embedding_type absolute or"),
+        (
+            {"num_hidden_groups": 1},
+            "disentangled attention cannot be combined with num_hidden_groups",
+        ),
+        (
+            {"pruned_heads": {0: (1,)}},
+            "disentangled attention cannot be combined with pruned_heads",
+        ),
+        ({"position_embedding_type": "rotary"}, "requires position_embedding_type absolute or"),
         (
             {"disentangled": replace(V2, conv_groups=3)},
-            "hidden_size 16 cannot be shared by conv_groups 3",
+            "hidden_size 16 must be a multiple of conv_groups 3",
         ),
     ],
 )

@@ -181,7 +181,7 @@ def test_a_folder(tmp_path: Path):
 
 def test_what_is_refused():
     model = Model(CONFIG, [SPEC], labels=("a", "b"))
-    with pytest.raises(InputError, match="was given texts alone"):
+    with pytest.raises(InputError, match="was given only texts"):
         model(pack([Example(np.array([5, 6]), np.array([0, 0]))]))
     spec = HeadSpec("classification", pooling="gru", features=TABLES)
     with pytest.raises(InputError, match="by first, mean or max, not by gru"):

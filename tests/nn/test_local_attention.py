@@ -173,7 +173,7 @@ def test_the_work_of_pairs_that_do_not_see_each_other_is_not_counted():
         ({"global_attn_every_n_layers": 0}, "global_attn_every_n_layers is 0"),
         ({"rotary_base": 1.0}, r"rotary_base is 1\.0; it must be more than 1"),
         ({"local_rotary_base": float("nan")}, "local_rotary_base is nan; it must be more than 1"),
-        ({"num_hidden_groups": 1}, "local_attention does not go with num_hidden_groups"),
+        ({"num_hidden_groups": 1}, "local_attention cannot be combined with num_hidden_groups"),
     ],
 )
 def test_impossible_values(changes: dict, message: str):

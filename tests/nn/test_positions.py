@@ -119,7 +119,9 @@ def test_kinds_without_scores_of_their_own():
 def test_order_matters_and_length_has_its_limits(kind: str, mobile: Mobile | None):
     torch.manual_seed(0)
     if kind == "transformer_xl" and mobile is not None:
-        with pytest.raises(InputError, match="mobile does not go with position_embedding_type"):
+        with pytest.raises(
+            InputError, match="mobile cannot be combined with position_embedding_type"
+        ):
             replace(CONFIG, position_embedding_type=kind, mobile=mobile)
         return
     model = Model(replace(CONFIG, position_embedding_type=kind, mobile=mobile)).eval()

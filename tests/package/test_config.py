@@ -106,7 +106,9 @@ def test_a_bottleneck_has_its_own_rules():
         EncoderConfig(vocab_size=9, mobile=Mobile())
     with pytest.raises(InputError, match="num_feedforward_networks is 0"):
         Mobile(num_feedforward_networks=0)
-    with pytest.raises(InputError, match="normalization_type 'batch' is not known; one of no_norm"):
+    with pytest.raises(
+        InputError, match="normalization_type 'batch' is not known; use one of no_norm"
+    ):
         Mobile(normalization_type="batch")
 
 

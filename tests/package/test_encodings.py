@@ -115,7 +115,7 @@ def test_bytes_of_another_encoding_are_refused(tmp_path: Path, encoding: str):
 
 @pytest.mark.parametrize("name", ["klingon", "base64", "rot13", "", "undefined", "utf-8\0"])
 def test_what_is_no_encoding_is_refused_in_one_line(tmp_path: Path, name: str):
-    with pytest.raises(InputError, match="is not known; one such as utf-8, cp1252"):
+    with pytest.raises(InputError, match="is not known; use one such as utf-8, cp1252"):
         ownbert.prepare("a.txt", tmp_path / "b", tokenizer="c", encoding=name)
     if "\0" not in name:
         message = refusal("vocab", "a.txt", "-o", tmp_path / "v", "--encoding", name)
@@ -171,7 +171,7 @@ def test_commands_that_use_a_model(
     assert len(list(csv.DictReader(output.open()))) == 45
     for command, folder in (("predict", classifier), ("embed", pretrained)):
         given = (folder, wide / "test.csv", "-o", tmp_path / "o", "--encoding", "utf-16")
-        assert "--runner ray reads UTF-8" in refusal(command, *given, "--runner", "ray")
+        assert "--runner ray reads only UTF-8" in refusal(command, *given, "--runner", "ray")
 
 
 def test_commands_that_train(topics: Path, wide: Path, pretrained: Path, tmp_path: Path):

@@ -89,7 +89,7 @@ def test_a_mistyped_folder_asks_nobody(tmp_path: Path):
         with pytest.raises(InputError, match="no such folder"):
             hf.BertModel.from_pretrained(name)
     for name in ("hf:", "hf:../x", "hf:a/b/c", "hf:a b"):
-        with pytest.raises(InputError, match="no name of a model of the hub"):
+        with pytest.raises(InputError, match="not the name of a model on the hub"):
             load(name)
 
 
@@ -224,7 +224,7 @@ def test_push_uploads_what_is_needed_and_no_text(server: Hub, tmp_path: Path):
     assert total.startswith(f"{len(NEEDED)} files, ")
     assert left.startswith("not uploaded: ")
     assert {"recipe.yaml", "checkpoints/"} <= {*left.removeprefix("not uploaded: ").split(", ")}
-    assert note.startswith("note: linear models hold single words")
+    assert note.startswith("note: linear models and vocabularies contain single words")
     assert saved == f"saved {server_address()}/{NAME}"
 
 
@@ -266,7 +266,7 @@ def test_push_refuses_links_that_leave_the_folder(
     (folder / name).rename(tmp_path / "elsewhere")
     (folder / name).symlink_to(tmp_path / "elsewhere", target_is_directory=whole)
     assert f"{folder / name}" in (line := refusal("push", folder, NAME))
-    assert "is a link to a file outside of the folder" in line
+    assert "is a link to a file outside the folder" in line
     assert server.asked == []
 
 
@@ -297,7 +297,7 @@ def test_push_reads_shards_as_their_index_names_them(server: Hub, tmp_path: Path
     ("folder", "name", "line"),
     [
         ("nothing", NAME, "has no config.json: it is no folder of a finished model"),
-        ("best", "no-organisation", "is no name on the hub; write org/name"),
+        ("best", "no-organisation", "is not a name on the hub; write org/name"),
     ],
 )
 def test_what_push_cannot_do(folder: str, name: str, line: str, server: Hub, tmp_path: Path):

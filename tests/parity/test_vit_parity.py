@@ -132,8 +132,8 @@ def change(folder: Path, **changes: Any) -> None:
 
 
 REFUSED = [
-    ({"pooler_act": "relu"}, "pooler_act is 'relu'; supported is 'tanh'"),
-    ({"pooler_output_size": 8}, "pooler_output_size is 8; supported is hidden_size, 16"),
+    ({"pooler_act": "relu"}, "pooler_act is 'relu'; it must be 'tanh'"),
+    ({"pooler_output_size": 8}, "pooler_output_size is 8; it must be hidden_size, 16"),
     ({"image_size": [16, 16, 3]}, "image size is .*; it must be two whole numbers, at least 1"),
     ({"image_size": None}, "image_size is None; it must be a whole number, or height and width"),
     ({"image_size": 18}, "the image height 18 cannot be cut into patches of 4"),

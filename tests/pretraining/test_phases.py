@@ -100,7 +100,7 @@ def test_each_kind_of_masking_learns(topics: Path, tmp_path: Path, masking: str)
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["phases=[{share: 0.5}]"], "add up to 0.5; they must give 1"),
+        (["phases=[{share: 0.5}]"], "add up to 0.5; they must add up to 1"),
         (["phases=[{share: 1, mask: 2}]"], r"no setting phases\[0\].mask"),
         (["phases=[{share: 0.5, objectives: [mlm, rtd]}, {share: 0.5}]"], "needs it in all"),
         (["task.objectives=mlm,nsp,sop"], "nsp and sop, which share a head"),
@@ -108,9 +108,9 @@ def test_each_kind_of_masking_learns(topics: Path, tmp_path: Path, masking: str)
         (["task.objectives=mlm,plm"], r"plm, which makes another network \(XLNet\) and st"),
         (["phases=[{share: 0.5, objectives: plm}, {share: 0.5}]"], "plm needs it in all phases"),
         (["task.objectives=plm", "model.init_from=x"], "starts from a BERT, and plm makes"),
-        (["task.objectives=span_corruption,mlm"], r"makes another network \(T5\) and stands alone"),
-        (["task.objectives=span_corruption", "task.softmax=sampled"], "not for span_corruption"),
-        (["task.objectives=mlm,nsp,rtd"], "beside it stands mlm"),
+        (["task.objectives=span_corruption,mlm"], r"another architecture \(T5\) and cannot be"),
+        (["task.objectives=span_corruption", "task.softmax=sampled"], "does not support span"),
+        (["task.objectives=mlm,nsp,rtd"], "rtd, which requires mlm"),
         (["task.masking=words"], "task.masking is 'words'; one of token, word, ngram, span"),
         (["task.mask_rate=1.5"], "between 0 and 1"),
         (["task.span_length=0.5"], r"task.span_length is 0.5; .*\[1, 512\]"),

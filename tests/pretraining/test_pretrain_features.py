@@ -104,7 +104,7 @@ def test_without_columns_it_reads_texts_alone(pretrained: Path, corpus: Path, tm
     done = run_cli("fill", pretrained, "w1 [MASK]")
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
-    assert "fill reads texts alone" in done.stderr
+    assert "fill reads only texts" in done.stderr
 
 
 def features_of(folder: Path, head: str) -> WordFeatures:
@@ -140,7 +140,7 @@ def test_fine_tuning_goes_on_with_the_features(
     for columns in (["pos"], ["pos,size", "--feature-size", 4]):
         done = run_cli(*start, "--feature-columns", *columns, "-o", tmp_path / f"{len(columns)}")
         assert done.returncode == 0, done.stderr
-        assert "they start anew" in done.stdout + done.stderr
+        assert "they start from scratch" in done.stdout + done.stderr
 
 
 def test_tags_that_do_not_fit_the_tables_are_refused(

@@ -83,7 +83,7 @@ def test_a_run_on_long_documents_learns_512_positions_and_can_be_resumed(
 def test_a_given_length_and_short_documents_make_one_phase(
     long_store: Path, topics: Path, tmp_path: Path
 ):
-    assert "of up to 64 tokens to learn" in preview_pretraining(long_store, max_length=64)
+    assert "sequences of up to 64 tokens, " in preview_pretraining(long_store, max_length=64)
     pretrain(topics / "tokens", tmp_path / "short", max_steps=1, quiet=True)
     recipe = resolve(PretrainRecipe, config=tmp_path / "short" / "recipe.yaml")
     assert (recipe.data.max_length, recipe.phases) == (128, ())

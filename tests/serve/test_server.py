@@ -207,8 +207,8 @@ def test_a_folder_is_exchanged_while_it_is_served(limited: tuple[Served, Path]):
     [
         (["missing"], "no such folder: missing"),
         (["{m}", "{m}"], "two models are named m; write OTHER="),
-        (["a//b={m}"], "is no name for a model"),
-        (["../b={m}"], "is no name for a model"),
+        (["a//b={m}"], "cannot be the name of a model"),
+        (["../b={m}"], "cannot be the name of a model"),
         (["{m}", "--port", "70000"], "--port"),
         (["{m}", "--port", "{taken}"], "the port is in use; choose another --port"),
         (["{m}", "--host", "203.0.113.7"], "cannot listen on 203.0.113.7"),

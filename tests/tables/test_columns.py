@@ -198,7 +198,7 @@ def test_a_file_without_a_header_is_said(tmp_path: Path, first: str):
     path = tmp_path / "a.csv"
     lines = [first, *(f"Paket ist da {i},{k}" for i, k in enumerate(["late", "broken"] * 3))]
     path.write_text("\n".join(lines))
-    with pytest.raises(InputError, match=r"the first line .* seems to be a row; put a line"):
+    with pytest.raises(InputError, match=r"the first line .* seems to be a row; add a header line"):
         find_columns(path, COLUMNS["classify"])
 
 

@@ -169,7 +169,7 @@ def test_a_header_inside_the_rows_is_left_out_with_a_warning(tmp_path: Path, nam
     with pytest.warns(InputWarning) as found:
         assert [fields for _, fields in rows(path)] == [("a", "1"), ("b", "2"), ("label", "text")]
     (said,) = found
-    wanted = "line 3 repeats the header and is left out (the first of 2 such lines)"
+    wanted = "line 3 repeats the header and is skipped (the first of 2 such lines)"
     assert str(said.message) == f"{path}, {wanted}"
     # In a single column it is a text.
     with warnings.catch_warnings():

@@ -173,7 +173,7 @@ def test_several_columns_are_named_on_the_command_line_and_in_python(tmp_path: P
 def test_a_column_that_has_more_than_0_and_1_is_refused(tmp_path: Path):
     path = as_csv({"text": texts(4), "a": [1, 0, 2, 1], "b": [1, 0, 0, 1]}, tmp_path / "t.csv")
     task = task_class("multilabel")(columns=ColumnNames(label="a,b"))
-    with pytest.raises(InputError, match=r"line 4: column 'a' has '2'; a column for each label"):
+    with pytest.raises(InputError, match=r"line 4: column 'a' has '2'; the column of a label"):
         task.read(path)
 
 
@@ -181,7 +181,7 @@ def test_vectors_get_the_names_that_are_given(tmp_path: Path):
     path = as_jsonl({"text": texts(20), "label": [[1, 0], [1, 1]] * 10}, tmp_path / "t.jsonl")
     _, rows = read(path, label_names="red, green")
     assert [row.target for row in rows[:2]] == [("red",), ("red", "green")]
-    with pytest.raises(InputError, match="label_names has 3 names, and the vectors of labels"):
+    with pytest.raises(InputError, match="label_names has 3 names, but the label vectors"):
         read(path, label_names="a,b,c")
 
 
@@ -279,7 +279,7 @@ def test_what_was_decided_is_said(tmp_path: Path):
     assert "they are read as classes; --task regress" in said([i % 60 for i in range(600)])
     assert "multi-hot vectors of 2; --label-names" in said([[1, 0], [1, 1]] * 10)
     shown = said(["Smith, J", "Doe, A"] * 10, task="multilabel")
-    assert "separated by ','; another separator is chosen by --label-separator" in shown
+    assert "separated by ','; choose another separator with --label-separator" in shown
     shown = said(["Smith, J|Doe, A", "Doe, A"] * 10, task="multilabel", label_separator="|")
     assert "labels: Doe, A 100.0%, Smith, J 50.0%" in shown
 
@@ -335,10 +335,10 @@ def test_what_looks_like_something_else(labels: list[Any], task: str, first: Any
 @pytest.mark.parametrize(
     ("labels", "task", "message"),
     [
-        ([[1, 1, 0], [0, 1], [0, 0, 1]], "multilabel", "row 2: the vector of labels has 2 places"),
-        ([[1, 1, 0], [0, 1], [0, 0, 1]], None, "row 2: the vector of labels has 2 places"),
+        ([[1, 1, 0], [0, 1], [0, 0, 1]], "multilabel", "row 2: the label vector has 2 elements"),
+        ([[1, 1, 0], [0, 1], [0, 0, 1]], None, "row 2: the label vector has 2 elements"),
         (["[a, b]", "[a]", "[b]"], None, r"row 1: the labels start with \["),
-        ([[0.5, 0.25], [0.75, 0.5]], "multilabel", "row 1: the labels are numbers with decimals"),
+        ([[0.5, 0.25], [0.75, 0.5]], "multilabel", "row 1: the labels are decimal numbers"),
         ([f"id-{i}" for i in range(58)] + ["id-1"] * 2, None, "58 different values in 60 rows"),
     ],
 )

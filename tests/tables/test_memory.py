@@ -116,7 +116,7 @@ def test_rows_without_names_have_those_of_the_task(task, labelled, width, names)
         ([{"a": 1}, "b"], "train, row 2 is a str among mappings"),
         ({"text": "a"}, "train: the columns of a mapping are lists; one row is"),
         ({"text": ["a"], "label": ["a", "b"]}, "train: .* differ in length: text 1, label 2"),
-        ({"train": pa.table({"a": [1]})}, r"train has several tables \(train\); take one: data"),
+        ({"train": pa.table({"a": [1]})}, r"train has several tables \(train\); choose one: data"),
     ],
 )
 def test_what_is_no_rows_is_one_line(data: Any, message: str):

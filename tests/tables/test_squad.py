@@ -109,8 +109,8 @@ def test_questions_to_predict_need_no_answers(tmp_path: Path):
     ("name", "text", "message"),
     [
         ("a.json", "", "a.json is empty"),
-        ("a.json", "[1, 2]", "JSON, but not SQuAD's; needed: SQuAD's JSON"),
-        ("a.json", '{\n"articles": []\n}', "JSON, but not SQuAD's"),
+        ("a.json", "[1, 2]", "JSON, but not in SQuAD format; expected's; needed: SQuAD's JSON"),
+        ("a.json", '{\n"articles": []\n}', "JSON, but not in SQuAD format; expected"),
         ("a.json", '{"articles": []}', "no column 'question'; name it with text_column"),
         ("a.json", '{"data": []}', "has no questions"),
         ("a.json", '{"data": 3}', "'data' is a int, a list is needed"),

@@ -280,15 +280,17 @@ def test_the_parameters_of_both_stacks(make: Make):
     assert (groups["2 blocks"], groups["decoder: 3 blocks"]) == (2, 3)
     assert "decoder: embeddings" not in groups
     assert "3 layers; a token attends to itself, to those before it" in str(found)
-    with pytest.raises(InputError, match="the model has a decoder: shapes are shown of models"):
+    with pytest.raises(
+        InputError, match="the model has a decoder: shapes are only shown for models"
+    ):
         describe_model(folder, tokens=4)
 
 
 def test_what_is_refused_of_a_folder(make: Make, tmp_path: Path):
     _, folder = make(CLASSES)
-    with pytest.raises(InputError, match="answers with its decoder, and this is for models witho"):
+    with pytest.raises(InputError, match="predicts with its decoder, which is not supported here"):
         load(folder)
-    with pytest.raises(InputError, match="answers with its decoder"):
+    with pytest.raises(InputError, match="predicts with its decoder"):
         Embedder(folder)
     with pytest.raises(InputError, match="which only torch computes; leave engine out"):
         open_folder(folder, Compute(engine="onnx"))

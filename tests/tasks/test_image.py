@@ -299,7 +299,7 @@ def test_the_dry_run_shows_pictures(folders: Path, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     text = done.stdout
     assert not (tmp_path / "out").exists()
-    assert "36 training and 15 dev images, 3 labels, from new weights" in text
+    assert "36 training and 15 dev images, 3 labels, from scratch" in text
     assert "labels, dev: number 0 33.3%, number 1 33.3%, number 2 33.3%" in text
     assert "images: 8 x 8 pixels, read as 8 x 8 grey, in 4 patches of 4 x 4; mean 0." in text
     shown = text.partition("as the model sees them:\n")[2].splitlines()
@@ -335,17 +335,23 @@ def test_mistakes_are_one_line(folders: Path, model: Path, tmp_path: Path):
     text = tmp_path / "a.csv"
     text.write_text("label,text\na,b\nb,c\n")
     tries: list[tuple[tuple[object, ...], str]] = [
-        ((*image, "--train", alone), "all rows have the label 'one'; at least two needed"),
+        (
+            (*image, "--train", alone),
+            "all rows have the label 'one'; at least two labels are needed",
+        ),
         ((*image, *train, "--dev", unknown), "a.png: label 'number 9' is not in the training data"),
         ((*image, *train, "--text-column", "x"), "No such option"),
-        ((*image, *train, "data.text_column=x"), "a text column is of no use to image"),
-        ((*image, *train, "data.max_length=9"), "data.max_length is of no use to image"),
-        ((*image, *train, "optim.adversarial=1"), "optim.adversarial is of no use to image"),
-        ((*image, *train, "task.crf=true"), "task.crf is of no use to image"),
-        ((*image, *train, "--patch", "3", "--image-size", "8"), "cannot be cut into patches of 3"),
-        ((*image, *train, "--heads", "3"), "hidden_size 128 cannot be shared by"),
+        ((*image, *train, "data.text_column=x"), "a text column does not apply to image"),
+        ((*image, *train, "data.max_length=9"), "data.max_length does not apply to image"),
+        ((*image, *train, "optim.adversarial=1"), "optim.adversarial does not apply to image"),
+        ((*image, *train, "task.crf=true"), "task.crf does not apply to image"),
+        (
+            (*image, *train, "--patch", "3", "--image-size", "8"),
+            "must be a multiple of the patch size 3",
+        ),
+        ((*image, *train, "--heads", "3"), "hidden_size 128 must be a multiple of"),
         ((*image, *train, "--crop", "0"), "task.crop is 0.0; it must be in (0, 1]"),
-        ((*image, *train, "--model", words), "reads texts and image is about images"),
+        ((*image, *train, "--model", words), "reads texts, but image needs an image model"),
         ((*image, *train, "--model", model, "--layers", "3"), "model.vit is for a new model"),
         ((*image, "--train", text), "labelled images are a folder of class folders"),
         ((*image,), "--train is needed"),
@@ -356,7 +362,7 @@ def test_mistakes_are_one_line(folders: Path, model: Path, tmp_path: Path):
         (("predict", model, "--input", text, "-o", tmp_path / "o.jsonl"), "a.csv is no image"),
         (
             ("evaluate", model, "--data", folders / "test", "--text-column", "x"),
-            "a text column is of no use to image",
+            "a text column does not apply to image",
         ),
         (("evaluate", model, "--data", folders / "test"), "label 'number 0' is not in the model"),
     ]

@@ -203,8 +203,12 @@ def test_lists(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "name", "message"),
     [
-        ("text,labels\nx,a\nx,['a\n", "t.csv", r"t.csv, line 3: .* no JSON list; write them as"),
-        ('{"text": "x", "labels": null}', "t.jsonl", r"line 1: the labels are missing or null; \["),
+        ("text,labels\nx,a\nx,['a\n", "t.csv", r"t.csv, line 3: .* not a JSON list; write them as"),
+        (
+            '{"text": "x", "labels": null}',
+            "t.jsonl",
+            r"line 1: the labels are missing or null; write \[",
+        ),
         ('{"text": "x", "labels": [["a"]]}', "t.jsonl", r"line 1: .* must not hold further lists"),
         ('{"text": "x", "labels": [{"a": 1}]}', "t.jsonl", r"line 1: 'labels' is an object"),
         ("text,labels\n", "t.csv", r"has no rows"),

@@ -46,7 +46,7 @@ def test_single_texts_and_pairs_are_not_mixed_up(classifier: Path, pretrained, t
     # The single text of a table with the columns of a pair is not guessed to be one.
     with pytest.raises(InputError, match="text_column"):
         predict(classifier, pairs, tmp_path / "p.jsonl")
-    with pytest.raises(InputError, match="has learnt from single texts"):
+    with pytest.raises(InputError, match="was trained on single texts"):
         predict(classifier, pairs, tmp_path / "p.jsonl", second_column="sentence2")
     output = tmp_path / "out"
     finetune("classify", model=pretrained, train=pairs, output=output, max_steps=2, quiet=True)
@@ -81,7 +81,7 @@ def test_runs_of_an_ensemble_stay_alike(pretrained: Path, topics: Path, tmp_path
     given = {"model": pretrained, "train": topics / "train.csv", "quiet": True}
     finetune("classify", output=tmp_path / "it", folds=2, epochs=1, **given)
     for change in ({"epochs": 2}, {"epochs": 1, "learning_rate": 1e-5}):
-        with pytest.raises(InputError, match="would no longer be alike"):
+        with pytest.raises(InputError, match="would no longer be comparable; keep"):
             finetune("classify", output=tmp_path / "it", folds=2, resume=True, **given, **change)
 
 

@@ -252,7 +252,7 @@ def test_a_second_file_is_read_by_the_names_of_the_first(tmp_path: Path):
     assert task.labels == ("value",)
 
 
-COMMAS = "write numbers without commas, with a point before the decimals, as 1234.5"
+COMMAS = "write numbers without commas, with a decimal point, such as 1234.5"
 ODD_CELLS = [
     ("1.5,5", f"has '1.5,5'; {COMMAS}"),
     ("1,234", f"has '1,234'; {COMMAS}"),

@@ -119,7 +119,7 @@ def test_what_is_no_distribution_is_refused(target, said: str):
 def test_probabilities_of_unknown_labels_are_refused(kind):
     settings = TaskSettings(name=kind.name)
     rows = [Row(1, ("a",), (0.5, 0.5))]
-    with pytest.raises(InputError, match="all targets are probabilities; name the labels"):
+    with pytest.raises(InputError, match="all targets are probabilities; give the labels"):
         kind(settings).learn(rows, "")
     hard = Row(2, ("b",), "green" if kind is ClassificationTask else ("green",))
     with pytest.raises(InputError, match="the label 'green' is not one of the labels of the prob"):

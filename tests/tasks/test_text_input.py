@@ -112,7 +112,7 @@ def test_rare_words_of_a_vocabulary_that_fits_are_no_reason_to_warn():
 def test_frequent_words_that_are_unknown_are_one():
     texts = [f"the man of the name{i} " + "is here " * 8 for i in range(50)]
     found = warning_of(["man", "is", "here", *(f"name{i}" for i in range(50))], texts)
-    assert found.startswith("warning: 14.3% of the tokens are [UNK], frequent words among them (")
+    assert found.startswith("warning: 14.3% of the tokens are [UNK], including frequent words (")
     assert "ownbert vocab" in found
     # The same text over and over is one text.
     assert warning_of(["man", "is", "here", "of", "name1"], texts[1:2] * 50) == ""

@@ -105,7 +105,7 @@ def test_without_layer_decay_there_are_two_groups_and_with_it_two_a_layer():
 
 
 def test_muon_has_no_layer_decay():
-    with pytest.raises(InputError, match="layer_decay is not possible with"):
+    with pytest.raises(InputError, match=r"optim\.layer_decay and a CRF are not possible with"):
         make_optimizer(learner(), Optim(name="muon", layer_decay=0.9))
 
 

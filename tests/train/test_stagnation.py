@@ -28,8 +28,8 @@ def test_a_run_at_the_unigram_level_is_told_with_the_settings_to_try():
     assert said is not None
     first, second = said.split("\n")
     assert first == (
-        "not learning: after 1,000,000 tokens the model knows nothing but how frequent each word "
-        "is (held-out MLM loss 6.97, unigram baseline 7.00)"
+        "not learning: after 1,000,000 tokens the model has learnt only word frequencies "
+        "(held-out MLM loss 6.97, unigram baseline 7.00)"
     )
     for name in ("--learning-rate, now 0.001", "--batch-tokens", "duplicates", "--mask-rate"):
         assert name in second
@@ -42,7 +42,7 @@ def test_a_run_that_went_wrong_is_told_that_its_rate_is_too_high(loss: float):
     rows[-1]["mlm_loss"] = loss
     said = diagnose_stagnation(rows)
     assert said is not None
-    assert "is worse than the frequencies" in said
+    assert "is worse than word frequencies" in said
     assert "a learning rate that is too high (--learning-rate" in said
 
 

@@ -111,7 +111,7 @@ def test_mistakes(folder: Path, tmp_path: Path):
         ({"texts": ["10"], "data": source}, "both given"),
         ({"data": source, "output": source}, "is read by this command"),
         ({"data": source, "resume": True}, "resume=True continues a file"),
-        ({"texts": ["10"], "output": tmp_path / "o", "resume": True}, "only a file can be resumed"),
+        ({"texts": ["10"], "output": tmp_path / "o", "resume": True}, "only an output file can"),
         ({"data": source, "output": tmp_path}, "it is a folder"),
     ):
         with pytest.raises(InputError, match=said):

@@ -93,5 +93,5 @@ def test_held_out_is_apart_and_the_same_again():
     assert (len(learnt), len(dev)) == (90, 10)
     assert not set(learnt.sources) & set(dev.sources)
     assert hold_out(pairs, 0.1, 3) == (learnt, dev)
-    with pytest.raises(InputError, match="one pair only"):
+    with pytest.raises(InputError, match="only one pair"):
         hold_out(Pairs(["a"], ["b"]), 0.1, 0)

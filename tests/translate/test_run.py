@@ -147,10 +147,10 @@ def test_mistakes(tmp_path: Path):
     with pytest.raises(InputError, match="source and target are needed"):
         train_translation(run, **SHORT)
     for wrong, said in (
-        ({"model.h": 3}, "d_model is 16, model.h 3; the heads must share"),
+        ({"model.h": 3}, "d_model is 16, model.h 3; d_model must be a multiple of h"),
         ({"d_model": 0}, "model.d_model is 0"),
         ({"dropout": 1.0}, "model.dropout is 1.0"),
-        ({"vocabulary.size": 3}, "vocab_size 3: more than the 5 special tokens"),
+        ({"vocabulary.size": 3}, "vocab_size 3 is too small; it must exceed"),
         ({"overrides": ["model.N=[1"]}, r"model.N is '\[1', which is not YAML"),
     ):
         with pytest.raises(InputError, match=said):

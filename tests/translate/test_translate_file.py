@@ -46,7 +46,7 @@ def test_an_interrupted_run_says_how_to_go_on(folder: Path, tmp_path: Path):
     def stop(count: int) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt, match=r"512 answers are kept in .*--resume"):
+    with pytest.raises(KeyboardInterrupt, match=r"512 predictions are kept in .*--resume"):
         translate_file(translator, given, output, progress=stop)
     with pytest.raises(InputError, match="the search is not that of the stopped run"):
         translate_file(Translator(folder), given, output, resume=True)
@@ -64,7 +64,7 @@ def test_the_output_may_lie_in_the_folder(folder: Path, tmp_path: Path):
     def stop(count: int) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt, match="512 answers are kept"):
+    with pytest.raises(KeyboardInterrupt, match="512 predictions are kept"):
         translate_file(translator, given, output, progress=stop)
     assert translate_file(translator, given, output, resume=True) == 600
     output.unlink()

@@ -111,7 +111,7 @@ def test_with_few_labels_typical_texts_are_chosen(made: Path, tmp_path: Path):
     (folder / "report.json").write_text(json.dumps(report))
     rows = ownbert.to_label(folder, made / "corpus.txt", count=6)
     assert {row["reason"] for row in rows} == {
-        "typical of texts like it; there are few labels so far"
+        "typical of similar texts; there are few labels so far"
     }
     assert {word[:-1] for row in rows for word in row["text"].split()} >= set(TOPICS)
 
@@ -133,7 +133,7 @@ def test_a_file_is_filled_in_and_given_back(made: Path, tmp_path: Path):
     done = run_cli("label", made / "best", *line, "--train", train)
     assert done.returncode == 0, done.stderr
     assert "8 texts to label" in done.stdout
-    assert "more labels would bring" in done.stderr
+    assert "more labels would gain" in done.stderr
     rows = read(out)
     assert list(rows[0]) == ["text", "label", "suggested", "score", "reason"]
     wrong = next(row for row in read(errors) if row["text"] == WRONG)
@@ -265,9 +265,12 @@ def test_mistakes_are_one_line(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('[{"text": "a", "choice": "b"}]', "task 1 is not one of Label Studio's JSON export"),
-        ('[{"data": {"text": "a"}, "annotations": [{}]}]', "task 1 is not one of Label Studio"),
-        ("[1]", "task 1 is not one of Label Studio"),
+        ('[{"text": "a", "choice": "b"}]', "task 1 is not a task of a Label Studio JSON export"),
+        (
+            '[{"data": {"text": "a"}, "annotations": [{}]}]',
+            "task 1 is not a task of a Label Studio",
+        ),
+        ("[1]", "task 1 is not a task of a Label Studio"),
         ("[", "JSON"),
         ('[{"data": {"text": "a"}, "annotations": []}]', "no row has a label yet"),
     ],

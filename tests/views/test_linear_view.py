@@ -113,7 +113,7 @@ def test_log_softmax_bounds_what_is_impossible():
     [
         (
             lambda folder: (folder / f"{LINEAR}.json").write_text('{"format": 9}'),
-            "not of this version",
+            "was written by another version",
         ),
         (
             lambda folder: (folder / f"{LINEAR}.safetensors").write_bytes(b"damaged"),

@@ -47,7 +47,7 @@ def _writes_head(spec: HeadSpec) -> dict[str, Any]:
 def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
     hidden, heads, legacy = values["hidden_size"], values["num_attention_heads"], values["legacy"]
     if legacy and values.get("tie_word_embeddings", True) is not True:
-        raise InputError(f"tie_word_embeddings is {False}; only {True} is supported")
+        raise InputError(f"tie_word_embeddings is {False}; it must be {True}")
     _require(values, "pooler_hidden_size", hidden)
     if isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
         _require(values, "attention_head_size", hidden // heads)
@@ -81,7 +81,7 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
 def _require(values: Mapping[str, Any], key: str, wanted: Any) -> None:
     """``InputError`` for a width that Transformers has a key for and computes with one value."""
     if values.get(key, wanted) != wanted:
-        raise InputError(f"{key} is {in_short(values[key])}; only {wanted} is supported")
+        raise InputError(f"{key} is {in_short(values[key])}; it must be {wanted}")
 
 
 def _names(key: str, value: Any) -> tuple[str, ...]:

@@ -144,7 +144,7 @@ def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig
     """
     for key, allowed in _REQUIRED.items():
         if values.get(key) not in allowed:
-            raise InputError(f"{key} is {values[key]!r}; only {allowed[0]!r} is supported")
+            raise InputError(f"{key} is {values[key]!r}; it must be {allowed[0]!r}")
     if "vocab_size" not in values:
         raise InputError("vocab_size is missing")
     act = values.get("activation_function", "gelu")

@@ -198,7 +198,7 @@ def read_config(values: Mapping[str, Any]) -> Stacks:
         InputError: a value is not supported.
     """
     if values.get("tie_encoder_decoder"):
-        raise InputError("tie_encoder_decoder is True; only False is supported")
+        raise InputError("tie_encoder_decoder is True; it must be False")
     encoder = T5.read_config(values)
     layers = values.get("num_decoder_layers")
     decoder = replace(

@@ -65,8 +65,7 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
     pooled = values["pooler_output_size"]
     if pooled not in (None, values["hidden_size"]):
         raise InputError(
-            f"pooler_output_size is {pooled}; only hidden_size, {values['hidden_size']}, is "
-            "supported"
+            f"pooler_output_size is {pooled}; it must be hidden_size, {values['hidden_size']}"
         )
     for key in ("image_size", "patch_size"):
         if not isinstance(values[key], int | list | tuple):

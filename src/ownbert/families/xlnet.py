@@ -44,7 +44,7 @@ def _reads_head(spec: HeadSpec, values: Mapping[str, Any]) -> HeadSpec:
     pooling = values["summary_type"]
     if pooling not in _POOLINGS:
         known = " or ".join(map(repr, _POOLINGS))
-        raise InputError(f"summary_type is {pooling!r}; only {known} is supported")
+        raise InputError(f"summary_type is {pooling!r}; it must be {known}")
     if not values["summary_use_proj"]:
         if values["summary_activation"]:
             raise InputError(

@@ -82,7 +82,7 @@ class WordBaseline(LinearBaseline):
             return [score]
         warning = (
             f"the vectors ({network:.3f}) find matching texts less often than TF-IDF: ownbert "
-            "search ranks by both"
+            "search can rank by both"
         )
         return [f"warning: {warning}", score]
 

@@ -166,7 +166,7 @@ class Processor:
         values = read_json(path, check=_KEYS)
         for step in ("do_center_crop", "do_pad", "do_thumbnail", "do_align_long_axis"):
             if values.get(step):
-                raise InputError(f"{path}: {step} is true; only false is supported")
+                raise InputError(f"{path}: {step} is true; it must be false")
         try:
             return cls(**_processor_fields(values))
         except InputError as error:

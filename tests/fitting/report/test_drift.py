@@ -29,7 +29,7 @@ def test_texts_of_another_kind_are_told_apart():
     drift = compare_texts(sample(1, 300, shift=0.15), sample(2, 900, length=60))
     assert drift.separability is not None
     assert drift.separability > 0.9
-    assert "different kinds" in drift.summary
+    assert "differ clearly" in drift.summary
     assert drift.unknown == pytest.approx(0.15, abs=0.02)
     assert drift.unlabelled_unknown < 0.05
     own = [one for one in drift.tokens if one.score > 0]
@@ -55,4 +55,4 @@ def test_a_token_of_one_text_is_not_that_of_a_side():
 def test_too_few_texts(labelled: list[list[str]]):
     drift = compare_texts(labelled, [["a"]] * 30)
     assert drift.separability is None
-    assert "cannot be told" in drift.summary
+    assert "cannot be measured" in drift.summary

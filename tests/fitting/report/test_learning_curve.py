@@ -44,7 +44,7 @@ def test_noise_and_few_points_are_recognised():
     assert "vary too much" in noisy.reason
     few = fit_learning_curve(made(0)[:3])
     assert not few.known
-    assert "scores at 4 numbers of rows are needed, there are 3" in few.reason
+    assert "scores at 4 numbers of rows are needed, but there are 3" in few.reason
     assert not few.further
     assert fit_learning_curve([]).reason
 
@@ -74,5 +74,5 @@ def test_scores_stay_in_their_bounds():
 
 def test_points_that_cannot_be_used():
     for point in ((8,), (8, float("nan"))):
-        with pytest.raises(InputError, match="needs a place and scores"):
+        with pytest.raises(InputError, match="needs a position and scores"):
             fit_learning_curve([point])

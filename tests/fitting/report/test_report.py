@@ -127,13 +127,13 @@ def test_a_regression():
 def test_the_headline_says_how_far_to_trust_it():
     first, against, trust = headline(small(margin=Margin(0.03, 0.01, 0.05), held_out=500))
     assert first == "network: macro F1 0.830"
-    assert against.startswith("+0.030 against the best linear model, TF-IDF (0.800)")
-    assert "the difference is real" in against
-    assert "500 held-out rows is known to about ±0.020" in trust
-    assert "a little less" in trust
-    assert "may be chance" in headline(small(margin=Margin(0.03, -0.01, 0.07)))[1]
+    assert against.startswith("+0.030 compared with the best linear model, TF-IDF (0.800)")
+    assert "the difference is unlikely to be due to chance" in against
+    assert "500 held-out rows is accurate to about ±0.020" in trust
+    assert "slightly lower scores" in trust
+    assert "may be due to chance" in headline(small(margin=Margin(0.03, -0.01, 0.07)))[1]
     assert "no baseline" in headline(small(leaderboard=(NETWORK,)))[1]
-    assert "a linear one" in headline(small(best="TF-IDF"))[1]
+    assert "is a linear model" in headline(small(best="TF-IDF"))[1]
 
 
 def test_the_first_line_says_what_is_wrong_with_the_network_of_the_folder():
@@ -144,7 +144,7 @@ def test_the_first_line_says_what_is_wrong_with_the_network_of_the_folder():
     (first, *_) = headline(report)
     assert first.startswith("TF-IDF: macro F1 0.800; the network that Transformers loads")
     assert "only 0.213" in first
-    assert give_advice(report)[0].sentence.startswith("Give it more --minutes")
+    assert give_advice(report)[0].sentence.startswith("Use more --minutes")
     close = small(leaderboard=(LINEAR, replace(NETWORK, score=0.79)), best="TF-IDF")
     assert headline(close)[0] == "TF-IDF: macro F1 0.800"
 
@@ -153,20 +153,20 @@ def test_lower_scores_can_be_better():
     board = (replace(LINEAR, score=0.3), replace(NETWORK, score=0.2))
     report = small(metric="log_loss", lower=True, leaderboard=board, best="")
     assert report.winner.name == "network"
-    assert headline(report)[1].startswith("+0.100 against the best linear model")
+    assert headline(report)[1].startswith("+0.100 compared with the best linear model")
 
 
 def test_test_rows_that_were_learnt_from_are_said_at_once():
     tested = replace(NETWORK, test_score=1.0)
     report = small(leaderboard=(LINEAR, tested), test_rows=20, learnt_from_test=7)
-    assert "7 of its 20 rows have texts that were learnt from" in headline(report)[2]
+    assert "7 of its 20 rows contain training texts" in headline(report)[2]
     clean = small(leaderboard=(LINEAR, tested), test_rows=20)
     assert "not used for selection, it is 1.000" in headline(clean)[2]
 
 
 def test_advice_follows_the_numbers(report: Report):
     found = kinds(report)
-    assert found["Label more"] == found["The model"] == found["Texts beyond"] == "do"
+    assert found["Label more"] == found["The model"] == found["Texts longer than"] == "do"
     assert found["Longer pretraining"] == "fine"
     order = [one.kind for one in give_advice(report)]
     assert order == sorted(order, key=["do", "note", "fine"].index)
@@ -180,7 +180,7 @@ def test_advice_follows_the_numbers(report: Report):
     assert one.figure == "3, 7 rows"
     assert report.calibration is not None
     calm = replace(report.calibration, error=0.01, by_chance=0.02)
-    assert kinds(small(calibration=calm))["Probabilities can"] == "fine"
+    assert kinds(small(calibration=calm))["Probabilities are well calibrated"] == "fine"
 
 
 def test_a_margin_is_paired():

@@ -123,7 +123,7 @@ def test_tokens_and_ids_in_place_of_text(folders: dict[str, Path], bert: Any):
     assert bert.batch_encode_plus([ids, ids[:2]]).input_ids == [
         bert.build_inputs_with_special_tokens(row) for row in (ids, ids[:2])
     ]
-    with pytest.raises(InputError, match="knows no words or characters"):
+    with pytest.raises(InputError, match="has no words or characters"):
         bert.encode_plus(ids).word_ids()
 
 
@@ -198,7 +198,7 @@ def test_attributes(bert: Any, folders: dict[str, Path]):
         (lambda t: t([3]), "text must be a string"),
         (lambda t: t(["a", None]), "text must be a string"),
         (lambda t: t(["a", "b"], "c"), "2 texts need as many second texts, not one string"),
-        (lambda t: t(["a", "b"], ["c"]), "2 texts need as many second texts, not 1"),
+        (lambda t: t(["a", "b"], ["c"]), "2 texts need the same number of second texts, not 1"),
         (lambda t: t("a", pad_to_max_length=True), "knows no argument pad_to_max_length"),
         (lambda t: t("a", padding="long"), "padding is 'long'; True, False or one of longest"),
         (lambda t: t("a", truncation="x"), "truncation is 'x'"),
@@ -211,7 +211,7 @@ def test_attributes(bert: Any, folders: dict[str, Path]):
         (lambda t: t("a b", max_length=4, stride=9, truncation=True), "stride"),
         (
             lambda t: t("a b c", max_length=9, truncation=True, padding=True, pad_to_multiple_of=4),
-            "max_length 9 is no multiple of pad_to_multiple_of 4",
+            "max_length 9 is not a multiple of pad_to_multiple_of 4",
         ),
         (lambda t: t(["a", "a b"], return_tensors="pt"), "input_ids has rows of different lengths"),
         (lambda t: t("a", return_tensors="tf"), "return_tensors is 'tf'"),
@@ -219,7 +219,7 @@ def test_attributes(bert: Any, folders: dict[str, Path]):
         (lambda t: t.decode([-5]), "decode needs one list of ids"),
         (lambda t: t.decode([[1]]), "decode needs one list of ids"),
         (lambda t: t.pad([{"ids": [1]}]), "pad needs input_ids"),
-        (lambda t: t.add_special_tokens({"mask": "x"}), "'mask' is no special token"),
+        (lambda t: t.add_special_tokens({"mask": "x"}), "'mask' is not a special token"),
         (lambda t: setattr(t, "pad_token", 3), "pad_token must be a token, not 3"),
         (lambda t: BertTokenizer(), "needs its files: vocab_file"),
         (lambda t: BertTokenizer("absent.txt"), "no such file: absent.txt"),

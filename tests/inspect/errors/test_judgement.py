@@ -75,8 +75,8 @@ def test_the_numbers_that_are_farthest_off(tmp_path: Path):
     assert [each.probability for each in found.mistakes] == pytest.approx([100, 50], rel=1e-3)
     assert found.confusions == found.label_errors == ()
     shown = as_lines(found)
-    assert shown[0] == f"8 rows, {found.errors:.4g} from the right numbers on average"
-    assert "the largest distances" in shown
+    assert shown[0] == f"8 rows, mean absolute error {found.errors:.4g}"
+    assert "the largest errors" in shown
 
 
 @pytest.fixture(scope="module")
@@ -187,9 +187,11 @@ def test_groups_are_named_by_what_their_texts_have(tmp_path: Path):
     ]
     found = analyse_errors(tmp_path / "model", rows)
     assert found.errors == 0.5
-    alike = [group for group in found.groups if group.name.startswith("texts that are alike")]
+    alike = [group for group in found.groups if group.name.startswith("similar texts")]
     assert alike
-    named = {word for each in alike for word in each.name.split("such as with ")[1].split(", ")}
+    named = {
+        word for each in alike for word in each.name.split("such as those with ")[1].split(", ")
+    }
     assert named <= {"e", "f"}
     assert all(group.errors == 1 for group in alike)
 

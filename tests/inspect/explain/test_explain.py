@@ -227,7 +227,7 @@ def test_an_entity_is_explained_as_a_whole(tmp_path: Path):
     found = explain(tmp_path / "model", "a b c d", method="leave_one_out")
     assert [each.target for each in found] == [f"X: {e['word']}" for e in entities]
     assert [each.probability for each in found] == pytest.approx([e["score"] for e in entities])
-    with pytest.raises(InputError, match="the answer has no 'Y'; it has X"):
+    with pytest.raises(InputError, match="the prediction has no 'Y'; it has X"):
         explain(tmp_path / "model", "a b c d", target="Y")
 
 

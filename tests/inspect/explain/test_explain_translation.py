@@ -109,7 +109,7 @@ def test_on_the_command_line(folder: Path, tmp_path: Path):
     assert "the translation has no 'W7'; it is 'W1 W5 W3 W0'" in refusal(
         "explain", folder, "w1 w5 w3 w0", "--target", "W7"
     )
-    assert "leave --layers and --heads out" in refusal(
+    assert "omit --layers and --heads" in refusal(
         "explain", folder, "w1", "--html", page, "--layers", "0"
     )
     assert "a word of a translation is explained by integrated_gradients" in refusal(

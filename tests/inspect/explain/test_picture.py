@@ -101,7 +101,7 @@ def test_characters_have_a_font_or_a_line_says_that_they_have_none(
     assert fonts_for([text]) == (["DejaVu Sans"], frozenset("包裹"))
     warning = draw_explanations([explanation(text, [1, 1, 0])], tmp_path / "a.png", title="a")
     assert warning is not None
-    assert "shows ? for characters that no font here has (包裹)" in warning
+    assert "for characters that no installed font has (包裹)" in warning
     with pytest.raises(InputError, match="no font here has most of the characters, such as 包裹"):
         draw_explanations([explanation("包裹 a", [1, 0])], tmp_path / "b.png", title="a")
     assert not (tmp_path / "b.png").exists()
@@ -149,8 +149,10 @@ def test_on_the_command_line(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "a.html").is_file()
     assert len(pixels(path)) < three  # one answer; the page has others too
-    assert "a picture ends with .png" in refusal("explain", model, "a", "--png", tmp_path / "a.jpg")
-    assert "a picture needs something to explain" in refusal("explain", model, "", "--png", path)
+    assert "a picture must end with .png" in refusal(
+        "explain", model, "a", "--png", tmp_path / "a.jpg"
+    )
+    assert "there is nothing to draw" in refusal("explain", model, "", "--png", path)
     (one,) = explain(model, "a b c")
     assert one.answers[0][0] == one.target
     assert sum(share for _, share in one.answers) == pytest.approx(1)

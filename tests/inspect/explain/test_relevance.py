@@ -330,7 +330,7 @@ def test_mistakes(folder: Path, tmp_path: Path, monkeypatch, capsys):
     for arguments, message in (
         ((words, picture), "holds a text model; relevance maps are of images"),
         ((tmp_path / "none", picture), "no such folder: "),
-        ((other, picture), "preprocessor_config.json is not of its model"),
+        ((other, picture), "preprocessor_config.json does not match its model"),
         ((folder, broken), "broken.png"),
         ((folder, folder / "config.json"), "config.json is no image"),
         ((folder, tmp_path / "none.png"), "no such file: .*none.png"),

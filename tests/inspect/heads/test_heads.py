@@ -86,10 +86,12 @@ def test_each_layer_keeps_a_head(tmp_path: Path):
     model = ownbert.load(tmp_path / "pruned").model
     assert [layer for layer, _ in left_heads(model)] == [0, 1]
     for share in (0.1, 0.9):
-        with pytest.raises(InputError, match="from 1 to 2 can be pruned: a layer keeps one head"):
+        with pytest.raises(
+            InputError, match="from 1 to 2 can be pruned: each layer keeps at least one head"
+        ):
             Pruning(tmp_path / "model", ROWS, tmp_path / "other").heads(share)
         assert not (tmp_path / "other").exists()
-    with pytest.raises(InputError, match="is there already and not empty"):
+    with pytest.raises(InputError, match="is not empty"):
         Pruning(tmp_path / "model", ROWS, tmp_path / "pruned").heads(0.5)
 
 
@@ -113,7 +115,7 @@ def test_layers_are_dropped_from_the_top(tmp_path: Path):
 def test_layers_that_share_or_are_weighed_stay(tmp_path: Path):
     for name, config, message in (
         ("shared", {"num_hidden_groups": 1}, "share their weights"),
-        ("gate", {"layer_gate": "sum"}, "weighs all layers"),
+        ("gate", {"layer_gate": "sum"}, "weights all layers"),
     ):
         model = Model(replace(EncoderConfig.of_size("tiny", vocab_size=10), **config), [])
         with pytest.raises(InputError, match=message):
@@ -173,8 +175,8 @@ def test_on_the_command_line(tmp_path: Path):
     assert run_cli("evaluate", tmp_path / "out", rows).returncode == 0
     for options, message in (
         (("--by", "magic"), "by 'magic' is not known; one of gradient, masking"),
-        (("--prune", "0.5"), "--prune or --drop-layers and -o belong together"),
-        (("--prune", "0.5", "--drop-layers", "1", *out), "are two things to take away; take one"),
+        (("--prune", "0.5"), "--prune and --drop-layers require -o, and vice versa"),
+        (("--prune", "0.5", "--drop-layers", "1", *out), "cannot be combined; use one"),
         (("--drop-layers", "2", "-o", tmp_path / "new"), "2 of 2 layers cannot be dropped"),
         (("--png", "a.svg"), "a.svg: the name of a picture ends with .png"),
     ):

@@ -194,7 +194,9 @@ def test_what_has_no_room():
     model, own = small(), example(40)
     limited = observe(model, TOKENIZER, own, budget=3 * 40 * 40)
     assert limited.layers == (2,)
-    assert limited.note == "Only the last 1 of 3 layers have room; choose others with --layers."
+    assert (
+        limited.note == "Only the last 1 of 3 layers fit on the page; choose others with --layers."
+    )
     assert {weights.layer for weights in limited.weights} == {2}
     assert limited.norms.shape == (4, 40)
     with pytest.raises(InputError, match="3 layers is too large for a page; choose 1 of them with"):
@@ -233,9 +235,9 @@ def test_mistakes_on_the_command_line(tmp_path: Path):
         assert (done.returncode, done.stderr) == (2, f"error: {message}\n")
     done = run_cli("explain", tmp_path / "model", "", "--html", page)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: a page needs something to explain: no words")
+    assert done.stderr.startswith("error: a page: no words")
     done = run_cli("explain", tmp_path / "model", "a b", "--layers", "1")
-    assert done.stderr == "error: --layers and --heads are of a page; name it with --html\n"
+    assert done.stderr == "error: --layers and --heads apply to a page; name it with --html\n"
     assert not page.exists()
     done = run_cli("explain", tmp_path / "model", "a b", "--layers", "1", "--html", page)
     assert done.returncode == 0, done.stderr

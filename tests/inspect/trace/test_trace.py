@@ -191,7 +191,7 @@ def test_the_command(tmp_path: Path):
         (("folder", "text", "--scale"), "--inputs, --scale and --round are for numbers"),
         (("folder",), "a text is needed"),
         (("folder", "text"), "no such folder: folder"),
-        (("--layer", "1"), "--layer and --head are of a model"),
+        (("--layer", "1"), "--layer and --head apply to a model"),
         (("--inputs", "none.json"), "no such file: none.json"),
     ],
 )

@@ -162,9 +162,9 @@ def test_questions_without_their_answer_are_left_out_and_named(
     options: dict[str, Any] = {"model": pretrained, "epochs": 1, "quiet": False}
     finetune("answer", output=tmp_path / "out", train=train, dev=train, **options)
     out = capfd.readouterr().out
-    assert "1 of 30 training questions have an answer that is nowhere" in out
+    assert "1 of 30 training questions have an answer that does not occur" in out
     assert "train.jsonl, line 4" in out
     bad = written(tmp_path / "bad.jsonl", [{**rows[0], "answers": "elsewhere"}])
-    with pytest.raises(InputError, match=r"bad.jsonl, line 1: no answer of any row stands"):
+    with pytest.raises(InputError, match=r"bad.jsonl, line 1: no row has an answer that occurs"):
         finetune("answer", output=tmp_path / "none", train=bad, **options)
     assert not (tmp_path / "none").exists()

@@ -170,7 +170,7 @@ def test_the_run_says_what_pairs_it_made_and_compares_with_words(learnt: Path):
     shown = (learnt.parent / "output.txt").read_text()
     assert "made pairs of two pieces of a text from " in shown
     assert "made pairs of a text with itself from 9 short texts" in shown
-    assert "held out pairs of 24 texts to measure with" in shown
+    assert "held out pairs of 24 texts for evaluation" in shown
     assert "TF-IDF alone: MRR 0." in shown or "TF-IDF alone: MRR 1." in shown
     assert "TF-IDF alone has MRR" in (learnt / "README.md").read_text()
     rows = [json.loads(line) for line in (learnt / "log.jsonl").read_text().splitlines()]

@@ -66,7 +66,7 @@ def test_single_tags_have_their_own_f1():
     flat = [[tag for tags in each for tag in tags] for each in (truth, found)]
     expected = f1_score(*flat, average=None, labels=["DT", "NN", "VB"])  # pyright: ignore[reportArgumentType]
     assert [s.f1 for s in scores.labels] == pytest.approx(expected)
-    assert "not of entities" in scores.warnings[0]
+    assert "not entity tags" in scores.warnings[0]
 
 
 def test_offsets_are_into_the_text_or_the_words_joined():

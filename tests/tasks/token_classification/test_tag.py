@@ -199,7 +199,7 @@ def test_parts_of_speech_are_learnt_and_told_apart(
         text = (tagged / f"{name}.conll").read_text()
         (tmp_path / f"{name}.conll").write_text(text.replace("B-", "").replace("I-", "more"))
     tune(tmp_path, pretrained, tmp_path / "out", quiet=False)
-    assert "the tags are not of entities" in capfd.readouterr().out
+    assert "the tags are not entity tags" in capfd.readouterr().out
     scores = evaluate(tmp_path / "out", tmp_path / "dev.conll")
     assert scores.f1 == scores.token_accuracy > 0.9
     assert "entities" not in shown(tmp_path / "out", tmp_path / "dev.conll")[0]
@@ -230,7 +230,7 @@ def test_tags_and_settings_that_cannot_be_are_refused(
     with pytest.raises(InputError, match="all words have the tag 'O'"):
         tune(tagged, pretrained, tmp_path / "out", train=odd)
     for options in ({"tag_all": True}, {"label_smoothing": 0.1}):
-        with pytest.raises(InputError, match=r"is of no use with task\.crf"):
+        with pytest.raises(InputError, match=r"cannot be combined with task\.crf"):
             tune(tagged, pretrained, tmp_path / "out", crf=True, **options)
     assert not (tmp_path / "out").exists()
 
