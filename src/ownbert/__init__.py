@@ -117,7 +117,7 @@ _MODULES = {
 # Replacements for classes of other libraries, suggested by the prefix of their names.
 _EMBEDDER, _PREDICTOR = "ownbert.Embedder(folder)", "ownbert.Predictor(folder)"
 _INSTEAD = {
-    "AutoModel": "ownbert.load(folder), which finds the class, or BertForSequenceClassification",
+    "AutoModel": "ownbert.load(folder), which chooses the class, or BertForSequenceClassification",
     "from_pretrained": "ownbert.load(folder)",
     "pipeline": _PREDICTOR,
     "Pipeline": _PREDICTOR,
@@ -132,17 +132,15 @@ _INSTEAD = {
     **dict.fromkeys(("InputExample", "losses"), 'ownbert.finetune("embed", ...)'),
     "encode": f"{_EMBEDDER}.encode(texts)",
     "TrainerCallback": "ownbert.Callbacks",
-    "EarlyStopping": "dev rows, which tell when to stop",
+    "EarlyStopping": "dev rows, for early stopping",
     "TrainingArguments": "the options of ownbert.finetune or ownbert.fit",
     "Trainer": "ownbert.finetune or ownbert.fit",
-    "train_test_split": "ownbert.fit, which holds rows out by itself",
+    "train_test_split": "ownbert.fit, which holds out rows itself",
     **dict.fromkeys(("train_supervised", "supervised"), "ownbert.fit(file)"),
     **dict.fromkeys(("train_unsupervised", "skipgram", "cbow"), "ownbert.pretrain(tokens, folder)"),
     "train": "ownbert.fit, ownbert.finetune or ownbert.pretrain",
     **dict.fromkeys(("load_model", "load_facebook"), _PREDICTOR),
-    **dict.fromkeys(
-        ("load_dataset", "Dataset", "DataCollator"), "files, lists or tables as they are"
-    ),
+    **dict.fromkeys(("load_dataset", "Dataset", "DataCollator"), "files, lists or tables directly"),
     **dict.fromkeys(
         (
             "accuracy_score",

@@ -19,7 +19,10 @@ from support.tiny import made
         (["classify", "x.csv"], "ownbert finetune classify to train, ownbert predict to use"),
         (["finetune", "text-classification"], "ownbert finetune classify"),
         (["finetune", "ner", "--help"], "ownbert finetune tag"),
-        (["finetune", "train.csv"], "name the task first, as in ownbert finetune classify --train"),
+        (
+            ["finetune", "train.csv"],
+            "name the task first, such as ownbert finetune classify --train",
+        ),
         (
             ["finetune", "classify", "train.csv", "-o", "x"],
             "with their options, such as --train FILE",

@@ -135,7 +135,7 @@ def test_folders(bert: Any, tmp_path):
             "holds a bert model; RobertaModel reads",
         ),
         (hf.BertModel, {"vocab_size": 21}, "ignore_mismatched_sizes=True reinitialises them"),
-        (hf.BertPreTrainedModel, {}, "it holds no tensor of this model"),
+        (hf.BertPreTrainedModel, {}, "it contains no tensor of this model"),
     ]:
         with pytest.raises(InputError, match=message):
             kind.from_pretrained(tmp_path, **options)

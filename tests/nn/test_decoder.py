@@ -180,7 +180,7 @@ def test_what_a_cache_cannot_keep_is_refused():
     ragged = from_padded(torch.ones(2, 4, dtype=torch.long), torch.tensor([[1] * 4, [1, 1, 0, 0]]))[
         0
     ]
-    with pytest.raises(ValueError, match="a cache needs sequences of one length, not 2 to 4"):
+    with pytest.raises(ValueError, match="a cache needs sequences of equal length, not 2 to 4"):
         model(ragged, context=Context(ragged.layout, ragged.positions, cache=Cache()))
     cross = replace(batch.layout, keys=make_layout([2, 7, 4]))
     context = Context(
@@ -192,7 +192,7 @@ def test_what_a_cache_cannot_keep_is_refused():
     )
     # The texts of an encoder may be of any lengths, but not in Transformers' form.
     model(batch, context=context)
-    with pytest.raises(ValueError, match="a cache needs sequences of one length, not 2 to 7"):
+    with pytest.raises(ValueError, match="a cache needs sequences of equal length, not 2 to 7"):
         cache[0]
 
 

@@ -92,7 +92,7 @@ def test_the_kernel_for_packed_sequences_is_called_as_it_must_be():
     layout = make_layout([5, 15], "meta")
     x = torch.randn(20, 2, 8, device="meta", dtype=torch.bfloat16, requires_grad=True)
     reason = unsupported(x, layout)
-    assert reason == "is for a GPU, not for meta"
+    assert reason == "requires a GPU, not meta"
     for chosen in (layout, replace(layout, causal=True), layout.within(3)):
         out = attend_varlen(x, x, x, chosen)
         assert (out.shape, out.dtype) == (x.shape, x.dtype)

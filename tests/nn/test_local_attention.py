@@ -124,7 +124,7 @@ def test_blocks_take_windows_alone():
     layout = make_layout([600])
     rows = torch.ones(600, 1, 4)
     for other in (layout, replace(layout, window=5, causal=True), layout.within(600)):
-        with pytest.raises(ValueError, match="is for windows that alone hide keys"):
+        with pytest.raises(ValueError, match="requires that only windows hide keys"):
             attend(rows, rows, rows, other, backend="windowed")
     alike = attend(rows, rows, rows, layout.within(5), dropout=0.5).out
     assert 0.8 < float(alike.mean()) < 1.2

@@ -198,7 +198,7 @@ def test_a_folder_is_exchanged_while_it_is_served(limited: tuple[Served, Path]):
     assert not np.allclose(after, before, atol=1e-3)
     (folder / "model.safetensors").write_bytes(b"damaged")
     status, error, _ = server.post("/reload", {})
-    assert (status, "m stays as it was" in error["error"]) == (409, True)
+    assert (status, "m was not reloaded" in error["error"]) == (409, True)
     assert server.post("/embed", {"inputs": "a b"})[1] == after
 
 
@@ -254,7 +254,7 @@ def test_the_page_in_a_browser(classifier: Path):
     assert f"<span>{label}</span>" in found
     assert 'class="bar" style="width:' in found
     assert "tokens," in found
-    assert "Which words decide?</button>" in found
+    assert "Which words matter?</button>" in found
     (why,) = ownbert.explain(classifier, "red1 9")
     shares = [f"{abs(value) / np.abs(why.values).max():.3f}" for value in why.values]
     marks = re.findall(r"--share: ([\d.]+);\">(\w+)</mark>", explained)

@@ -71,7 +71,7 @@ class Layout:
                     f"{sizes[1]} queries and {sizes[2]} keys each"
                 )
         if self.ranks is not None and (self.keys is not None or self.mask is not None):
-            raise ValueError("ranks go with neither a mask nor keys of another batch")
+            raise ValueError("ranks cannot be combined with a mask or with keys of another batch")
         if self.causal and self.keys is not None:
             pairs = zip(self.lengths, self.keys.lengths, strict=True)
             if any(queries > sources for queries, sources in pairs):

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _BAR = 16
 _METHOD = "integrated_gradients"
-_LABELS = 3  # labels on a page
-_NOTHING = 'nothing to explain; give a text, as in ownbert explain FOLDER "a text", or a file'
+_LABELS = 3  # of a page
+_NOTHING = 'nothing to explain; give a text, such as ownbert explain FOLDER "a text", or a file'
 
 
 @dataclass(frozen=True, kw_only=True)

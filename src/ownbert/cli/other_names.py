@@ -85,7 +85,7 @@ def meant(group: str, name: str, commands: Collection[str]) -> str | None:
         if name in _TASKS:
             return f"ownbert finetune {_TASKS[name]}"
         if Path(name).suffix:
-            return f"name the task first, as in ownbert finetune classify --train {name}"
+            return f"name the task first, such as ownbert finetune classify --train {name}"
         return None
     task = name if name in commands else _TASKS.get(name)
     if name not in _COMMANDS and task is not None:

@@ -42,8 +42,8 @@ class FitRecipe:
     )
     unlabelled: tuple[str, ...] = setting(
         (),
-        "Texts without labels, of the same kind: txt (one per line), csv, tsv, jsonl, parquet; "
-        "several with commas between them.",
+        "Unlabelled texts of the same kind: txt (one per line), csv, tsv, jsonl, parquet; "
+        "several separated by commas.",
         DATA,
         shown="none",
     )

@@ -116,7 +116,7 @@ class PretrainedConfig:
         names = list(self.defaults)[: _BY_POSITION.get(self.model_type, 10)]
         twice = [name for name in names[: len(positional)] if name in values]
         if len(positional) > len(names) or twice:
-            wrong = f"{twice[0]} is given twice" if twice else "give further values by name"
+            wrong = f"{twice[0]} is given twice" if twice else "pass further values by name"
             raise InputError(f"{type(self).__name__}: {wrong}")
         return dict(zip(names, positional, strict=False))
 

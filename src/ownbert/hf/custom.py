@@ -99,7 +99,7 @@ class CustomModel(CommonModel):
         there = {name: named[name] for name in own if name in named}
         wrong = [(n, t.shape, own[n].shape) for n, t in there.items() if t.shape != own[n].shape]
         if not there or (wrong and not given.mismatched):
-            why = "it holds no tensor of this model"
+            why = "it contains no tensor of this model"
             if wrong:
                 name, has, wants = wrong[0]
                 why = f"{name} has shape {tuple(has)}, expected {tuple(wants)}"

@@ -93,8 +93,8 @@ class NamedView:
             raise AttributeError(name)
         if hasattr(nn.Module, name):
             raise AttributeError(
-                f"{self._prefix} is only a name here, not a module, so it has no {name}; the "
-                "modules are in .model"
+                f"{self._prefix} is only a name here, not a module, so it has no {name}; see the "
+                "modules in .model"
             )
         return find(self._model, self._weight_map, self._path(name))
 

@@ -55,7 +55,7 @@ class Fused:
     def whole(self) -> nn.Parameter:
         whole = self._whole()
         if whole is None:
-            raise ReferenceError("the model of this parameter is gone")
+            raise ReferenceError("the model of this parameter no longer exists")
         return whole
 
 

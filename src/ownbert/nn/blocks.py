@@ -82,7 +82,9 @@ class EncoderBlock(nn.Module):
                 ValueError: ``context`` has encoder states, but the block has no cross-attention.
         """
         if context.cross is not None and not hasattr(self, "cross_attention"):
-            raise ValueError("this model attends to no encoder: add_cross_attention is false")
+            raise ValueError(
+                "this model does not attend to an encoder: add_cross_attention is false"
+            )
         x = hidden
         if self.norm_first:
             x = x + self.attention_dropout(self.attention(self.attention_norm(x), context, layer))

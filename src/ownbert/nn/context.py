@@ -23,8 +23,8 @@ def per_sequence(rows: Tensor, layout: Layout) -> Tensor:
     """
     if len({*layout.lengths}) > 1:
         raise ValueError(
-            f"a cache needs sequences of one length, not {min(layout.lengths)} to "
-            f"{layout.max_seqlen}: hide padding by a mask"
+            f"a cache needs sequences of equal length, not {min(layout.lengths)} to "
+            f"{layout.max_seqlen}: hide padding with a mask"
         )
     return rows.unflatten(0, (len(layout.lengths), -1))
 

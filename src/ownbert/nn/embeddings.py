@@ -68,8 +68,8 @@ class Embeddings(nn.Module):
         length = (batch.layout.keys or batch.layout).max_seqlen  # including cached tokens
         if self.longest is not None and length > self.longest:
             raise ValueError(
-                f"a sequence of {length} tokens is longer than the "
-                f"{self.longest} positions of the model; cut it"
+                f"a sequence of {length} tokens is longer than the {self.longest} positions of "
+                "the model; truncate it"
             )
         hidden = self._words(batch) if batch.embeds is None else batch.embeds  # (T, E)
         if self.scale != 1.0:

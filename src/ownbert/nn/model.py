@@ -96,7 +96,7 @@ class Model(nn.Module):
         needed = any(spec.needs_pooler for spec in specs)
         if needed and pooler is False:
             kinds = ", ".join(self.specs)
-            raise ValueError(f"heads {kinds} need a pooler; do not ask for none")
+            raise ValueError(f"heads {kinds} need a pooler; do not disable it")
         made = pooler if pooler is not None else needed or not specs
         self.pooler = Pooler(config) if made else None
         self.initialize()
@@ -219,7 +219,9 @@ class Model(nn.Module):
         """
         source = batch.source
         if source is None:
-            raise ValueError("an encoder-decoder model needs batch.source, what is to be read")
+            raise ValueError(
+                "an encoder-decoder model needs batch.source, the input of the encoder"
+            )
         encoder_hidden, _ = self.encoder(source)
         assert self.decoder is not None
         context = self.decoder.plain_context(batch)

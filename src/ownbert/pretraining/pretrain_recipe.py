@@ -122,7 +122,9 @@ class PretrainModel:
         path=True,
     )
     generator: float = setting(
-        0.25, "Width of ELECTRA's generator as a share of the model's.", check=between(0, 1, "(]")
+        0.25,
+        "Hidden size of ELECTRA's generator as a share of the model's.",
+        check=between(0, 1, "(]"),
     )
 
     def __post_init__(self) -> None:
@@ -167,12 +169,14 @@ class PretrainTask:
     )
     softmax: str = setting(
         "auto",
-        "Compare a predicted word with all words (full), or with those of its batch and some drawn "
-        "ones, which is faster (sampled): auto, full or sampled.",
+        "Softmax over all words (full), or over those of the batch and some sampled ones, which is "
+        "faster (sampled): auto, full or sampled.",
         check=choice("auto", "full", "sampled"),
         shown=f"sampled on a CPU from {SAMPLED_FROM:,} words on, else full",
     )
-    ngram: int = setting(3, "Longest n-gram that is masked, in tokens.", check=up_to(limits.NGRAM))
+    ngram: int = setting(
+        3, "Maximum length of a masked n-gram, in tokens.", check=up_to(limits.NGRAM)
+    )
     mlm_weight: float = setting(
         1.0,
         "Weight of the loss of mlm.",

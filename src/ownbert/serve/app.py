@@ -30,7 +30,7 @@ def make_app(service: Service, log: Any = sys.stderr) -> Gate:
     app = FastAPI(
         title="OwnBERT",
         version=__version__,
-        description="Your own models, by the APIs of OpenAI (embeddings), Hugging Face, "
+        description="Your own models, with the APIs of OpenAI (embeddings), Hugging Face and "
         "text-embeddings-inference, and one path per task.",
         openapi_url="/openapi.json",
         docs_url=None,  # its scripts would be loaded from a CDN

@@ -132,7 +132,7 @@ class Gate:
         if not self.service.ready and path not in _ALWAYS:
             raise Refusal(503, "the models are being loaded", "not_ready", retry_after=1)
         if self.running > self.service.settings.connections and path not in _ALWAYS:
-            message = f"{self.running - 1:,} requests are being answered; come back later"
+            message = f"{self.running - 1:,} requests are being processed; try again later"
             raise Refusal(429, message, "too_many_requests", retry_after=1)
         length = request.headers.get("content-length", "0")
         if not length.isdigit() or int(length[:18]) > self.service.settings.body_bytes:
@@ -150,13 +150,13 @@ class Gate:
             half = half_of_character(body)
         else:
             half = await asyncio.to_thread(half_of_character, body)
-        return bad_field(f"a text has {half}, which is half of a character") if half else None
+        return bad_field(f"a text has {half}, which is half of a surrogate pair") if half else None
 
     def _account_for(self, count: int, held: list[int]) -> None:
         """Account for bytes of a body that are held until the response."""
         most = self.service.settings.bodies_bytes
         if self.bytes + count > most and self.bytes > sum(held):
-            message = f"bodies of {self.bytes:,} bytes are being read; come back later"
+            message = f"bodies of {self.bytes:,} bytes are being read; try again later"
             raise Refusal(429, message, "too_many_bytes", retry_after=1)
         self.bytes += count
         held.append(count)
@@ -170,7 +170,7 @@ class Gate:
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise Refusal(499, "the client has left", "client_left")
+                    raise Refusal(499, "the client has disconnected", "client_left")
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
                 if size > most:
@@ -182,7 +182,7 @@ class Gate:
         try:
             await asyncio.wait_for(read(), self.service.settings.idle_seconds)
         except (TimeoutError, asyncio.TimeoutError):
-            raise Refusal(408, "the body did not come in time", "slow_body") from None
+            raise Refusal(408, "the body did not arrive in time", "slow_body") from None
         return b"".join(parts)
 
     async def _discard(self, receive: Receive, refusal: Refusal) -> None:

@@ -37,7 +37,7 @@ class Models:
         if name is None:
             if len(self._models) > 1:
                 known = ", ".join(self._models)
-                raise bad_field(f"there are several models; name one of {known}", "model")
+                raise bad_field(f"there are several models; choose one of {known}", "model")
             return next(iter(self._models.values()))
         if name not in self._models:
             known = ", ".join(self._models)
@@ -53,14 +53,14 @@ class Models:
         old = self.get(name)
         if not self._exchange.acquire(blocking=False):
             # Waiting requests would block threads and repeat the reload.
-            raise Refusal(429, "a model is being loaded; come back later", "loading", retry_after=1)
+            raise Refusal(429, "a model is being loaded; try again later", "loading", retry_after=1)
         try:
             torch.set_num_threads(1)  # no second thread team besides the computing one
             new = old.reloaded()
             new.warm_up()
             self._models[old.name] = new
         except InputError as error:
-            raise Refusal(409, f"{old.name} stays as it was: {error}", "not_loaded") from None
+            raise Refusal(409, f"{old.name} was not reloaded: {error}", "not_loaded") from None
         finally:
             self._exchange.release()
         return new

@@ -31,23 +31,23 @@ class Metrics:
         self.requests = Counter(
             "ownbert_requests", "Requests by path and status.", ["path", "status"], **about
         )
-        self.tokens = Counter("ownbert_tokens", "Tokens that were computed.", **about)
+        self.tokens = Counter("ownbert_tokens", "Tokens computed.", **about)
         self.queue = Histogram(
             "ownbert_queue_seconds", "Seconds in the queue.", buckets=_SECONDS, **about
         )
         self.compute = Histogram(
-            "ownbert_batch_seconds", "Seconds of a batch.", buckets=_SECONDS, **about
+            "ownbert_batch_seconds", "Seconds per batch.", buckets=_SECONDS, **about
         )
         self.batch = Histogram(
-            "ownbert_batch_tokens", "Tokens of a batch.", buckets=_TOKENS, **about
+            "ownbert_batch_tokens", "Tokens per batch.", buckets=_TOKENS, **about
         )
-        self.waiting = Gauge("ownbert_queue_tokens", "Tokens in the queue now.", **about)
+        self.waiting = Gauge("ownbert_queue_tokens", "Tokens currently in the queue.", **about)
         self.waiting.set_function(waiting)
-        self.connections = Gauge("ownbert_connections", "Connections that are open now.", **about)
+        self.connections = Gauge("ownbert_connections", "Connections currently open.", **about)
         self.connections.set_function(connections)
         self.padding = Gauge(
             "ownbert_padding_share",
-            "Share of padding in what engines computed; packed batches have none.",
+            "Share of padding in the tokens computed by engines; packed batches have none.",
             **about,
         )
         self.padding.set_function(lambda: PLACES["padding"] / max(1, PLACES.total()))

@@ -91,7 +91,7 @@ class Scheduler:
             if self._jobs and (full or self._would_be_late(job)):
                 raise Refusal(
                     429,
-                    f"{self.waiting:,} tokens are waiting; come back later",
+                    f"{self.waiting:,} tokens are queued; try again later",
                     "queue_full",
                     retry_after=self._seconds_until_free(),
                 )

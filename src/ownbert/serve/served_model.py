@@ -260,7 +260,7 @@ class ServedModel:
             self.require("classify")
         if not isinstance(self._rows_predictor, Networks):
             raise bad_field(
-                f"the model {self.name} is no single network: it has probabilities and no logits"
+                f"the model {self.name} is not a single network: it has probabilities but no logits"
             )
 
     # Conversion of requests to items.
@@ -303,7 +303,7 @@ class ServedModel:
     def _require_row(self, row: Any) -> None:
         """Reject invalid rows; tables are less strict about texts."""
         if not isinstance(row, str | Mapping):
-            raise bad_field("an input is a text, or an object with texts", "inputs")
+            raise bad_field("an input must be a text, or an object with texts", "inputs")
         if isinstance(row, str):
             return
         for key, value in row.items():
@@ -378,7 +378,7 @@ class ServedModel:
             Refusal: the model does not support explanations, or inputs or method are invalid.
         """
         if not self.explains:
-            raise Refusal(422, f"the model {self.name} explains nothing", "wrong_task")
+            raise Refusal(422, f"the model {self.name} does not support explanations", "wrong_task")
         if method not in METHODS:
             known = ", ".join(METHODS)
             raise bad_field(f"method {method!r} is not known; use one of {known}", "method")
@@ -436,7 +436,9 @@ class ServedModel:
         if isinstance(given, Mapping) and {*given} in ({"text"}, {"text", "text_pair"}):
             texts = [given[key] for key in ("text", "text_pair") if key in given]
         if not all(isinstance(text, str) for text in texts):
-            raise bad_field("an input is a text, or an object with text and text_pair", "inputs")
+            raise bad_field(
+                "an input must be a text, or an object with text and text_pair", "inputs"
+            )
         texts[0] = self.embedder.embedding_config.prompt + texts[0]
         if self.filler is not None:
             texts = [self.filler.with_masks(text) for text in texts]

@@ -227,7 +227,9 @@ class Service:
         assert model.embedder is not None
         size = model.embedder.size
         if dimensions is not None and not 1 <= dimensions <= size:
-            raise bad_field(f"dimensions is {dimensions}; it must be 1 to {size}", "dimensions")
+            raise bad_field(
+                f"dimensions is {dimensions}; it must be from 1 to {size}", "dimensions"
+            )
         self.require_room(len(items.items) * (dimensions or size))
         unit = model.embedder.embedding_config.normalize if normalize is None else normalize
         work = partial(model.embed, normalize=unit)
@@ -356,7 +358,7 @@ class Service:
         ahead = self._untokenised + count
         late = 0 < self._speed * self.settings.timeout / 4 < ahead
         if self._untokenised and (late or ahead > _UNTOKENISED * self.settings.characters):
-            message = f"texts of {self._untokenised:,} characters are waiting; come back later"
+            message = f"texts of {self._untokenised:,} characters are queued; try again later"
             raise Refusal(429, message, "queue_full", retry_after=1)
         self._untokenised += count
         began = time.monotonic()
@@ -396,7 +398,7 @@ async def _unless_gone(request: Request, work: "asyncio.Future[T]") -> T:
     try:
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
-            raise Refusal(499, "the client has left", "client_left")
+            raise Refusal(499, "the client has disconnected", "client_left")
         return await work
     finally:
         gone.cancel()

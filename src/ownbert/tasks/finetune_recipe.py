@@ -82,15 +82,15 @@ class TaskSettings:
     )
     max_windows: int = setting(
         64,
-        "Windows per document; what is beyond them is cut off.",
+        "Maximum number of windows per document; the rest is truncated.",
         check=up_to(limits.WINDOWS),
-        shown="64; with --long auto as many as make 32,768 tokens",
+        shown="64; with --long auto enough for 32,768 tokens",
     )
     train_windows: int | None = setting(
         None,
-        "Windows of a document that an epoch learns from, drawn anew in each.",
+        "Windows of a document to train on per epoch, sampled anew in each.",
         check=up_to(limits.WINDOWS),
-        shown="all; with --long auto as many as make 512 tokens",
+        shown="all; with --long auto enough for 512 tokens",
     )
     class_weights: str | None = setting(
         None,

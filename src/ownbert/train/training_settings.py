@@ -43,21 +43,19 @@ class Optim:
     name: str = setting("adamw", f"One of {', '.join(OPTIMIZERS)}.", check=choice(*OPTIMIZERS))
     betas: tuple[float, ...] = setting(
         (0.9, 0.98),
-        "Decay rates of the means of the gradient and of its square.",
+        "Decay rates of the running means of the gradient and of its square.",
         check=_check_betas,
     )
     eps: float = setting(1e-6, "Added to the denominator of the update.", check=up_to(1))
     momentum: float = setting(
-        0.9, "Momentum, for optimisers that have it.", check=between(0, 1, "[)")
+        0.9, "Momentum, for optimisers that use it.", check=between(0, 1, "[)")
     )
     weight_decay: float = setting(0.01, "Weight decay.", check=between(0, limits.WEIGHT, "[]"))
-    clip: float = setting(1.0, "Largest norm of the gradient.", check=up_to(limits.WEIGHT))
+    clip: float = setting(1.0, "Maximum norm of the gradient.", check=up_to(limits.WEIGHT))
     schedule: str = setting("wsd", f"One of {', '.join(SCHEDULES)}.", check=choice(*SCHEDULES))
-    warmup: float = setting(0.05, "Share of the run for warm-up.", check=between(0, 1, "[]"))
-    decay: float = setting(0.2, "Share of the run for wsd's decay.", check=between(0, 1, "[]"))
-    warmup_steps: int | None = setting(
-        None, "Warm-up of noam, in steps.", check=up_to(limits.STEPS)
-    )
+    warmup: float = setting(0.05, "Warm-up, as a share of the run.", check=between(0, 1, "[]"))
+    decay: float = setting(0.2, "Decay of wsd, as a share of the run.", check=between(0, 1, "[]"))
+    warmup_steps: int | None = setting(None, "Warm-up steps of noam.", check=up_to(limits.STEPS))
     layer_decay: float = setting(
         1.0,
         "Learning rate of each layer relative to the layer above it.",
@@ -137,13 +135,13 @@ class Run:
     )
     keep: int = setting(
         2,
-        "Keep this many of the last saved states, besides that of the best evaluation.",
+        "Keep this many of the last saved states, in addition to the best one.",
         check=up_to(limits.STATES),
         resumable=True,
     )
     shard: bool = setting(
         False,
-        "Divide weights and optimiser among the processes of torchrun (fully_shard) instead of "
+        "Shard weights and optimiser over the processes of torchrun (fully_shard) instead of "
         "keeping a copy in each.",
         resumable=True,
     )

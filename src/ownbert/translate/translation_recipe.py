@@ -53,7 +53,7 @@ class PairFiles:
     )
     held_out: float = setting(
         0.02,
-        "Share of the training pairs to evaluate on where there are no others.",
+        "Share of the training pairs held out for evaluation if no dev pairs are given.",
         check=between(0, 1),
     )
     max_length: int = setting(

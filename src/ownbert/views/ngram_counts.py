@@ -122,7 +122,7 @@ class WordNgrams:
         orders = sum(name.startswith("ngrams.") for name in arrays)
         keys = [arrays[f"ngrams.{n}"] for n in range(1, orders + 1)]
         if any(own.ndim != 1 or own.dtype != np.int64 for own in keys):
-            raise ValueError("the n-grams are no lists of whole numbers")
+            raise ValueError("the n-grams are not lists of whole numbers")
         return cls(words, keys)
 
 

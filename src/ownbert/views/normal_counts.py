@@ -138,7 +138,7 @@ class NormalCounts:
         rows = sparse.csr_array(parts, shape=(len(starts) - 1, size))
         rows.check_format()
         if arrays["texts_with"].shape != (size,):
-            raise ValueError("there is not one number for each token")
+            raise ValueError("there must be one number for each token")
         return cls(ngrams, arrays["texts_with"], rows, float(arrays["length"][0]))
 
 

@@ -74,7 +74,7 @@ class BatchEncoding(UserDict):
             return self._encodings[item]
         if isinstance(item, slice):
             return {key: value[item] for key, value in self.data.items()}
-        raise KeyError(f"{item!r}: ids without text have keys and slices, no numbers")
+        raise KeyError(f"{item!r}: an encoding without text supports keys and slices, not numbers")
 
     def __getattr__(self, name: str) -> Any:
         if name != "data" and name in self.__dict__.get("data", ()):

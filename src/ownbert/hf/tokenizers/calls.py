@@ -99,8 +99,8 @@ class CallOptions:
         if max_length is None and (padding == "max_length" or truncation != "do_not_truncate"):
             if defaults.model_max_length > NO_LIMIT:
                 warn(
-                    "no max_length is given and the model has no limit: texts are neither cut "
-                    "nor padded to a length"
+                    "no max_length is given and the model has no limit: texts are neither "
+                    "truncated nor padded to a length"
                 )
                 padding = "do_not_pad" if padding == "max_length" else padding
                 truncation = "do_not_truncate"
@@ -274,7 +274,9 @@ def encode_texts(
         ]
     longest, limit = max(map(len, rows), default=0), defaults.model_max_length
     if options.max_length is None and options.verbose and longest > limit > 0:
-        warn(f"a text has {longest} tokens, the model takes {limit}; truncation=True cuts it")
+        warn(
+            f"a text has {longest} tokens, but the model takes at most {limit}; set truncation=True"
+        )
     return BatchEncoding(columns, rows, tensor_type=options.return_tensors)
 
 

@@ -11,8 +11,8 @@ def draw_curves(found: Mapping[str, Faithfulness], path: Path) -> None:
     """Plot the drop of the prediction by the share of masked and of kept words."""
     figure = figure_class(path)(figsize=(10, 4), layout="constrained")
     panels = (
-        ("without the words it names", "comprehensiveness"),
-        ("with these words alone", "sufficiency"),
+        ("without the top words", "comprehensiveness"),
+        ("with only the top words", "sufficiency"),
     )
     for axis, (title, attribute) in zip(figure.subplots(1, 2, sharey=True), panels, strict=True):
         for name, each in found.items():
@@ -22,6 +22,6 @@ def draw_curves(found: Mapping[str, Faithfulness], path: Path) -> None:
         axis.set_title(title)
         axis.set_xlabel("words, %")
         axis.grid(alpha=0.3)
-    figure.axes[0].set_ylabel("fall of the answer")
+    figure.axes[0].set_ylabel("drop in probability")
     figure.axes[1].legend(fontsize=8, frameon=False)
     save_figure(figure, path)

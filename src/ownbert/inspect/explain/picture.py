@@ -135,13 +135,15 @@ class _Picture:
     def head(self, title: str) -> None:
         """Draw the title and the legend of colours."""
         self._text(title, _MARGIN, weight="bold")
-        left = _WIDTH - _MARGIN - self._measure("for it")
-        self._text("for it", left, color=_SOFT)
+        left = _WIDTH - _MARGIN - self._measure("for the prediction")
+        self._text("for the prediction", left, color=_SOFT)
         left -= 92
         for step in range(41):
             self._box(left + 2 * step, 2.2, step / 20 - 1)
         self._text(
-            "against the answer", left - 10 - self._measure("against the answer"), color=_SOFT
+            "against the prediction",
+            left - 10 - self._measure("against the prediction"),
+            color=_SOFT,
         )
         self._down += _LINE + _GAP
 

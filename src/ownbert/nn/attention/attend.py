@@ -149,15 +149,21 @@ def _require_capabilities(
 ) -> None:
     """Raise ``ValueError`` if the backend lacks a required capability."""
     if options.dropout and not backend.dropout:
-        raise ValueError(f"attention backend {name!r} has no dropout; asked for {options.dropout}")
+        raise ValueError(
+            f"attention backend {name!r} does not support dropout; requested: {options.dropout}"
+        )
     if options.weights and not backend.weights:
-        raise ValueError(f"attention backend {name!r} keeps no weights; take matmul or reference")
+        raise ValueError(
+            f"attention backend {name!r} does not return weights; use matmul or reference"
+        )
     if training and not backend.gradients:
-        raise ValueError(f"attention backend {name!r} has no gradients; take matmul or sdpa")
+        raise ValueError(
+            f"attention backend {name!r} does not support gradients; use matmul or sdpa"
+        )
     if options.bias and not backend.biases:
-        raise ValueError(f"attention backend {name!r} adds nothing to scores; take matmul or sdpa")
+        raise ValueError(f"attention backend {name!r} cannot add to scores; use matmul or sdpa")
     if layout.hides and not backend.masks:
-        raise ValueError(f"attention backend {name!r} hides nothing; take matmul or sdpa")
+        raise ValueError(f"attention backend {name!r} does not support masks; use matmul or sdpa")
 
 
 def _reference(

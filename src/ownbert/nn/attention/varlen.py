@@ -20,14 +20,14 @@ _LARGEST_HEAD = 256
 def unsupported(q: Tensor, layout: Layout) -> str | None:
     """The reason why the kernel cannot handle queries (T, H, K) and layout; None if it can."""
     if q.device.type != "cuda":
-        return f"is for a GPU, not for {q.device.type}"
+        return f"requires a GPU, not {q.device.type}"
     if q.dtype not in (torch.float16, torch.bfloat16):
-        return f"takes float16 and bfloat16, not {q.dtype}"
+        return f"supports float16 and bfloat16, not {q.dtype}"
     if q.shape[-1] % 8 or q.shape[-1] > _LARGEST_HEAD:
-        return f"takes heads of 8, 16, ... {_LARGEST_HEAD} channels, not {q.shape[-1]}"
+        return f"supports heads of 8, 16, ... {_LARGEST_HEAD} channels, not {q.shape[-1]}"
     cached = layout.keys is not None and (layout.causal or layout.window is not None)
     if layout.mask is not None or layout.ranks is not None or cached:
-        return "takes no masks, and no cache"
+        return "supports neither masks nor a cache"
     return _missing(q.device)
 
 

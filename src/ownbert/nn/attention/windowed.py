@@ -15,8 +15,8 @@ _BLOCK = 64
 
 
 def unsupported(q: Tensor, layout: Layout) -> str | None:
-    """The reason why a layout is not supported, or None."""
-    return None if layout.near_alone else "is for windows that alone hide keys"
+    """Why this cannot compute a layout, or None."""
+    return None if layout.near_alone else "requires that only windows hide keys"
 
 
 def pays(layout: Layout) -> bool:

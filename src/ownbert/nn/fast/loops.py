@@ -45,7 +45,7 @@ def _compiled(function):
 
     def parts(parts, *args):
         if not openmp.in_team(name, parts, args):
-            raise MemoryError("a compiled loop found no memory")
+            raise MemoryError("a compiled loop is out of memory")
 
     return Loop(loop, _kept(parts))
 

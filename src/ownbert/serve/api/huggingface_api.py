@@ -94,7 +94,9 @@ async def _answer(
     for name in body.get("parameters") or ():
         if name not in known:
             listed = ", ".join(known)
-            raise bad_field(f"{found} has no parameter {name[:40]!r}, only {listed}", "parameters")
+            raise bad_field(
+                f"{found} has no parameter {name[:40]!r}; it has {listed}", "parameters"
+            )
     return await _ANSWERS[found](service, request, model, inputs, parameters)
 
 
@@ -120,7 +122,7 @@ def _task_of(model: ServedModel, inputs: Any, parameters: Mapping[str, Any]) -> 
 def _top(parameters: Mapping[str, Any], default: int | None) -> int | None:
     top = parameters.get("top_k", default)
     if top is not None and (not isinstance(top, int) or isinstance(top, bool) or top < 1):
-        raise bad_field(f"top_k is {top!r}; it must be a whole number from 1", "top_k")
+        raise bad_field(f"top_k is {top!r}; it must be a whole number, at least 1", "top_k")
     return top
 
 
@@ -131,7 +133,7 @@ async def _classify(
     wanted = parameters.get("function_to_apply") or applied
     if not isinstance(wanted, str) or wanted not in _FUNCTIONS:
         known = ", ".join(_FUNCTIONS)
-        raise bad_field(f"function_to_apply is {wanted!r}; one of {known}", "parameters")
+        raise bad_field(f"function_to_apply is {wanted!r}; it must be one of {known}", "parameters")
     rows = inputs if isinstance(inputs, list) else [inputs]
     top = _top(parameters, None)
     if wanted != applied:
@@ -148,7 +150,7 @@ async def _tag(
     how = parameters.get("aggregation_strategy", "simple")
     if how not in _AGGREGATIONS:
         known = ", ".join(_AGGREGATIONS)
-        raise bad_field(f"aggregation_strategy is {how!r}; one of {known}", "parameters")
+        raise bad_field(f"aggregation_strategy is {how!r}; it must be one of {known}", "parameters")
     ignored = texts_of(parameters.get("ignore_labels") or [], "ignore_labels")
     single = not isinstance(inputs, list)
     decided = await service.decide(request, model, [inputs] if single else inputs)
@@ -223,7 +225,9 @@ async def _features(
 def _embedding_options(model: ServedModel, parameters: Any) -> dict[str, Any]:
     """Options for embedding texts."""
     if str(parameters.get("truncation_direction") or "right").lower() != "right":
-        raise bad_field("truncation_direction: long texts lose their ends", "truncation_direction")
+        raise bad_field(
+            "truncation_direction: long texts are truncated at the end", "truncation_direction"
+        )
     prompt = model.prompt(parameters.get("prompt_name"))
     return {"prompt": prompt, "truncate": parameters.get("truncate") is not False}
 
@@ -272,11 +276,11 @@ def opened(data: bytes) -> Any:
         image = Image.open(io.BytesIO(data))
         if max(image.size) > limits.PIXELS:
             raise too_large(
-                f"{image.width} x {image.height} pixels; at most {limits.PIXELS:,} a side"
+                f"{image.width} x {image.height} pixels; at most {limits.PIXELS:,} per side"
             )
         image.load()
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise bad_field(f"the body is no image that can be read: {error}", "inputs") from None
+        raise bad_field(f"the body is not a readable image: {error}", "inputs") from None
     return image
 
 

@@ -23,7 +23,7 @@ _EXAMPLES: dict[str, Any] = {
     "tag": ["Anna lives in Rome"],
     "answer": [{"question": "Who?", "context": "Anna lives in Rome."}],
     "choose": [{"prompt": "a beginning", "choices": ["one ending", "another"]}],
-    "image": ["the bytes of a picture in base64"],
+    "image": ["the bytes of an image in base64"],
     "fill": ["a text with a [MASK]"],
     "score": ["a text"],
     "embed": ["a text", "another one"],
@@ -39,17 +39,22 @@ class TaskRequest(BaseModel):
 
     inputs: Any = Field(description="One input or several in a list.")
     model: str | None = Field(None, description="The name of the model, if there are several.")
-    top_k: int | None = Field(None, ge=1, description="So many answers to an input.")
+    top_k: int | None = Field(None, ge=1, description="Number of predictions per input.")
     unknown: float | None = Field(
         None, gt=0, lt=1, description="classify: the share of texts that may be refused."
     )
     coverage: float | None = Field(
-        None, gt=0, lt=1, description="classify: the share of label sets that are right."
+        None,
+        gt=0,
+        lt=1,
+        description="classify: the share of label sets that contain the correct label.",
     )
     targets: Several[str] | None = Field(None, description="fill: the only candidates.")
-    normalize: bool | None = Field(None, description="embed: vectors of length one.")
+    normalize: bool | None = Field(None, description="embed: normalise vectors to length 1.")
     prompt_name: str | None = Field(None, description="embed: a prompt of the folder.")
-    dimensions: int | None = Field(None, ge=1, description="embed: the first so many numbers.")
+    dimensions: int | None = Field(
+        None, ge=1, description="embed: keep only this many leading dimensions."
+    )
 
 
 class RankRequest(BaseModel):
@@ -72,7 +77,7 @@ class ExplainRequest(BaseModel):
     )
 
     inputs: Any = Field(description="One input of the model's task or several in a list.")
-    method: str = Field(METHOD, description="As of ownbert explain.")
+    method: str = Field(METHOD, description="As for ownbert explain.")
     model: str | None = None
 
 
@@ -214,7 +219,7 @@ def _image(given: Any) -> Any:
     try:
         return opened(base64.b64decode(given, validate=True))
     except (binascii.Error, TypeError, ValueError):
-        raise bad_field("an image is its bytes in base64", "inputs") from None
+        raise bad_field("an image must be given as its bytes in base64", "inputs") from None
 
 
 async def _reply(request: Request, name: str, answers: Any, numbers: int = 0) -> Response:

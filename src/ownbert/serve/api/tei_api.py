@@ -221,7 +221,7 @@ async def _embed_items(
     if not all(isinstance(ids, list) and all(map(_is_id, ids)) for ids in sequences):
         raise bad_field("inputs must be a text, ids of tokens, or a list of either", "inputs")
     if body.prompt_name is not None:
-        raise bad_field("prompt_name is for texts, and inputs are ids", "prompt_name")
+        raise bad_field("prompt_name applies to texts, but the inputs are ids", "prompt_name")
     return served, await service.prepared(request, sequences, served.embed_ids, sequences)
 
 
@@ -261,7 +261,7 @@ def _tokens(tokenizer: Tokenizer, texts: list[str], special: bool, most: int) ->
     for text, (ids, offsets) in zip(texts, tokenizer.with_offsets(texts), strict=True):
         count += len(ids) + before + behind
         if count > most:
-            raise too_large(f"more than {most:,} tokens; at most so many in a request")
+            raise too_large(f"the request has more than {most:,} tokens")
         places = zip(ids.tolist(), offsets.tolist(), strict=True)
         own = (between(text, index, *place) for index, place in places)
         rows, written = chain(mark(first), own, mark(last)), []
@@ -275,7 +275,7 @@ def _row(texts: Any) -> Any:
     if len(texts) == 1:
         return texts[0]
     if len(texts) != 2:
-        raise bad_field("each input is one text or a pair", "inputs")
+        raise bad_field("each input must be one text or a pair", "inputs")
     return {"text": texts[0], "text_pair": texts[1]}
 
 
