@@ -258,7 +258,9 @@ def read_json(
         return missing
     value = _parsed(path, read_text(path, most=_MOST_JSON, pipe=pipe), json.loads, "valid JSON")
     if not isinstance(value, kind):
-        raise InputError(f"{path} must hold a JSON {'object' if kind is dict else kind.__name__}")
+        raise InputError(
+            f"{path} must contain a JSON {'object' if kind is dict else kind.__name__}"
+        )
     if check is not None:
         check(str(path), value)
     return value
@@ -289,7 +291,7 @@ def _parsed(
             if not level:
                 return value
             if language == "YAML" and parts > _MOST_PARTS:
-                raise InputError(f"{source} holds too many objects and lists")
+                raise InputError(f"{source} contains too many objects and lists")
         raise RecursionError
     except InputError:
         raise
@@ -474,8 +476,8 @@ def _split_at_returns(path: Path, rest: Any, stream: Any, feed: Any, turn: Any) 
 
 def _refuse_long(path: Path, number: int) -> None:
     raise InputError(
-        f"{path}, line {number} is longer than {_MOST_LINE >> 20} MB; give each text a line of its "
-        "own"
+        f"{path}, line {number} is longer than {_MOST_LINE >> 20} MB; put each text on a "
+        "separate line"
     )
 
 

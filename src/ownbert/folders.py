@@ -50,7 +50,7 @@ _descriptors: set[int] = set()
 def refuse_both(*, resume: bool, overwrite: bool) -> None:
     """Raise ``InputError`` if an earlier run is to be both resumed and overwritten."""
     if resume and overwrite:
-        raise InputError("--resume continues, --overwrite starts anew; give only one of them")
+        raise InputError("--resume continues, --overwrite starts over; give only one of them")
 
 
 @contextlib.contextmanager

@@ -91,12 +91,12 @@ class ResumableFile:
                 if name == "precision" and isinstance(before.get(name), str):
                     raise InputError(
                         f"cannot resume {self.path}: the precision differs from that of the "
-                        f"stopped run; continue with --precision {before[name]}, or start anew "
+                        f"stopped run; continue with --precision {before[name]}, or start over "
                         "without --resume"
                     )
                 raise InputError(
                     f"cannot resume {self.path}: the {name} differs from that of the stopped "
-                    "run; start anew without --resume"
+                    "run; start over without --resume"
                 )
 
     def _complete_size(self) -> int:

@@ -170,7 +170,7 @@ def _plain(value: Any) -> Any:
 def _read(path: Path) -> dict[str, Any]:
     values = read_yaml(path)
     if not isinstance(values, dict):
-        raise InputError(f"{path} must hold sections such as optim: and run:")
+        raise InputError(f"{path} must contain sections such as optim: and run:")
     return values
 
 

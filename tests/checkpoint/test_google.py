@@ -164,7 +164,7 @@ DAMAGE: list[tuple[Callable[[Path], object], str]] = [
     (rewritten(lambda p: [(b"", bundle.header(endianness=1)), p[1]]), "other byte order"),
     (rewritten(lambda p: [(b"", bundle.header(shards=1 << 40)), p[1]]), "data files"),
     (rewritten(lambda p: [p[0], (b"\xff", p[1][1])]), "a name is not text"),
-    (rewritten(lambda p: [p[0], (b"a", HUGE)]), "a shape holds 1125899906842624"),
+    (rewritten(lambda p: [p[0], (b"a", HUGE)]), "a shape contains 1125899906842624"),
     (rewritten(lambda p: [p[0], (b"a", b"\x0b")]), "a field has the unknown type 3"),
     (rewritten(lambda p: [p[0], (b"a", b"\xff" * 11)]), "a number does not end"),
     (rewritten(lambda p: [p[0], (b"a", b"\x12\x7f")]), "127 bytes should follow, but 0 do"),
@@ -220,4 +220,4 @@ def test_the_command(tmp_path: Path):
     config = EncoderConfig(**{k: v for k, v in CONFIG.items() if k != "directionality"})
     count = sum(p.numel() for p in Model(config, ["mlm", "nsp"]).parameters())
     assert f"2 layers, {count:,} parameters" in str(shown)
-    assert f"{out} already holds files" in refusal("convert", checkpoint, "-o", out)
+    assert f"{out} already contains files" in refusal("convert", checkpoint, "-o", out)

@@ -188,7 +188,7 @@ def test_complex_numbers_do_not_lose_half(tmp_path: Path):
     numbers = {name: np.ones((1, 1), complex) for name in ("inputs", "query", "key", "value")}
     np.savez(tmp_path / "numbers.npz", **numbers)  # pyright: ignore
     said = refused(tmp_path, "trace", "--inputs", "numbers.npz")
-    assert "holds complex numbers; real ones are needed" in said
+    assert "contains complex numbers; real ones are needed" in said
 
 
 def test_what_the_system_says_comes_with_a_remedy(place: Path, tmp_path: Path):

@@ -97,9 +97,9 @@ def test_an_exchanged_tokenizer_is_refused(folder: Path):
 
 def test_what_is_no_store_is_refused(tmp_path: Path, corpus: Path):
     for name in ("absent", "a.txt", "."):
-        with pytest.raises(InputError, match="holds no token store"):
+        with pytest.raises(InputError, match="contains no token store"):
             Store.open(tmp_path / name)
-    with pytest.raises(InputError, match="is not empty and holds no token store"):
+    with pytest.raises(InputError, match="is not empty and contains no token store"):
         prepare([corpus], tmp_path, tokenizer=BLANK)
     with pytest.raises(InputError, match="is read by this command"):
         prepare([corpus], corpus, tokenizer=BLANK)

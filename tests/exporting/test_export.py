@@ -140,7 +140,7 @@ def test_names_of_axes(exported: Path):
 
 def test_a_taken_output_is_kept(exported: Path, classifier: Path):
     before = contents(exported / "onnx")
-    assert "already holds files" in refusal("export", classifier, "-o", exported / "onnx")
+    assert "already contains files" in refusal("export", classifier, "-o", exported / "onnx")
     assert contents(exported / "onnx") == before
 
 

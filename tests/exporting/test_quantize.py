@@ -217,10 +217,10 @@ def test_it_is_not_made_into_another(command: str, quantized: Path, tmp_path: Pa
 
 def test_refusals(classifier: Path, tmp_path: Path):
     assert "-o is needed" in refusal("quantize", classifier)
-    assert "already holds files" in refusal("quantize", classifier, "-o", classifier.parent)
+    assert "already contains files" in refusal("quantize", classifier, "-o", classifier.parent)
     float_weights = copied(classifier, tmp_path / "taken")
     line = refusal("quantize", classifier, "-o", float_weights, "--overwrite")
-    assert "holds float weights" in line
+    assert "contains float weights" in line
     (tmp_path / "empty.txt").write_text("")
     line = refusal("quantize", classifier, tmp_path / "empty.txt", "-o", tmp_path / "out")
     assert "is empty" in line

@@ -122,7 +122,7 @@ def test_seeds_differ_and_more_can_follow(
     assert [m["seed"] for m in members] == [5, 6, 7]
     alone = [evaluate(f, topics / "dev.csv").macro_f1 for f in more.members]
     assert more.mean["macro_f1"] == pytest.approx(np.mean(alone), abs=1e-6)
-    with pytest.raises(InputError, match="already holds several runs"):
+    with pytest.raises(InputError, match="already contains several runs"):
         tune(topics, pretrained, tmp_path / "it", seeds=2)
     with pytest.raises(InputError, match="seed was 5 and is now 6"):
         tune(topics, pretrained, tmp_path / "it", seeds=3, seed=6, epochs=1, resume=True)
@@ -200,7 +200,7 @@ def test_rare_labels_and_one_text_for_all(topics: Path, pretrained: Path, tmp_pa
 def test_overwriting_leaves_nothing_of_an_ensemble(topics: Path, pretrained: Path, tmp_path: Path):
     tune(topics, pretrained, tmp_path / "it", seeds=2, dev=None, max_steps=1)
     given = {"train": topics / "train.csv", "quiet": True, "max_steps": 1}
-    with pytest.raises(InputError, match="already holds several runs"):
+    with pytest.raises(InputError, match="already contains several runs"):
         finetune(model=pretrained, output=tmp_path / "it", **given)
     finetune(model=pretrained, output=tmp_path / "it", overwrite=True, **given)
     assert not (tmp_path / "it" / "seed-0").exists()

@@ -315,7 +315,7 @@ def test_a_share_is_held_out_and_ends_the_run(
     scores = evaluate(output, topics / "test.csv")
     truth, texts = labels_and_texts(topics / "test.csv")
     assert model.score(texts, truth) == pytest.approx(scores.accuracy)
-    with pytest.raises(InputError, match="already holds a model"):
+    with pytest.raises(InputError, match="already contains a model"):
         model.fit(X, y)
 
 

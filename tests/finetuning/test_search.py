@@ -66,7 +66,7 @@ def test_a_finished_search_is_left_alone(searched: Path, topics: Path, pretraine
     tune(topics, pretrained, searched, overrides=GRID, resume=True, quiet=False)
     assert "is finished" in capfd.readouterr().out
     assert (searched / "model.safetensors").stat().st_mtime_ns == time
-    with pytest.raises(InputError, match="already holds"):
+    with pytest.raises(InputError, match="already contains"):
         tune(topics, pretrained, searched, overrides=GRID)
 
 

@@ -152,7 +152,7 @@ def test_a_copy_of_the_needed_files_answers_alike_and_has_no_text(
 
 
 def test_a_finished_folder_is_not_overwritten_by_accident(fitted: Path, topics: Path):
-    with pytest.raises(InputError, match="already holds a model"):
+    with pytest.raises(InputError, match="already contains a model"):
         ownbert.fit(topics / "train.csv", output=fitted, minutes=1)
 
 
@@ -341,7 +341,7 @@ def test_n_grams_are_for_many_rows_where_no_network_can_be_taught(columns: list[
         (["--dev", "missing.csv"], "missing.csv"),
         (["--label-column", "nothing"], "nothing"),
         (["--device", "cuda"], "--device cuda: PyTorch can use 0 GPUs"),
-        (["--resume", "--overwrite"], "--resume continues, --overwrite starts anew"),
+        (["--resume", "--overwrite"], "--resume continues, --overwrite starts over"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(

@@ -23,7 +23,7 @@ def test_a_probe_is_made_evaluated_and_refused(topics: Path, pretrained: Path, t
     assert "but no network" in done.stderr
     done = run_cli("probe", pretrained, *given)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert "already holds a model" in done.stderr
+    assert "already contains a model" in done.stderr
 
 
 def test_the_vector_of_a_long_text_is_the_mean_of_its_pieces(pretrained: Path):

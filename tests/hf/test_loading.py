@@ -188,5 +188,5 @@ def test_weights_that_are_not_numbers_are_refused(kind: Any, made: Any, tmp_path
     name = max(tensors)
     tensors[name].view(-1)[0] = float("nan")
     save_file(tensors, path, metadata={"format": "pt"})
-    with pytest.raises(InputError, match=f"{name} holds values that are not finite"):
+    with pytest.raises(InputError, match=f"{name} contains values that are not finite"):
         (kind.load if kind is ownbert else kind.from_pretrained)(tmp_path)

@@ -33,7 +33,10 @@ def bert() -> Any:
         ({"input_ids": "hello"}, "input_ids is text; a tokenizer makes tensors"),
         ({"input_ids": ["a", "b"]}, "input_ids is text"),
         ({"input_ids": {"input_ids": IDS}}, r"pass its values by name: model\(\*\*inputs\)"),
-        ({"input_ids": IDS.float()}, "input_ids holds torch.float32; it must hold whole numbers"),
+        (
+            {"input_ids": IDS.float()},
+            "input_ids holds torch.float32; it must contain whole numbers",
+        ),
         ({"input_ids": IDS + 13}, r"input_ids holds 20; there are 20 rows of the table, 0\.\.19"),
         ({"input_ids": IDS - 8}, "input_ids holds -1"),
         ({"input_ids": IDS[:, :0]}, "a batch needs at least one text"),

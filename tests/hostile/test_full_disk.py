@@ -67,7 +67,7 @@ def check_full(name: str, place: Place, rng: random.Random) -> list[str]:
         if ended.code == 0 and writing.outcome(folder) != whole:
             wrong.append("half of the output")
         done = run(writing.line(again=True), folder, plots=plots)
-        finished = ended.code == 0 and done.code == 2 and "already holds" in done.err
+        finished = ended.code == 0 and done.code == 2 and "already contains" in done.err
         if done.code != 0 and not finished:
             wrong.append(f"not continued: {done.code} {done.err[-600:]}")
         elif name != "fit" and writing.outcome(folder) != whole:

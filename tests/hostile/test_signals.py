@@ -62,7 +62,7 @@ def check_stopped(name: str, place: Place, number: int, rng: random.Random) -> l
         found.append("the output from before is gone")
     # To its end.
     done = run(writing.line(again=True), folder, plots=writing.path == ("relevance",))
-    finished = ended.code == 0 and done.code == 2 and "already holds" in done.err
+    finished = ended.code == 0 and done.code == 2 and "already contains" in done.err
     if done.code != 0 and not finished:
         found.append(f"not continued: {done.code} {done.err[-600:]}")
     elif writing.outcome(folder) != whole and name != "fit":

@@ -100,7 +100,7 @@ def test_labels_that_do_not_fit(tmp_path: Path):
         read_labelled_images(images)
     labels.write_bytes(idx_bytes(LABELS))
     idx_pair(tmp_path, "t10k")
-    with pytest.raises(InputError, match=r"holds several files of images; .*t10k.*train"):
+    with pytest.raises(InputError, match=r"contains several files of images; .*t10k.*train"):
         read_labelled_images(tmp_path)
 
 
@@ -120,7 +120,7 @@ def test_class_folders(tmp_path: Path):
 def test_folders_that_are_wrong(tmp_path: Path):
     with pytest.raises(InputError, match="has no class folders"):
         read_labelled_images(tmp_path)
-    with pytest.raises(InputError, match="holds no images"):
+    with pytest.raises(InputError, match="contains no images"):
         list(stream_images(tmp_path))
     class_folders(tmp_path)
     (tmp_path / "bird").mkdir()
@@ -223,14 +223,14 @@ def test_arrays(tmp_path: Path):
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (GREY * 2.0, r"hold values from 0 to \d+; they must be fractions from 0 to 1"),
+        (GREY * 2.0, r"contain values from 0 to \d+; they must be fractions from 0 to 1"),
         (GREY.astype(int) - 1, "hold values from -1"),
         (GREY * np.nan, "hold values from nan to nan"),
         (GREY.reshape(6, 20), r"have the shape \(6, 20\)"),
         (np.zeros((6, 5, 4, 2), np.uint8), r"it must be \(N, H, W\) or \(N, H, W, 3\)"),
         (np.zeros((0, 5, 4), np.uint8), "have the shape"),
         ([GREY[0], GREY[1][:3]], "have different sizes"),
-        (GREY.astype(str), "they must hold numbers"),
+        (GREY.astype(str), "they must contain numbers"),
     ],
 )
 def test_arrays_that_are_wrong(images, message: str):

@@ -71,7 +71,7 @@ def test_half_a_character_is_refused(name: str, folder: Path):
 
 
 def test_the_text_is_named(folder: Path):
-    with pytest.raises(InputError, match=r"texts\[1\] holds half"):
+    with pytest.raises(InputError, match=r"texts\[1\] contains half"):
         embedder(folder).encode(["a", HALF, "b"])
     with pytest.raises(InputError, match="the texts, line 2"):
         ownbert.learn_vocabulary(["a b", HALF], folder / "new", kind="blank")

@@ -105,7 +105,7 @@ def test_arguments_by_their_places_and_names(unit: Path):
     expected = ours.encode(TEXTS)
     for name in ("sentences", "inputs", "texts"):
         alike(ours.encode(**{name: TEXTS}), expected)
-    with pytest.warns(InputWarning, match="prompt_name has no effect beside prompt"):
+    with pytest.warns(InputWarning, match="prompt_name has no effect together with prompt"):
         alike(ours.encode(TEXTS, "query", "d "), theirs.encode(TEXTS, None, "d "))
 
 

@@ -78,7 +78,7 @@ def test_a_bad_recipe_file_is_named(tmp_path: Path):
     file = tmp_path / "recipe.yaml"
     with pytest.raises(InputError, match="no such file"):
         resolve(PretrainRecipe, config=file)
-    for text, message in (("a: [", "is not YAML"), ("- 1", "must hold sections")):
+    for text, message in (("a: [", "is not YAML"), ("- 1", "must contain sections")):
         file.write_text(text)
         with pytest.raises(InputError, match=message):
             resolve(PretrainRecipe, config=file)

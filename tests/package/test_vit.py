@@ -212,13 +212,16 @@ def test_fractions_and_whole_numbers_mean_the_same(size: tuple[int, int], scale:
 def test_numbers_that_are_no_shades_are_refused(size: tuple[int, int]):
     grey = Processor(size, (0.5,), (0.5,), channels=1)
     for value, message in (
-        (200.0, "hold values from 200 to 200; they must be fractions from 0 to 1"),
+        (200.0, "contain values from 200 to 200; they must be fractions from 0 to 1"),
         (-0.1, "hold values from -0.1 to -0.1; they must be fractions"),
         (np.nan, "hold values from nan to nan; they must be fractions"),
         (np.int16(-1), "hold values from -1 to -1; they must be whole numbers from 0 to 255"),
-        (np.uint16(256), "hold values from 256 to 256; they must be whole numbers from 0 to 255"),
-        (1j, "hold complex128; they must hold numbers"),
-        ("a", "hold <U1; they must hold numbers"),
+        (
+            np.uint16(256),
+            "contain values from 256 to 256; they must be whole numbers from 0 to 255",
+        ),
+        (1j, "hold complex128; they must contain numbers"),
+        ("a", "hold <U1; they must contain numbers"),
     ):
         for given in ([np.full((8, 8), value)], np.full((1, 8, 8), value)):
             with pytest.raises(InputError, match=message):

@@ -133,7 +133,7 @@ def test_counts_are_read(tmp_path: Path, pack_it: bool):
         ("the\t1.5\n", "line 1"),
         ("word\tcount\n", "line 1"),
         ("\t5\n", "line 1"),
-        ("\n", "holds no counts"),
+        ("\n", "contains no counts"),
     ],
 )
 def test_damaged_counts_are_named(tmp_path: Path, content: str, message: str):

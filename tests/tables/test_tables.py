@@ -133,7 +133,7 @@ def test_jsonl_values(tmp_path: Path, name: str):
         ('{"text": null, "label": 1}', "line 2: 'text' is missing or null"),
         ('{"label": 1}', "line 2: 'text' is missing or null"),
         ('{"text": {"a": 1}, "label": 1}', "line 2: 'text' is an object"),
-        ('{"text": "\\ud800", "label": 1}', "line 2: 'text' holds half a surrogate"),
+        ('{"text": "\\ud800", "label": 1}', "line 2: 'text' contains half a surrogate"),
         ('{"text": "a", "label": ""}', "line 2: the label"),
         ("[" * 100_000, "line 2: not JSON"),
     ],

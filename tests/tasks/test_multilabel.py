@@ -209,7 +209,11 @@ def test_lists(tmp_path: Path):
             "t.jsonl",
             r"line 1: the labels are missing or null; write \[",
         ),
-        ('{"text": "x", "labels": [["a"]]}', "t.jsonl", r"line 1: .* must not hold further lists"),
+        (
+            '{"text": "x", "labels": [["a"]]}',
+            "t.jsonl",
+            r"line 1: .* must not contain further lists",
+        ),
         ('{"text": "x", "labels": [{"a": 1}]}', "t.jsonl", r"line 1: 'labels' is an object"),
         ("text,labels\n", "t.csv", r"has no rows"),
     ],

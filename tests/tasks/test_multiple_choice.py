@@ -248,8 +248,8 @@ def test_mistakes(tmp_path: Path, text: str, message: str):
     [
         ([], "line 1: at least two choices are needed, but there are 0"),
         (["x"], "line 1: at least two choices are needed, but there are 1"),
-        ("x", "line 1: 'choices' must hold a list of texts"),
-        (None, "line 1: 'choices' must hold a list of texts"),
+        ("x", "line 1: 'choices' must contain a list of texts"),
+        (None, "line 1: 'choices' must contain a list of texts"),
         (["x", None], "line 1: 'choices' is missing or null"),
     ],
 )

@@ -71,7 +71,7 @@ def test_byte_level_bpe_is_cut_before_punctuation(tmp_path: Path):
 
 def test_half_a_character_is_named_by_its_text():
     tokenizer = Tokenizer.blank(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
-    with pytest.raises(InputError, match=r"texts\[1\] holds half a surrogate pair"):
+    with pytest.raises(InputError, match=r"texts\[1\] contains half a surrogate pair"):
         tokenizer.encode_batch(["a " * PART, "a " * PART + "\ud800"])
 
 
@@ -91,5 +91,5 @@ def test_half_a_character_is_named_by_its_text_not_by_a_part(tmp_path: Path):
     tokenizer = load("bert", tmp_path)
     texts = [long_text(0, 3 * PART), "fine", "half \ud800"]
     for encode in (tokenizer.encode_batch, lambda own: list(tokenizer.with_offsets(own))):
-        with pytest.raises(InputError, match=r"texts\[2\] holds half a surrogate pair"):
+        with pytest.raises(InputError, match=r"texts\[2\] contains half a surrogate pair"):
             encode(texts)

@@ -197,7 +197,7 @@ def test_damaged_folders_are_refused(tmp_path: Path, name: str, text: str, messa
 def test_incomplete_folders_are_refused(tmp_path: Path):
     with pytest.raises(InputError, match="no such folder"):
         Tokenizer.load(tmp_path / "absent")
-    with pytest.raises(InputError, match="holds no tokenizer"):
+    with pytest.raises(InputError, match="contains no tokenizer"):
         Tokenizer.load(tmp_path)
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\nword\n")
     with pytest.raises(InputError, match=r"lacks the special tokens \[CLS\] \[SEP\] \[MASK\]"):

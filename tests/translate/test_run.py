@@ -159,7 +159,7 @@ def test_mistakes(tmp_path: Path):
         train_translation(run, **(SHORT | pairs | {"kind": "bpe", "vocabulary.size": 100}))
     assert not run.exists()
     train_translation(run, **(SHORT | pairs), max_steps=2)
-    with pytest.raises(InputError, match="already holds a model"):
+    with pytest.raises(InputError, match="already contains a model"):
         train_translation(run, **(SHORT | pairs), max_steps=2)
     other = files(tmp_path, rows(50, seed=9), list, "other")
     with pytest.raises(InputError, match=r"training pairs (was|were)"):

@@ -103,7 +103,7 @@ def copy_weights(
             )
         elif not tensor.is_floating_point():
             problems.append(
-                f"tensor {shown(name)} holds {tensor.dtype}, not floating point numbers"
+                f"tensor {shown(name)} contains {tensor.dtype}, not floating point numbers"
             )
     problems = [*sorted(tables), *sorted(problems)]
     if not problems:

@@ -73,7 +73,7 @@ def convert(
     vocabulary = prefix.parent / VOCABULARY if vocabulary is None else Path(vocabulary)
     refuse_same((config, vocabulary), target)
     if target.is_dir() and any(target.iterdir()):
-        raise InputError(f"{target} already holds files; choose another folder")
+        raise InputError(f"{target} already contains files; choose another folder")
     values = {**read_json(config, check=CONFIG_KEYS), "model_type": "bert"}
     tokens = read_vocabulary(vocabulary)
     path = prefix.with_name(prefix.name + INDEX)
@@ -113,7 +113,7 @@ def _prefix(path: Path) -> Path:
     if path.is_dir():
         found = sorted(path.glob("*" + INDEX))
         if len(found) != 1:
-            raise InputError(f"{path} holds {len(found)} checkpoints; name one, without .index")
+            raise InputError(f"{path} contains {len(found)} checkpoints; name one, without .index")
         path = found[0]
     return path.with_name(re.sub(r"\.(index|data-\d+-of-\d+|meta)$", "", path.name))
 

@@ -103,7 +103,7 @@ def _pop_vectors(read: dict[str, Tensor], prefix: str, path: Path) -> Iterator[t
         vector = read.pop(name)
         good = vector.ndim == 1 and vector.dtype == torch.float32
         if not good or not bool((vector.isfinite() & (vector > 0)).all()):
-            raise InputError(f"{path}: tensor {name} must hold positive float32 numbers")
+            raise InputError(f"{path}: tensor {name} must contain positive float32 numbers")
         yield name.removeprefix(prefix), vector
 
 

@@ -143,7 +143,7 @@ def _block(data: bytes, offset: int, size: int) -> list[tuple[bytes, bytes]]:
     """Keys and values of a block, in which keys share prefixes with preceding keys."""
     if offset + size + 5 > len(data) - _FOOTER:
         raise DamagedError(
-            f"a block has {size:,} bytes from {offset:,} on, but the table has {len(data):,}"
+            f"a block has {size:,} bytes from {offset:,} on, but the file has {len(data):,}"
         )
     content, trailer = data[offset : offset + size], data[offset + size : offset + size + 5]
     if _masked(crc32c(content + trailer[:1])) != struct.unpack("<I", trailer[1:])[0]:
@@ -209,7 +209,7 @@ def _read_shape(data: bytes) -> tuple[int, ...]:
             sizes = [size for one, size in Reader(value).fields() if one == 1]
             size = sizes[-1] if sizes else 0
             if not isinstance(size, int) or size >= 1 << 40 or len(shape) == _MOST_DIMENSIONS:
-                raise DamagedError(f"a shape holds {in_short(size)}")
+                raise DamagedError(f"a shape contains {in_short(size)}")
             shape.append(size)
     return tuple(shape)
 

@@ -156,11 +156,11 @@ def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
     kind = kind_of(values)
     if kind is None:
         raise InputError(
-            f"{folder} holds a {values.get('model_type')} model; an encoder-decoder (marian, t5) "
-            "is needed: make one with ownbert translate train"
+            f"{folder} contains a {values.get('model_type')} model; an encoder-decoder (marian, "
+            "t5) is needed: make one with ownbert translate train"
         )
     if other := _other_class(kind, values):
-        raise InputError(f"{folder} holds a {other}; a {kind.architecture} is needed")
+        raise InputError(f"{folder} contains a {other}; a {kind.architecture} is needed")
     try:
         encoder, decoder, shared = kind.read_config(values)
     except (InputError, TypeError) as error:

@@ -94,8 +94,8 @@ def require_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
             continue  # fast path: a finite sum implies finite weights
         if not tensor.isfinite().all():
             raise InputError(
-                f"{path}: tensor {name} holds values that are not finite numbers; the training "
-                "diverged or the file is damaged"
+                f"{path}: tensor {name} contains values that are not finite numbers; the "
+                "training diverged or the file is damaged"
             )
 
 

@@ -100,8 +100,8 @@ _typed: dict[str, str] = {}
 _REASONS = {
     FileExistsError: "something with that name already exists; remove it, or choose another name",
     IsADirectoryError: "it is a folder, a file is needed",
-    NotADirectoryError: "a part of this path is a file, where a folder is needed",
-    FileNotFoundError: "there is no such file or folder; check its name",
+    NotADirectoryError: "a part of this path is a file, but a folder is needed",
+    FileNotFoundError: "no such file or folder; check its name",
     PermissionError: "permission denied; check who owns it, or choose another path",
 }
 

@@ -30,7 +30,7 @@ class LabelSettings:
     )
     train: Path | None = setting(
         None,
-        "Training rows. Their texts are not chosen again; --check includes them.",
+        "Training rows. Their texts are not chosen again, and --check writes them in full.",
         shown="none",
     )
     seed: int = setting(0, "Seed for clustering.", check=between(0, limits.SEED, "[]"))

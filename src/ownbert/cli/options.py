@@ -97,7 +97,7 @@ Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Resume from the last saved state in the output folder; start anew if there is none.",
+        help="Resume from the last saved state in the output folder; start over if there is none.",
         rich_help_panel=RUN,
     ),
 ]

@@ -77,7 +77,7 @@ def predict(
     ] = None,
     probabilities: Annotated[
         bool,
-        typer.Option("--probabilities", help="Probabilities of all labels."),
+        typer.Option("--probabilities", help="Include the probabilities of all labels."),
     ] = False,
     unknown: Unknown = None,
     coverage: Coverage = None,

@@ -31,7 +31,7 @@ def relevance(
 ) -> None:
     """Draw which image patches a model's predictions rely on.
 
-    Draws next to each image: attention rollout, and the relevance from attention and its
+    Shows next to each image: attention rollout, and the relevance from attention and its
     gradient.
 
     Example: ownbert relevance runs/digits seven.png -o relevance.png --class 1

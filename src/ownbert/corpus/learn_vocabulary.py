@@ -207,7 +207,8 @@ def _protect_model(folder: Path, tokenizer: Tokenizer) -> None:
         tokenizer.max_length = present.max_length
     elif trained:
         raise InputError(
-            f"{folder} holds a model trained with another vocabulary: choose another output folder"
+            f"{folder} contains a model trained with another vocabulary: choose another output "
+            "folder"
         )
 
 

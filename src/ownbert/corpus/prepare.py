@@ -136,7 +136,7 @@ def _interrupt_message(work: WorkFolder, documents: int) -> str:
     if not documents:
         return "interrupted; no incomplete output was left"
     return (
-        f"interrupted; {documents:,} documents are done and kept in {work.folder.name} beside "
+        f"interrupted; {documents:,} finished documents are kept in {work.folder.name} next to "
         "the output: run the same command again to resume"
     )
 

@@ -305,7 +305,9 @@ def _reusable(output: Path, settings: dict[str, Any]) -> Store | None:
     data = (output / "tokens.bin").exists() or is_ours(output / INDEX) is not False
     known = (output / INDEX).exists() and data
     if output.is_dir() and any(output.iterdir()) and not known:
-        raise InputError(f"{output} is not empty and holds no token store; choose another folder")
+        raise InputError(
+            f"{output} is not empty and contains no token store; choose another folder"
+        )
     ours = {INDEX, *TOKENIZER_FILES, *(f"{name}.bin" for name in {**_FILES, **_OTHER_FILES})}
     for path in sorted(output.iterdir()) if output.is_dir() else ():
         if path.name not in ours or path.is_dir():
@@ -323,7 +325,7 @@ def _end_ids(sentence_end: Sequence[str], tokenizer: Tokenizer) -> np.ndarray:
 
 def _read_index(folder: Path) -> dict[str, Any]:
     if not (folder / INDEX).is_file():
-        raise InputError(f"{folder} holds no token store; make one with: ownbert prepare")
+        raise InputError(f"{folder} contains no token store; make one with: ownbert prepare")
     path = folder / INDEX
     try:
         index = read_json(path, check=_INDEX_FORMAT)

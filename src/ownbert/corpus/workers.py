@@ -137,8 +137,8 @@ class _Worker:
         code = self.process.wait()
         how = f"by signal {-code}" if code < 0 else f"with code {code}"
         return WorkerDied(
-            f"a process of --processes ended {how} (out of memory?); what is finished is kept: "
-            "run the same command again to resume, with fewer --processes if need be"
+            f"a process of --processes ended {how} (out of memory?); finished work is kept: "
+            "run the same command again to resume, with fewer --processes if necessary"
         )
 
     def end(self) -> None:

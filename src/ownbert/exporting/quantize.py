@@ -76,7 +76,7 @@ def quantize(
         names = [REPORT, QUANTIZED, *map(str, network_files(source, weights=False))]
         refuse_foreign(target, [*names, *TOKENIZER_FILES])
         if any((target / name).is_file() for name in FORMS):
-            raise InputError(f"{target} holds float weights; choose another folder")
+            raise InputError(f"{target} contains float weights; choose another folder")
         description = describe_network(source)
         require_float(description.values, source)
         if description.config.position_embedding_type == "transformer_xl":

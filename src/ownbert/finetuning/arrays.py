@@ -56,7 +56,7 @@ def _text(value: Any, where: str) -> str:
     words = value if isinstance(value, list | np.ndarray) else [value]
     for word in words:
         if not isinstance(word, str):
-            raise InputError(f"{where} holds {word!r}, which is not a text")
+            raise InputError(f"{where} contains {word!r}, which is not a text")
     return as_text(" ".join(words), "text", where)
 
 

@@ -75,7 +75,7 @@ def finetune(
         recipe = without_files(recipe, sources)
         if resume and folder.finished:
             Display("finetune", quiet=quiet).say(
-                f"{output} is finished: nothing is left to do; start anew with --overwrite"
+                f"{output} is finished: nothing is left to do; start over with --overwrite"
             )
             return load_finetuned(folder.path)[1]
         stack.enter_context(reading_as(recipe.data.encoding))

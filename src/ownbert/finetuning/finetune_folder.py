@@ -65,7 +65,7 @@ class FinetuneFolder(RunFolder):
         if now.run.seeds and not before.run.seeds:
             raise InputError(
                 f"cannot resume {self.path}: run.seeds was None and is now {now.run.seeds}; a "
-                "single run cannot become several: choose another folder, or start anew with "
+                "single run cannot become several: choose another folder, or start over with "
                 "--overwrite"
             )
         if self.several and (now.run.epochs, now.optim.learning_rate) != (
@@ -74,7 +74,7 @@ class FinetuneFolder(RunFolder):
         ):
             raise InputError(
                 f"cannot resume {self.path} with other epochs or another learning rate: its runs "
-                "would no longer be comparable; keep these as they were, or start anew with "
+                "would no longer be comparable; keep these as they were, or start over with "
                 "--overwrite"
             )
         if now.run.epochs != before.run.epochs and now.run.max_steps == before.run.max_steps:
@@ -86,8 +86,8 @@ class FinetuneFolder(RunFolder):
         several = self.several
         if several and not (self.resume or self.overwrite):
             raise InputError(
-                f"{self.path} already holds several runs ({several[0]}); continue with --resume, "
-                "start anew with --overwrite, or choose another folder"
+                f"{self.path} already contains several runs ({several[0]}); continue with "
+                "--resume, start over with --overwrite, or choose another folder"
             )
         super().check(identity, vocabularies)
 

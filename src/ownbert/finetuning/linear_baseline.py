@@ -77,7 +77,7 @@ class WordBaseline(LinearBaseline):
     """The score of cosine similarities of TF-IDF vectors, for tasks that learn text embeddings."""
 
     def lines(self, network: float) -> list[str]:
-        score = f"TF-IDF alone: {shown_name(self.metric)} {self.value:.3f} on the same rows"
+        score = f"only TF-IDF: {shown_name(self.metric)} {self.value:.3f} on the same rows"
         if network >= self.value:
             return [score]
         warning = (
@@ -88,7 +88,10 @@ class WordBaseline(LinearBaseline):
 
     @property
     def sentence(self) -> str:
-        return f"TF-IDF alone has {shown_name(self.metric)} {self.value:.4f} on the same rows."
+        return (
+            f"TF-IDF without a network has {shown_name(self.metric)} {self.value:.4f} on the "
+            "same rows."
+        )
 
 
 def seconds_for_baseline(max_minutes: float | None) -> float:

@@ -229,8 +229,8 @@ def fit_folder(
     taken = any((folder / name).exists() for name in (STATE, BLEND, CONFIG))
     if taken and not (resume or overwrite):
         raise InputError(
-            f"{folder} already holds a model; continue with --resume, start anew with --overwrite, "
-            "or choose another folder"
+            f"{folder} already contains a model; continue with --resume, start over with "
+            "--overwrite, or choose another folder"
         )
     refuse_foreign(folder, _WRITTEN)
     given = (train, folder, dev, test, unlabelled, add, options)
@@ -977,7 +977,7 @@ class Fit:
         if before != now:
             raise InputError(
                 f"{self.folder} was made with {_difference(before, now)}; use the same, or start "
-                "anew with --overwrite"
+                "over with --overwrite"
             )
         self.budget.used, self.points = state.seconds, state.points
         rows, size = self.rows, self.rows.targets.size

@@ -78,7 +78,7 @@ class FitState:
         try:
             found = read_json(path, check=_KEYS)
         except InputError as error:
-            raise InputError(f"{error}; start anew with --overwrite") from None
+            raise InputError(f"{error}; start over with --overwrite") from None
         points = tuple((float(at), float(score)) for at, score in found.get("points", ()))
         return cls(found["identity"], float(found.get("seconds", 0.0)), points, found["candidates"])
 

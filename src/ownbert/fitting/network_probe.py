@@ -68,7 +68,7 @@ def probe(
     folder = Path(output)
     with writing(folder):
         if any((folder / name).exists() for name in (BLEND, CONFIG)) and not overwrite:
-            raise InputError(f"{folder} already holds a model; replace it with --overwrite")
+            raise InputError(f"{folder} already contains a model; replace it with --overwrite")
         refuse_foreign(folder, (BLEND, "members"))
         columns = ColumnNames(text_column, second_column, label_column)
         found, rows = _read(model, train, dev, task, columns, seed)

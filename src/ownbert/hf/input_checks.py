@@ -76,7 +76,9 @@ def check_inputs(
         if value.shape not in (size, (1, size[1]), (size[1],)):
             raise InputError(f"{name} has shape {tuple(value.shape)}; it must be {size}")
         if value.dtype not in _INTEGERS:
-            raise InputError(f"{name} holds {value.dtype}; it must hold whole numbers, torch.long")
+            raise InputError(
+                f"{name} contains {value.dtype}; it must contain whole numbers, torch.long"
+            )
         # The actual table, which may have been replaced; not every model has all tables.
         if hasattr(embeddings, table):
             count = getattr(embeddings, table).num_embeddings
@@ -117,7 +119,9 @@ def class_labels(
     if labels.numel() != math.prod(shape):
         raise InputError(f"{name} has shape {tuple(labels.shape)}; it must be {tuple(shape)}")
     if labels.is_floating_point() or labels.dtype == torch.bool:
-        raise InputError(f"{name} holds {labels.dtype}; it must hold whole numbers, torch.long")
+        raise InputError(
+            f"{name} contains {labels.dtype}; it must contain whole numbers, torch.long"
+        )
     if labels.device.type == "cpu":
         counted = labels if ignored is None else labels[labels != ignored]
         _check_range(name, counted, classes, "classes")
@@ -130,4 +134,4 @@ def _check_range(name: str, values: Tensor, count: int, what: str) -> None:
     least, most = (int(x) for x in torch.aminmax(values))
     if least < 0 or most >= count:
         wrong = least if least < 0 else most
-        raise InputError(f"{name} holds {wrong}; there are {count} {what}, 0..{count - 1}")
+        raise InputError(f"{name} contains {wrong}; there are {count} {what}, 0..{count - 1}")

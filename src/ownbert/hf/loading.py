@@ -49,7 +49,9 @@ def load(
     kind = kind_of(values)
     if kind is not None:
         if heads is not None or pooler is not None or labels:
-            raise InputError(f"{folder} holds an encoder-decoder model, which has no other heads")
+            raise InputError(
+                f"{folder} contains an encoder-decoder model, which has no other heads"
+            )
         if dropout is not None:
             values |= dict.fromkeys(kind.dropouts, dropout)
         classes = {c.architecture: c for c in (MarianMTModel, *t5.CLASSES)}

@@ -409,8 +409,8 @@ class PreTrainedModel(CommonModel):
         description = describe_config(values, path, any_architecture=True)
         if description.family is not cls.family:
             raise InputError(
-                f"{given.folder} holds a {description.family.model_type} model; {cls.__name__} "
-                f"reads {cls.family.model_type}"
+                f"{given.folder} contains a {description.family.model_type} model; "
+                f"{cls.__name__} reads {cls.family.model_type}"
             )
         return description
 

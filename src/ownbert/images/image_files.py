@@ -129,7 +129,7 @@ def stream_images(source: Any) -> Iterator[ImageSource]:
             return
         files = _files_below(path)
         if not files:
-            raise InputError(f"{path} holds no images")
+            raise InputError(f"{path} contains no images")
         yield from map(_opened, files)
     elif is_idx(path):
         yield from images_of_array(read_idx(path), str(path))
@@ -259,7 +259,7 @@ def _idx_in(folder: Path) -> Path | None:
     kinds = {path.name.removesuffix(".gz"): path for path in found}
     if len(kinds) > 1:
         names = ", ".join(path.name for path in kinds.values())
-        raise InputError(f"{folder} holds several files of images; name one of them: {names}")
+        raise InputError(f"{folder} contains several files of images; name one of them: {names}")
     return found[0] if found else None
 
 
@@ -283,7 +283,8 @@ def _of_classes(folder: Path) -> Iterator[LabelledImage]:
     classes = [path for path in there if path.is_dir()]
     if not classes:
         raise InputError(
-            f"{folder} has no class folders: put the images of each class in a folder of its name"
+            f"{folder} has no class folders: put the images of each class in a folder named "
+            "after it"
         )
     for path in there:
         if path not in classes:

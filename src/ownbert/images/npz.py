@@ -27,7 +27,7 @@ class _RealArrays(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         found = self.arrays[name]
         if np.iscomplexobj(found):
-            raise InputError(f"{self.path}: {name} holds complex numbers; real ones are needed")
+            raise InputError(f"{self.path}: {name} contains complex numbers; real ones are needed")
         return found
 
     def __iter__(self) -> Iterator[str]:
@@ -60,5 +60,5 @@ def open_npz(path: Path, needed: str) -> Iterator[Mapping[str, np.ndarray]]:
         raise
     except _NPZ_ERRORS as error:
         objects = "Object arrays" in str(error)
-        reason = "it holds objects" if objects else "it is damaged, or no npz file"
+        reason = "it contains objects" if objects else "it is damaged, or no npz file"
         raise InputError(f"{path} cannot be read ({reason}); {needed}") from None

@@ -205,12 +205,12 @@ def checked_values(array: np.ndarray, what: str, *, most: int = 255) -> np.ndarr
         return array
     number = np.issubdtype(array.dtype, np.number) or array.dtype == bool
     if not number or np.iscomplexobj(array):
-        raise InputError(f"{what} hold {array.dtype}; they must hold numbers")
+        raise InputError(f"{what} contain {array.dtype}; they must contain numbers")
     low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
     whole = np.issubdtype(array.dtype, np.integer)
     if not (low >= 0 and high <= (most if whole else 1)):  # negated, to reject NaN
         kinds = f"whole numbers from 0 to {most}" if whole else "fractions from 0 to 1"
-        raise InputError(f"{what} hold values from {low:g} to {high:g}; they must be {kinds}")
+        raise InputError(f"{what} contain values from {low:g} to {high:g}; they must be {kinds}")
     if not whole:
         return array
     return array.astype(np.uint8) if most == 255 else array.astype(np.float32) / np.float32(most)

@@ -109,7 +109,7 @@ class Filler:
         if head is None:
             raise InputError(
                 f"{where} is a {description.architecture}, which has no masked-language-model "
-                "head; take a folder that ownbert pretrain wrote"
+                "head; use a folder written by ownbert pretrain"
             )
         if head.features is not None:
             raise InputError(
@@ -180,13 +180,13 @@ class Filler:
             row = np.asarray(self.tokenizer.input_format.one(piece), dtype=np.int64)
             if self.tokenizer.mask_id not in piece:
                 raise InputError(
-                    f"text {number} has no mask: {_shortened(texts[number - before - 1])!r}; write "
-                    f"{self.mask} where a token is to be predicted"
+                    f"text {number} has no mask: {_cut(texts[number - before - 1])!r}; write "
+                    f"{self.mask} for each token to predict"
                 )
             if self.longest is not None and len(row) > self.longest:
                 raise InputError(
-                    f"text {number} has {len(row):,} tokens with the special ones; the model takes "
-                    f"at most {self.longest:,}; cut it"
+                    f"text {number} has {len(row):,} tokens with the special ones; the model "
+                    f"takes at most {self.longest:,}; shorten it"
                 )
             rows.append(row)
         return rows

@@ -149,7 +149,7 @@ def read_counts(path: str | Path) -> dict[str, int]:
             )
         counts[token] = counts.get(token, 0) + int(count)
     if not counts:
-        raise InputError(f"{path} holds no counts; each line must have a token and a count")
+        raise InputError(f"{path} contains no counts; each line must have a token and a count")
     return counts
 
 

@@ -60,7 +60,8 @@ def refuse_taken(
         raise InputError(f"{target} is a file; -o must name a folder")
     if not overwrite and target.is_dir() and any(target.iterdir()):
         raise InputError(
-            f"{target} already holds files; choose another folder, or replace them with --overwrite"
+            f"{target} already contains files; choose another folder, or replace them with "
+            "--overwrite"
         )
     if target.is_dir() and any(target.iterdir()) and not beside and not has_sign(target, signs):
         raise InputError(

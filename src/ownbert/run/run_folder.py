@@ -67,7 +67,7 @@ class RunFolder:
         trained = (self.path / WEIGHTS).exists() or newest_state(self.path) is not None
         if trained and not (self.resume or self.overwrite):
             raise InputError(
-                f"{self.path} already holds a model; continue with --resume, start anew with "
+                f"{self.path} already contains a model; continue with --resume, start over with "
                 "--overwrite, or choose another folder"
             )
 
@@ -106,7 +106,7 @@ class RunFolder:
             for name, old, new in _differences(asdict(before), asdict(now), changeable):  # pyright: ignore
                 raise InputError(
                     f"cannot resume {self.path}: {name} was {old!r} and is now {new!r}; keep it "
-                    "as it was, or start anew with --overwrite"
+                    "as it was, or start over with --overwrite"
                 )
         self._refuse_inputs(now)
         return now, before

@@ -84,7 +84,7 @@ def read_key(path: Path) -> str:
         raise InputError(f"{path} can be read by others; chmod 600 {path}")
     key = path.read_text(encoding="utf-8", errors="replace").strip()
     if not key or len(key.split()) != 1 or not key.isascii():
-        raise InputError(f"{path} has no key: it must hold one word of ASCII characters")
+        raise InputError(f"{path} has no key: it must contain one word of ASCII characters")
     return key
 
 

@@ -162,7 +162,7 @@ class ColumnSpec:
         names = ", ".join(filter(str.isascii, self.names))
         if self.role == "second" and self.pairs:
             pairs = ", ".join(f"{one} and {two}" for one, two in self.pairs if one.isascii())
-            return f"none, but where no column of texts is named and the file has a pair: {pairs}"
+            return f"none; if no text column is named and the file has a pair: {pairs}"
         text = f"the first of {names}"
         if self.pairs:
             text = f"that of a pair (see --second-column), else {text}"
@@ -172,7 +172,7 @@ class ColumnSpec:
                 "or letters)"
             )
         if self.set_aside is not None:
-            text += "; else the only one left"
+            text += "; else the only remaining column"
         elif not self.required:
             text += "; none if there is no such column"
         return text + (f"; {self.note}" if self.note else "")
@@ -443,7 +443,7 @@ def _missing(
         start = f"cannot tell which column holds the {spec.what}"
     if spec.set_aside is not None and proposals:
         return (
-            f"{path}: {start}; name it, as in {' and '.join(proposals)}; the columns (from the "
+            f"{path}: {start}; name it, such as {' and '.join(proposals)}; the columns (from the "
             f"first line) are: {shown}"
         )
     return (
@@ -535,7 +535,7 @@ _OF_QUESTIONS = (
         "Column with the answers, in tables.",
         names=("answers", "answer", "answer_text", "label"),
         labelled=True,
-        note=f"and {' or '.join(_STARTS)} for where they begin",
+        note=f"{' or '.join(_STARTS)} for their positions",
     ),
     ColumnSpec("id", names=("id", "qid", "question_id"), required=False),
     ColumnSpec("start", names=_STARTS, required=False, labelled=True),

@@ -154,7 +154,7 @@ def label_sets(
     parts: list[list[Any]] = []
     for value, place in zip(values, cells.places, strict=True):
         if isinstance(value, list) and any(isinstance(part, list) for part in value):
-            raise InputError(f"{place}: a list of labels must not hold further lists")
+            raise InputError(f"{place}: a list of labels must not contain further lists")
         if isinstance(value, str):
             parts.append([value] if separator is None else value.split(separator))
         else:

@@ -20,7 +20,7 @@ from ownbert.tables.memory import MemoryTable, is_nested
 from ownbert.tables.tables import Source, as_text, kind_of, place, read_values
 
 NEEDED = (
-    'SQuAD\'s JSON (one document with "data", "paragraphs", "context", "qas"), or rows with the '
+    'SQuAD JSON (one document with "data", "paragraphs", "context", "qas"), or rows with the '
     "columns question, context and answers"
 )
 

@@ -184,7 +184,7 @@ def as_text(value: object, name: str, where: str) -> str:
     if isinstance(value, str):
         # JSON can contain lone surrogates, which cannot be encoded in UTF-8.
         if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise InputError(f"{where}: {name!r} holds half a surrogate pair, not a character")
+            raise InputError(f"{where}: {name!r} contains half a surrogate pair, not a character")
         return value
     if isinstance(value, bool | int | float):
         try:

@@ -187,7 +187,7 @@ def _choices(values: Sequence[Any], names: Sequence[str], where: str) -> list[st
     if len(names) == 1:
         (found,) = values
         if not isinstance(found, list):
-            raise InputError(f"{where}: {names[0]!r} must hold a list of texts")
+            raise InputError(f"{where}: {names[0]!r} must contain a list of texts")
         names = list(names) * len(found)
     else:
         last = max((i for i, v in enumerate(values) if v is not None and v != ""), default=-1)

@@ -56,7 +56,7 @@ def read_model(path: str | os.PathLike[str]) -> SentencePieceModel:
     except (ValueError, IndexError, struct.error, TypeError) as error:
         raise InputError(f"{source} is damaged or not a SentencePiece model") from error
     if not model.pieces:
-        raise InputError(f"{source} is not a SentencePiece model: it holds no pieces")
+        raise InputError(f"{source} is not a SentencePiece model: it contains no pieces")
     if model.model_type not in (UNIGRAM, BPE):
         kind = MODEL_TYPES.get(model.model_type, str(model.model_type))
         raise InputError(f"{source} is a SentencePiece model of type {kind}, not Unigram or BPE")

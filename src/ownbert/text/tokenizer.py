@@ -359,7 +359,9 @@ def _encoded(
             # What stands for half a character in Python's strings has no UTF-8.
             if isinstance(text, str) and any("\ud800" <= letter <= "\udfff" for letter in text):
                 which = "the text" if len(given) == 1 else f"texts[{number}]"
-                raise InputError(f"{which} holds half a surrogate pair, not a character") from None
+                raise InputError(
+                    f"{which} contains half a surrogate pair, not a character"
+                ) from None
         raise
 
 

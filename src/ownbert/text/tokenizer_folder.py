@@ -150,7 +150,7 @@ def choose_style(folder: Path, named: str | None) -> Style:
     if named and CLASSES[named][0] in found:
         return CLASSES[named][0]
     if not found:
-        raise MissingError(f"{folder} holds no tokenizer: {TOKENIZER} or {VOCABULARY} is needed")
+        raise MissingError(f"{folder} contains no tokenizer: {TOKENIZER} or {VOCABULARY} is needed")
     if found[0] is XLM_ROBERTA:
         raise InputError(
             f"{folder}: {CONFIG} must state tokenizer_class, XLMRobertaTokenizer or "

@@ -132,7 +132,7 @@ class DamagedState(InputError):
 def _damaged(file: Path, path: Path, reason: str) -> DamagedState:
     """The error for an unusable state; its message suggests the previous state."""
     earlier = [other for other in list_states(path.parents[1]) if other < path]
-    advice = "start anew with --overwrite"
+    advice = "start over with --overwrite"
     if earlier:
         advice = f"remove {path}, and use --resume to continue from step {step_of(earlier[-1]):,}"
     return DamagedState(f"{file} is damaged ({reason}); {advice}")
@@ -144,7 +144,7 @@ def require_same_identity(path: Path, before: Mapping[str, str], now: Mapping[st
         if before.get(name) != now.get(name):
             raise InputError(
                 f"cannot resume from {path}: the {name} was {before.get(name)} and is now "
-                f"{now.get(name)}; use the same, or start anew with --overwrite"
+                f"{now.get(name)}; use the same, or start over with --overwrite"
             )
 
 

@@ -145,7 +145,7 @@ def test_classes_and_layers_are_chosen():
         ({"target": [[0, 1, 2, 3]]}, r"has the shape \(1, 4\)"),
         ({"target": [True, False, True, True]}, r"holds bool; classes are whole numbers, 0\.\.3"),
         ({"target": True}, "holds bool"),
-        ({"target": torch.ones(4)}, "holds float32"),
+        ({"target": torch.ones(4)}, "contains float32"),
         ({"target": list(LABELS)}, r"must be numbers of classes, 0\.\.3, or a label"),
         ({"target": 10**30}, "must be numbers of classes"),
         ({"keep_attention": [3]}, r"no layer 3; the layers are 0\.\.2"),
@@ -328,7 +328,7 @@ def test_mistakes(folder: Path, tmp_path: Path, monkeypatch, capsys):
     Processor(size=(8, 8), mean=(0.5,), std=(0.5,), channels=1).save(other)
     output = tmp_path / "relevance.png"
     for arguments, message in (
-        ((words, picture), "holds a text model; relevance maps are of images"),
+        ((words, picture), "contains a text model; relevance maps are for images"),
         ((tmp_path / "none", picture), "no such folder: "),
         ((other, picture), "preprocessor_config.json does not match its model"),
         ((folder, broken), "broken.png"),

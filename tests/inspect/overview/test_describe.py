@@ -272,7 +272,7 @@ def test_what_cannot_be_described(tmp_path: Path):
     with pytest.raises(InputError, match=r"config\.json; is .* a model folder"):
         describe(tmp_path)
     folder = only_config(tmp_path)
-    with pytest.raises(InputError, match="holds no tokenizer"):
+    with pytest.raises(InputError, match="contains no tokenizer"):
         describe(folder, "a text")
     with pytest.raises(InputError, match="tokens is 513; the model takes from 1 to 512"):
         describe(folder, tokens=513)

@@ -124,7 +124,7 @@ def test_files(tmp_path: Path):
         with pytest.raises(InputError, match=r"bad\.npz cannot be read \(it is damaged"):
             read_inputs(bad)
     np.savez(tmp_path / "pickle.npz", **{**EXAMPLE, "key": np.array([{}], dtype=object)})
-    with pytest.raises(InputError, match=r"cannot be read \(it holds objects\)"):
+    with pytest.raises(InputError, match=r"cannot be read \(it contains objects\)"):
         read_inputs(tmp_path / "pickle.npz")
     for name in ("none.json", "none.npz"):
         with pytest.raises(InputError, match="no such file"):

@@ -134,7 +134,7 @@ def fit_learning_curve(
     if width > max(_WIDEST, rise / 2):
         reason = f"the scores vary too much: the gain is known to within {width:.3f} only"
     elif error > max(_WIDEST, rise) / 3:
-        reason = f"the scores vary too much: by {error:.3f}, where they rise by {rise:.3f}"
+        reason = f"the scores vary too much: by {error:.3f}, while they rise by {rise:.3f}"
     slope_in_units = float(slope * scale**exponent)
     return LearningCurve(
         unit, at, means, float(limit), slope_in_units, float(exponent), fitted,

@@ -133,7 +133,7 @@ def _shifted(model: EncoderDecoderModel, given: dict[str, Any]) -> Tensor | None
     """The default decoder input: the text itself, shifted by one token."""
     ids = given.get("input_ids")
     if ids is None:
-        raise InputError("give input_ids, or decoder_input_ids beside encoder_outputs")
+        raise InputError("give input_ids, or decoder_input_ids with encoder_outputs")
     return model.prepare_decoder_input_ids_from_labels(ids)
 
 

@@ -21,7 +21,9 @@ INPUTS = (
     "text must be a string, a list of strings (texts, or the words of one text with "
     "is_split_into_words=True) or a list of lists of words"
 )
-NOT_UNICODE = "text holds half of a surrogate pair, which is not a character; was it read as UTF-8?"
+NOT_UNICODE = (
+    "text contains half of a surrogate pair, which is not a character; was it read as UTF-8?"
+)
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 

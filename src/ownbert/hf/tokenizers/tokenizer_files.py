@@ -104,7 +104,9 @@ def read_arguments(
             found.setdefault(key, str(folder.path / file))
     if not any(key in found for key in (*files, "tokenizer_file", "tokenizer_object")):
         needed = " or ".join(filter(None, (TOKENIZER, " and ".join(files.values()))))
-        raise MissingError(f"{folder.path} holds no tokenizer for {class_name}: {needed} is needed")
+        raise MissingError(
+            f"{folder.path} contains no tokenizer for {class_name}: {needed} is needed"
+        )
     if found.get("added_tokens_decoder") is None:
         added = _older_added_tokens(folder, found, changes)
     else:

@@ -397,7 +397,7 @@ class Embedder:
         """The given prompt, or the prompt with the name; by default the folder's."""
         if prompt is not None:
             if name is not None:
-                warn_of_input("prompt_name has no effect beside prompt; omit one of them")
+                warn_of_input("prompt_name has no effect together with prompt; omit one of them")
             return prompt
         name = self.default_prompt_name if name is None else name
         if name is None:

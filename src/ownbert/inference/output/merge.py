@@ -357,7 +357,7 @@ def _matrix(part: _Part) -> Any:
         raise part.refused(f"it is not an .npy file ({_reason(error)})") from error
     if matrix.ndim != 2 or matrix.dtype != np.dtype("<f4"):
         raise part.refused(
-            f"it holds {matrix.dtype} in {matrix.ndim} dimensions, not a matrix of float32"
+            f"it contains {matrix.dtype} in {matrix.ndim} dimensions, not a matrix of float32"
         )
     if len(matrix) != part.rows:
         raise part.refused(f"it has {len(matrix):,} rows, but the manifest says {part.rows:,}")
@@ -366,7 +366,7 @@ def _matrix(part: _Part) -> Any:
     return matrix
 
 
-_NOT_FINITE = "a vector holds a value that is not finite"
+_NOT_FINITE = "a vector contains a value that is not finite"
 
 
 def _other_size(size: int, first: int) -> str:

@@ -142,7 +142,7 @@ class Audit:
                 "Files in the folder contain parts of training texts: delete them before sharing "
                 "the folder (ownbert push does not upload reports)."
             )
-        return found or ["Nothing stands out. That is no proof: see docs/audit.md."]
+        return found or ["Nothing stands out. This is not a proof: see docs/audit.md."]
 
 
 @reads_encoding

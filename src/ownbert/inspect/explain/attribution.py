@@ -203,7 +203,7 @@ def _targets(
         )
     if classes.dtype == torch.bool or classes.is_floating_point() or classes.is_complex():
         kind = str(classes.dtype).removeprefix("torch.")
-        raise InputError(f"target holds {kind}; classes are whole numbers, {there}")
+        raise InputError(f"target contains {kind}; classes are whole numbers, {there}")
     wrong = [c for c in classes.flatten().tolist() if c not in range(logits.shape[1])]
     if wrong:
         raise InputError(f"there is no class {wrong[0]}; the classes are {there}")

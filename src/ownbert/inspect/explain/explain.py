@@ -431,7 +431,9 @@ class Explainer:
         ids = np.asarray(text_ids(row.texts[0], tokenizer), dtype=np.int64)
         longest = model.config.max_length
         if longest is not None and len(ids) > longest:
-            raise InputError(f"the text has {len(ids):,} tokens; the model takes {longest:,}")
+            raise InputError(
+                f"the text has {len(ids):,} tokens; the model takes at most {longest:,}"
+            )
         masks = np.flatnonzero(ids == tokenizer.mask_id)
         if not len(masks):
             raise InputError(

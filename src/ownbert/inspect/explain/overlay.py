@@ -94,7 +94,7 @@ def draw_relevance(
             raise InputError(f"{output} would be read as an image of {source}; write elsewhere")
     description = describe(folder)
     if description.config.image is None:
-        raise InputError(f"{folder} holds a text model; relevance maps are of images")
+        raise InputError(f"{folder} contains a text model; relevance maps are for images")
     model, processor = load(description), Processor.load(folder)
     most = _MOST + 1 if rows is None else min(rows, _MOST + 1)
     files = list(islice(chain.from_iterable(map(stream_images, images)), most))

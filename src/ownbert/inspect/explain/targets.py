@@ -279,5 +279,5 @@ def _pooled(model: Model, example: Example) -> np.ndarray:
 def _index(known: Sequence[Any], wanted: str) -> int:
     names = [str(name) for name in known]
     if wanted not in names:
-        raise InputError(f"there is no {wanted!r}; one of {', '.join(names)}")
+        raise InputError(f"there is no {wanted!r}; choose one of {', '.join(names)}")
     return names.index(wanted)

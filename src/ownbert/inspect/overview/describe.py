@@ -69,7 +69,7 @@ def describe(
         kind = f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens"
     elif text is not None:
         raise InputError(
-            f"{folder} holds no tokenizer for the text; give a number of tokens instead"
+            f"{folder} contains no tokenizer for the text; give a number of tokens instead"
         )
     return _overview(
         structure,

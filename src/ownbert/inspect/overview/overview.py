@@ -164,7 +164,7 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
         yield "distances", _distances(config.disentangled)
     if config.disentangled is not None and config.disentangled.conv_kernel_size:
         width = config.disentangled.conv_kernel_size
-        yield "convolution", f"of {width} neighbouring embeddings, beside block 0"
+        yield "convolution", f"of {width} neighbouring embeddings, in parallel with block 0"
     yield (
         "vocabulary",
         f"{config.vocab_size:,} tokens"
@@ -192,7 +192,7 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
         yield "labels", f"{len(overview.labels)}: {shown}{more}"
     if overview.weights is not None:
         files = ", ".join(f"{name}, {size(n)}" for name, n in overview.weights.items())
-        yield "weights", files or "none in the folder: this is what config.json says"
+        yield "weights", files or "none in the folder: this is according to config.json"
 
 
 def _local_attention(config: EncoderConfig) -> str:

@@ -31,9 +31,9 @@ _STEPS = (
     ("encoder.embeddings.task_type", "out", "task vectors", "T E", "added too"),
     ("encoder.embeddings", "out", "embeddings", "T D", "their sum, normalised: enters block 0"),
     (_BLOCK + ".narrow_attention", "out", "narrow input", "T N", "input of queries and keys"),
-    (_BLOCK + ".narrow", "out", "narrow states", "T N", "what the block works on"),
-    (_BLOCK + ".attention.qkv", "out", "fused", "T 3HK", "one product for all heads, then cut"),
-    (_BLOCK + ".attention.query_key", "out", "fused", "T 2HK", "one product for all heads, cut"),
+    (_BLOCK + ".narrow", "out", "narrow states", "T N", "input of the block"),
+    (_BLOCK + ".attention.qkv", "out", "fused", "T 3HK", "one product for all heads, then split"),
+    (_BLOCK + ".attention.query_key", "out", "fused", "T 2HK", "one product for all heads, split"),
     (_BLOCK + ".attention", "q", "queries", "T H K", "what each token looks for, one row per head"),
     (_BLOCK + ".attention", "k", "keys", "T H K", "what each token is found by"),
     (_BLOCK + ".attention", "v", "values", "T H K", "what each token passes on"),
@@ -58,9 +58,15 @@ _STEPS = (
         "what each token takes from the source text",
     ),
     (_BLOCK + ".cross_attention_norm", "out", "after cross", "T D", "added and normalised"),
-    (_BLOCK + ".feed_forward.up", "out", "feed-forward up", "T I", "each token by itself, wider"),
+    (_BLOCK + ".feed_forward.up", "out", "feed-forward up", "T I", "each token separately, wider"),
     (_BLOCK + ".feed_forward.down", "out", "feed-forward down", "T D", "and back"),
-    (_BLOCK + ".feed_forwards.0.network.up", "out", "feed-forward up", "T I", "each token alone"),
+    (
+        _BLOCK + ".feed_forwards.0.network.up",
+        "out",
+        "feed-forward up",
+        "T I",
+        "each token separately",
+    ),
     (_BLOCK + ".feed_forwards.0.network.down", "out", "feed-forward down", "T N", "and back"),
     (_BLOCK, "out", "block 0", "T D", "added, normalised: enters the next layer"),
     ("pooler", "out", "pooled", "1 D", "the first token through a dense layer and tanh"),
@@ -154,7 +160,7 @@ def forward_shapes(
         if 0 in weights:
             observed[_BLOCK + name, "weights"] = tuple(weights[0][0].shape)
     config, named = model.config, {(path, side): rest for path, side, *rest in _STEPS}
-    steps = [ShapeStep("token ids", "T", tuple(batch.token_ids.shape), "the text in numbers")]
+    steps = [ShapeStep("token ids", "T", tuple(batch.token_ids.shape), "the text as numbers")]
     for key, sizes in observed.items():
         name, letters, meaning = named[key]
         own = config.disentangled

@@ -125,8 +125,8 @@ def _projected(
     """The layer's input, the head's part of the matrices, and its queries, keys and values."""
     steps: list[TraceStep] = []
     products: list[TraceStep] = []
-    sources: dict[str, Tensor] = {}  # matrices may have different inputs (MobileBERT)
-    normed = ", normalised already (pre-norm)" if captured.norm_first else ""
+    sources: dict[str, Tensor] = {}  # the matrices may have different inputs (MobileBERT)
+    normed = ", already normalised (pre-norm)" if captured.norm_first else ""
     for name, (matrix, first, last) in cut.columns.items():
         linear: torch.nn.Linear = getattr(attention, matrix)
         hidden, projected = captured.projections[matrix]
@@ -134,7 +134,7 @@ def _projected(
         if source is None:
             source = f"hidden_{matrix}" if sources else "hidden"
             title = f"hidden states into {matrix}" if sources else "incoming hidden states"
-            meaning = f"what attention gets, one row per token{normed}"
+            meaning = f"the input of attention, one row per token{normed}"
             steps.append(TraceStep(source, title, _array(hidden), source, meaning, rows=tokens))
             sources[source] = hidden
         own, (key, meaning) = slice(first, last + 1), PROJECTIONS[name]

@@ -136,13 +136,14 @@ def read_inputs(path: str | os.PathLike[str]) -> dict[str, Any]:
         values = read_json(source, pipe=True)
     if values.keys() != EXAMPLE.keys():
         raise InputError(
-            f"{path} holds {', '.join(values) or 'nothing'}; it must hold {', '.join(EXAMPLE)}"
+            f"{path} contains {', '.join(values) or 'nothing'}; it must contain "
+            f"{', '.join(EXAMPLE)}"
         )
     for name, rows in values.items():
         if _largest(rows) > _LARGEST:
             raise InputError(
-                f"{path}: {name} holds a number beyond {_LARGEST:g}, for which the scores become "
-                "infinite; use smaller numbers"
+                f"{path}: {name} contains a number beyond {_LARGEST:g}, for which the scores "
+                "become infinite; use smaller numbers"
             )
     return values
 
@@ -181,7 +182,7 @@ def _matrix(name: str, rows: Any) -> np.ndarray:
         sizes = " x ".join(map(str, matrix.shape)) or "one number"
         raise InputError(f"{name} is {sizes}; it must be rows and columns of numbers")
     if not np.isfinite(matrix).all():
-        raise InputError(f"{name} holds a value that is not a finite number")
+        raise InputError(f"{name} contains a value that is not a finite number")
     return matrix
 
 

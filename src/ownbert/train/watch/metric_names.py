@@ -28,7 +28,7 @@ UP_TO_ONE = {
     "answered_accuracy": "accuracy on answered texts",
     "unknown_refused": "unknown texts refused",
     "unknown_auroc": "AUROC of unknown texts",
-    "unknown_auroc_of_probability": "by the highest probability alone",
+    "unknown_auroc_of_probability": "using only the highest probability",
 }
 _OTHERS = {
     "set_size": "labels in a set",
