@@ -14,7 +14,7 @@ from ownbert.settings import apply_values, section, setting, validate
 from ownbert.train.training_settings import DATA, LEARNING, MODEL, RUN, Optim, Run, refuse_shard
 
 # Title of a panel of --help, in addition to those of all trainings.
-ANSWERS = "Answers"
+ANSWERS = "Predictions"
 
 # Tasks with one prediction per text or pair, which linear models and blends support too.
 TEXT_TASKS = ("classify", "multilabel", "regress")
