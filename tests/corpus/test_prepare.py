@@ -126,7 +126,7 @@ def test_killed_at_any_moment_and_started_again(
     last = subprocess.run(run, capture_output=True, text=True)
     assert last.returncode == 0, last.stderr
     if "unchanged" not in last.stdout:
-        assert "documents by a run that was stopped" in last.stdout
+        assert "documents by a stopped run" in last.stdout
         assert "resuming after" in last.stderr
     assert contents(output) == whole
     assert names(tmp_path) == ["store"]

@@ -202,7 +202,7 @@ def test_duplicates(tmp_path: Path, size: int, processes: int, monkeypatch: pyte
     assert (kept.documents, kept.read_documents, kept.duplicates) == (8, 8, 3)
     line = list(report(kept, tmp_path / "kept", dropped=False))[-1]
     assert line == (
-        "3 of 8 documents (37.5%) repeat an earlier one, kept; to leave them out: --duplicates drop"
+        "3 of 8 documents (37.5%) repeat an earlier one, kept; remove them with --duplicates drop"
     )
     dropped = made("dropped", duplicates="drop")
     assert (dropped.documents, dropped.read_documents, dropped.duplicates) == (5, 8, 3)

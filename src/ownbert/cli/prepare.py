@@ -105,7 +105,7 @@ def report(store: "Store", output: Path, *, dropped: bool) -> Iterator[str]:
 
     state = "unchanged, kept" if store.reused else "written"
     if store.resumed:
-        state += f", the first {store.resumed:,} documents by a run that was stopped"
+        state += f", the first {store.resumed:,} documents by a stopped run"
     yield (
         f"{output}: {store.documents:,} documents, {store.sentences:,} sentences, "
         f"{len(store.tokens):,} tokens ({state})"
@@ -115,7 +115,7 @@ def report(store: "Store", output: Path, *, dropped: bool) -> Iterator[str]:
     if ends := store.settings["sentence_end"]:
         yield f"sentences end at: {' '.join(ends)}"
     elif store.settings["kind"] == "blank":
-        yield "no token is known to end sentences; texts are cut by length (--sentence-end)"
+        yield "no sentence-ending token is known; texts are cut by length (--sentence-end)"
     if store.duplicates:
         share = store.duplicates / store.read_documents
         line = (
@@ -123,5 +123,5 @@ def report(store: "Store", output: Path, *, dropped: bool) -> Iterator[str]:
             f"earlier one, {'dropped' if dropped else 'kept'}"
         )
         if not dropped and share > MANY_DUPLICATES:
-            line += "; to leave them out: --duplicates drop"
+            line += "; remove them with --duplicates drop"
         yield line

@@ -82,7 +82,7 @@ def advancing(*, quiet: bool) -> Iterator[Callable[[int, int, int | None], None]
         nonlocal started
         if not started and documents and not done and not quiet:
             output.print(
-                translated(f"resuming after {documents:,} documents that a stopped run finished")
+                translated(f"resuming after {documents:,} documents finished by a stopped run")
             )
         started = True
 

@@ -88,7 +88,7 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FON
     _names(axis, named, labels, font, family)
     _bar(figure, image, figure.add_axes((1 + 0.15 / side, 0, 0.13 / side, 1)))
     if len(named) < count:
-        words = f"the {len(named)} most confused of {count} labels are named"
+        words = f"the {len(named)} most confused of {count} labels are shown"
         axis.set_title(words, fontsize=9, loc="left")
     # Same as bbox_inches="tight", without drawing everything twice.
     box = figure.get_tightbbox().padded(0.1)

@@ -61,7 +61,7 @@ def save_card(
     """
     path = Path(folder) / CARD
     if path.exists() and not is_ours(path):
-        return f"{path} was not written by ownbert and is kept; no model card is written"
+        return f"{path} was not written by ownbert and is kept; no model card was written"
     versions = (
         f"ownbert {ownbert.__version__}, torch {torch.__version__}, "
         f"Python {platform.python_version()}"

@@ -139,14 +139,14 @@ def _top_lines(report: VocabularyReport) -> Iterable[str]:
 
 def _end_lines(report: VocabularyReport) -> Iterable[str]:
     if report.kind != "blank":
-        yield "Sentence ends: found by the rule for plain text (full stops, 。 and the like)."
+        yield "Sentence ends: detected by the rule for plain text (full stops, 。 and similar)."
     elif report.sentence_ends:
         shares = {row.token: row.end_share for row in report.top}
         ends = (f"{token} (ends {shares[token]:.0%} of texts)" for token in report.sentence_ends)
         yield f"Likely sentence ends: {', '.join(ends)}"
-        yield "  (frequent tokens that close texts far more often than chance; judge for yourself)"
+        yield "  (frequent tokens that end texts far more often than by chance; please verify)"
     else:
-        yield "Likely sentence ends: none; no frequent token closes texts more often than chance."
+        yield "Likely sentence ends: none; no frequent token ends texts more often than by chance."
 
 
 def proposed_sentence_ends(folder: str | os.PathLike[str]) -> list[str]:

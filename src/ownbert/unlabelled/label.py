@@ -212,11 +212,11 @@ def _row(found: _Candidate, task: Any, counts: np.ndarray) -> dict[str, Any]:
     a, b = task.labels[first], task.labels[second]
     p, q = found.probabilities[first], found.probabilities[second]
     if first in rare_labels(counts):
-        reason = f"may have the rare label {a}, which has {int(counts[first]):,} training rows"
+        reason = f"may have the rare label {a}, which has only {int(counts[first]):,} training rows"
     elif counts.mean() < FEW:
         reason = "typical of similar texts; there are few labels so far"
     elif p + q < _NO_LABEL:
-        reason = f"fits no label well: {a} {p:.0%}, {b} {q:.0%}"
+        reason = f"does not fit any label well: {a} {p:.0%}, {b} {q:.0%}"
     elif p - q < _UNDECIDED:
         reason = f"undecided between {a} ({p:.0%}) and {b} ({q:.0%})"
     else:
