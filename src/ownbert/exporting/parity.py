@@ -108,7 +108,7 @@ def sequences_of(
     if not has_tokenizer(folder):
         if data is not None:
             raise InputError(f"{folder} has no tokenizer, so texts cannot be read; omit {data}")
-        return Sequences(_random(config, longest), "random ids")
+        return Sequences(_random_examples(config, longest), "random ids")
     tokenizer = load_tokenizer(folder, config=config)
     texts, source = _texts(data, text_column)
     builder = TextInputBuilder(tokenizer, config, longest)

@@ -152,7 +152,7 @@ def _conflicts(split: LabelledSplit, texts: _TextIndex) -> list[Finding]:
         return []
     line = (
         f"{count:,} {split.name} {split.unit} are copies of earlier ones with another label: "
-        f"{_some(pairs, count)}"
+        f"{_join_places(pairs, count)}"
     )
     return [Finding("conflict", count, line)]
 
@@ -177,7 +177,7 @@ def _repeated(split: LabelledSplit, train: LabelledSplit, texts: _TextIndex) -> 
     differ = f", {other:,} of them with another label" if other else ""
     line = (
         f"{count:,} of {len(split.rows):,} {split.name} {split.unit} are {train.name} {train.unit} "
-        f"too{differ}, so metrics on them are too optimistic: {_some(pairs, count)}"
+        f"too{differ}, so metrics on them are too optimistic: {_join_places(pairs, count)}"
     )
     return [Finding("repeated", count, line)]
 

@@ -844,8 +844,9 @@ class Fit:
     def _start_of_student(self, compared: Comparison) -> Path | None:
         """The fine-tuned network, with the linear models built in if one of them is far better.
 
-        None if there is no unlabelled text in that case: distilled on mixed texts alone, the network
-        is worse than the candidate with built-in linear models (docs/lab/distilled-network.md).
+        None if there is no unlabelled text in that case: distilled on mixed texts alone, the
+        network is worse than the candidate with built-in linear models
+        (docs/lab/distilled-network.md).
         """
         (tuned,) = (c for c in self.candidates if c.name == "network")
         network, recipe = self.folder / tuned.first[0], self.recipe

@@ -180,7 +180,7 @@ class Filler:
             row = np.asarray(self.tokenizer.input_format.one(piece), dtype=np.int64)
             if self.tokenizer.mask_id not in piece:
                 raise InputError(
-                    f"text {number} has no mask: {_cut(texts[number - before - 1])!r}; write "
+                    f"text {number} has no mask: {_shortened(texts[number - before - 1])!r}; write "
                     f"{self.mask} for each token to predict"
                 )
             if self.longest is not None and len(row) > self.longest:

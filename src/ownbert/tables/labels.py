@@ -422,7 +422,7 @@ def _vector_names(size: int, names: Sequence[str]) -> Sequence[str]:
     return names or [f"label_{i}" for i in range(size)]
 
 
-def _hot(kind: str, size: int) -> str:
+def _vector_message(kind: str, size: int) -> str:
     return f"the labels are {kind} vectors of {size}; --label-names names their elements"
 
 

@@ -369,7 +369,7 @@ def _matrix(part: _Part) -> Any:
 _NOT_FINITE = "a vector contains a value that is not finite"
 
 
-def _other_size(size: int, first: int) -> str:
+def _size_mismatch(size: int, first: int) -> str:
     return f"its vectors have {size:,} dimensions, but those of the first part have {first:,}"
 
 
