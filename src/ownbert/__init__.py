@@ -241,7 +241,7 @@ def __getattr__(name: str) -> Any:
         written = name.replace("OwnBERT", "OwnBert")
         starts = (text for start, text in _INSTEAD.items() if written.startswith(start))
         instead = known.get(name.lower().replace("_", "")) or next(starts, None)
-        advice = f": take {instead}" if instead else ""
+        advice = f": use {instead}" if instead else ""
         raise AttributeError(f"module 'ownbert' has no attribute {name!r}{advice}")
     return found
 

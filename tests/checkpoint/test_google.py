@@ -152,11 +152,11 @@ DAMAGE: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: data_of(f).unlink(), "no such file: .*data-00000-of-00001"),
     (lambda f: (f / "vocab.txt").unlink(), "no such file: .*vocab.txt"),
     (lambda f: (f / "bert_config.json").unlink(), "no such file: .*bert_config.json"),
-    (cut(index_of, 20), "index is damaged or no TensorFlow checkpoint: it has 20 bytes"),
+    (cut(index_of, 20), "index is damaged or not a TensorFlow checkpoint: it has 20 bytes"),
     (cut(index_of, 900), "it does not end as a table does"),
     (flipped(index_of, 30), "a block does not match its checksum"),
     (flipped(index_of, -60), "a block does not match its checksum"),
-    (cut(data_of, 1000), "data-00000-of-00001 is damaged or not of its index: tensor"),
+    (cut(data_of, 1000), "data-00000-of-00001 is damaged or does not match its index: tensor"),
     (flipped(data_of, 70), "does not match its checksum"),
     (rewritten(lambda p: p, compression=1), "its blocks are compressed"),
     (rewritten(lambda p: p[1:]), "it has no header"),
@@ -177,7 +177,7 @@ DAMAGE: list[tuple[Callable[[Path], object], str]] = [
     (config_with(num_hidden_layers=3), "missing tensor bert.encoder.layer.2"),
     (config_with(num_hidden_layers=1), "unexpected tensor bert.encoder.layer.1"),
     (config_with(vocab_size=3), "vocab.txt has 11 tokens, but the model 3"),
-    (lambda f: (f / "other.index").write_bytes(b""), "holds 2 checkpoints; name one"),
+    (lambda f: (f / "other.index").write_bytes(b""), "contains 2 checkpoints; name one"),
 ]
 
 
@@ -185,7 +185,7 @@ DAMAGE: list[tuple[Callable[[Path], object], str]] = [
 def test_damage_is_one_line(tmp_path: Path, damage: Callable[[Path], object], message: str):
     write_google(tmp_path / "google")
     damage(tmp_path / "google")
-    name = "" if "holds 2" in message else "bert_model.ckpt"
+    name = "" if "contains 2" in message else "bert_model.ckpt"
     with pytest.raises(InputError, match=message):
         convert(tmp_path / "google" / name, tmp_path / "out")
     assert not (tmp_path / "out").exists()

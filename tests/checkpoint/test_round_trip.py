@@ -71,7 +71,7 @@ WRONG_WEIGHTS = [
     ),
     (
         {"bert__pooler__dense__bias": torch.ones(8, dtype=torch.int8)},
-        "tensor bert.pooler.dense.bias holds torch.int8",
+        "tensor bert.pooler.dense.bias contains torch.int8",
     ),
     (
         {"bert__encoder__layer__2__output__dense__bias": torch.ones(8)},
@@ -132,7 +132,7 @@ WRONG_CONFIG = [
     ({"pruned_heads": {"0": [2]}}, "layer 0 has no head 2"),
     ({"pruned_heads": [1]}, "pruned_heads is [1]"),
     ({"quantization_config": {"bits": 4}}, "quantization_config is {'bits': 4}"),
-    ({"model_type": "gpt2"}, "model_type 'gpt2' is not known; one of bert"),
+    ({"model_type": "gpt2"}, "model_type 'gpt2' is not known; use one of bert"),
     ({"model_type": "albert"}, "architecture 'BertForSequenceClassification' is not supported"),
     (
         {"model_type": ..., "type_vocab_size": ...},

@@ -123,7 +123,7 @@ def test_a_pickle_that_would_run_is_refused(tmp_path: Path, form: str):
 @pytest.mark.parametrize("content", [[1], {"a": 1}, {1: torch.ones(1)}])
 def test_a_pickle_of_something_else_is_refused(tmp_path: Path, content: object):
     torch.save(content, tmp_path / "pytorch_model.bin")
-    with pytest.raises(InputError, match=r"pytorch_model\.bin must hold tensors by name"):
+    with pytest.raises(InputError, match=r"pytorch_model\.bin must contain tensors by name"):
         read_weights(tmp_path)
 
 

@@ -80,7 +80,7 @@ def test_mistakes_in_what_is_given(folder: Path, tmp_path: Path):
     (tmp_path / "new.csv").write_text("text,embedding\na,1\n")
     assert "no such file: nix.csv" in refused(folder, "nix.csv")
     assert "no such file: ./nix" in refused(folder, "./nix")
-    assert "no such file: a b (and " in refused(folder, tmp_path / "new.txt", "a b")
+    assert "no such file: a b (but " in refused(folder, tmp_path / "new.txt", "a b")
     assert "the input is empty" in refused(folder)
     assert "standard input, line 1: not UTF-8" in refused(folder, stdin=b"\xff\n")  # type: ignore
     csv = (tmp_path / "new.csv", "--id-column")

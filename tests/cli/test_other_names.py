@@ -128,9 +128,9 @@ def test_the_version():
 def test_what_is_known_from_transformers(classifier: Path):
     predictor = Predictor.from_pretrained(classifier)
     assert predictor("red1 9") == Predictor(classifier)("red1 9")
-    with pytest.raises(InputError, match="there is no batch_size here: rows are packed"):
+    with pytest.raises(InputError, match="there is no batch_size here: rows are always packed"):
         predictor(["red1 9"], batch_size=8)
-    with pytest.raises(InputError, match="return_all_scores here: take top_k=None"):
+    with pytest.raises(InputError, match="return_all_scores here: use top_k=None"):
         predictor("red1 9", return_all_scores=True)
     with pytest.raises(InputError, match="words and entities are always returned"):
         Predictor(classifier, aggregation_strategy="simple")

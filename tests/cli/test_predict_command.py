@@ -93,7 +93,7 @@ def test_options_that_a_task_has_no_use_for(tmp_path: Path, classifier: Path):
     assert known["regress"] == known["embed"] == frozenset()
     of_labels = {"top", "threshold", "probabilities", "unknown", "coverage"}
     assert known["classify"] == known["image"] == of_labels
-    with pytest.raises(InputError, match="top is of no use to regress; it has none"):
+    with pytest.raises(InputError, match="top does not apply to regress; it has none"):
         task_class("regress")().refuse_output_options(OutputOptions(top=2))
 
 
@@ -128,7 +128,11 @@ def test_mistakes_in_the_column_of_ids(classifier: Path, tmp_path: Path):
     for name, file, message in (
         ("x", "new.csv", "has no column 'x'; the columns are: text, label; choose with --id-col"),
         ("text", "new.csv", "the column 'text' cannot be used twice"),
-        ("label", "new.csv", "the column 'label' has the same name as a column of the predictions"),
+        (
+            "label",
+            "new.csv",
+            "the id column 'label' has the same name as a column of the predictions",
+        ),
         ("id", "new.txt", "is plain text and has no columns"),
     ):
         assert message in refused(classifier, tmp_path / file, "--id-column", name)

@@ -216,7 +216,7 @@ def test_refusals(classifier: Path, tmp_path: Path):
     output = tmp_path / "out"
     before = contents(classifier)
     cases = {
-        ("--to", "tflite"): "--to 'tflite' is not known; one of onnx, openvino, torch",
+        ("--to", "tflite"): "--to 'tflite' is not known; use one of onnx, openvino, torch",
         ("--tolerance", "0"): "tolerance is 0.0; it must be in (0, 1]",
         ("--data", str(tmp_path / "none.txt")): "none.txt",
     }
@@ -251,7 +251,7 @@ def test_models_that_cannot_be_exported(tmp_path: Path):
     members = [{"folder": one} for one in ("0", "1")]
     (tmp_path / "several" / "ensemble.json").write_text(json.dumps({"members": members}))
     line = refusal("export", tmp_path / "several", "-o", tmp_path / "d")
-    assert "holds 2 models, whose predictions are averaged" in line
+    assert "contains 2 models, whose predictions are averaged" in line
     assert {path.name for path in tmp_path.iterdir()} == {"image", "gru", "ngrams", "several"}
 
 

@@ -272,8 +272,8 @@ def test_what_a_format_has_no_word_for(model_type: str, changes: dict, message: 
 
 
 NOT_DONE = [
-    ("albert", {"is_decoder": True}, "is_decoder is True; supported is False"),
-    ("bert", {"tie_word_embeddings": False}, "tie_word_embeddings is False; supported is True"),
+    ("albert", {"is_decoder": True}, "is_decoder is True; it must be False"),
+    ("bert", {"tie_word_embeddings": False}, "tie_word_embeddings is False; it must be True"),
     ("deberta-v2", {"position_embedding_type": "relative_key"}, "is 'relative_key'; it must be"),
     ("deberta-v2", {"pruned_heads": {"0": [1]}}, "pruned_heads is .*; it must be None or {}"),
     ("deberta-v2", {"conv_kernel_size": 2}, "conv_kernel_size is 2; it must be an odd number"),
@@ -332,7 +332,9 @@ def test_rates_and_activations_of_heads():
     assert (spec.pooling, spec.dense, spec.dense_bias) == ("mean", "relu", False)
     assert modern.writes_head(spec)["classifier_pooling"] == "mean"
     assert not modern.spec_of("mlm", values).output_bias
-    with pytest.raises(InputError, match="classifier_pooling 'max' is not known; one of cls, mean"):
+    with pytest.raises(
+        InputError, match="classifier_pooling 'max' is not known; use one of cls, mean"
+    ):
         modern.spec_of("choice", {"classifier_pooling": "max"})
     with pytest.raises(InputError, match="classifier_activation 'sin' is not known"):
         modern.spec_of("mlm", {"classifier_activation": "sin"})
@@ -341,5 +343,5 @@ def test_rates_and_activations_of_heads():
 def test_an_unknown_family_is_refused():
     assert family_of("bert", "here") is BERT
     assert family_of("ownbert-roberta", "here") is FAMILIES["roberta"]
-    with pytest.raises(InputError, match=r"here: model_type 'gpt2' is not known; one of bert"):
+    with pytest.raises(InputError, match=r"here: model_type 'gpt2' is not known; use one of bert"):
         family_of("gpt2", "here")

@@ -91,7 +91,7 @@ def test_characters_that_no_font_has_become_numbers_and_it_is_said(tmp_path: Pat
         warnings.simplefilter("error")  # matplotlib warns of each missing glyph
         told = draw_confusion(tmp_path / "c.png", made(["体育", "娱乐"])[0], fonts=())
     assert told is not None
-    assert "c.png: no font here" in told
+    assert "c.png: no installed font" in told
     assert (tmp_path / "c.png").exists()
 
 

@@ -181,7 +181,7 @@ def _table(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path, Path], Pa
         (
             _table(lambda row: {}),
             ["--feature-columns", "pos", "--pooling", "lstm"],
-            "not by lstm",
+            "not lstm",
         ),
     ],
 )

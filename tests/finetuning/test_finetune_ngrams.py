@@ -81,6 +81,6 @@ def test_other_tasks_and_long_documents(task: str, pretrained: Path, tmp_path: P
 def test_sizes_have_bounds(rows: int, pretrained: Path, orders: Path, tmp_path: Path):
     with pytest.raises(InputError, match=r"task\.ngrams is \d+; it must be .* at most 8,388,608"):
         finetune(model=pretrained, train=orders / "train.csv", output=tmp_path / "no", ngrams=rows)
-    with pytest.raises(InputError, match=r"task\.ngrams is of no use to tag"):
+    with pytest.raises(InputError, match=r"task\.ngrams does not apply to tag"):
         finetune("tag", model=pretrained, train="x", output=tmp_path / "no", ngrams=50)
     assert not (tmp_path / "no").exists()

@@ -335,7 +335,7 @@ def test_n_grams_are_for_many_rows_where_no_network_can_be_taught(columns: list[
     [
         (["--minutes", "0"], "minutes is 0"),
         (["--minutes", "1e9"], "minutes is 1000000000.0; it must be in (0, 10,080]"),
-        (["--task", "tag"], "task is 'tag'; one of classify, multilabel, regress"),
+        (["--task", "tag"], "task is 'tag'; it must be one of classify, multilabel, regress"),
         (["--unlabelled", "missing.txt"], "no such file: missing.txt"),
         (["--model", "missing"], "missing"),
         (["--dev", "missing.csv"], "missing.csv"),

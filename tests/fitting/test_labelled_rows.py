@@ -129,7 +129,7 @@ def test_rows_in_memory_become_a_file(data, tmp_path: Path):
         ),
         ([], "rows must be given as"),
         (7, "rows must be given as"),
-        (["only a text"], "a row is a text and its label, not 'only a text'"),
+        (["only a text"], "a row must be a text and its label, not 'only a text'"),
     ],
 )
 def test_what_is_no_rows_is_one_line(data, message: str):

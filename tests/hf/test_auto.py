@@ -94,7 +94,7 @@ def test_what_is_no_model_is_named(tmp_path: Path):
     with pytest.raises(OSError, match="nowhere"):
         ownbert.AutoModel.from_pretrained(tmp_path / "nowhere")
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(InputError, match="'gpt2' is not known; one of albert, bert"):
+    with pytest.raises(InputError, match="'gpt2' is not known; use one of albert, bert"):
         ownbert.AutoModel.from_pretrained(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(InputError, match="names no model_type"):

@@ -124,7 +124,7 @@ def test_what_it_has_not_is_refused():
     wrong = [
         (lambda: ours(**given, head_mask=torch.ones(4)), "has no argument 'head_mask'"),
         (lambda: ours.prune_heads({0: [1]}), "deberta-v2 cannot be pruned: its format has no key"),
-        (lambda: hf.DebertaV2Config(is_decoder=True), "is_decoder is True; supported is False"),
+        (lambda: hf.DebertaV2Config(is_decoder=True), "is_decoder is True; it must be False"),
         (
             lambda: hf.DebertaV2Config(tie_word_embeddings=False),
             "tie_word_embeddings is False; it must be True",

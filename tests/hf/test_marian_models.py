@@ -253,7 +253,7 @@ def test_configurations():
     assert hf.MarianConfig(100, None, 64, pad_token_id=0).max_position_embeddings == 64
     for changes, message in (
         ({"activation_function": "sin"}, "activation_function 'sin' is not known"),
-        ({"d_model": 10}, "d_model 10 must be a multiple of num_attention_heads 16"),
+        ({"d_model": 10}, "hidden_size 10 must be a multiple of num_attention_heads 16"),
         ({"encoder_layerdrop": 0.1}, "encoder_layerdrop is 0.1; it must be 0"),
     ):
         with pytest.raises(InputError, match=message):
@@ -265,8 +265,11 @@ def test_what_is_refused(tmp_path: Path):
     given = inputs()
     for extra, message in (
         ({"decoder_input_ids": None}, "give decoder_input_ids or labels"),
-        ({"decoder_input_ids": torch.full((3, 2), 20)}, "decoder_input_ids holds 20; there are 20"),
-        ({"labels": torch.full((3, 5), 20)}, "labels holds 20; there are 20 classes"),
+        (
+            {"decoder_input_ids": torch.full((3, 2), 20)},
+            "decoder_input_ids contains 20; there are 20",
+        ),
+        ({"labels": torch.full((3, 5), 20)}, "labels contains 20; there are 20 classes"),
         ({"encoder_outputs": (torch.ones(3, 7, 8),)}, r"it must be \(3, length, 16\)"),
         ({"token_type_ids": given["input_ids"]}, "no argument 'token_type_ids'"),
     ):

@@ -35,15 +35,18 @@ def bert() -> Any:
         ({"input_ids": {"input_ids": IDS}}, r"pass its values by name: model\(\*\*inputs\)"),
         (
             {"input_ids": IDS.float()},
-            "input_ids holds torch.float32; it must contain whole numbers",
+            "input_ids contains torch.float32; it must contain whole numbers",
         ),
-        ({"input_ids": IDS + 13}, r"input_ids holds 20; there are 20 rows of the table, 0\.\.19"),
-        ({"input_ids": IDS - 8}, "input_ids holds -1"),
+        (
+            {"input_ids": IDS + 13},
+            r"input_ids contains 20; there are 20 rows of the table, 0\.\.19",
+        ),
+        ({"input_ids": IDS - 8}, "input_ids contains -1"),
         ({"input_ids": IDS[:, :0]}, "a batch needs at least one text"),
         ({"input_ids": IDS, "attention_mask": [[1] * 5] * 3}, "attention_mask is a list"),
-        ({"input_ids": IDS, "token_type_ids": IDS}, "token_type_ids holds 7; there are 2"),
+        ({"input_ids": IDS, "token_type_ids": IDS}, "token_type_ids contains 7; there are 2"),
         ({"input_ids": IDS, "token_type_ids": IDS[:, :2]}, r"token_type_ids has shape \(3, 2\)"),
-        ({"input_ids": IDS, "position_ids": IDS + 5}, "position_ids holds 12; there are 12"),
+        ({"input_ids": IDS, "position_ids": IDS + 5}, "position_ids contains 12; there are 12"),
         ({"input_ids": IDS, "head_mask": [1, 0]}, "head_mask is a list"),
         ({"inputs_embeds": torch.rand(3, 5, 7)}, r"inputs_embeds has shape \(3, 5, 7\)"),
         ({"input_ids": IDS, "atention_mask": IDS}, "atention_mask'; is attention_mask meant"),
@@ -59,13 +62,18 @@ def test_inputs(bert: Any, given: dict[str, Any], message: str):
 @pytest.mark.parametrize(
     ("name", "problem", "labels", "message"),
     [
-        ("Sequence", None, torch.tensor([0, 1, 3]), r"labels holds 3; there are 3 classes, 0\.\.2"),
+        (
+            "Sequence",
+            None,
+            torch.tensor([0, 1, 3]),
+            r"labels contains 3; there are 3 classes, 0\.\.2",
+        ),
         ("Sequence", None, LABELS[:2], r"labels has shape \(2,\); it must be \(3,\)"),
         ("Sequence", None, LABELS.float(), "for multi_label_classification it must be"),
         ("Sequence", "regression", torch.rand(3), r"for regression it must be \(3, 3\)"),
         ("Token", None, LABELS, r"labels has shape \(3,\); it must be \(3, 5\)"),
-        ("Token", None, IDS, "labels holds 7; there are 3 classes"),
-        ("Token", None, IDS.float(), "labels holds torch.float32"),
+        ("Token", None, IDS, "labels contains 7; there are 3 classes"),
+        ("Token", None, IDS.float(), "labels contains torch.float32"),
     ],
 )
 def test_labels(name: str, problem: str | None, labels: torch.Tensor, message: str):
@@ -135,7 +143,7 @@ def test_folders(bert: Any, tmp_path):
         (
             hf.RobertaModel,
             {"config": made("RobertaModel").config},
-            "holds a bert model; RobertaModel reads",
+            "contains a bert model; RobertaModel reads",
         ),
         (hf.BertModel, {"vocab_size": 21}, "ignore_mismatched_sizes=True reinitialises them"),
         (hf.BertPreTrainedModel, {}, "it contains no tensor of this model"),

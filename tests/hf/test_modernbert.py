@@ -70,7 +70,7 @@ def test_what_it_has_not_is_refused():
             lambda: hf.ModernBertConfig(position_embedding_type="relative_key"),
             "position_embedding_type is 'relative_key'; it must be 'absolute'",
         ),
-        (lambda: hf.ModernBertConfig(is_decoder=True), "is_decoder is True; supported is False"),
+        (lambda: hf.ModernBertConfig(is_decoder=True), "is_decoder is True; it must be False"),
     ]
     for call, message in wrong:
         with pytest.raises(InputError, match=message):

@@ -37,7 +37,7 @@ def test_pruning(name: str, tmp_path):
     same(theirs, again)
     assert again.config.pruned_heads == {0: [0, 1, 3], 1: [0, 2, 3]}
     for wrong, message in [
-        ({0: [7]}, r"layer 0 has no head 7; they are 0\.\.3"),
+        ({0: [7]}, r"layer 0 has no head 7; the heads are 0\.\.3"),
         ({9: [0]}, r"names layer 9; the layers are 0\.\.1"),
         ({1: [1]}, "layer 1 would lose all of its heads"),
     ]:

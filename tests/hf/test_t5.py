@@ -214,7 +214,7 @@ def test_the_encoder_of_a_folder(tmp_path: Path):
 
 def test_what_is_refused(tmp_path: Path):
     _, ours = pair(tmp_path, "T5Model")
-    with pytest.raises(InputError, match="T5Model writes no text; load a T5ForCondit"):
+    with pytest.raises(InputError, match="T5Model does not generate text; load a T5ForCondit"):
         ours.generate(torch.tensor([[5, 1]]))
     with pytest.raises(InputError, match="give decoder_input_ids"):
         ours(torch.tensor([[5, 1]]))
@@ -223,7 +223,7 @@ def test_what_is_refused(tmp_path: Path):
         ours(torch.tensor([[5, 1], [6, 7]]))
     with pytest.raises(InputError, match="T5ForSequenceClassification writes no text"):
         ours.generate(torch.tensor([[5, 1]]))
-    with pytest.raises(InputError, match="holds a T5ForSequenceClassification; a T5ForCondit"):
+    with pytest.raises(InputError, match="contains a T5ForSequenceClassification; a T5ForCondit"):
         Translator(tmp_path / "labelled")
     with pytest.raises(InputError, match="tie_encoder_decoder is True; it must be False"):
         hf.T5Model(hf.T5Config(tie_encoder_decoder=True))

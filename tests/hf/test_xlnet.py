@@ -217,7 +217,7 @@ def test_what_it_cannot_do_is_refused():
         (lambda: base(IDS, target_mapping=LEFT), "it must be .3, predictions, 8."),
         (
             lambda: base(IDS, mems=mems[:1]),
-            "mems must be 2 tensors of one shape .tokens, batch, 32",
+            "mems must be 2 tensors of shape .tokens, batch, 32",
         ),
         (lambda: base(IDS[:2], mems=mems), "of 3 texts, the input has 2"),
         (lambda: base(IDS, token_type_ids=IDS), "there are 8 segments, 0..7"),

@@ -95,7 +95,9 @@ def test_sizes_of_every_kind_of_table_are_compared(tmp_path: Path):
 def test_weights_that_are_not_numbers_are_refused(folder: Path):
     change_weights(folder, classifier__bias=torch.tensor([1.0, float("nan"), 0.0]))
     for use in (load, open_folder, Filler):
-        with pytest.raises(InputError, match=r"classifier\.bias holds values that are not finite"):
+        with pytest.raises(
+            InputError, match=r"classifier\.bias contains values that are not finite"
+        ):
             use(folder)
     # Large numbers are numbers, even if their sum is none.
     made(folder, "classification")
@@ -189,7 +191,7 @@ def test_folders_that_a_file_names_are_below_its_own(folder: Path):
     for modules, message in (
         ([{"type": "a.Pooling", "path": "../model"}], "names '../model'"),
         ([{"type": 3}], "[0]: type is 3; it must be text"),
-        ({}, "must hold a JSON list"),
+        ({}, "must contain a JSON list"),
     ):
         (folder / "modules.json").write_text(json.dumps(modules))
         with pytest.raises(InputError) as caught:
@@ -240,7 +242,7 @@ def test_a_check_names_the_place():
         ({"c": {"x": float("nan")}}, "f.json: c.x is nan; it must be a number from 0 to 1"),
         ({"d": 10}, "f.json: d is 10; it must be text or a digit"),
         ({"e": False}, "f.json: e is False; it must be one of True, 1, x"),
-        ({"z": 1}, "f.json: 'z' is not known; one of a, c, d, e"),
+        ({"z": 1}, "f.json: 'z' is not known; use one of a, c, d, e"),
     ):
         with pytest.raises(InputError) as caught:
             check("f.json", value)

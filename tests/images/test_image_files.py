@@ -74,7 +74,7 @@ def test_names_of_labels(tmp_path: Path):
         (idx_bytes(GREY)[:-3], r"is cut off: its header says 6 x 5 x 4, which is 120 bytes, but"),
         (idx_bytes(GREY) + b"1", "is too long"),
         (idx_bytes(GREY)[:9], "is cut off in its header"),
-        (idx_bytes(GREY, kind=0x0D), "numbers of type 0x0d; supported is 0x08"),
+        (idx_bytes(GREY, kind=0x0D), "numbers of type 0x0d; only 0x08"),
         (gzip.compress(idx_bytes(GREY))[:-30], "gzip data is damaged"),
         (idx_bytes(LABELS), "has 1 dimensions; a file of images has 3"),
     ],
@@ -96,7 +96,7 @@ def test_labels_that_do_not_fit(tmp_path: Path):
     with pytest.raises(InputError, match="a file of labels has 1"):
         read_labelled_images(images)
     labels.unlink()
-    with pytest.raises(InputError, match=r"has no labels: .*train-labels-idx1-ubyte is not there"):
+    with pytest.raises(InputError, match=r"has no labels: .*train-labels-idx1-ubyte is missing"):
         read_labelled_images(images)
     labels.write_bytes(idx_bytes(LABELS))
     idx_pair(tmp_path, "t10k")
@@ -130,7 +130,7 @@ def test_folders_that_are_wrong(tmp_path: Path):
     other = tmp_path / "bird" / "notes.txt"
     other.write_text("no image")
     for read in (read_labelled_images, lambda path: list(stream_images(path))):
-        with pytest.raises(InputError, match=r"notes\.txt is no image that Pillow can read"):
+        with pytest.raises(InputError, match=r"notes\.txt is not an image that Pillow can read"):
             read(tmp_path)
     other.rename(tmp_path / "notes.txt")
     (tmp_path / "bird").joinpath(".hidden").unlink()
@@ -179,7 +179,7 @@ def test_greys_of_more_than_a_byte(tmp_path: Path):
         for channels in (1, 3):
             np.testing.assert_allclose(image.read(channels), GREY[0] / 255, atol=1e-6)
     for array, message in (
-        (GREY[0].astype("f4"), r"a\.tif: its pixels hold values from .*fractions from 0 to 1"),
+        (GREY[0].astype("f4"), r"a\.tif: its pixels contain values from .*fractions from 0 to 1"),
         (np.full((2, 2), 70_000, "i4"), r"a\.tif: its pixels .*whole numbers from 0 to 65535"),
     ):
         Image.fromarray(array).save(tmp_path / "a.tif")
@@ -224,8 +224,8 @@ def test_arrays(tmp_path: Path):
     ("images", "message"),
     [
         (GREY * 2.0, r"contain values from 0 to \d+; they must be fractions from 0 to 1"),
-        (GREY.astype(int) - 1, "hold values from -1"),
-        (GREY * np.nan, "hold values from nan to nan"),
+        (GREY.astype(int) - 1, "contain values from -1"),
+        (GREY * np.nan, "contain values from nan to nan"),
         (GREY.reshape(6, 20), r"have the shape \(6, 20\)"),
         (np.zeros((6, 5, 4, 2), np.uint8), r"it must be \(N, H, W\) or \(N, H, W, 3\)"),
         (np.zeros((0, 5, 4), np.uint8), "have the shape"),

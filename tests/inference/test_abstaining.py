@@ -212,4 +212,4 @@ def test_other_tasks_have_no_label_sets(topics: Path, pretrained: Path, tmp_path
         quiet=True,
     )
     says = refusal("predict", tmp_path / "m", "red1", "--coverage", "0.9")
-    assert "--coverage is of no use to regress" in says
+    assert "--coverage does not apply to regress" in says

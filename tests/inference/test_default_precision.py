@@ -109,8 +109,8 @@ def test_a_folder_says_what_was_compared(agreeing: Path):
     assert value["bfloat16"] == "answers"
     assert [*value["weights"]] == ["model.safetensors"]
     assert agrees(agreeing)
-    assert "of 60 dev rows get the same answer, macro-F1 " in card_of(agreeing)
-    assert "`ownbert predict` and `evaluate` use it if the processor supports it." in card_of(
+    assert "of 60 dev rows get the same prediction, with macro-F1 " in card_of(agreeing)
+    assert "`ownbert predict` and `evaluate` use bfloat16 if the processor supports it." in card_of(
         agreeing
     )
     assert describe(agreeing).values[KEY] == value  # it is a key that is known
@@ -168,7 +168,7 @@ def test_the_command_says_so_once(
 def test_vectors(encoder: Path, agreeing: Path, tmp_path: Path):
     assert values_of(encoder)[KEY]["bfloat16"] == "vectors"
     assert "texts have cosines of at least 0.99" in card_of(encoder)
-    assert "`ownbert embed` uses it if the processor supports it." in card_of(encoder)
+    assert "`ownbert embed` uses bfloat16 if the processor supports it." in card_of(encoder)
     texts = ["red1 red2 9", "blue1 w3 9"]
     found = embed(encoder, texts)
     assert np.array_equal(found, embed(encoder, texts, precision="bfloat16"))
@@ -296,8 +296,9 @@ def test_one_file_has_one_precision(
         predict(agreeing, test, output, progress=stop)
     processor(monkeypatch, native=False)
     message = refusal("predict", agreeing, test, "-o", output, "--resume")
-    assert "the precision is not that of the stopped run; continue with --precision bfloat16" in (
-        message
+    assert (
+        "the precision differs from that of the stopped run; continue with --precision bfloat16"
+        in (message)
     )
     assert predict(agreeing, test, output, resume=True, precision="bfloat16") == 45
     whole = answered(agreeing, test, tmp_path / "whole.jsonl", precision="bfloat16")

@@ -148,23 +148,28 @@ def test_habits_that_are_not_supported(habitual: Path):
     both = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}
     (habitual / "1_Pooling" / "config.json").write_text(json.dumps(both))
     embedder = Embedder(habitual)
-    with pytest.raises(InputError, match=r"its pooling 'first\+mean' is not known; one of mean"):
+    with pytest.raises(
+        InputError, match=r"its pooling 'first\+mean' is not known; use one of mean"
+    ):
         embedder.encode(TEXTS)
     assert embedder.encode(TEXTS, pooling="mean").shape == (7, 16)
     (habitual / "modules.json").write_text('[{"type": "x.Dense", "path": "3_Dense"}]')
     with pytest.raises(InputError, match=r"modules\.json: module 'Dense' is not supported"):
         Embedder(habitual)
     (habitual / "modules.json").write_text("{}")
-    with pytest.raises(InputError, match="must hold a JSON list"):
+    with pytest.raises(InputError, match="must contain a JSON list"):
         Embedder(habitual)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pooling": "sum"}, "pooling 'sum' is not known; one of mean, first, max"),
+        ({"pooling": "sum"}, "pooling 'sum' is not known; use one of mean, first, max"),
         ({"precision": "half"}, "precision 'half' is not known; use one of float32"),
-        ({"output_value": "tokens"}, "output_value 'tokens' is not known; one of sentence_embed"),
+        (
+            {"output_value": "tokens"},
+            "output_value 'tokens' is not known; use one of sentence_embed",
+        ),
         ({"prompt_name": "nix"}, "there is no prompt 'nix'; there is query, document"),
         ({"truncate_dim": -1}, r"truncate_dim is -1; it must be in \[1, 65,536\]"),
         ({"batch_tokens": 0}, r"batch_tokens is 0; it must be in \[1, 16,777,216\]"),

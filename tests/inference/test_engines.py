@@ -184,7 +184,11 @@ def test_auto_says_why_it_takes_torch(exported: Path):
 def test_refusals(exported: Path, both: Path, monkeypatch: pytest.MonkeyPatch):
     plain, onnx = exported / "classifier", exported / "onnx"
     cases = {
-        (plain, "--engine", "jax"): "engine 'jax' is not known; one of auto, torch, onnx, openvino",
+        (
+            plain,
+            "--engine",
+            "jax",
+        ): "engine 'jax' is not known; use one of auto, torch, onnx, openvino",
         (plain, "--engine", "onnx"): f"make it: ownbert export {plain} --to onnx -o {plain}/onnx",
         (onnx, "--engine", "openvino"): "was exported to onnx and has no file for openvino",
         (onnx, "--engine", "torch"): "was exported to onnx and has no file for torch",

@@ -141,7 +141,7 @@ def test_options_of_files_are_options_in_memory(classifier, predictor, texts, tm
         with pytest.raises(InputError, match="threshold"):
             ask(texts, threshold=3)
     numbers = tiny("classification", ownbert_task={"name": "regress"})
-    with pytest.raises(InputError, match="threshold is of no use to regress"):
+    with pytest.raises(InputError, match="threshold does not apply to regress"):
         numbers(["a b"], threshold=0.5)
 
 
@@ -166,9 +166,9 @@ def test_predict_takes_what_a_predictor_takes(
     ("data", "message"),
     [
         (None, "no rows: give a text"),
-        (7, "data: rows are given as"),
+        (7, "data: rows must be given as"),
         ([None], "data, row 1: 'text' is missing or null"),
-        ([("a", "b")], r"data: a row is a text, not \('a', 'b'\)"),
+        ([("a", "b")], r"data: a row must be a text, not \('a', 'b'\)"),
         (Path("nowhere.txt"), "nowhere.txt"),
     ],
 )

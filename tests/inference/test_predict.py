@@ -134,7 +134,7 @@ def test_a_cut_file_is_gone_on_with_after_its_last_whole_row(tmp_path: Path, nam
 
 def test_a_column_that_the_first_row_lacks_is_refused(tmp_path: Path):
     file = PredictionWriter(tmp_path / "a.csv", {}, resume=False)
-    with pytest.raises(InputError, match=r"a.csv: answer 2 has 'b', which is not a column"):
+    with pytest.raises(InputError, match=r"a.csv: prediction 2 has 'b', which is not a column"):
         file.write([{"a": 1}, {"a": 1, "b": 2}])
     file.close()
     assert not list(tmp_path.iterdir())
@@ -196,7 +196,9 @@ def test_another_model_input_or_precision_is_refused(
         predict(classifier, rows, output, progress=stop)
     given = {"model": pretrained, "train": topics / "train.csv", "quiet": True, "max_steps": 1}
     finetune(output=tmp_path / "other", **given)
-    with pytest.raises(InputError, match="the model is not that of the stopped run; start anew"):
+    with pytest.raises(
+        InputError, match="the model differs from that of the stopped run; start over"
+    ):
         predict(tmp_path / "other", rows, output, resume=True)
     with pytest.raises(InputError, match="the precision differs from that"):
         predict(classifier, rows, output, precision="bfloat16", resume=True)

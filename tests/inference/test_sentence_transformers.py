@@ -178,7 +178,9 @@ def test_similarity(unit: Path, plain: Path, name: str):
         ours.similarity_pairwise(vectors, vectors[::-1].copy()),
         theirs.similarity_pairwise(vectors, vectors[::-1].copy()),
     )
-    with pytest.raises(InputError, match="similarity_fn_name 'nix' is not known; one of cosine"):
+    with pytest.raises(
+        InputError, match="similarity_fn_name 'nix' is not known; use one of cosine"
+    ):
         ours.similarity_fn_name = "nix"
 
 

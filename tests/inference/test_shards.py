@@ -136,7 +136,7 @@ def test_a_stopped_shard_is_resumed(classifier: Path, table: Path, tmp_path: Pat
 def test_what_cannot_be_joined(classifier: Path, table: Path, tmp_path: Path, topics: Path):
     out = tmp_path / "out.jsonl"
     message = refusal("merge", out)
-    assert "no part of out.jsonl is in" in message
+    assert "no parts of out.jsonl in" in message
     assert "out.1-of-2.jsonl" in message
     parts = sharded(lambda o, shard: predict(classifier, table, o, shard=shard), 3, out)
     kept = {path: path.read_bytes() for path in tmp_path.iterdir()}

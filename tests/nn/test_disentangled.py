@@ -173,7 +173,7 @@ def test_every_part_learns_also_with_recomputed_activations(kind: str):
         ({"position_buckets": 1}, "position_buckets is 1; it must be at least 2"),
         ({"position_buckets": 1 << 40}, "position_buckets is 1099511627776; it must be at most"),
         ({"max_relative_positions": 0}, "max_relative_positions is 0; it must be a whole number"),
-        ({"pos_att_type": ("p2p",)}, "pos_att_type 'p2p' is not known; one of c2p, p2c"),
+        ({"pos_att_type": ("p2p",)}, "pos_att_type 'p2p' is not known; use one of c2p, p2c"),
         ({"conv_kernel_size": 4}, "conv_kernel_size is 4; it must be an odd number"),
         ({"conv_act": "sine"}, "conv_act 'sine' is not known"),
         ({"share_att_key": "no"}, "share_att_key is 'no'; it must be true or false"),
@@ -205,5 +205,5 @@ def test_impossible_settings(changes: dict, message: str):
 def test_what_does_not_go_together(changes: dict, message: str):
     with pytest.raises(InputError, match=message):
         replace(CONFIG, **changes)
-    with pytest.raises(InputError, match="does not go with pruned_heads"):
+    with pytest.raises(InputError, match="cannot be combined with pruned_heads"):
         model(V3).prune_heads({0: [1]})

@@ -184,5 +184,5 @@ def test_what_is_refused():
     with pytest.raises(InputError, match="was given only texts"):
         model(pack([Example(np.array([5, 6]), np.array([0, 0]))]))
     spec = HeadSpec("classification", pooling="gru", features=TABLES)
-    with pytest.raises(InputError, match="by first, mean or max, not by gru"):
+    with pytest.raises(InputError, match="support pooling first, mean or max, not gru"):
         Model(CONFIG, [spec], labels=("a", "b"))

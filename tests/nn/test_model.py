@@ -164,7 +164,7 @@ def test_what_does_not_fit_is_refused():
     long = pack([Example(np.ones(33, int), np.zeros(33, int))])
     with pytest.raises(ValueError, match="33 tokens is longer than the 32 positions"):
         model()(long)
-    with pytest.raises(ValueError, match="head 'qa' is not known; one of mlm, nsp, sop"):
+    with pytest.raises(ValueError, match="head 'qa' is not known; use one of mlm, nsp, sop"):
         Model(CONFIG, ["qa"])
     with pytest.raises(ValueError, match="heads nsp need a pooler"):
         Model(CONFIG, ["nsp"], pooler=False)

@@ -92,6 +92,6 @@ def test_what_cannot_be_pooled_is_refused():
     odd = EncoderConfig(vocab_size=9, hidden_size=5, num_attention_heads=1)
     with pytest.raises(InputError, match="halves hidden_size; 5 must be even"):
         POOLINGS["lstm"](odd)
-    with pytest.raises(ValueError, match="pooling 'median' is not known; one of pooler, first"):
+    with pytest.raises(ValueError, match="pooling 'median' is not known; use one of pooler, first"):
         Model(CONFIG, [HeadSpec("classification", pooling="median")], labels=("a", "b"))
     assert Model(CONFIG, [HeadSpec("classification", pooling="mean")], labels=("a",)).pooler is None

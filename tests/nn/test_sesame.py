@@ -223,7 +223,7 @@ def test_the_padded_graph_for_export(kind: str):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"layer_gate": "first"}, "layer_gate 'first' is not known; one of last, sum"),
+        ({"layer_gate": "first"}, "layer_gate 'first' is not known; use one of last, sum"),
         ({"layer_gate": "sum", "norm_first": True, "final_norm": True}, "final_norm"),
         ({"layer_gate": "sum", "is_decoder": True}, "is_decoder"),
         ({"attention_blur": 0.3, "is_decoder": True}, "is_decoder"),

@@ -48,7 +48,7 @@ REFUSED = [
     ({"hidden_size": 100}, "hidden_size 100 .* num_attention_heads 12"),
     (
         {"hidden_act": "swish2"},
-        "hidden_act 'swish2' is not known; one of gelu, gelu_new, gelu_fast",
+        "hidden_act 'swish2' is not known; use one of gelu, gelu_new, gelu_fast",
     ),
     ({"vocab_size": 0}, "vocab_size is 0"),
     ({"num_hidden_layers": 2.0}, r"num_hidden_layers is 2\.0; it must be a whole number"),
@@ -62,7 +62,10 @@ REFUSED = [
     ({"pad_token_id": 20}, "pad_token_id 20 is outside vocab_size 20"),
     ({"pad_token_id": -1}, "pad_token_id -1 is outside"),
     ({"pad_token_id": None}, "pad_token_id None is outside"),
-    ({"position_embedding_type": "relative"}, "'relative' is not known; one of absolute, sinus"),
+    (
+        {"position_embedding_type": "relative"},
+        "'relative' is not known; use one of absolute, sinus",
+    ),
     (
         {"position_embedding_type": "rotary", "hidden_size": 15, "num_attention_heads": 3},
         "'rotary' needs an even head size; hidden_size 15 / num_attention_heads 3",
@@ -119,5 +122,5 @@ def test_what_cannot_be_is_named(changes: dict, message: str):
 
 
 def test_an_unknown_size_is_refused():
-    with pytest.raises(InputError, match="size 'huge' is not known; one of tiny, mini"):
+    with pytest.raises(InputError, match="size 'huge' is not known; use one of tiny, mini"):
         EncoderConfig.of_size("huge", vocab_size=9)

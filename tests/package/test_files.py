@@ -75,7 +75,7 @@ DEEP, LONG = "[" * 100_000 + "]" * 100_000, "1" * 5000
 BAD_JSON = [
     (b"{", r"is not valid JSON: .*line 1 column 2"),
     (b"", r"is not valid JSON: Expecting value"),
-    (b"[]", "must hold a JSON object"),
+    (b"[]", "must contain a JSON object"),
     (f'{{"a": {DEEP}}}'.encode(), "is not valid JSON: it is nested too deeply"),
     (f'{{"a": {LONG}}}'.encode(), "is not valid JSON: a whole number has too many digits"),
     (b'{"a":\n"\xe9"}', "line 2: not UTF-8"),
@@ -101,10 +101,10 @@ def test_kinds_of_json_and_files_that_are_missing(tmp_path: Path):
     assert read_json(path, missing={}) == {}
     path.write_bytes(b"\xef\xbb\xbf[1, NaN]")
     assert read_json(path, list)[0] == read_json(path, object)[0] == 1
-    with pytest.raises(InputError, match="must hold a JSON object"):
+    with pytest.raises(InputError, match="must contain a JSON object"):
         read_json(path)
     path.write_text("{}")
-    with pytest.raises(InputError, match="must hold a JSON list"):
+    with pytest.raises(InputError, match="must contain a JSON list"):
         read_json(path, list)
 
 

@@ -136,7 +136,7 @@ def test_a_vocabulary_and_a_store_are_written_again(place: Path):
     (store / "mine.txt").write_bytes(MINE)
     (place / "corpus.txt").write_text("a b c d e f\n" * 80)
     line = refusal(*commands(place)["prepare"], "-o", store)
-    assert "mine.txt is no file of a token store" in line
+    assert "mine.txt is not a file of a token store" in line
     assert (store / "mine.txt").read_bytes() == MINE
 
 

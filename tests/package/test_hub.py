@@ -296,7 +296,7 @@ def test_push_reads_shards_as_their_index_names_them(server: Hub, tmp_path: Path
 @pytest.mark.parametrize(
     ("folder", "name", "line"),
     [
-        ("nothing", NAME, "has no config.json: it is no folder of a finished model"),
+        ("nothing", NAME, "has no config.json: it is not the folder of a finished model"),
         ("best", "no-organisation", "is not a name on the hub; write org/name"),
     ],
 )

@@ -213,9 +213,9 @@ def test_numbers_that_are_no_shades_are_refused(size: tuple[int, int]):
     grey = Processor(size, (0.5,), (0.5,), channels=1)
     for value, message in (
         (200.0, "contain values from 200 to 200; they must be fractions from 0 to 1"),
-        (-0.1, "hold values from -0.1 to -0.1; they must be fractions"),
-        (np.nan, "hold values from nan to nan; they must be fractions"),
-        (np.int16(-1), "hold values from -1 to -1; they must be whole numbers from 0 to 255"),
+        (-0.1, "contain values from -0.1 to -0.1; they must be fractions"),
+        (np.nan, "contain values from nan to nan; they must be fractions"),
+        (np.int16(-1), "contain values from -1 to -1; they must be whole numbers from 0 to 255"),
         (
             np.uint16(256),
             "contain values from 256 to 256; they must be whole numbers from 0 to 255",
@@ -291,7 +291,7 @@ def test_a_processor_of_others(tmp_path: Path):
     wanted = Processor(size=(224, 224), mean=(0,) * 3, std=(1,) * 3, resample="bicubic")
     assert Processor.load(tmp_path) == wanted
     for changes, message in (
-        ({"do_center_crop": True}, "do_center_crop is true; supported is false"),
+        ({"do_center_crop": True}, "do_center_crop is true; it must be false"),
         ({"size": {"shortest_edge": 224}}, "it must give size"),
         ({"resample": 9}, "resample '9' is not known"),
         ({"image_std": [1, 1]}, "std has"),

@@ -136,7 +136,7 @@ REFUSED = [
     ({"pooler_output_size": 8}, "pooler_output_size is 8; it must be hidden_size, 16"),
     ({"image_size": [16, 16, 3]}, "image size is .*; it must be two whole numbers, at least 1"),
     ({"image_size": None}, "image_size is None; it must be a whole number, or height and width"),
-    ({"image_size": 18}, "the image height 18 cannot be cut into patches of 4"),
+    ({"image_size": 18}, "the image height 18 must be a multiple of the patch size 4"),
     ({"image_size": 20}, r"position_embeddings has shape \(1, 17, 16\), expected \(1, 26, 16\)"),
     ({"num_channels": 1}, r"projection.weight has shape \(16, 3, 4, 4\), expected \(16, 1, 4, 4\)"),
     ({"num_hidden_layers": 1}, "unexpected tensor vit.encoder.layer.1"),

@@ -97,7 +97,7 @@ def test_a_resumed_run_refuses_to_become_another(topics: Path, tmp_path: Path):
 
 def test_a_trained_model_is_not_overwritten_unasked(pretrained: Path, topics: Path):
     before = (pretrained / "model.safetensors").read_bytes()
-    with pytest.raises(InputError, match=r"resume=True, start anew with overwrite=True"):
+    with pytest.raises(InputError, match=r"resume=True, start over with overwrite=True"):
         pretrain(topics / "tokens", pretrained, max_steps=1, **SHORT)
     assert (pretrained / "model.safetensors").read_bytes() == before
 

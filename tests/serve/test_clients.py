@@ -252,7 +252,9 @@ def test_the_hubs_client_has_its_parameters(server: Served, folders: dict[str, P
     assert kept == []
     topics = hub(server, "topics")
     assert topics.text_classification("red1", function_to_apply="softmax")
-    with pytest.raises(HfHubHTTPError, match="function_to_apply is 'tanh'; one of none, softmax"):
+    with pytest.raises(
+        HfHubHTTPError, match="function_to_apply is 'tanh'; it must be one of none, softmax"
+    ):
         topics.text_classification("red1", function_to_apply="tanh")  # pyright: ignore
     vectors = hub(server, "vectors")
     assert vectors.feature_extraction("a b c d", truncate=False).shape == (1, 8)
@@ -463,10 +465,14 @@ def test_attention_of_chosen_layers(server: Served, folders, model: str, given: 
 @pytest.mark.parametrize(
     ("given", "status", "message"),
     [
-        ({"layers": [2]}, 422, "there is no layer 2; they are 0..1"),
+        ({"layers": [2]}, 422, "there is no layer 2; the layers are 0..1"),
         ({"layers": [0], "heads": [2]}, 422, "there is no head 2 in these layers; they have 0-1"),
         ({"layers": []}, 422, "layers: List should have at least 1 item"),
-        ({"layers": [0], "inputs": ["a", "b"]}, 422, "an input is a text, or an object with text"),
+        (
+            {"layers": [0], "inputs": ["a", "b"]},
+            422,
+            "an input must be a text, or an object with text",
+        ),
         ({"layers": [0], "model": "images"}, 422, "the model images shows no attention"),
         ({"layers": [0], "model": "translations"}, 422, "translations shows no attention"),
     ],
@@ -500,8 +506,8 @@ def test_attention_beyond_the_limit_is_not_computed(server: Served):
             422,
             "which is half of a surrogate pair",
         ),
-        ("/models/tags", {"inputs": None}, 422, "an input is a text"),
-        ("/models/tags", {"inputs": 7}, 422, "an input is a text"),
+        ("/models/tags", {"inputs": None}, 422, "an input must be a text"),
+        ("/models/tags", {"inputs": 7}, 422, "an input must be a text"),
         (
             "/models/vectors",
             {"inputs": "a", "prompt_name": ["a"]},

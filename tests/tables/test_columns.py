@@ -150,7 +150,7 @@ def test_unknown_names_are_proposed_by_what_the_columns_hold(tmp_path: Path, nam
     with pytest.raises(InputError) as caught:
         find_columns(source, COLUMNS["classify"])
     assert (
-        "cannot tell which column holds the texts; name it, as in text_column='Nachricht' (the "
+        "cannot tell which column holds the texts; name it, such as text_column='Nachricht' (the "
         "longest texts) and label_column='Kategorie' (3 different values); the columns (from the "
         "first line) are: Nr, Datum, Nachricht, Kategorie"
     ) in str(caught.value)

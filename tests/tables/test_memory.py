@@ -108,13 +108,13 @@ def test_rows_without_names_have_those_of_the_task(task, labelled, width, names)
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (7, "train: rows are given as a file, a DataFrame, .* not as int"),
-        ("a text", "train: rows are given as .* not as str"),
+        (7, "train: rows must be given as a file, a DataFrame, .* not as int"),
+        ("a text", "train: rows must be given as .* not as str"),
         ([], "train is empty"),
-        (["a"], "train: a row is a text and its label, not 'a'"),
+        (["a"], "train: a row must be a text and its label, not 'a'"),
         ([("a", "b"), ("a",)], "train, row 2 has 1 values and row 1 has 2"),
         ([{"a": 1}, "b"], "train, row 2 is a str among mappings"),
-        ({"text": "a"}, "train: the columns of a mapping are lists; one row is"),
+        ({"text": "a"}, "train: the columns of a mapping must be lists; a single row is"),
         ({"text": ["a"], "label": ["a", "b"]}, "train: .* differ in length: text 1, label 2"),
         ({"train": pa.table({"a": [1]})}, r"train has several tables \(train\); choose one: data"),
     ],

@@ -109,7 +109,7 @@ def test_questions_to_predict_need_no_answers(tmp_path: Path):
     ("name", "text", "message"),
     [
         ("a.json", "", "a.json is empty"),
-        ("a.json", "[1, 2]", "JSON, but not in SQuAD format; expected's; needed: SQuAD's JSON"),
+        ("a.json", "[1, 2]", "JSON, but not in SQuAD format; expected: SQuAD JSON"),
         ("a.json", '{\n"articles": []\n}', "JSON, but not in SQuAD format; expected"),
         ("a.json", '{"articles": []}', "no column 'question'; name it with text_column"),
         ("a.json", '{"data": []}', "has no questions"),
@@ -126,7 +126,7 @@ def test_questions_to_predict_need_no_answers(tmp_path: Path):
         (
             "a.jsonl",
             '{"question": "?", "context": "a", "answers": {"text": ["a"], "answer_start": []}}',
-            "1 answers, but 0 in 'answer_start'",
+            "1 answers, but 0 values in 'answer_start'",
         ),
     ],
 )

@@ -129,7 +129,7 @@ def test_jsonl_values(tmp_path: Path, name: str):
     ("line", "message"),
     [
         ('{"text": "a", "label": ', "line 2: not JSON"),
-        ("[1, 2]", "line 2: a JSON object"),
+        ("[1, 2]", "line 2: each line must be a JSON object"),
         ('{"text": null, "label": 1}', "line 2: 'text' is missing or null"),
         ('{"label": 1}', "line 2: 'text' is missing or null"),
         ('{"text": {"a": 1}, "label": 1}', "line 2: 'text' is an object"),

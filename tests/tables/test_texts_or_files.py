@@ -54,7 +54,7 @@ def test_texts_in_memory_give_what_their_file_gives(given: Callable[[Any], Any],
         ("a text", "no such file: a text"),
         ([], "no input files given"),
         ([("a", "b")], "each of the texts must be one string"),
-        (3, "the texts: rows are given as"),
+        (3, "the texts: rows must be given as"),
         (pandas.DataFrame({"a": ["1 2"], "b": ["3"]}), "cannot tell which column holds the texts"),
     ],
 )

@@ -258,8 +258,8 @@ def test_a_span_is_learnt_from_a_classifier(make: Make, tmp_path: Path):
         ({"ngrams": 100}, "a head whose ngrams is None, and not 100"),
         ({"long": "segments"}, "a head whose segments is None, and not attention"),
         ({"pretrain_steps": 2}, "BERT"),
-        ({"task": "tag"}, "answers with a head for classification or span, and tokens is another"),
-        ({"task": "embed"}, "answers with a head for classification or span, and"),
+        ({"task": "tag"}, "has a head for classification or span, not for tokens"),
+        ({"task": "embed"}, "has a head for classification or span, not"),
     ],
 )
 def test_what_it_cannot_be_trained_for(
@@ -292,7 +292,7 @@ def test_what_is_refused_of_a_folder(make: Make, tmp_path: Path):
         load(folder)
     with pytest.raises(InputError, match="predicts with its decoder"):
         Embedder(folder)
-    with pytest.raises(InputError, match="which only torch computes; leave engine out"):
+    with pytest.raises(InputError, match="which only torch supports; omit engine"):
         open_folder(folder, Compute(engine="onnx"))
     config = json.loads((folder / "config.json").read_text())
     for key, value in {"decoder_start_token_id": 9999, "eos_token_id": [1, 2]}.items():

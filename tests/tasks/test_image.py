@@ -359,7 +359,7 @@ def test_mistakes_are_one_line(folders: Path, model: Path, tmp_path: Path):
             ("finetune", "classify", "--model", model, "--train", text, "-o", tmp_path / "out"),
             "reads images and classify is about texts",
         ),
-        (("predict", model, "--input", text, "-o", tmp_path / "o.jsonl"), "a.csv is no image"),
+        (("predict", model, "--input", text, "-o", tmp_path / "o.jsonl"), "a.csv is not an image"),
         (
             ("evaluate", model, "--data", folders / "test", "--text-column", "x"),
             "a text column does not apply to image",
@@ -383,9 +383,9 @@ def test_mistakes_are_one_line(folders: Path, model: Path, tmp_path: Path):
 
 def test_settings_of_pictures_are_refused_by_other_tasks():
     given = {"model": "model", "train": "train.csv", "output": "none"}
-    with pytest.raises(InputError, match=r"task\.flip is of no use to classify"):
+    with pytest.raises(InputError, match=r"task\.flip does not apply to classify"):
         finetune("classify", flip=True, **given)
-    with pytest.raises(InputError, match=r"model\.vit is of no use to classify"):
+    with pytest.raises(InputError, match=r"model\.vit does not apply to classify"):
         finetune("classify", patch="4", **given)
 
 

@@ -107,7 +107,7 @@ def test_a_folder_that_names_no_way_cuts(pretrained: Path, topics: Path, tmp_pat
 def test_recipes_of_other_tasks_may_have_cut():
     for long in ("cut", "auto"):
         task_class("tag")(TaskSettings(name="tag", long=long))
-    with pytest.raises(InputError, match=r"task\.long is of no use to tag"):
+    with pytest.raises(InputError, match=r"task\.long does not apply to tag"):
         task_class("tag")(TaskSettings(name="tag", long="windows"))
 
 

@@ -242,8 +242,8 @@ def test_labels_that_cannot_be_learnt_or_measured_are_refused(
         ({"threshold": 1.5}, "task.threshold is 1.5"),
         ({"separator": ""}, "task.separator is empty"),
         ({"class_weights": "mauve=2"}, "task.class_weights has 'mauve=2'"),
-        ({"labels_per_class": 3}, "of no use to multilabel"),
-        ({"label_smoothing": 0.1}, "of no use to multilabel"),
+        ({"labels_per_class": 3}, "does not apply to multilabel"),
+        ({"label_smoothing": 0.1}, "does not apply to multilabel"),
     ):
         with pytest.raises(InputError, match=message):
             tune(data, pretrained, output, **options)

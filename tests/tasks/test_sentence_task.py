@@ -288,7 +288,7 @@ def _example(label: int) -> Example:
 
 
 def test_settings_of_other_tasks_and_measures_are_refused(pretrained: Path, topics: Path, tmp_path):
-    with pytest.raises(InputError, match=r"task\.crf is of no use to classify"):
+    with pytest.raises(InputError, match=r"task\.crf does not apply to classify"):
         tune(topics, pretrained, tmp_path / "no", crf=True)
     with pytest.raises(InputError, match=r"run\.measure is 'f2'; classify has macro_f1"):
         tune(topics, pretrained, tmp_path / "no", measure="f2")

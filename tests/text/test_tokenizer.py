@@ -183,7 +183,7 @@ def damage(folder: Path, name: str, text: str | None):
         ("tokenizer.json", "{}", "tokenizer.json is damaged"),
         ("tokenizer.json", '{"version": "1.0", "mod', "tokenizer.json is damaged"),
         ("tokenizer_config.json", "[1", "tokenizer_config.json is not valid JSON"),
-        ("tokenizer_config.json", "[1]", "tokenizer_config.json must hold a JSON object"),
+        ("tokenizer_config.json", "[1]", "tokenizer_config.json must contain a JSON object"),
     ],
 )
 def test_damaged_folders_are_refused(tmp_path: Path, name: str, text: str, message: str):

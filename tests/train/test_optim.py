@@ -213,7 +213,9 @@ def test_muon_takes_hidden_matrices_and_leaves_tables_and_outputs_to_adamw():
 
 
 def test_mistakes_are_one_line():
-    with pytest.raises(InputError, match=r"optim\.name is 'adamx'; one of adamw, lamb, adadelta"):
+    with pytest.raises(
+        InputError, match=r"optim\.name is 'adamx'; it must be one of adamw, lamb, adadelta"
+    ):
         Optim(name="adamx")
     for values, message in (
         ({"momentum": 1.0}, r"optim\.momentum is 1\.0; it must be in \[0, 1\)"),

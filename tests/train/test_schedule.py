@@ -81,5 +81,7 @@ def test_without_a_warm_up_it_starts_at_the_peak(schedule: str):
 
 
 def test_a_schedule_that_is_not_known_is_named():
-    with pytest.raises(InputError, match=r"optim\.schedule is 'polynomial'; one of linear, cosine"):
+    with pytest.raises(
+        InputError, match=r"optim\.schedule is 'polynomial'; it must be one of linear, cosine"
+    ):
         Optim(schedule="polynomial")

@@ -110,7 +110,7 @@ def test_mistakes(folder: Path, tmp_path: Path):
         ({"folder": tmp_path / "none", "texts": ["10"]}, "no such folder"),
         ({"texts": ["10"], "data": source}, "both given"),
         ({"data": source, "output": source}, "is read by this command"),
-        ({"data": source, "resume": True}, "resume=True continues a file"),
+        ({"data": source, "resume": True}, "resume=True continues an output file"),
         ({"texts": ["10"], "output": tmp_path / "o", "resume": True}, "only an output file can"),
         ({"data": source, "output": tmp_path}, "it is a folder"),
     ):
@@ -149,5 +149,5 @@ def test_a_folder_of_another_kind(tmp_path: Path):
     from support.tiny import made
 
     made(tmp_path / "bert", "mlm")
-    with pytest.raises(InputError, match="holds a bert model; an encoder-decoder"):
+    with pytest.raises(InputError, match="contains a bert model; an encoder-decoder"):
         Translator(tmp_path / "bert")

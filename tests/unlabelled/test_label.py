@@ -133,7 +133,7 @@ def test_a_file_is_filled_in_and_given_back(made: Path, tmp_path: Path):
     done = run_cli("label", made / "best", *line, "--train", train)
     assert done.returncode == 0, done.stderr
     assert "8 texts to label" in done.stdout
-    assert "more labels would gain" in done.stderr
+    assert "8 more labels" in done.stderr
     rows = read(out)
     assert list(rows[0]) == ["text", "label", "suggested", "score", "reason"]
     wrong = next(row for row in read(errors) if row["text"] == WRONG)
@@ -220,11 +220,11 @@ def test_what_more_labels_would_bring():
     curve = {"at": [25, 50, 100, 200], "reason": "", "limit": 0.9, "slope": 2.0, "exponent": 0.5}
     # 2 / sqrt(200) - 2 / sqrt(250) = .0149; with 400 rows .0414.
     text = worth_of_labels({"learning_curve": curve}, 50)
-    assert text == "50 more labels would bring about +0.015, twice as many +0.041"
+    assert text == "50 more labels would gain about +0.015, twice as many +0.041"
     text = worth_of_labels({"learning_curve": {**curve, "slope": 0.1}}, 50)
-    assert text.startswith("the curve is flat: 50 more labels would bring about +0.001")
+    assert text.startswith("the curve is flat: 50 more labels would gain about +0.001")
     unknown = {**curve, "reason": "scores vary", "slope": None}
-    assert worth_of_labels({"learning_curve": unknown}, 50).endswith("not known: scores vary")
+    assert worth_of_labels({"learning_curve": unknown}, 50).endswith("is unknown: scores vary")
     assert "no learning curve" in worth_of_labels({}, 50)
 
 

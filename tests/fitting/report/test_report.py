@@ -166,7 +166,7 @@ def test_test_rows_that_were_learnt_from_are_said_at_once():
 
 def test_advice_follows_the_numbers(report: Report):
     found = kinds(report)
-    assert found["Label more"] == found["The model"] == found["Texts longer than"] == "do"
+    assert found["Label more"] == found["The model"] == found["Texts longer"] == "do"
     assert found["Longer pretraining"] == "fine"
     order = [one.kind for one in give_advice(report)]
     assert order == sorted(order, key=["do", "note", "fine"].index)
@@ -180,7 +180,7 @@ def test_advice_follows_the_numbers(report: Report):
     assert one.figure == "3, 7 rows"
     assert report.calibration is not None
     calm = replace(report.calibration, error=0.01, by_chance=0.02)
-    assert kinds(small(calibration=calm))["Probabilities are well calibrated"] == "fine"
+    assert kinds(small(calibration=calm))["Probabilities are"] == "fine"
 
 
 def test_a_margin_is_paired():

@@ -212,5 +212,5 @@ def test_images_are_named(tmp_path: Path):
     (mistake,) = found["mistakes"]
     assert "test.npz" in mistake["texts"][0]
     assert (mistake["label"], mistake["words"]) == (other, [])
-    with pytest.raises(InputError, match="leave train out"):
+    with pytest.raises(InputError, match="omit train"):
         analyse_errors(vit_folder, tmp_path / "test.npz", train=tmp_path / "test.npz")

@@ -274,9 +274,9 @@ def test_accents_that_are_characters_of_their_own_stay_with_their_letters(
 def test_mistakes_are_one_line(folders: dict[str, Path], tmp_path: Path):
     trained = folders["trained"]
     for options, message in (
-        ({"method": "magic"}, "method 'magic' is not known; one of integrated_gradients"),
-        ({"target": "w9"}, "there is no 'w9'; one of w0, w1, w2, w3"),
-        ({"by": "letter"}, "by 'letter' is not known; one of word, sentence"),
+        ({"method": "magic"}, "method 'magic' is not known; use one of integrated_gradients"),
+        ({"target": "w9"}, "there is no 'w9'; choose one of w0, w1, w2, w3"),
+        ({"by": "letter"}, "by 'letter' is not known; use one of word, sentence"),
     ):
         with pytest.raises(InputError, match=message):
             explain(trained, "w1 w2", **options)
@@ -321,7 +321,7 @@ def test_on_the_command_line(folders: dict[str, Path], tmp_path: Path, plots: No
     assert picture.read_bytes().startswith(b"\x89PNG")
     done = run_cli("explain", trained, texts[0], "--class", "w9")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: there is no 'w9'; one of w0, w1, w2, w3\n"
+    assert done.stderr == "error: there is no 'w9'; choose one of w0, w1, w2, w3\n"
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium, which is not here")

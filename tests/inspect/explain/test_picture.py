@@ -102,7 +102,9 @@ def test_characters_have_a_font_or_a_line_says_that_they_have_none(
     warning = draw_explanations([explanation(text, [1, 1, 0])], tmp_path / "a.png", title="a")
     assert warning is not None
     assert "for characters that no installed font has (包裹)" in warning
-    with pytest.raises(InputError, match="no font here has most of the characters, such as 包裹"):
+    with pytest.raises(
+        InputError, match="no installed font has most of the characters, such as 包裹"
+    ):
         draw_explanations([explanation("包裹 a", [1, 0])], tmp_path / "b.png", title="a")
     assert not (tmp_path / "b.png").exists()
     font_manager.fontManager.addfont(font_of("包裹", tmp_path / "font.ttf"))

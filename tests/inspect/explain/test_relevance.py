@@ -139,12 +139,15 @@ def test_classes_and_layers_are_chosen():
     assert all(p.grad is None for p in model.parameters())
     for mistake, message in (
         ({"target": "spots"}, "no class 'spots'; one of horizontal, vertical, checks, diagonal"),
-        ({"target": 4}, r"no class 4; they are 0\.\.3"),
-        ({"target": [0, 1, 2, -1]}, r"no class -1; they are 0\.\.3"),
+        ({"target": 4}, r"no class 4; the classes are 0\.\.3"),
+        ({"target": [0, 1, 2, -1]}, r"no class -1; the classes are 0\.\.3"),
         ({"target": [0, 1]}, r"has the shape \(2,\), and there are 4 sequences; it must be one"),
         ({"target": [[0, 1, 2, 3]]}, r"has the shape \(1, 4\)"),
-        ({"target": [True, False, True, True]}, r"holds bool; classes are whole numbers, 0\.\.3"),
-        ({"target": True}, "holds bool"),
+        (
+            {"target": [True, False, True, True]},
+            r"contains bool; classes are whole numbers, 0\.\.3",
+        ),
+        ({"target": True}, "contains bool"),
         ({"target": torch.ones(4)}, "contains float32"),
         ({"target": list(LABELS)}, r"must be numbers of classes, 0\.\.3, or a label"),
         ({"target": 10**30}, "must be numbers of classes"),
@@ -332,7 +335,7 @@ def test_mistakes(folder: Path, tmp_path: Path, monkeypatch, capsys):
         ((tmp_path / "none", picture), "no such folder: "),
         ((other, picture), "preprocessor_config.json does not match its model"),
         ((folder, broken), "broken.png"),
-        ((folder, folder / "config.json"), "config.json is no image"),
+        ((folder, folder / "config.json"), "config.json is not an image"),
         ((folder, tmp_path / "none.png"), "no such file: .*none.png"),
         ((folder, picture, "--class", "spots"), "no class 'spots'; one of horizontal"),
         ((folder, picture, "--layers", "1"), r"no layer 1; the layers are 0\.\.0"),

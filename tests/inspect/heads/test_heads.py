@@ -174,7 +174,7 @@ def test_on_the_command_line(tmp_path: Path):
     assert shown[:-1] == [f"layers 2, heads {heads}" for heads in (4, 3, 2)]
     assert run_cli("evaluate", tmp_path / "out", rows).returncode == 0
     for options, message in (
-        (("--by", "magic"), "by 'magic' is not known; one of gradient, masking"),
+        (("--by", "magic"), "by 'magic' is not known; use one of gradient, masking"),
         (("--prune", "0.5"), "--prune and --drop-layers require -o, and vice versa"),
         (("--prune", "0.5", "--drop-layers", "1", *out), "cannot be combined; use one"),
         (("--drop-layers", "2", "-o", tmp_path / "new"), "2 of 2 layers cannot be dropped"),

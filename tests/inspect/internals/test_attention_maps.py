@@ -48,7 +48,7 @@ def test_pruned_heads_are_left_out(tmp_path: Path):
 @pytest.mark.parametrize(
     ("layers", "heads", "message"),
     [
-        ([2], None, "there is no layer 2; they are 0..1"),
+        ([2], None, "there is no layer 2; the layers are 0..1"),
         ([-3], None, "there is no layer -3"),
         ([0], [2], "there is no head 2 in these layers; they have 0-1"),
         ([0], [-1], "there is no head -1"),

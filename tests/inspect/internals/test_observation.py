@@ -207,7 +207,7 @@ def test_what_has_no_room():
 
 def test_what_is_not_there():
     model, own = small(pruned_heads={1: (0, 2)}), example(10)
-    with pytest.raises(InputError, match=r"there is no layer 3; they are 0\.\.2"):
+    with pytest.raises(InputError, match=r"there is no layer 3; the layers are 0\.\.2"):
         observe(model, TOKENIZER, own, choice=HeadChoice([0, 3]))
     with pytest.raises(InputError, match=r"no head 2 in these layers; they have 1, 3"):
         observe(model, TOKENIZER, own, choice=HeadChoice([1], [2]))
@@ -225,11 +225,11 @@ def test_mistakes_on_the_command_line(tmp_path: Path):
     made(tmp_path / "model", "classification")
     page = tmp_path / "page.html"
     for options, message in (
-        (["--layers", "2"], "there is no layer 2; they are 0..1"),
+        (["--layers", "2"], "there is no layer 2; the layers are 0..1"),
         (["--layers", "0", "--heads", "0,5"], "there is no head 5 in these layers; they have 0-1"),
         (["--layers", "1-0"], "--layers is '1-0'; it must be numbers, as in 0,3-5"),
         (["--heads", "all"], "--heads is 'all'; it must be numbers, as in 0,3-5"),
-        (["--class", "lion"], "there is no 'lion'; one of zebra, ant, 7"),
+        (["--class", "lion"], "there is no 'lion'; choose one of zebra, ant, 7"),
     ):
         done = run_cli("explain", tmp_path / "model", "a b", "--html", page, *options)
         assert (done.returncode, done.stderr) == (2, f"error: {message}\n")

@@ -95,7 +95,7 @@ def test_shapes_that_do_not_fit():
     refused("inputs is 4; it must be rows and columns", inputs=[1, 2, 3, 4])
     refused("value must be rows of numbers, all of one length", value=[[1, 2], [3]])
     refused("value must be rows of numbers", value=[["a"]])
-    refused("query holds a value that is not a finite number", query=np.full((4, 3), np.nan))
+    refused("query contains a value that is not a finite number", query=np.full((4, 3), np.nan))
     refused(r"rounded to 0\.\.10 decimals, not -1", digits=-1)
 
 
@@ -108,9 +108,9 @@ def test_files(tmp_path: Path):
     assert close(trace["scores"], [[2, 4, 4], [4, 16, 12], [4, 12, 10]])
     for text, match in (
         ("{", r"numbers\.json is not valid JSON"),
-        ("[]", r"numbers\.json must hold a JSON object"),
-        ("{}", "holds nothing; it must hold inputs, query, key, value"),
-        ('{"inputs": [[1]], "query": [[1]]}', "holds inputs, query; it must hold"),
+        ("[]", r"numbers\.json must contain a JSON object"),
+        ("{}", "contains nothing; it must contain inputs, query, key, value"),
+        ('{"inputs": [[1]], "query": [[1]]}', "contains inputs, query; it must contain"),
     ):
         path.write_text(text)
         with pytest.raises(InputError, match=match):
@@ -135,7 +135,7 @@ def test_numbers_whose_scores_would_be_infinite(tmp_path: Path):
     path = tmp_path / "numbers.json"
     for large in (1e308, -1e77, 10**400):
         path.write_text(json.dumps({**EXAMPLE, "key": [[large] * 3] * 4}))
-        with pytest.raises(InputError, match=r"numbers\.json: key holds a number beyond 1e\+60"):
+        with pytest.raises(InputError, match=r"numbers\.json: key contains a number beyond 1e\+60"):
             read_inputs(path)
     most = {name: np.full(np.shape(rows), 1e60) for name, rows in EXAMPLE.items()}
     np.savez(tmp_path / "most.npz", **most)

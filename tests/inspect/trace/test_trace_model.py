@@ -155,7 +155,7 @@ def test_what_cannot_be_shown_is_refused():
     model = small(pruned_heads={1: (0, 2)})
     with pytest.raises(InputError, match=r"layer 1 has no head 2; it has 1, 3"):
         trace_model(model, TOKENIZER, TEXT, 1, 2)
-    with pytest.raises(InputError, match=r"there is no layer 3; they are 0\.\.2"):
+    with pytest.raises(InputError, match=r"there is no layer 3; the layers are 0\.\.2"):
         trace_model(model, TOKENIZER, TEXT, 3)
     with pytest.raises(InputError, match="there is no layer -1"):
         trace_model(model, TOKENIZER, TEXT, -1)

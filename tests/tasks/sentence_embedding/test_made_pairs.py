@@ -171,8 +171,8 @@ def test_the_run_says_what_pairs_it_made_and_compares_with_words(learnt: Path):
     assert "made pairs of two pieces of a text from " in shown
     assert "made pairs of a text with itself from 9 short texts" in shown
     assert "held out pairs of 24 texts for evaluation" in shown
-    assert "TF-IDF alone: MRR 0." in shown or "TF-IDF alone: MRR 1." in shown
-    assert "TF-IDF alone has MRR" in (learnt / "README.md").read_text()
+    assert "only TF-IDF: MRR 0." in shown or "only TF-IDF: MRR 1." in shown
+    assert "TF-IDF without a network has MRR" in (learnt / "README.md").read_text()
     rows = [json.loads(line) for line in (learnt / "log.jsonl").read_text().splitlines()]
     held_out = [row for row in rows if row.get("evaluation")]
     assert held_out[0]["step"] == 0
