@@ -127,7 +127,10 @@ def test_every_number_on_the_command_line_has_limits(path: tuple[str, ...], comm
             ("pretrain", "a", "-o", "b", "--seed", 26 * "9"),
             "seed is 99999999999999999999999999;",
         ),
-        (("vocab", "a", "-o", "b", "--vocab-size", "9" * 6000), "must be a number of fewer digits"),
+        (
+            ("vocab", "a", "-o", "b", "--vocab-size", "9" * 6000),
+            "must be a number with fewer digits",
+        ),
         (("embed",), "missing argument 'folder'; see .*embed --help"),
         (("vocab", "a"), "missing option '--output' / '-o'; see .*vocab --help"),
         (("embed", "a", "b", "--bogus"), "no such option: --bogus.*"),

@@ -181,7 +181,7 @@ def test_a_damaged_state_leaves_the_recipe_as_it_was(place: Path, tmp_path: Path
 def test_another_task_is_not_ignored(place: Path):
     command = "finetune", "classify", "--model", "bert", "--train", "train.csv", "task.name=tag"
     for rest in (("-o", "new"), ("--dry-run",)):
-        assert "task.name is 'tag', and the task is classify" in refused(place, *command, *rest)
+        assert "task.name is 'tag', but the task is classify" in refused(place, *command, *rest)
 
 
 def test_complex_numbers_do_not_lose_half(tmp_path: Path):

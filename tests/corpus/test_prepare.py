@@ -148,7 +148,7 @@ def test_an_interrupt_is_one_line_and_nothing_is_lost(
     out, err = process.communicate()
     assert process.returncode == 2, (out, err)
     assert err.startswith("interrupted; ")
-    assert "are done and kept in .store.part beside the output" in err
+    assert "are kept in .store.part next to the output" in err
     assert err.count("\n") == 1
     assert names(tmp_path) == [".store.part"]
     store = prepare(corpus, output, tokenizer=PIECES, processes=1)

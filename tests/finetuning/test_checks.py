@@ -32,7 +32,7 @@ def test_the_same_text_with_two_answers_is_named_with_both_places():
     assert found(train) == {
         "conflict": (
             1,
-            "1 training documents are copies of earlier ones with another answer: "
+            "1 training documents are copies of earlier ones with another label: "
             "t.csv, line 2 (x) and t.csv, line 4 (y)",
         )
     }
@@ -75,7 +75,7 @@ def test_numbers_that_differ_are_noise_and_no_conflict():
 
 def test_rows_without_answers_cannot_differ_in_them():
     assert found(part("training", ("a", None), ("a", None))) == {
-        "duplicate": (1, "1 training documents are copies of earlier ones with the same answer")
+        "duplicate": (1, "1 training documents are copies of earlier ones with the same label")
     }
 
 

@@ -108,7 +108,7 @@ def test_the_output_layer():
     assert ours.vocab_size == 60
     with pytest.raises(InputError, match="shares its matrix with the word embeddings"):
         ours.set_output_embeddings(nn.Linear(32, 60))
-    with pytest.raises(InputError, match="BertModel has no head of words"):
+    with pytest.raises(InputError, match="BertModel has no language modelling head"):
         pair("BertModel")[1].set_output_embeddings(layer)
 
 

@@ -221,7 +221,7 @@ def test_what_is_refused(tmp_path: Path):
     _, ours = pair(tmp_path / "labelled", "T5ForSequenceClassification")
     with pytest.raises(InputError, match="every text must have the end token 1"):
         ours(torch.tensor([[5, 1], [6, 7]]))
-    with pytest.raises(InputError, match="T5ForSequenceClassification writes no text"):
+    with pytest.raises(InputError, match="T5ForSequenceClassification does not generate text"):
         ours.generate(torch.tensor([[5, 1]]))
     with pytest.raises(InputError, match="contains a T5ForSequenceClassification; a T5ForCondit"):
         Translator(tmp_path / "labelled")

@@ -182,7 +182,7 @@ def test_mistakes(embedder: Embedder, options: dict, message: str):
 
 def test_a_single_text_and_a_wrong_length(embedder: Embedder, folder: Path):
     assert np.array_equal(embedder.encode("w1"), embedder.encode(["w1"])[0])
-    with pytest.raises(InputError, match="texts are given as a list of texts, not as int"):
+    with pytest.raises(InputError, match="texts must be a list of texts, not int"):
         embedder.encode(7)
     with pytest.raises(InputError, match=r"max_length is 21; it must be in \[3, 20\]"):
         Embedder(folder, max_length=21)

@@ -204,7 +204,7 @@ def test_another_model_input_or_precision_is_refused(
         predict(classifier, rows, output, precision="bfloat16", resume=True)
     with rows.open("a") as file:
         file.write("red,red1 red2 9\n")
-    with pytest.raises(InputError, match="the input is not that"):
+    with pytest.raises(InputError, match="the input differs from that"):
         predict(classifier, rows, output, resume=True)
     assert predict(classifier, rows, output) == 46
 

@@ -255,7 +255,7 @@ def test_other_structures_are_refused(
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path):
-    with pytest.raises(InputError, match=r"no such folder: .*c; a model of the hub is"):
+    with pytest.raises(InputError, match=r"no such folder: .*c; write a model on the hub"):
         init_config(tmp_path / "a" / "b" / "c", OLD_TOKENIZER, recipe())
 
 

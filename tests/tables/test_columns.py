@@ -61,7 +61,7 @@ def test_a_pair_is_taken_together_or_refused(found):
     }
     with pytest.raises(InputError, match="two texts per row are needed"):
         found("classify", "query,label", pair=True)
-    with pytest.raises(InputError, match="single texts; leave out second_column"):
+    with pytest.raises(InputError, match="single texts; omit second_column"):
         found("classify", "query,label", ColumnNames(second="query"), pair=False)
     with pytest.raises(InputError, match=r"no column 'x'; .*choose with second_column"):
         found("classify", "query,label", ColumnNames(second="x"))
@@ -155,7 +155,7 @@ def test_unknown_names_are_proposed_by_what_the_columns_hold(tmp_path: Path, nam
         "first line) are: Nr, Datum, Nachricht, Kategorie"
     ) in str(caught.value)
     # What is named is not proposed.
-    with pytest.raises(InputError, match=r"labels; name it, as in label_column='Kategorie' \(3"):
+    with pytest.raises(InputError, match=r"labels; name it, such as label_column='Kategorie' \(3"):
         find_columns(source, COLUMNS["classify"], ColumnNames(text="Nachricht"))
     with pytest.raises(InputError, match=r"text_column='Nachricht' \(the longest texts\); the"):
         find_columns(source, [TEXT])

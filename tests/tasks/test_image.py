@@ -128,7 +128,7 @@ def test_files_of_the_folder(model: Path):
     assert {"config.json", "model.safetensors", PROCESSOR, "confusion.png", "recipe.yaml"} <= there
     card = (model / "README.md").read_text()
     assert "pipeline_tag: image-classification" in card
-    assert "It starts from new weights." in card
+    assert "It starts from scratch." in card
     assert "reads 8 x 8 pixels in grey, in patches of 2 x 2" in card
     assert "AutoImageProcessor, AutoModelForImageClassification" in card
     assert "Tokenizer" not in card
@@ -313,7 +313,7 @@ def test_copies_are_told(folders: Path, digits: tuple[Arrays, Arrays]):
     images, labels = digits[0][0][:20], digits[0][1][:20].copy()
     both = (np.concatenate([images, images[:1]]), np.append(labels, (labels[0] + 1) % 10))
     text = preview_finetuning("image", train=both, dev=(images[:5], labels[:5]))
-    assert "1 training images are copies of earlier ones with another answer" in text
+    assert "1 training images are copies of earlier ones with another label" in text
     assert "5 of 5 dev images are training images too" in text
     text = preview_finetuning("image", train=str(folders / "train"), dev=str(folders / "train"))
     assert "36 of 36 dev images are training images too" in text
@@ -357,7 +357,7 @@ def test_mistakes_are_one_line(folders: Path, model: Path, tmp_path: Path):
         ((*image,), "--train is needed"),
         (
             ("finetune", "classify", "--model", model, "--train", text, "-o", tmp_path / "out"),
-            "reads images and classify is about texts",
+            "reads images, but classify needs a text model",
         ),
         (("predict", model, "--input", text, "-o", tmp_path / "o.jsonl"), "a.csv is not an image"),
         (

@@ -145,7 +145,7 @@ def test_a_damaged_state_is_named_and_the_one_before_it_offered(
     with pytest.raises(InputError) as error:
         pretrain(None, folder, resume=True, **SHORT)
     assert file.name in str(error.value)
-    assert f"remove {state}, and resume=True continues from step 4" in str(error.value)
+    assert f"remove {state}, and use resume=True to continue from step 4" in str(error.value)
     assert learnt(folder) == before
     pretrain(None, folder, resume_step=4, **SHORT)
     assert learnt(folder) == before

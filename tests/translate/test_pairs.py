@@ -56,7 +56,7 @@ def test_wrong_files(tmp_path: Path):
         (PairFiles(source=two), "target is needed"),
         (PairFiles(target=two), "source is needed"),
         (PairFiles(source=two, target=two, pairs=table), "pairs and source are both given"),
-        (PairFiles(pairs=table), "columns de, en, fr; say which with source_column"),
+        (PairFiles(pairs=table), "columns de, en, fr; choose with source_column"),
         (PairFiles(source=two, target=blank), "no pair has text on both sides"),
         (PairFiles(source=two, target=table), "is a table; give it as pairs"),
         (PairFiles(source=two, target="nothing.txt"), "no such file"),

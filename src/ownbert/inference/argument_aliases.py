@@ -6,14 +6,12 @@ INSTEAD = {
         ("feature_importances_", "coef_"), "use ownbert.explain(folder, texts), for each text"
     ),
     **dict.fromkeys(("fit", "train", "finetune"), "use ownbert.fit or ownbert.finetune"),
-    **dict.fromkeys(
-        ("encode", "transform", "embed"), "take ownbert.Embedder(folder).encode(texts)"
-    ),
+    **dict.fromkeys(("encode", "transform", "embed"), "use ownbert.Embedder(folder).encode(texts)"),
     **dict.fromkeys(("predict_file", "predict_files"), "use ownbert.predict(folder, file, output)"),
-    **dict.fromkeys(("classify", "run", "infer", "inference"), "take predictor(texts)"),
-    **dict.fromkeys(("predict_log_proba", "decision_function"), "take predict_proba"),
+    **dict.fromkeys(("classify", "run", "infer", "inference"), "use predictor(texts)"),
+    **dict.fromkeys(("predict_log_proba", "decision_function"), "use predict_proba"),
     **dict.fromkeys(("model", "config", "eval"), "use ownbert.load(folder) for the network"),
-    **dict.fromkeys(("tokenizer", "tokenize"), "take ownbert.load_tokenizer(folder)"),
+    **dict.fromkeys(("tokenizer", "tokenize"), "use ownbert.load_tokenizer(folder)"),
     **dict.fromkeys(("id2label", "label2id", "classes"), "use labels or classes_"),
     **dict.fromkeys(("to", "cuda", "cpu"), "name the device as Predictor(folder, device=...)"),
     "fill": "use ownbert.fill(folder, texts)",

@@ -67,6 +67,6 @@ def test_on_the_command_line(classifier: Path, topics: Path, tmp_path: Path):
     (tmp_path / "pairs" / "modules.json").write_text("[]")
     done = run_cli("errors", tmp_path / "pairs", "--data", topics / "test.csv")
     assert done.returncode == 2
-    assert "is a model for embed; errors are those of classify, multilabel" in done.stderr
+    assert "is a model for embed; ownbert errors supports classify, multilabel" in done.stderr
     with pytest.raises(InputError, match="is not in the model"):
         analyse_errors(classifier, [("a", "no such label"), ("b", "c")])

@@ -65,7 +65,10 @@ def test_mistakes_are_one_line(place: Path, tmp_path: Path):
     model, image = place / "model", place / "0.png"
     for options, message in (
         (("--class", "zebra"), "the model has no class 'zebra'; one of cat, dog, bird, fish"),
-        (("--method", "shapley"), "images are explained by attention_x_gradient, attention_rollo"),
+        (
+            ("--method", "shapley"),
+            "images can be explained by attention_x_gradient, attention_rollo",
+        ),
         (("--html", tmp_path / "a.html", "--layers", "0"), "images have no words"),
         (("--html", image), "0.png is read by this command"),
     ):

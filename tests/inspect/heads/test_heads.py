@@ -178,7 +178,7 @@ def test_on_the_command_line(tmp_path: Path):
         (("--prune", "0.5"), "--prune and --drop-layers require -o, and vice versa"),
         (("--prune", "0.5", "--drop-layers", "1", *out), "cannot be combined; use one"),
         (("--drop-layers", "2", "-o", tmp_path / "new"), "2 of 2 layers cannot be dropped"),
-        (("--png", "a.svg"), "a.svg: the name of a picture ends with .png"),
+        (("--png", "a.svg"), "a.svg: the name of a picture must end with .png"),
     ):
         done = run_cli("heads", tmp_path / "model", rows, *options)
         assert done.returncode == 2
