@@ -544,9 +544,9 @@ def protected(sources: Any) -> Iterator[None]:
 def _identities(sources: Any) -> frozenset[_Identity]:
     found = set()
     for source in sources if isinstance(sources, list | tuple) else [sources]:
-        if isinstance(source, str | os.PathLike) and (own := _identity(source)):
+        if isinstance(source, str | os.PathLike) and (identity := _identity(source)):
             read = (file for name in _READ_OF_FOLDERS for file in Path(source).glob(name))
-            found |= {own, *map(_identity, read)}
+            found |= {identity, *map(_identity, read)}
     return frozenset(found - {None})
 
 

@@ -134,13 +134,13 @@ def refuse_foreign(
             continue
         if not path.is_dir():
             refuse_unwritable(path)
-        own = is_ours(path)
-        if own is None and name in _BESIDE:
-            own = any(is_ours(place / other) for other in _BESIDE[name])
-        if own is None:
+        written_by_us = is_ours(path)
+        if written_by_us is None and name in _BESIDE:
+            written_by_us = any(is_ours(place / other) for other in _BESIDE[name])
+        if written_by_us is None:
             ours = any(is_ours(place / sign) for sign in signs) if ours is None else ours
-            own = ours
-        if not own:
+            written_by_us = ours
+        if not written_by_us:
             raise InputError(
                 f"{path} was not written by ownbert and would be replaced; choose another folder"
             )

@@ -39,7 +39,7 @@ def fonts_for(
         scripts = sorted(name for name in installed if name.startswith(_OF_SCRIPTS))
         candidates = [name for name in dict.fromkeys((*fonts, *scripts)) if name in installed]
         for font in candidates:
-            if missing & (own := known(font)):
+            if missing & (covered := known(font)):
                 family.append(font)
-                missing -= own
+                missing -= covered
     return family, frozenset(map(chr, missing))

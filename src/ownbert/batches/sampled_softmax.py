@@ -64,13 +64,13 @@ class CandidateSampler:
                 are selected, too.
         """
         drawn = torch.multinomial(self.probabilities, self.draws, replacement=True)
-        own = torch.cat((ids, drawn))
-        found = (own if shown is None else torch.cat((own, shown))).unique()
+        candidates = torch.cat((ids, drawn))
+        found = (candidates if shown is None else torch.cat((candidates, shown))).unique()
         found = torch.cat((found, found[-1:].expand(-len(found) % _MULTIPLE)))
         expected = (len(ids) + self.draws) * self.probabilities[found]
         chance = -torch.expm1(-expected)
         offsets = torch.full_like(chance, -torch.inf)
         # Of repeated ids, only the first is found.
-        at = torch.searchsorted(found, own)
+        at = torch.searchsorted(found, candidates)
         offsets[at] = torch.where(expected > 0, -chance.log(), 0.0)[at]
         return Candidates(found, offsets)

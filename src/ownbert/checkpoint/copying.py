@@ -75,7 +75,9 @@ def copy_weights(
     ours, problems = weight_map.to_ours(tensors, config, kinds, other_heads=lenient)
     ours = {name: t for name, t in ours.items() if not _in_head(name, anew)}
     unused = []
-    own = {name: t for name, t in ours.items() if name.rpartition(".")[0] not in weight_map.shared}
+    unshared = {
+        name: t for name, t in ours.items() if name.rpartition(".")[0] not in weight_map.shared
+    }
 
     def shown(name: str) -> str:
         return f"{name} (by our name)" if our_names else weight_map.their_name(name, config)
@@ -85,14 +87,14 @@ def copy_weights(
     new = {
         name
         for name in missing
-        if lenient and description is not None and _can_reinitialise(name, description, own)
+        if lenient and description is not None and _can_reinitialise(name, description, unshared)
     }
     problems += [MISSING + shown(name) for name in missing - new]
     tables: list[str] = []  # reported first: config.json has their sizes
     for name, tensor in ours.items():
         if name not in parameters:
             if lenient and name.split(".")[0] in ("heads", "pooler"):
-                unused += [shown(name)] if name in own else []
+                unused += [shown(name)] if name in unshared else []
             else:
                 problems.append(UNEXPECTED + shown(name))
         elif parameters[name].shape != tensor.shape:

@@ -91,10 +91,10 @@ class Description:
         """
         usual = self.spec_of(head.kind)
         for f in fields(HeadSpec):
-            own, other = getattr(usual, f.name), getattr(head, f.name)
-            if f.name != "dropout" and own != other:
+            default, other = getattr(usual, f.name), getattr(head, f.name)
+            if f.name != "dropout" and default != other:
                 raise InputError(
-                    f"the decoder of a {self.architecture} has a head whose {f.name} is {own}, "
+                    f"the decoder of a {self.architecture} has a head whose {f.name} is {default}, "
                     f"not {other}"
                 )
 

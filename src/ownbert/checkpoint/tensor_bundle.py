@@ -72,9 +72,9 @@ def read_bundle(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor
     for shard in sorted({entry.shard for entry in entries.values()}):
         data = prefix.with_name(f"{prefix.name}.data-{shard:05}-of-{shards:05}")
         refuse_unreadable(data)
-        own = {name: entry for name, entry in entries.items() if entry.shard == shard}
+        in_shard = {name: entry for name, entry in entries.items() if entry.shard == shard}
         try:
-            tensors |= _read_data(data, own)
+            tensors |= _read_data(data, in_shard)
         except DamagedError as error:
             raise InputError(f"{data} is damaged or does not match its index: {error}") from None
     return {name: tensors[name] for name in entries}
@@ -158,10 +158,10 @@ def _block(data: bytes, offset: int, size: int) -> list[tuple[bytes, bytes]]:
         raise DamagedError(f"a block of {size:,} bytes has {restarts:,} restarts")
     reader, key, found = Reader(content[:end]), b"", []
     while reader.more:
-        shared, own, length = reader.varint(), reader.varint(), reader.varint()
+        shared, suffix, length = reader.varint(), reader.varint(), reader.varint()
         if shared > len(key):
             raise DamagedError(f"a key shares {shared:,} bytes with one of {len(key):,}")
-        key = key[:shared] + reader.take(own)
+        key = key[:shared] + reader.take(suffix)
         found.append((key, reader.take(length)))
     return found
 

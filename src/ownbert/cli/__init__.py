@@ -176,10 +176,10 @@ def _with_spellings(command: Any, name: str) -> Any:
     options |= {*_AS_ARGUMENT.get(name, ()), *_AS_FIRST.get(name, ())}
 
     def parse_args(ctx: Any, args: list[str]) -> Any:
-        for typed, known in zip(args, (own := respelled(args, options)), strict=True):
+        for typed, known in zip(args, (renamed := respelled(args, options)), strict=True):
             if typed != known:
                 _typed[known.partition("=")[0]] = typed.partition("=")[0]
-        args = own
+        args = renamed
         args = _as_arguments(args, _AS_ARGUMENT.get(name, ()))
         return parse(ctx, _as_arguments(args, _AS_FIRST.get(name, ()), first=True))
 
@@ -196,8 +196,8 @@ def _as_arguments(args: Sequence[str], options: Sequence[str], *, first: bool = 
             return [*moved, *rest, each, *given] if first else [*rest, *moved, each, *given]
         if option not in options:
             rest.append(each)
-        elif (own := value if equals else next(given, None)) is not None:
-            moved.append(own)
+        elif (argument := value if equals else next(given, None)) is not None:
+            moved.append(argument)
     return [*moved, *rest] if first else [*rest, *moved]
 
 

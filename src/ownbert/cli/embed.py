@@ -126,14 +126,14 @@ def embed(
             raise InputError("--shard writes one part of a file; name the file with -o FILE")
         print_rows(embedded_rows(folder, inputs, **given))
         return
-    own = as_shard(shard)
+    own_shard = as_shard(shard)
     # Read everything once, to detect an error in the last line now and not after hours.
     total = count_texts(inputs, **named)
-    if own is not None and total is not None:
-        total = own.share(total)
+    if own_shard is not None and total is not None:
+        total = own_shard.share(total)
     with counting("texts embedded", quiet=quiet, total=lambda: total) as progress:
-        count = run(folder, inputs, output, shard=own, progress=progress, **given)
-    _say_saved(count, output if own is None else own.path(output), quiet)
+        count = run(folder, inputs, output, shard=own_shard, progress=progress, **given)
+    _say_saved(count, output if own_shard is None else own_shard.path(output), quiet)
 
 
 def _say_saved(count: int, output: Path, quiet: bool) -> None:

@@ -136,8 +136,8 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, device: 
     options = {"target": settings.target, "by": settings.by, "rows": settings.rows}
     if html is not None:  # a page offers several of the most probable labels
         options["labels"] = _LABELS
-    for encoded, own in explainer.explained(given, method=settings.methods, **options):
-        found += own
+    for encoded, explanations in explainer.explained(given, method=settings.methods, **options):
+        found += explanations
         if html is not None:
             inside.append(explainer.observe(encoded, choice=choice, budget=BUDGET // expected))
     _print_explanations(found, settings)

@@ -190,11 +190,11 @@ def predict(
         for warning in rows.warnings():
             say(warning)
         return
-    own = as_shard(shard)
+    own_shard = as_shard(shard)
 
     def total() -> int | None:
         rows = count_rows(found)
-        return rows if rows is None or own is None else own.share(rows)
+        return rows if rows is None or own_shard is None else own_shard.share(rows)
 
     with counting("rows predicted", quiet=quiet, total=total) as progress:
         count = run(
@@ -211,7 +211,7 @@ def predict(
             coverage=coverage,
             calibrate=calibrate,
             resume=resume,
-            shard=own,
+            shard=own_shard,
             progress=progress,
             say=say,
             device=device,
@@ -219,7 +219,7 @@ def predict(
             engine=engine,
             network=network,
         )
-    _say_saved(count, output if own is None else own.path(output), quiet)
+    _say_saved(count, output if own_shard is None else own_shard.path(output), quiet)
 
 
 def _say_saved(count: int, output: Path, quiet: bool) -> None:

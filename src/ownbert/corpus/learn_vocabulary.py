@@ -321,8 +321,8 @@ def _wordpiece_report(
         encoded = tokenizer.encode_batch([text for text, _ in batch])
         ids = np.fromiter(chain.from_iterable(encoded), np.int64)
         by_id += np.bincount(ids, minlength=len(by_id))
-        for own, (_, is_end) in zip(encoded, batch, strict=True):
-            last = own[-1] if own else last
+        for token_ids, (_, is_end) in zip(encoded, batch, strict=True):
+            last = token_ids[-1] if token_ids else last
             if is_end:
                 number += 1
                 if last is not None:

@@ -207,8 +207,8 @@ class PretrainingData:
         document, documents = int(self.spans.documents[index]), self.others.documents
         low, high = documents.searchsorted((document, document + 1)).tolist()
         if high - low == len(documents):
-            own = self.others is self.spans
-            low, high = (index, index + 1) if own else (0, 0)
+            same_set = self.others is self.spans
+            low, high = (index, index + 1) if same_set else (0, 0)
         other = int(rng.integers(len(documents) - (high - low)))
         return other if other < low else other + high - low
 

@@ -362,7 +362,7 @@ def _features(
     if not tags or ids is None or "words" not in arrays or len(ids) != tokens * len(tags):
         raise misfit
     ids = ids.reshape(tokens, len(tags))
-    if (ids.max(0, initial=0) > [len(own) for own in tags.values()]).any():
+    if (ids.max(0, initial=0) > [len(column_tags) for column_tags in tags.values()]).any():
         raise misfit
     return ids
 

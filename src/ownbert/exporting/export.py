@@ -88,8 +88,8 @@ def export(
     kind.require(to)
     with writing(target):
         beside = _is_beside(source, target, to)
-        own = KINDS[to].folder if to in KINDS else None
-        taken = {"overwrite": overwrite, "to": to, "looked_in": own, "beside": beside}
+        subfolder = KINDS[to].folder if to in KINDS else None
+        taken = {"overwrite": overwrite, "to": to, "looked_in": subfolder, "beside": beside}
         refuse_taken(target, source, data, **taken)
         refuse_foreign(target, _output_names(source, kind, beside=beside))
         description, sentences = describe_network(source), (source / MODULES).is_file()
@@ -188,8 +188,8 @@ def _ngrams(head: Any) -> bool:
 
 def _is_beside(source: Path, target: Path, to: str) -> bool:
     """Whether the target is the folder inside the model folder where engines look for the file."""
-    own = source / KINDS[to].folder if to in KINDS else None
-    return own is not None and os.path.realpath(own) == os.path.realpath(target)
+    subfolder = source / KINDS[to].folder if to in KINDS else None
+    return subfolder is not None and os.path.realpath(subfolder) == os.path.realpath(target)
 
 
 @contextmanager

@@ -183,10 +183,10 @@ def compare(model: Model, graph: PaddedModel, engine: Engine, given: Sequences) 
             raise InputError(f"the exported file has no output {', '.join(sorted(missing))}")
         for name, theirs in expected.items():
             ours = np.asarray(outputs[name])
-            own = found.outputs.setdefault(name, OutputParity())
+            parity = found.outputs.setdefault(name, OutputParity())
             if graph.per_token(name):
                 ours = ours[mask]
-            _add(own, ours.astype(np.float32), theirs, lengths if graph.per_token(name) else [])
+            _add(parity, ours.astype(np.float32), theirs, lengths if graph.per_token(name) else [])
         found.texts += len(examples)
         found.tokens += sum(lengths)
     return found

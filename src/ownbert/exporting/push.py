@@ -84,7 +84,7 @@ def _show(folder: Path, files: Sequence[Path], say: Say) -> None:
         say(f"{size:>15,}  {one.as_posix()}")
     say(f"{len(files):,} files, {sum(sizes):,} bytes")
     taken = {one.parts[0] for one in files}
-    left = [own.name + "/" * own.is_dir() for own in folder.iterdir() if own.name not in taken]
+    left = [path.name + "/" * path.is_dir() for path in folder.iterdir() if path.name not in taken]
     if left:
         more = f" and {len(left) - _SHOWN:,} more" if len(left) > _SHOWN else ""
         say(f"not uploaded: {', '.join(sorted(left)[:_SHOWN])}{more}")

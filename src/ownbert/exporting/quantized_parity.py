@@ -80,8 +80,8 @@ def compare_models(
         found.least_cosine = min(found.least_cosine, float(cosines.min()))
         total += float(cosines.sum())
         for kind in model.heads:
-            own = found.heads.setdefault(kind, AnswerParity())
-            _add(own, *(_answers(kind, out.logits[kind], batch, problem) for out in both))
+            parity = found.heads.setdefault(kind, AnswerParity())
+            _add(parity, *(_answers(kind, out.logits[kind], batch, problem) for out in both))
         found.texts += len(examples)
         found.tokens += sum(batch.layout.lengths)
     found.mean_cosine = total / found.texts

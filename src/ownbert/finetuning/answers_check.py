@@ -54,7 +54,7 @@ def check_answers(
             "The commands `ownbert embed`, `predict` and `evaluate`",
         )
     decided = [task.decide_each(scores, rows, data.notes) for scores in (raws, rough)]
-    before, after = (task.score(rows, own).values[metric] for own in decided)
+    before, after = (task.score(rows, answers).values[metric] for answers in decided)
     measured = f"{shown_name(metric)} {after:.4f} instead of {before:.4f}"
     agree = abs(after - before) <= _METRIC
     if not task.discrete:

@@ -175,8 +175,8 @@ def _fold_members(run: FinetuningRun) -> list[_Member]:
     recipe = _recipe(run, data=replace(run.given.data, dev=None))
     members = []
     for fold in range(count):
-        held_out = [i for i, own in enumerate(folds) if own == fold]
-        rest = [row for row, own in zip(rows, folds, strict=True) if own != fold]
+        held_out = [i for i, row_fold in enumerate(folds) if row_fold == fold]
+        rest = [row for row, row_fold in zip(rows, folds, strict=True) if row_fold != fold]
         split = (rest, [rows[i] for i in held_out])
         members.append(_Member(f"fold-{fold + 1}", recipe, split, held_out))
     return members
@@ -202,12 +202,13 @@ def fold_of(
     sizes, labels = [0] * count, [Counter() for _ in range(count)]
     found = [0] * len(rows)
     for group in shuffled:
-        own = Counter(t for i in group if isinstance(t := rows[i].target, str))
+        votes = Counter(t for i in group if isinstance(t := rows[i].target, str))
         costs = [
-            (sum(labels[f][label] * n for label, n in own.items()), sizes[f]) for f in range(count)
+            (sum(labels[f][label] * n for label, n in votes.items()), sizes[f])
+            for f in range(count)
         ]
         fold = costs.index(min(costs))
-        labels[fold] += own
+        labels[fold] += votes
         sizes[fold] += len(group)
         for i in group:
             found[i] = fold
@@ -221,7 +222,11 @@ def _groups(texts: Sequence[Sequence[Any]]) -> list[list[int]]:
 
     # A graph that connects each row to the first row with one of its texts.
     first: dict[Any, int] = {}
-    pairs = [(i, first.setdefault(text, i)) for i, own in enumerate(texts) for text in own]
+    pairs = [
+        (i, first.setdefault(text, i))
+        for i, texts_of_row in enumerate(texts)
+        for text in texts_of_row
+    ]
     rows, firsts = np.asarray(pairs, dtype=np.int64).reshape(-1, 2).T
     graph = coo_array((np.ones(len(rows)), (rows, firsts)), shape=(len(texts),) * 2)
     _, components = connected_components(graph, directed=False)

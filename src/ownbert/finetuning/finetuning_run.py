@@ -142,7 +142,7 @@ class FinetuningRun(TrainingRun):
         data = self.splits.train_data
         if settings.train_windows is None:
             return 1.0
-        return data.sizes.sum() / max(1, sum(len(own.token_ids) for own in data.examples))
+        return data.sizes.sum() / max(1, sum(len(example.token_ids) for example in data.examples))
 
     def _completed(self, recipe: FinetuneRecipe) -> FinetuneRecipe:
         """The recipe with defaults that depend on the machine, the model and the data."""

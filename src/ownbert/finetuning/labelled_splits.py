@@ -181,8 +181,8 @@ class LabelledSplits:
         train: Any
         dev: Any
         train, dev = (
-            file if own is None else self.task.source(own, name=name, labelled=True)
-            for own, file, name in zip(sources, files, ("train", "dev"), strict=True)
+            file if given is None else self.task.source(given, name=name, labelled=True)
+            for given, file, name in zip(sources, files, ("train", "dev"), strict=True)
         )
         if isinstance(train, str) and not train:
             raise InputError("--train is needed: the labelled training rows")

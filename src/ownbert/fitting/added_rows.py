@@ -78,8 +78,10 @@ def _labelled(
 ) -> list[tuple[Any, ...]]:
     """The texts and the label of each labelled row."""
     present = columns(source)
-    own = {role: name if name in present else None for role, name in vars(named).items()}
-    found = find_columns(source, COLUMNS[task or "classify"], replace(named, **own), pair=pair)
+    known_names = {role: name if name in present else None for role, name in vars(named).items()}
+    found = find_columns(
+        source, COLUMNS[task or "classify"], replace(named, **known_names), pair=pair
+    )
     names = (*found["text"], *found.get("second", ()), *found["label"])
     if names[-1].casefold() not in (
         label.casefold(),

@@ -379,8 +379,8 @@ class Comparison:
             scores: (n, C) logits of the first fold's held-out rows, whose labels neither the model
                 nor its teachers have seen.
         """
-        own = [c.scores[: len(scores)] for c in self.candidates if c.scores is not None]
-        both = [blend(own, self.weights), scores]
+        member_scores = [c.scores[: len(scores)] for c in self.candidates if c.scores is not None]
+        both = [blend(member_scores, self.weights), scores]
         weights, _ = fit_blend(both, self.targets[: len(scores)], self.counts)
         return float(weights[1] / weights.sum())
 
@@ -454,11 +454,11 @@ class Comparison:
         targets = targets_of(self.rows.task, rows)
         return self._score_decisions(scores, rows, targets).values[self.metric]
 
-    def _score_decisions(self, scores: np.ndarray, own: Sequence[Row], targets: Targets) -> Scores:
+    def _score_decisions(self, scores: np.ndarray, rows: Sequence[Row], targets: Targets) -> Scores:
         task = self.rows.task
         raws = from_scores(task.name, scores)
         found = task.score(
-            own, [task.decide(r, row, None) for r, row in zip(raws, own, strict=True)]
+            rows, [task.decide(r, row, None) for r, row in zip(raws, rows, strict=True)]
         )
         if task.name == "regress":
             return found

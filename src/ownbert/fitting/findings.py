@@ -102,8 +102,8 @@ def make_report(
             if found is not None:
                 tested[model.name] = found
         spread = attempt(f"± of {model.title}", partial(_spread, compared, model))
-        own = tested.get(model.name)
-        board.append(_row(compared, model, folder, members, spread, speed, test, own))
+        test_score = tested.get(model.name)
+        board.append(_row(compared, model, folder, members, spread, speed, test, test_score))
     best = BLEND_TITLE if compared.alone is None else compared.alone.title
     if len(compared.candidates) > 1:
         board.append(_blend_row(compared, board, test, tested, attempt))
@@ -175,8 +175,8 @@ def _blend_row(
     if test and all(model.name in tested for model, _ in members):
         scores = add_up([tested[c.name] for c, _ in members], np.asarray([w for _, w in members]))
         test_score = compared.value_of(test, scores + compared.offsets, compared.blended)
-    own = {model.title for model, _ in members}
-    speeds = [row.texts_per_second for row in board if row.name in own]
+    titles = {model.title for model, _ in members}
+    speeds = [row.texts_per_second for row in board if row.name in titles]
     known = all(speeds)
     return LeaderboardRow(
         BLEND_TITLE,
@@ -202,7 +202,7 @@ def _row(
 ) -> LeaderboardRow:
     scores = compared.adjusted(model)
     kind = _KINDS.get(model.name, model.kind)
-    weights = {own.name: weight for own, weight in members}
+    weights = {member.name: weight for member, weight in members}
     test_score = None
     if tested is not None:
         weight, offsets = compared.by_itself(model)
@@ -221,7 +221,7 @@ def _row(
 
 
 def _size(folder: Path, candidate: ComparedModel) -> int:
-    files = (f for own in candidate.folders for f in (folder / own).rglob("*") if f.is_file())
+    files = (f for path in candidate.folders for f in (folder / path).rglob("*") if f.is_file())
     return sum(f.stat().st_size for f in files)
 
 
@@ -285,10 +285,10 @@ def _curve(compared: Comparison, labelled: Texts) -> LearningCurve | None:
             continue
         found = []
         for _ in range(draws):
-            own = rng.permutation(learn)[:count]
-            if len({str(rows.rows[i].target) for i in own}) < 2:
+            subset = rng.permutation(learn)[:count]
+            if len({str(rows.rows[i].target) for i in subset}) < 2:
                 continue
-            model = fit_linear(features[own], rows.targets[own], _CURVE_STRENGTH)
+            model = fit_linear(features[subset], rows.targets[subset], _CURVE_STRENGTH)
             found.append(compared.value(model.scores(features[held])))
         if found:
             points.append((count, *found))

@@ -298,7 +298,7 @@ def _checked(
             if data is not None
         }
         options = with_label_columns(options)
-        named = {name: str(own.rows) for name, own in rows.items() if own.is_file}
+        named = {name: str(source.rows) for name, source in rows.items() if source.is_file}
         options |= {name: named.get(name) for name in ("dev", "test")}
         # The saved recipe must not name temporary files.
         options["unlabelled"] = tuple(texts) if are_names(unlabelled) else ()
@@ -431,7 +431,7 @@ class Fit:
         pick_device(recipe.device)
         self.budget = Budget(recipe.minutes, time.monotonic() if started is None else started)
         named = ColumnNames(recipe.text_column, recipe.second_column, recipe.label_column)
-        sources = {name: own.rows for name, own in given.items()}
+        sources = {name: source.rows for name, source in given.items()}
         train = sources["train"]
         label_options = {"separator": recipe.label_separator, "label_names": recipe.label_names}
         task = find_task(train, named, recipe.task, label_options)
@@ -451,7 +451,7 @@ class Fit:
         self.learnt = Texts(self.rows.texts(self.rows.learnt), self.kind)
         self.unlabelled = Texts(self._select_unlabelled(), self.kind)
         self.candidates: list[ComparedModel] = []
-        files = [*(own.file for own in given.values()), *names]
+        files = [*(source.file for source in given.values()), *names]
         settings = {k: v for k, v in asdict(recipe).items() if k not in _NOT_SETTINGS}
         # Rows in memory are written again for every run, so modification times do not matter.
         known = [{k: f[k] for k in ("name", "sha256")} for f in fingerprint(files)]
@@ -671,8 +671,8 @@ class Fit:
             limit = limit if self.candidates else float("inf")
             made = self.attempt(title, lambda: make(path), seconds=limit)
         if made is None:
-            for own in (path, self._first_fold_folder(name)):
-                shutil.rmtree(own, ignore_errors=True)
+            for candidate_folder in (path, self._first_fold_folder(name)):
+                shutil.rmtree(candidate_folder, ignore_errors=True)
             return
         taken = time.monotonic() - began
         about = (name, title, kind, tuple(made.folders), taken, tuple(made.first or made.folders))
@@ -681,8 +681,8 @@ class Fit:
 
     def _first_fold_folder(self, name: str) -> Path:
         """The folder of a linear candidate's first-fold models."""
-        own = "first-fold-self-trained" if name == "self-trained" else f"first-fold/{name}"
-        return self.folder / "members" / own
+        subfolder = "first-fold-self-trained" if name == "self-trained" else f"first-fold/{name}"
+        return self.folder / "members" / subfolder
 
     def _linear(self, name: str, fit: Callable[[Path | None], np.ndarray]) -> Made:
         """A linear candidate, with separate first-fold models if there is more than one fold."""
@@ -727,15 +727,15 @@ class Fit:
         return Made(self._relative(folders), scores, self._relative(of_first))
 
     def _relative(self, folders: Sequence[Path]) -> list[str]:
-        return [str(own.relative_to(self.folder)) for own in folders]
+        return [str(path.relative_to(self.folder)) for path in folders]
 
     def _probe(self, base: Path, path: Path) -> Made:
         copy_network(base, path / ENCODER)
         keep = make_folder(self.folder / WORK) / PROBE_VECTORS
-        own: dict[str, Any] = {"device": self.recipe.device, "keep": keep}
+        options: dict[str, Any] = {"device": self.recipe.device, "keep": keep}
         return self._linear(
             path.name,
-            lambda first: fit_probe(path / ENCODER, self.rows, path, first=first, **own),
+            lambda first: fit_probe(path / ENCODER, self.rows, path, first=first, **options),
         )
 
     def _start(self, base: Path, path: Path) -> Made | None:
@@ -776,10 +776,10 @@ class Fit:
         folders: list[Path] = []
         scores: list[np.ndarray] = []
         for seed in range(recipe.seeds):
-            own: list[np.ndarray] = []
+            fold_scores: list[np.ndarray] = []
             of_seed: list[Path] = []
             for number, (learn, held) in enumerate(rows.folds, start=1):
-                done, taken = len(folders) + len(own), time.monotonic() - began
+                done, taken = len(folders) + len(fold_scores), time.monotonic() - began
                 to_make = (seed + 1) * len(rows.folds) - done
                 left = max(0.0, seconds - taken) / to_make if done else seconds
                 if done and taken / done > _SHORTENED * left:
@@ -796,14 +796,14 @@ class Fit:
                     settings=settings,
                 )
                 of_seed.append(folder)
-                own.append(self._scores_of(folder, [rows.rows[i] for i in held]))
-            if len(own) < len(rows.folds):
+                fold_scores.append(self._scores_of(folder, [rows.rows[i] for i in held]))
+            if len(fold_scores) < len(rows.folds):
                 if not seed:  # only the first fold's rows have logits
                     first = self._relative(of_seed[:1])
-                    return Made(first, first=first, partial=own[0])
+                    return Made(first, first=first, partial=fold_scores[0])
                 break
             folders += of_seed
-            scores.append(np.concatenate(own))
+            scores.append(np.concatenate(fold_scores))
         first = folders[:: len(rows.folds)]
         return Made(self._relative(folders), np.mean(scores, axis=0), self._relative(first))
 
@@ -837,16 +837,15 @@ class Fit:
         return Made(folders, partial=scores, share=compared.share_of(scores))
 
     def _scores_of(self, folder: Path, rows: Sequence[Row]) -> np.ndarray:
-        """A network's logits of held-out rows."""
+        """A network's logits on held-out rows."""
         network = Networks(folder, describe_members(folder), Compute(self.recipe.device))
         return self._time_scoring(lambda: score_all(network.scores, rows), rows)
 
     def _start_of_student(self, compared: Comparison) -> Path | None:
         """The fine-tuned network, with the linear models built in if one of them is far better.
 
-        None if there is no unlabelled text in that case: distilled on mixed texts alone, the
-        network is worse than the candidate with built-in linear models
-        (docs/lab/distilled-network.md).
+        None if there is no unlabelled text in that case: distilled on mixed texts only, the
+        network is worse than the one with built-in linear models (docs/lab/distilled-network.md).
         """
         (tuned,) = (c for c in self.candidates if c.name == "network")
         network, recipe = self.folder / tuned.first[0], self.recipe
@@ -985,8 +984,8 @@ class Fit:
         whole, part = (len(rows.held_out), size), (len(rows.folds[0][1]), size)
         for about in state.candidates:
             found = saved_scores(self.folder / WORK / f"{about['name']}.npy", (whole, part))
-            folders = [inside(self.folder, own, STATE) for own in about["folders"]]
-            if found is None or not all(own.is_dir() for own in folders):
+            folders = [inside(self.folder, path, STATE) for path in about["folders"]]
+            if found is None or not all(path.is_dir() for path in folders):
                 continue  # deleted or damaged: fit it again
             if about["kind"] == "network":  # earlier versions did not record it
                 about.setdefault("first", about["folders"][:: len(rows.folds)])

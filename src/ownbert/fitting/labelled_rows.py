@@ -166,11 +166,11 @@ def read_labelled(
             raise InputError(f"{dev} has one row; models are compared on two or more")
         texts = {text for row in more for text in task.fold_keys(row)}
         # Rows that occur in both files are not trained on.
-        own = [i for i, row in enumerate(rows) if not texts & set(task.fold_keys(row))]
-        if len({str(rows[i].target) for i in own}) < 2:
+        unrelated = [i for i, row in enumerate(rows) if not texts & set(task.fold_keys(row))]
+        if len({str(rows[i].target) for i in unrelated}) < 2:
             raise InputError(f"nearly all rows of {train} are in {dev} too; give other dev rows")
         held = np.arange(len(rows), len(rows) + len(more))
-        folds = [(np.asarray(own), held)]
+        folds = [(np.asarray(unrelated), held)]
         rows += more
         source, refit = f"{len(more):,} rows of {dev}", False
     else:
@@ -191,8 +191,8 @@ def _make_folds(
     keys = [task.fold_keys(row) for row in rows]
     once = len(rows) >= _HOLD_OUT_FROM
     count = min(20, max(_FOLDS, len(rows) // 1000)) if once else _FOLDS
-    own = np.asarray(fold_of(rows, count, seed=seed, texts=keys))
-    found = [(np.flatnonzero(own != k), np.flatnonzero(own == k)) for k in range(count)]
+    row_folds = np.asarray(fold_of(rows, count, seed=seed, texts=keys))
+    found = [(np.flatnonzero(row_folds != k), np.flatnonzero(row_folds == k)) for k in range(count)]
     found = [(learn, held) for learn, held in found if len(held) and len(learn)]
     if len(found) < 2:
         raise InputError(

@@ -43,7 +43,7 @@ class Checkpoints:
         if self.minutes < _FEWEST_MINUTES or seconds < _FIRST * total:
             return
         apart = (1 - _FIRST) * total / _MOMENTS
-        if all(seconds - own >= apart for own in self._seconds()):
+        if all(seconds - measured >= apart for measured in self._seconds()):
             copy_network(network, make_folder(self.folder / f"{seconds:.3f}"))
 
     def _seconds(self) -> list[float]:

@@ -117,13 +117,13 @@ def pretrain_on(
         return network
     make_folder(folder)
     with tempfile.TemporaryDirectory(prefix="ownbert-texts-") as scratch:
-        own = own_text(Path(scratch, "rows.txt"))
-        with open(own, "w", encoding="utf-8") as file:
+        text_file = own_text(Path(scratch, "rows.txt"))
+        with open(text_file, "w", encoding="utf-8") as file:
             for row in rows.texts(rows.learnt):
                 file.write("".join(" ".join(text.split()) + "\n" for text in row if text.strip()))
         cpu = pick_device(device).type == "cpu"
         most = int(seconds * (_CHARACTERS_PER_SECOND if cpu else _CHARACTERS_ON_GPU))
-        paths = [*corpus.files_up_to(most, own_text(Path(scratch, "unlabelled.txt"))), own]
+        paths = [*corpus.files_up_to(most, own_text(Path(scratch, "unlabelled.txt"))), text_file]
         given: dict[str, Any] = {"text_column": corpus.text_column} if corpus.text_column else {}
         if not (network / "vocab.txt").exists():
             form, words = "blank" if kind == "ids" else "wordpiece", _most_words(seconds, device)
@@ -222,13 +222,15 @@ def finetuning_run(
     task = rows.task
     options: dict[str, Any] = {"model": base, "seed": seed, "device": device, **(settings or {})}
     recipe = resolve(FinetuneRecipe, options=recipe_options(task.name, options))
-    own = {name: getattr(recipe.task, name) for name in ("pooling", "ngrams", "mask_rate")}
+    task_settings = {
+        name: getattr(recipe.task, name) for name in ("pooling", "ngrams", "mask_rate")
+    }
     if task.name == "classify":  # the blend already corrects for rare labels
-        own["class_weights"] = "equal"
+        task_settings["class_weights"] = "equal"
     recipe = replace(
         recipe,
         data=replace(recipe.data, **task.columns.settings()),
-        task=replace(task.settings, **own),
+        task=replace(task.settings, **task_settings),
     )
     splits = (_with_all_labels(rows, learnt), None)
     return FinetuningRun(recipe, splits, labels=task.labels, with_card=False)
@@ -257,7 +259,7 @@ def taught_rows(
         outputs: (N, C) probabilities or regression values.
     """
     taught = [
-        Row(0, text, tuple(map(float, own))) for text, own in zip(texts, outputs, strict=True)
+        Row(0, text, tuple(map(float, output))) for text, output in zip(texts, outputs, strict=True)
     ]
     return [*rows.first_fold[0], *taught]
 

@@ -132,6 +132,6 @@ def with_signature(function: Callable[..., Any], shown: inspect.Signature) -> Ca
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return function(self, *args, **kwargs)
 
-    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    method.__signature__ = shown.replace(parameters=[own, *shown.parameters.values()])  # pyright: ignore
+    self_parameter = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    method.__signature__ = shown.replace(parameters=[self_parameter, *shown.parameters.values()])  # pyright: ignore
     return method

@@ -93,11 +93,13 @@ class CustomModel(CommonModel):
         with written_over():
             model = cls(given.config, *positional, **given.further)
         read, path = read_weights(given.folder)
-        own = model.state_dict()
+        state = model.state_dict()
         full_name = cls.family.weight_map.full_name
         named = {full_name(name): tensor for name, tensor in read.items()} | read
-        there = {name: named[name] for name in own if name in named}
-        wrong = [(n, t.shape, own[n].shape) for n, t in there.items() if t.shape != own[n].shape]
+        there = {name: named[name] for name in state if name in named}
+        wrong = [
+            (n, t.shape, state[n].shape) for n, t in there.items() if t.shape != state[n].shape
+        ]
         if not there or (wrong and not given.mismatched):
             why = "it contains no tensor of this model"
             if wrong:
@@ -105,8 +107,8 @@ class CustomModel(CommonModel):
                 why = f"{name} has shape {tuple(has)}, expected {tuple(wants)}"
             raise InputError(f"{path} does not fit {cls.__name__}: {why}")
         fitting = {n: t for n, t in there.items() if n not in {name for name, *_ in wrong}}
-        new = [name for name in own if name not in there]
-        lacking = own.keys() - fitting.keys()
+        new = [name for name in state if name not in there]
+        lacking = state.keys() - fitting.keys()
         for place, inside in model.named_modules():
             if isinstance(inside, PreTrainedModel):
                 starts = place + "."
@@ -118,7 +120,7 @@ class CustomModel(CommonModel):
             warnings.warn(
                 f"{cls.__name__} from {given.folder}: {names} are newly initialised", stacklevel=2
             )
-        left = sorted(n for n in read if n not in own and full_name(n) not in own)
+        left = sorted(n for n in read if n not in state and full_name(n) not in state)
         model = model.to(given.dtype or model.dtype).eval()
         info = {"missing_keys": new, "unexpected_keys": left, "mismatched_keys": wrong}
         return (model, {**info, "error_msgs": []}) if output_loading_info else model

@@ -96,10 +96,10 @@ class ParameterView(nn.Parameter):
             torch.Tensor.data.__set__(self, values)  # pyright: ignore
 
     def _pass_on(self) -> None:
-        own = torch.Tensor.grad.__get__(self)  # pyright: ignore
+        gradient = torch.Tensor.grad.__get__(self)  # pyright: ignore
         torch.Tensor.grad.__set__(self, None)  # pyright: ignore
         so_far = self.grad
-        self.grad = own if so_far is None else so_far + own  # pyright: ignore
+        self.grad = gradient if so_far is None else so_far + gradient  # pyright: ignore
 
     @property
     def grad(self) -> Tensor | None:  # pyright: ignore

@@ -122,16 +122,20 @@ def _select(
     if description.architecture not in named:
         unused |= theirs.keys() - known
     theirs = {name: tensor for name, tensor in theirs.items() if name not in unused}
-    own = _own(model)
-    misshapen = [name for name in own if name in theirs and theirs[name].shape != own[name].shape]
-    wrong = [(n, theirs[n].shape, own[n].shape) for n in misshapen] if mismatched else []
+    our_tensors = _own(model)
+    misshapen = [
+        name
+        for name in our_tensors
+        if name in theirs and theirs[name].shape != our_tensors[name].shape
+    ]
+    wrong = [(n, theirs[n].shape, our_tensors[n].shape) for n in misshapen] if mismatched else []
     crossing = core.config.add_cross_attention and not description.config.add_cross_attention
-    lacking = [n for n in own if crossing and ".crossattention." in n and n not in theirs]
+    lacking = [n for n in our_tensors if crossing and ".crossattention." in n and n not in theirs]
     if anew := [*lacking, *(name for name, *_ in wrong)]:
         materialize(core)
         initialise(model, anew)
-        own = _own(model)
-        theirs |= {name: own[name] for name in anew}
+        our_tensors = _own(model)
+        theirs |= {name: our_tensors[name] for name in anew}
     return SelectedTensors(theirs, [*new, *lacking], sorted(unused), wrong, misshapen)
 
 
@@ -209,10 +213,10 @@ def to_ours(
         elif not problem.startswith(MISSING):
             errors.append(problem)
     core, given = model.model, {model.weight_map.full_name(name) for name in theirs}
-    own = {n: p.detach() for n, p in core.named_parameters(remove_duplicate=False)}
-    wanted = {n: t for n, t in own.items() if model.kinds or not n.startswith("heads.")}
+    parameters = {n: p.detach() for n, p in core.named_parameters(remove_duplicate=False)}
+    wanted = {n: t for n, t in parameters.items() if model.kinds or not n.startswith("heads.")}
     # Second names of tied tensors are required, too, as in PyTorch, for safetensors' load_model.
     wanted = their_tensors(core, model.weight_map, wanted)
     missing += [prefix + model.own_name(name) for name in wanted if name not in given]
-    ours = {**own, **ours}  # Missing tensors keep their values.
+    ours = {**parameters, **ours}  # Missing tensors keep their values.
     state.update({f"{prefix}model.{name}": tensor for name, tensor in ours.items()})

@@ -313,22 +313,22 @@ def _engine_file(
         )
     kind = KINDS[engine]
     require_engine(engine)
-    own = folder / kind.folder
-    command = f"ownbert export {folder} --to {engine} -o {own}"
-    if not (own / kind.file).is_file():
+    path = folder / kind.folder
+    command = f"ownbert export {folder} --to {engine} -o {path}"
+    if not (path / kind.file).is_file():
         raise InputError(f"{folder} has no {kind.folder}/{kind.file}; create it: {command}")
-    if not (own / PARITY).is_file():
+    if not (path / PARITY).is_file():
         raise InputError(
-            f"{own / kind.file} was not written by ownbert export, so it may not match these "
+            f"{path / kind.file} was not written by ownbert export, so it may not match these "
             f"weights; replace it: {command} --overwrite"
         )
-    described = _read_parity(own)
+    described = _read_parity(path)
     if described["to"] != engine or described.get("weights") != weights_checksums(folder):
         raise InputError(
-            f"{own / kind.file} does not match the weights in {folder}; export it again: "
+            f"{path / kind.file} does not match the weights in {folder}; export it again: "
             f"{command} --overwrite"
         )
-    return _file(own, engine, described, outputs)
+    return _file(path, engine, described, outputs)
 
 
 def _automatic(

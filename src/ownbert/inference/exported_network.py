@@ -168,8 +168,10 @@ class ExportedNetwork:
             row = np.asarray(ids[0], np.int64)[None]
             inputs = {"input_ids": row, "attention_mask": np.ones_like(row)}
             if self.config.type_vocab_size > 1:
-                own = np.zeros_like(row) if types is None else np.asarray(types[0], np.int64)[None]
-                inputs["token_type_ids"] = own
+                type_ids = (
+                    np.zeros_like(row) if types is None else np.asarray(types[0], np.int64)[None]
+                )
+                inputs["token_type_ids"] = type_ids
             out = self._outputs(inputs, names, row.shape if per_token else (1,))
             if rows is not None:
                 return out[0, rows[0]]
@@ -183,11 +185,11 @@ class ExportedNetwork:
             if self.config.type_vocab_size > 1:
                 inputs["token_type_ids"] = np.zeros(shape, np.int64)
             for row, index in enumerate(chosen):
-                own = ids[index]
-                inputs["input_ids"][row, : len(own)] = own
-                inputs["attention_mask"][row, : len(own)] = 1
+                text_ids = ids[index]
+                inputs["input_ids"][row, : len(text_ids)] = text_ids
+                inputs["attention_mask"][row, : len(text_ids)] = 1
                 if types is not None and "token_type_ids" in inputs:
-                    inputs["token_type_ids"][row, : len(own)] = types[index]
+                    inputs["token_type_ids"][row, : len(text_ids)] = types[index]
             if choices:  # The graph scores choices independently.
                 inputs = {name: x[None] for name, x in inputs.items()}
             out = self._outputs(inputs, names, shape if per_token else shape[:1])

@@ -300,9 +300,9 @@ def _with_mlm_head(description: Description) -> Description:
 
 def _spelling(tokenizer: Tokenizer) -> re.Pattern[str]:
     """A pattern for all spellings of a mask: the mask token, and spellings that are not tokens."""
-    own = tokenizer.special["mask_token"]
-    others = [word for word in _SPELLINGS if word != own and tokenizer.id_of(word) is None]
-    return re.compile("|".join(map(re.escape, (own, *others))))
+    mask = tokenizer.special["mask_token"]
+    others = [word for word in _SPELLINGS if word != mask and tokenizer.id_of(word) is None]
+    return re.compile("|".join(map(re.escape, (mask, *others))))
 
 
 def _shortened(text: str) -> str:

@@ -67,10 +67,10 @@ def finished_files(folder: Path) -> list[Path]:
     found = {*network_files(folder), *_exported(folder)}
     found |= {*_existing(folder, (BLEND, ENSEMBLE, CARD, CURVES, CONFUSION))}
     for member in _members(folder):
-        own = {*network_files(folder / member), *_exported(folder / member)}
-        own |= {*_linear(folder / member)}
-        own |= {ENCODER / name for name in network_files(folder / member / ENCODER)}
-        found |= {Path(os.path.normpath(member / name)) for name in own}
+        used = {*network_files(folder / member), *_exported(folder / member)}
+        used |= {*_linear(folder / member)}
+        used |= {ENCODER / name for name in network_files(folder / member / ENCODER)}
+        found |= {Path(os.path.normpath(member / name)) for name in used}
     return sorted(found)
 
 

@@ -67,8 +67,8 @@ class FrozenProbe:
             mean, scale = arrays["mean"], arrays["scale"]
             if not mean.shape == scale.shape == model.weights.shape[:1]:
                 raise ValueError("the mean, the scale and the weights differ in size")
-            own = folder.resolve().parents[1] / PROBE if settings.get("beside") else folder
-            return cls(Embedder(own / ENCODER, **options), mean, scale, model)
+            place = folder.resolve().parents[1] / PROBE if settings.get("beside") else folder
+            return cls(Embedder(place / ENCODER, **options), mean, scale, model)
 
         return load_linear(folder, PROBE, make)
 
@@ -86,13 +86,13 @@ def _embed(embedder: Embedder, texts: Sequence[str]) -> np.ndarray:
     """Vectors (N, D) of texts; for a long text the mean over its pieces, which is better than the
     vector of its first tokens (docs/lab/long-documents.md)."""
     pieces = [_pieces(text) for text in texts]
-    every = [piece for own in pieces for piece in own]
+    every = [piece for row_pieces in pieces for piece in row_pieces]
     parts = []
     for start in range(0, len(every), _TOGETHER):
         check_time()
         parts.append(embedder.encode(every[start : start + _TOGETHER]))
     vectors = np.concatenate(parts)
-    ends = np.cumsum([len(own) for own in pieces])
+    ends = np.cumsum([len(row_pieces) for row_pieces in pieces])
     sums = np.add.reduceat(vectors, np.concatenate([[0], ends[:-1]]), axis=0)
     return sums / np.diff(ends, prepend=0)[:, None]
 

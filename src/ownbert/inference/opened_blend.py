@@ -76,16 +76,20 @@ class Members:
         ]
         scores = blend([np.mean(each, axis=0) for each in found], self._weights) + offsets
         flat = [pair for pairs in map(zip, self.models, found) for pair in pairs]
-        linear = [(own.model, each) for own, each in flat if isinstance(own, LinearView)]
+        linear = [
+            (opened_model.model, each)
+            for opened_model, each in flat
+            if isinstance(opened_model, LinearView)
+        ]
         if len(linear) == len(flat):
-            unknown = np.all([own.knows_nothing(each) for own, each in linear], axis=0)
+            unknown = np.all([view.knows_nothing(each) for view, each in linear], axis=0)
             scores[unknown] = np.mean([each[unknown] for _, each in flat], axis=0)
         return scores
 
     @property
     def networks(self) -> list[Networks]:
         """The members that are networks."""
-        return [one for own in self.models for one in own if isinstance(one, Networks)]
+        return [one for models in self.models for one in models if isinstance(one, Networks)]
 
 
 def score_until(
@@ -171,8 +175,11 @@ class OpenedBlend(Opened):
 
         def fits(one: Any) -> bool:
             if isinstance(one, Networks):
-                own = one.task
-                return (own.name, tuple(own.labels)) == (task.name, tuple(task.labels))
+                member_task = one.task
+                return (member_task.name, tuple(member_task.labels)) == (
+                    task.name,
+                    tuple(task.labels),
+                )
             return one.scores([texts]).shape == (1, size)
 
         try:

@@ -443,8 +443,8 @@ def has_learnt_from(folder: Path, data: Any) -> bool:
         return False
     with contextlib.suppress(InputError, OSError, LookupError, TypeError, AttributeError):
         state = read_json(folder / "fit.json", missing={})
-        own = fingerprint([data])[0]["sha256"] if state else ""
-        if state and own == state["identity"]["files"][0]["sha256"]:
+        digest = fingerprint([data])[0]["sha256"] if state else ""
+        if state and digest == state["identity"]["files"][0]["sha256"]:
             return True
         recipe = folder / RECIPE
         train = read_yaml(recipe)["data"]["train"] if recipe.exists() else None

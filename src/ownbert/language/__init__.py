@@ -201,8 +201,8 @@ def _filled(text: str, values: Sequence[str], translate: Callable[[str], str] = 
     order = iter(values)
 
     def value(place: re.Match[str]) -> str:
-        own = values[int(place[1])] if place[1] else next(order)
-        return translate(own) if place[2] == "~" else own
+        value = values[int(place[1])] if place[1] else next(order)
+        return translate(value) if place[2] == "~" else value
 
     return PLACE.sub(value, text)
 

@@ -50,7 +50,7 @@ class _Decoder:
         rows, length = tokens.shape
         new = tokens[:, -1:] if self.cache is not None and self.cache.length else tokens
         count, device = new.shape[1], tokens.device
-        own = make_layout([count] * rows, device)
+        layout = make_layout([count] * rows, device)
         keys = make_layout([length] * rows, device) if count < length else None
         queries = make_layout([self.beams * count] * (rows // self.beams), device)
         ids = new.flatten()
@@ -58,7 +58,7 @@ class _Decoder:
             token_ids=ids,
             type_ids=torch.zeros_like(ids),
             positions=torch.arange(length - count, length, device=device).repeat(rows),
-            layout=replace(own, keys=keys, causal=True),
+            layout=replace(layout, keys=keys, causal=True),
         )
         context = Context(
             batch.layout,

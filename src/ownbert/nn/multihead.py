@@ -264,8 +264,8 @@ class CrossAttention(MultiHeadAttention):
         return context.cross, context.cross_attentions
 
     def head_mask_in(self, context: Context) -> Tensor | None:
-        own = context.cross_head_mask
-        return context.head_mask if own is None else own
+        cross_mask = context.cross_head_mask
+        return context.head_mask if cross_mask is None else cross_mask
 
     def keys_and_values(self, context: Context, layer: int) -> tuple[Tensor, Tensor]:
         """(T', H, K) each: computed once per source, then taken from the cache."""

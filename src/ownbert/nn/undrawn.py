@@ -48,11 +48,11 @@ def materialize(model: nn.Module) -> None:
     parameters stay shared."""
     made: dict[int, nn.Parameter] = {}
     for module in model.modules():
-        for name, own in module._parameters.items():
-            if own is not None and own.is_meta:
-                if id(own) not in made:
-                    values = torch.empty(own.shape, dtype=own.dtype)
-                    made[id(own)] = nn.Parameter(values, own.requires_grad)
-                module._parameters[name] = made[id(own)]
+        for name, parameter in module._parameters.items():
+            if parameter is not None and parameter.is_meta:
+                if id(parameter) not in made:
+                    values = torch.empty(parameter.shape, dtype=parameter.dtype)
+                    made[id(parameter)] = nn.Parameter(values, parameter.requires_grad)
+                module._parameters[name] = made[id(parameter)]
         if any(buffer is not None and buffer.is_meta for buffer in module._buffers.values()):
             module.fill_buffers()  # pyright: ignore[reportCallIssue]

@@ -396,9 +396,9 @@ def _load_old_model(
     family, config = description.family, description.config
     specs = [family.spec_of(kind, description.values) for kind in model.specs if kind in _HEADS]
     if features and [*features] == [*(description.values.get(FEATURES) or ())]:
-        own = {spec.kind: spec for spec in description.specs if spec.features}
-        if own["mlm"].feature_size == model.specs["mlm"].feature_size:
-            specs = [own.get(spec.kind, spec) for spec in specs]
+        with_features = {spec.kind: spec for spec in description.specs if spec.features}
+        if with_features["mlm"].feature_size == model.specs["mlm"].feature_size:
+            specs = [with_features.get(spec.kind, spec) for spec in specs]
     tensors, weights = read_weights(path)
     require_blocks(tensors, family.weight_map, weights, config)
     with shapes_alone():

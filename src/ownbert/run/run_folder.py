@@ -124,9 +124,9 @@ class RunFolder:
         """
         if self.saved is not None:
             require_same_identity(self.saved.path, self.saved.metadata["identity"], identity)
-        own = vocabularies and self._has_vocabulary_of(vocabularies)
-        refuse_foreign(self.path, [*self.written(), *([] if own else TOKENIZER_FILES)])
-        if vocabularies and not self.overwrite and not own and has_tokenizer(self.path):
+        reusable = vocabularies and self._has_vocabulary_of(vocabularies)
+        refuse_foreign(self.path, [*self.written(), *([] if reusable else TOKENIZER_FILES)])
+        if vocabularies and not self.overwrite and not reusable and has_tokenizer(self.path):
             raise InputError(
                 f"{self.path} has a different vocabulary than the token store; prepare the store "
                 f"again with --tokenizer {self.path}, or choose another folder"

@@ -83,13 +83,13 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                own = {"x-request-id": number}
+                header = {"x-request-id": number}
                 if usage.tokens:
-                    own["x-compute-tokens"] = str(usage.tokens)
-                    own["x-queue-time"] = str(round(1000 * usage.waited))
-                    own["x-inference-time"] = str(round(1000 * usage.computed))
-                    own["x-total-time"] = str(round(1000 * (time.monotonic() - began)))
-                pairs = [(key.encode(), value.encode()) for key, value in own.items()]
+                    header["x-compute-tokens"] = str(usage.tokens)
+                    header["x-queue-time"] = str(round(1000 * usage.waited))
+                    header["x-inference-time"] = str(round(1000 * usage.computed))
+                    header["x-total-time"] = str(round(1000 * (time.monotonic() - began)))
+                pairs = [(key.encode(), value.encode()) for key, value in header.items()]
                 message = {**message, "headers": [*message["headers"], *pairs]}
             await send(message)
 

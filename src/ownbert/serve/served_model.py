@@ -293,11 +293,11 @@ class ServedModel:
     def _refuse_cut(self, rows: Sequence[Row]) -> None:
         """Reject rows that a network would truncate."""
         predictors = [self._rows_predictor, *getattr(self._rows_predictor, "networks", ())]
-        for own in predictors:
-            if not isinstance(own, Networks):
+        for predictor in predictors:
+            if not isinstance(predictor, Networks):
                 continue  # members of a blend or an ensemble
-            if own.task.encode(rows, own.builder, training=False).truncated:
-                limit = own.task.length_limit(own.max_length)
+            if predictor.task.encode(rows, predictor.builder, training=False).truncated:
+                limit = predictor.task.length_limit(predictor.max_length)
                 raise too_large(f"a text is longer than {limit}, and truncate is false")
 
     def _require_row(self, row: Any) -> None:

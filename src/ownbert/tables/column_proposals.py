@@ -38,7 +38,7 @@ def are_numbers(path: Source, name: str) -> bool:
 def bit_columns(path: Source, names: Sequence[str]) -> list[str]:
     """Columns that contain both 0 and 1, and nothing else, in the first 1,000 rows."""
     values = _values(path, names)
-    return [name for name, own in values.items() if {str(v).lower() for v in own} in _BITS]
+    return [name for name, column in values.items() if {str(v).lower() for v in column} in _BITS]
 
 
 def is_headless(path: Source, text: str, labels: Sequence[str]) -> bool:

@@ -28,9 +28,9 @@ def write_tasks(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         value = {"choices": [row["suggested"]]}
         found = {"from_name": _LABEL, "to_name": "text", "type": "choices", "value": value}
-        own = {"model_version": "ownbert", "score": row["score"], "result": [found]}
+        prediction = {"model_version": "ownbert", "score": row["score"], "result": [found]}
         data = {key: row[key] for key in row if key != _LABEL}
-        tasks.append({"data": data, "predictions": [own]})
+        tasks.append({"data": data, "predictions": [prediction]})
     write_json(path, tasks)
 
 

@@ -141,8 +141,8 @@ def label_sets(
             raise InputError(f"{place}: the labels are missing or null; write [] for no labels")
     values, note = _as_lists(cells, strict=True), ""
     if size := _vector_size(values, cells.places):
-        own, note = _vector_names(size, names), _vector_message("multi-hot", size)
-        values = [[n for n, on in zip(own, v, strict=True) if _is_on(on)] for v in values]
+        vector_names, note = _vector_names(size, names), _vector_message("multi-hot", size)
+        values = [[n for n, on in zip(vector_names, v, strict=True) if _is_on(on)] for v in values]
     texts = [v for v in values if isinstance(v, str)]
     if separator is None:
         separator = next((mark for mark in SEPARATORS if any(mark in v for v in texts)), None)
@@ -159,20 +159,23 @@ def label_sets(
             parts.append([value] if separator is None else value.split(separator))
         else:
             parts.append(value if isinstance(value, list) else [value])
-    for own, place in zip(parts, cells.places, strict=True):
-        if any(isinstance(part, float) and part % 1 for part in own):
+    for labels, place in zip(parts, cells.places, strict=True):
+        if any(isinstance(part, float) and part % 1 for part in labels):
             raise InputError(
                 f"{place}: the labels are decimal numbers, not names; to predict numbers, give "
                 "each its own column and use the task regress"
             )
-    flat = [part for own in parts for part in own if not is_missing(part)]
+    flat = [part for labels in parts for part in labels if not is_missing(part)]
     where = [
-        p for own, p in zip(parts, cells.places, strict=True) for v in own if not is_missing(v)
+        p
+        for labels, p in zip(parts, cells.places, strict=True)
+        for v in labels
+        if not is_missing(v)
     ]
     texts = iter(_as_names(flat, LabelCells(flat, where, cells.column), known))
     sets = []
-    for own in parts:
-        found = [next(texts) for part in own if not is_missing(part)]
+    for labels in parts:
+        found = [next(texts) for part in labels if not is_missing(part)]
         sets.append(tuple(dict.fromkeys(found)))
     return LabelSets(sets, separator, note)
 
@@ -375,7 +378,10 @@ def _as_lists(cells: LabelCells, *, strict: bool = False) -> list[Any]:
                 f"{cells.places[i]}: the labels start with [ but are not a JSON list; write them "
                 'as ["one", "two"], with double quotes'
             )
-    return [value if own is None else own for value, own in zip(cells.values, parsed, strict=True)]
+    return [
+        value if number is None else number
+        for value, number in zip(cells.values, parsed, strict=True)
+    ]
 
 
 def _vector_size(values: Sequence[Any], places: Sequence[str]) -> int:

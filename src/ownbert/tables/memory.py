@@ -333,14 +333,16 @@ def _of_table(data: Any, name: str) -> MemoryTable:
             same = _label_reader(None)
             named = [{k: readers.get(k, same)(v) for k, v in row.items()} for row in data]
             return _of_records(named, name)
-        own = {str(key): key for key in given}
+        keys = {str(key): key for key in given}
         read = _arrow_rows if hasattr(data, "to_batches") else _dataset_rows
-        return MemoryTable(name, tuple(own), lambda names: read(data, [own[key] for key in names]))
-    own = {str(key): key for key in data.columns}
+        return MemoryTable(
+            name, tuple(keys), lambda names: read(data, [keys[key] for key in names])
+        )
+    keys = {str(key): key for key in data.columns}
     return MemoryTable(
         name,
         tuple(map(str, data.columns)),
-        lambda names: zip(*(items(data[own[key]]) for key in names), strict=True),
+        lambda names: zip(*(items(data[keys[key]]) for key in names), strict=True),
     )
 
 

@@ -85,7 +85,7 @@ class MultiLabelTask(SentenceTask):
             # Stored, so that other files are read in the same way.
             self.settings = replace(self.settings, separator=separator)
             if first:
-                self._seen = frozenset(label for own in sets for label in own)
+                self._seen = frozenset(label for labels in sets for label in labels)
                 self.label_note = note or self.label_note
         return [
             Row(row.line, row.texts, labels, features=row.features)

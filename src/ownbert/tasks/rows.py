@@ -114,10 +114,10 @@ def read_table(
     for line, values in at_least_one(read_values(path, wanted), path):
         where = place(path, line)
         found = tuple(as_text(values[i], name, where) for i, name in enumerate(texts))
-        own = id_value(values[end]) if ids else None
+        row_id = id_value(values[end]) if ids else None
         words = len(found[0].split())
         tags = read_features(values[start:end], features, words, where)
-        yield TableRow(line, where, found, values[len(texts) : start], own, tags)
+        yield TableRow(line, where, found, values[len(texts) : start], row_id, tags)
 
 
 def label_text(value: Any, where: str, column: str | None = None) -> str:

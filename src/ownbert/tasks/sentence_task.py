@@ -249,10 +249,10 @@ class SentenceTask(Task):
     ) -> tuple[list[list[list[int]]], list[np.ndarray]]:
         """The ids of each text, encoded word by word, and its words with their features."""
         words = [row.texts[0].split() for row in rows]
-        ids = encode_words([word for own in words for word in own], builder)
+        ids = encode_words([word for text_words in words for word in text_words], builder)
         texts, tables, special = [], [], (builder.format.before, builder.format.behind)
-        for row, own in zip(rows, words, strict=True):
-            text, sizes = cut_words([ids[word] for word in own], builder.room)
+        for row, text_words in zip(rows, words, strict=True):
+            text, sizes = cut_words([ids[word] for word in text_words], builder.room)
             texts.append([text])
             tables.append(word_table(sizes, row.features, self.features, special))
         return texts, tables
@@ -260,7 +260,7 @@ class SentenceTask(Task):
     def _choose_long(self, ids_by_row: Sequence[Sequence[Sequence[int]]], builder: Any) -> None:
         """Replace ``long`` "auto" in the settings by the choice that suits the training rows."""
         settings = self.settings
-        long = sum(len(own[0]) > builder.room for own in ids_by_row)
+        long = sum(len(text_ids[0]) > builder.room for text_ids in ids_by_row)
         if self.pair or self.features or long <= _FEW_LONG * len(ids_by_row):
             self.settings = replace(settings, long="cut")
             return

@@ -32,7 +32,7 @@ class WordCounts:
         split = splitter(self.kind)
         # Saved words are separated by zero bytes.
         tokens = [split(text.replace("\0", " ")) for text in texts]
-        for word in (word for own in tokens for word in own):
+        for word in (word for text_tokens in tokens for word in text_tokens):
             self.words.setdefault(word, len(self.words))
         ngrams = WordNgrams(self.words, [np.arange(len(self.words))])
         self._blocks.append(ngrams.counts(tokens))
@@ -74,8 +74,10 @@ class WordIndex:
     def save(self, folder: Path) -> None:
         """Write the files for ``open``."""
         text = np.frombuffer("\0".join(self.words).encode(), dtype=np.uint8)
-        own = self.weights
-        for name, array in zip(WORD_FILES, (text, own.indptr, own.indices, own.data), strict=True):
+        weights = self.weights
+        for name, array in zip(
+            WORD_FILES, (text, weights.indptr, weights.indices, weights.data), strict=True
+        ):
             np.save(folder / name, array)
 
     @classmethod

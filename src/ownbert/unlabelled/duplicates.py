@@ -121,17 +121,17 @@ def duplicates(
         raise InputError(f"threshold is {threshold:g}; it must be above 0 and at most 1")
     if keep not in KEEP:
         raise InputError(f"keep is {keep!r}; one of {', '.join(KEEP)}")
-    own = sources_of(as_inputs(rows))
-    if len(own) > 1:
+    row_sources = sources_of(as_inputs(rows))
+    if len(row_sources) > 1:
         raise InputError(
             "duplicates are searched in one file; join several files, or name some as against"
         )
     others = [] if against is None else sources_of(as_inputs(against))
     for path in filter(None, (output, groups)):
-        refuse_same([*own, *others], path)
-    corpus = _Corpus([*own, *others], ColumnNames(text=text_column))
+        refuse_same([*row_sources, *others], path)
+    corpus = _Corpus([*row_sources, *others], ColumnNames(text=text_column))
     with ExitStack() as stack:
-        write_kept = None if output is None else _kept_writer(own[0], Path(output), stack)
+        write_kept = None if output is None else _kept_writer(row_sources[0], Path(output), stack)
         listed = None if groups is None else PredictionWriter(groups, None, resume=False)
         if listed is not None:
             stack.callback(listed.close)
@@ -157,10 +157,10 @@ def _result(
     corpus: "_Corpus", exact: np.ndarray, kept: np.ndarray, likeness: np.ndarray
 ) -> Duplicates:
     count = corpus.counts[0]
-    own = kept[:count] == np.arange(count)
-    moved = np.flatnonzero(~own)
+    is_kept = kept[:count] == np.arange(count)
+    moved = np.flatnonzero(~is_kept)
     return Duplicates(
-        kept=np.flatnonzero(own),
+        kept=np.flatnonzero(is_kept),
         dropped=moved,
         exact=int((exact[moved] == exact[kept[moved]]).sum()),
         leaks=int((kept[moved] >= count).sum()),
@@ -218,8 +218,8 @@ class _Corpus:
         for source in self.sources:
             for number, (_, text) in enumerate(read_texts_with_ids(source, self._given), start=1):
                 if place in wanted:
-                    own = str(source), number, round(float(likeness[place]), 4), text[:_TEXT]
-                    rows[place] = DuplicateRow(*own, bool(kept[place] == place))
+                    location = str(source), number, round(float(likeness[place]), 4), text[:_TEXT]
+                    rows[place] = DuplicateRow(*location, bool(kept[place] == place))
                 place += 1
         found: dict[int, list[DuplicateRow]] = {}
         for row in moved.tolist():

@@ -59,11 +59,11 @@ def label_errors(report: dict[str, Any], known: Sequence[str]) -> list[dict[str,
     for each in report["label_errors"]:
         names = dict(enumerate(report.get("labels", [])))
         given, suggested = (names.get(each[k], str(each[k])) for k in ("given", "suggested"))
-        own = {"given": given, "suggested": suggested, "score": each["score"]}
+        row = {"given": given, "suggested": suggested, "score": each["score"]}
         if known and each["text"] in whole_texts:
-            rows.append({"text": whole_texts[each["text"]], "label": "", **own})
+            rows.append({"text": whole_texts[each["text"]], "label": "", **row})
         elif not known:
-            rows.append({"place": each["place"], **own})
+            rows.append({"place": each["place"], **row})
     return rows
 
 

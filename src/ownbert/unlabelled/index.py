@@ -230,7 +230,7 @@ class Index:
             cosines, rows = self.vectors.nearest(self._embed(queries), depth)
             ways.append(list(zip(rows, cosines, strict=True)))
         if by != "vectors":
-            ways.append([_best(own, depth) for own in self.words.scores(queries)])
+            ways.append([_best(scores, depth) for scores in self.words.scores(queries)])
         if len(ways) == 1:
             return ways[0]
         return [_fused([one, two], count) for (one, _), (two, _) in zip(*ways, strict=True)]
@@ -251,9 +251,9 @@ class Index:
         found = []
         for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
             id = json.loads(self._rows["id"][row].as_py())
-            own = {} if self.settings["ids"] is None else {"id": id}
+            row_id = {} if self.settings["ids"] is None else {"id": id}
             text = self._rows["text"][row].as_py()
-            found.append({"row": row + 1, **own, "score": float(f"{score:.6g}"), "text": text})
+            found.append({"row": row + 1, **row_id, "score": float(f"{score:.6g}"), "text": text})
         return found
 
 
@@ -269,7 +269,7 @@ def _best(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 def _fused(rankings: Sequence[np.ndarray], count: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows ranked by the sum of their reciprocal ranks."""
     rows, place = np.unique(np.concatenate(rankings), return_inverse=True)
-    gains = np.concatenate([1 / (_RRF + 1 + np.arange(len(own))) for own in rankings])
+    gains = np.concatenate([1 / (_RRF + 1 + np.arange(len(ranking))) for ranking in rankings])
     sums = np.bincount(place, gains, len(rows))
     order = np.argsort(-sums, kind="stable")[:count]
     return rows[order], sums[order]

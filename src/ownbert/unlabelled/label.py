@@ -203,8 +203,8 @@ def _vectors(folder: Path, texts: Sequence[str], device: str) -> np.ndarray:
         return np.zeros((0, 1))
     if (folder / CONFIG).exists():
         return np.asarray(Embedder(folder, device=device).encode(list(texts)))
-    own = Texts([(each,) for each in texts], text_kind(iter(texts)))
-    return np.asarray(VIEWS["lsa"].fit(own, Texts([], own.kind)).features(own))
+    new_texts = Texts([(each,) for each in texts], text_kind(iter(texts)))
+    return np.asarray(VIEWS["lsa"].fit(new_texts, Texts([], new_texts.kind)).features(new_texts))
 
 
 def _row(found: _Candidate, task: Any, counts: np.ndarray) -> dict[str, Any]:

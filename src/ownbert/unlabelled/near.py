@@ -116,8 +116,8 @@ def _estimated_similarity(signed: np.ndarray, one: np.ndarray, two: np.ndarray) 
     """The estimated Jaccard similarity of pairs of rows."""
     found = np.empty(len(one), np.float32)
     for start in range(0, len(one), _ROWS):
-        own = slice(start, start + _ROWS)
-        found[own] = (signed[one[own]] == signed[two[own]]).mean(1)
+        chunk = slice(start, start + _ROWS)
+        found[chunk] = (signed[one[chunk]] == signed[two[chunk]]).mean(1)
     return found
 
 
@@ -136,17 +136,17 @@ def by_vectors(
     heads: list[int] = []
     for start in range(0, len(unique), _ROWS):
         rows = np.asarray(unique[start : start + _ROWS])
-        own = of_length_one(vectors[rows])
+        unit = of_length_one(vectors[rows])
         best, nearest = np.full(len(rows), -1.0), np.zeros(len(rows), np.int64)
         step = _MOST // _ROWS
         for begin in range(0, len(heads), step):
             others = np.asarray(heads[begin : begin + step])
-            cosines = own @ of_length_one(vectors[others]).T
+            cosines = unit @ of_length_one(vectors[others]).T
             place = cosines.argmax(1)
             value = cosines[np.arange(len(rows)), place]
             better = value > best
             best[better], nearest[better] = value[better], others[place[better]]
-        inside = own @ own.T
+        inside = unit @ unit.T
         free: list[int] = []  # kept rows, as indices in this block
         for place, row in enumerate(rows.tolist()):
             if free and (value := inside[place, free]).max() > best[place]:

@@ -106,9 +106,9 @@ def topics(
         def read() -> Iterator[tuple[list[Record], np.ndarray]]:
             for block, vectors in embedded(embedder.encode_document, records, progress):
                 yield block, vectors
-                own = [text for _, text in block]
-                counted.add(own)
-                kept.extend(own)
+                block_texts = [text for _, text in block]
+                counted.add(block_texts)
+                kept.extend(block_texts)
                 dates.extend(_date(date, date_column) for date, _ in block)
 
         path = Path(folder, "vectors.npy")
@@ -145,23 +145,25 @@ def _clusters(vectors: np.ndarray, count: int | None, seed: int) -> tuple[np.nda
     chosen = np.sort(draw.permutation(len(vectors))[:_FITTED])
     sample = of_length_one(vectors[chosen] - mean)
 
-    def fit_clusters(own: np.ndarray, number: int) -> Any:
+    def fit_clusters(vectors: np.ndarray, number: int) -> Any:
         options: dict[str, Any] = {"batch_size": 4096, "n_init": 3, "random_state": seed}
-        return MiniBatchKMeans(number, **options).fit(own)
+        return MiniBatchKMeans(number, **options).fit(vectors)
 
     if count is None:
         few = sample[draw.permutation(len(sample))[:_COMPARED]]
         counts = [each for each in _COUNTS if 3 * each <= len(few)] or [2]
         labels = [fit_clusters(few, each).labels_ for each in counts] if len(counts) > 1 else []
-        scores = [silhouette_score(few, own) if own.max() else -1.0 for own in labels]
+        scores = [
+            silhouette_score(few, assignment) if assignment.max() else -1.0 for assignment in labels
+        ]
         count = counts[int(np.argmax(scores))] if scores else counts[0]
     centres = of_length_one(fit_clusters(sample, count).cluster_centers_)
     of_text = np.empty(len(vectors), np.int64)
     similarity = np.empty(len(vectors), np.float32)
     for start in range(0, len(vectors), _ROWS):
-        own = slice(start, start + _ROWS)
-        cosines = of_length_one(vectors[own] - mean) @ centres.T
-        of_text[own], similarity[own] = cosines.argmax(1), cosines.max(1)
+        chunk = slice(start, start + _ROWS)
+        cosines = of_length_one(vectors[chunk] - mean) @ centres.T
+        of_text[chunk], similarity[chunk] = cosines.argmax(1), cosines.max(1)
     sizes = np.bincount(of_text, minlength=count)
     place = np.empty(count, np.int64)
     place[np.argsort(-sizes, kind="stable")] = np.arange(count)  # empty topics come last
@@ -181,16 +183,16 @@ def _describe(
     words, names = list(counted.words), sorted({p for p in periods if p is not None})
     found = []
     for number in range(size):
-        own = np.flatnonzero(of_text == number)
-        nearest = own[np.argsort(-similarity[own], kind="stable")]
+        members = np.flatnonzero(of_text == number)
+        nearest = members[np.argsort(-similarity[members], kind="stable")]
         best = np.argsort(-weights[number], kind="stable")[:_WORDS]
         near: list[int] = nearest[: 4 * _TYPICAL][::-1].tolist()
         typical: dict[str, int] = {str(texts[row]): row for row in near}  # distinct texts
-        counts = Counter(periods[row] for row in own.tolist()) if names else {}
+        counts = Counter(periods[row] for row in members.tolist()) if names else {}
         found.append(
             Topic(
                 [words[word] for word in best if weights[number, word] > 0],
-                len(own),
+                len(members),
                 [(row, text) for text, row in list(typical.items())[::-1][:_TYPICAL]],
                 [counts[name] for name in names],
             )

@@ -60,8 +60,10 @@ def _topic(found: Topics, number: int, topic: Topic) -> str:
 
 def _line(found: Topics, topic: Topic) -> str:
     """The share of a topic in each period, as a line from 0 to the maximum share."""
-    totals = [max(1, sum(own)) for own in zip(*(t.over_time for t in found.topics), strict=True)]
-    shares = [own / total for own, total in zip(topic.over_time, totals, strict=True)]
+    totals = [
+        max(1, sum(counts)) for counts in zip(*(t.over_time for t in found.topics), strict=True)
+    ]
+    shares = [number / total for number, total in zip(topic.over_time, totals, strict=True)]
     most, step = max(shares) or 1, (_WIDTH - 8) / max(1, len(shares) - 1)
     points = " ".join(
         f"{4 + i * step:.1f},{_HEIGHT - 2 - (_HEIGHT - 4) * share / most:.1f}"

@@ -31,12 +31,12 @@ def write_vectors(given: np.ndarray, folder: Path, form: str) -> None:
     out = np.lib.format.open_memmap(folder / _VECTORS, "w+", kind, given.shape)
     scales = np.ones(len(given), np.float32)
     for start in range(0, len(given), _ROWS):
-        own = slice(start, start + _ROWS)
-        vectors = of_length_one(given[own] - mean)
+        chunk = slice(start, start + _ROWS)
+        vectors = of_length_one(given[chunk] - mean)
         if form == "int8":
-            scales[own] = np.maximum(np.abs(vectors).max(1), 1e-12) / 127
-            vectors = np.rint(vectors / scales[own, None])
-        out[own] = vectors.astype(kind)
+            scales[chunk] = np.maximum(np.abs(vectors).max(1), 1e-12) / 127
+            vectors = np.rint(vectors / scales[chunk, None])
+        out[chunk] = vectors.astype(kind)
     out.flush()
     if form == "int8":
         np.save(folder / _SCALES, scales)

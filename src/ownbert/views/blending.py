@@ -98,7 +98,7 @@ def fit_blend(
     weights, offsets = _minimise(members, targets, logs)
     keep = weights >= _SMALLEST_SHARE * weights.sum()
     if not keep.all():
-        kept = [m for m, own in zip(members, keep, strict=True) if own]
+        kept = [m for m, is_kept in zip(members, keep, strict=True) if is_kept]
         weights[:] = 0
         weights[keep], offsets = _minimise(kept, targets, logs)
     return weights, offsets
@@ -125,10 +125,10 @@ def cross_fitted(
     part = np.random.default_rng(seed).permutation(rows) % max(2, min(parts, rows))
     found = np.zeros((rows, members[0].shape[1]))
     for number in range(part.max() + 1):
-        own = part == number
-        others, rest = [m[~own] for m in members], targets[~own]
+        in_part = part == number
+        others, rest = [m[~in_part] for m in members], targets[~in_part]
         weights, offsets = fit_blend(others, rest, counts)
-        found[own] = blend([m[own] for m in members], weights) + offsets
+        found[in_part] = blend([m[in_part] for m in members], weights) + offsets
     return found
 
 

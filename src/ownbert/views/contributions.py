@@ -67,9 +67,9 @@ def _parts(view: View, row: Texts, weights: np.ndarray) -> Iterable[tuple[list[_
     values = dict(zip(features.indices.tolist(), features.data.tolist(), strict=True))
     times = Counter(column for *_, column in occurrences)
     for first, size, column in occurrences:
-        own = [span for several in spans[first : first + size] for span in several]
-        if own and column in values:
-            yield own, values[column] * float(outputs[column]) / times[column]
+        parts = [span for several in spans[first : first + size] for span in several]
+        if parts and column in values:
+            yield parts, values[column] * float(outputs[column]) / times[column]
 
 
 def _spans(row: Texts) -> list[list[_Span]]:
@@ -80,15 +80,15 @@ def _spans(row: Texts) -> list[list[_Span]]:
         [[(number, start, end)] for start, end in spans_of(text, row.kind)]
         for number, text in enumerate(texts)
     ]
-    spans = [own for of_text in found for own in of_text]
+    spans = [text_spans for of_text in found for text_spans in of_text]
     for token in row.tokens[0][len(spans) :]:  # \x03 and then the token
         name = token[1:]
         spans.append(
             [
                 span
-                for own, known in zip(spans, row.tokens[0], strict=False)
+                for token_spans, known in zip(spans, row.tokens[0], strict=False)
                 if known.removeprefix("\x02") == name
-                for span in own
+                for span in token_spans
             ]
         )
     return spans
@@ -109,8 +109,8 @@ def _characters(
                 small.append(" ")
                 spans.append([])
                 pending = False
-            for own in letter.lower():
-                small.append(own)
+            for lower in letter.lower():
+                small.append(lower)
                 spans.append([(number, place, place + 1)])
     text = "".join([*small, " "]) if len(small) > 1 else ""
     occurrences = character_occurrences(text, CHARACTER_ORDERS, len(view.idf))

@@ -175,9 +175,9 @@ def _fit_without_prior(
     single = targets.task == "classify"
     link = "logits" if not single else "softmax" if hinge else "one-vs-rest"
     if single and targets.size == 2:  # one binary model
-        own = targets.values == 1
+        positive = targets.values == 1
         fitted = _svm(strength, "balanced") if hinge else _logistic(strength)
-        weights[:, 1], bias[1] = _separate(features, own, fitted, naive_bayes)
+        weights[:, 1], bias[1] = _separate(features, positive, fitted, naive_bayes)
         weights[:, 0], bias[0] = -weights[:, 1], -bias[1]
         return LinearModel(weights, bias, link)
     # Most hashed features are empty, and the time per label depends on the number of features.
@@ -187,11 +187,11 @@ def _fit_without_prior(
         features = _int32_indices(features[:, columns])
     for label in range(targets.size):
         check_time()
-        own = targets.values == label if single else targets.values[:, label] > 0
+        positive = targets.values == label if single else targets.values[:, label] > 0
         # Class weights as in scikit-learn: mean rows per label divided by the rows of this label.
-        count = len(own) / (targets.size * max(1, own.sum())) if single else 1.0
+        count = len(positive) / (targets.size * max(1, positive.sum())) if single else 1.0
         fitted = _svm(strength, {True: count}) if hinge else _logistic(strength)
-        weights[columns, label], bias[label] = _separate(features, own, fitted, naive_bayes)
+        weights[columns, label], bias[label] = _separate(features, positive, fitted, naive_bayes)
     return LinearModel(weights, bias, link)
 
 
@@ -206,17 +206,17 @@ def centre_and_scale(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _separate(
-    features: Any, own: np.ndarray, fitted: Any, naive_bayes: bool
+    features: Any, positive: np.ndarray, fitted: Any, naive_bayes: bool
 ) -> tuple[np.ndarray, float]:
     """Weights (F) and bias of a scikit-learn model ``fitted`` to separate the rows in ``own``
     (boolean) from the others."""
-    if own.all() or not own.any():
-        return np.zeros(features.shape[1], dtype=np.float32), _log_odds(own)
-    ratio = _log_count_ratio(features, own) if naive_bayes else None
+    if positive.all() or not positive.any():
+        return np.zeros(features.shape[1], dtype=np.float32), _log_odds(positive)
+    ratio = _log_count_ratio(features, positive) if naive_bayes else None
     if ratio is not None:
         features = features.copy()
         features.data = features.data * ratio[features.indices]
-    fitted.fit(features, own)
+    fitted.fit(features, positive)
     weights = fitted.coef_[0].astype(np.float32)
     return weights if ratio is None else weights * ratio, float(fitted.intercept_[0])
 
@@ -252,8 +252,8 @@ def loss_and_slope(
         logs = log_softmax(scores)
         truth = np.full(scores.shape, smoothing / max(1, targets.size - 1))
         truth[rows, targets.values] = 1 - smoothing
-        own = -np.where(truth > 0, truth * logs, 0.0).sum(1)
-        return float(own @ counts), (np.exp(logs) - truth) * counts[:, None]
+        losses = -np.where(truth > 0, truth * logs, 0.0).sum(1)
+        return float(losses @ counts), (np.exp(logs) - truth) * counts[:, None]
     if targets.task == "multilabel":
         truth = smoothing + (1 - 2 * smoothing) * targets.values
         each = np.logaddexp(0, scores) - truth * scores
@@ -276,7 +276,7 @@ def _dense_regression(
     penalty = 1 / (strength * max(1, len(targets)))
     start = np.zeros(shape)
     if link == "logits":
-        start[-1] = [_log_odds(own > 0) for own in targets.values.T]
+        start[-1] = [_log_odds(column > 0) for column in targets.values.T]
 
     # With torch, whose threads do not wait for each other on a busy machine.
     matrix = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32))
@@ -287,10 +287,10 @@ def _dense_regression(
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         found = flat.reshape(shape)
         weights, bias = found[:-1], found[-1]
-        own, slope = loss_and_slope(targets, product(matrix, weights) + bias)
+        loss, slope = loss_and_slope(targets, product(matrix, weights) + bias)
         across = product(matrix.T, slope)
         gradient = np.concatenate([scale * across + penalty * weights, [scale * slope.sum(0)]])
-        return scale * own + penalty / 2 * float((weights**2).sum()), gradient.ravel()
+        return scale * loss + penalty / 2 * float((weights**2).sum()), gradient.ravel()
 
     iterations = 0
 
@@ -388,16 +388,16 @@ def _no_sklearn() -> InputError:
     return InputError("linear models need scikit-learn: pip install 'ownbert[eval]'")
 
 
-def _log_odds(own: np.ndarray) -> float:
-    return float(np.log((own.sum() + 0.5) / ((~own).sum() + 0.5)))
+def _log_odds(positive: np.ndarray) -> float:
+    return float(np.log((positive.sum() + 0.5) / ((~positive).sum() + 0.5)))
 
 
-def _log_count_ratio(features: Matrix, own: np.ndarray) -> np.ndarray:
+def _log_count_ratio(features: Matrix, positive: np.ndarray) -> np.ndarray:
     """(F) log ratio of a feature's frequency in rows with the label to that in rows without."""
     present = features.copy()
     present.data = np.ones_like(present.data)
-    p = 1 + np.asarray(present[np.flatnonzero(own)].sum(0)).ravel()
-    q = 1 + np.asarray(present[np.flatnonzero(~own)].sum(0)).ravel()
+    p = 1 + np.asarray(present[np.flatnonzero(positive)].sum(0)).ravel()
+    q = 1 + np.asarray(present[np.flatnonzero(~positive)].sum(0)).ravel()
     return np.log((p / p.sum()) / (q / q.sum())).astype(np.float32)
 
 

@@ -39,9 +39,11 @@ class LinearView:
             beside: skip the view, which may be large; it is loaded from ``folder/../../NAME``,
                 where NAME is the view's name.
         """
-        own = {} if beside else self.view.arrays()
+        view_arrays = {} if beside else self.view.arrays()
         settings = {"view": self.view.name, "kind": self.kind, "beside": beside}
-        save_linear(folder, LINEAR, self.model, {f"view.{k}": v for k, v in own.items()}, settings)
+        save_linear(
+            folder, LINEAR, self.model, {f"view.{k}": v for k, v in view_arrays.items()}, settings
+        )
 
     @classmethod
     def load(cls, folder: Path) -> "LinearView":
@@ -62,7 +64,9 @@ class LinearView:
             if settings.get("beside"):
                 view = cls.load(folder.resolve().parents[1] / name).view
                 return cls(view, model, str(settings["kind"]))
-            own = {k.removeprefix("view."): v for k, v in arrays.items() if k.startswith("view.")}
-            return cls(VIEWS[name].from_arrays(own), model, str(settings["kind"]))
+            view_arrays = {
+                k.removeprefix("view."): v for k, v in arrays.items() if k.startswith("view.")
+            }
+            return cls(VIEWS[name].from_arrays(view_arrays), model, str(settings["kind"]))
 
         return load_linear(folder, LINEAR, make)

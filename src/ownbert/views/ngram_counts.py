@@ -87,22 +87,22 @@ class WordNgrams:
     def keep(self, columns: np.ndarray) -> "WordNgrams":
         """Keep only the given sorted columns, and drop words without n-grams."""
         keys, start = [], 0
-        for own in self.keys:
-            inside = columns[(columns >= start) & (columns < start + len(own))] - start
-            keys.append(own[inside])
-            start += len(own)
+        for order_keys in self.keys:
+            inside = columns[(columns >= start) & (columns < start + len(order_keys))] - start
+            keys.append(order_keys[inside])
+            start += len(order_keys)
         total = len(self.words)
         used = np.zeros(total, dtype=bool)
-        for n, own in enumerate(keys, start=1):
+        for n, order_keys in enumerate(keys, start=1):
             for _ in range(n):
-                used[own % total] = True
-                own = own // total
+                used[order_keys % total] = True
+                order_keys = order_keys // total
         number = np.cumsum(used) - 1
         words = {word: int(number[i]) for word, i in self.words.items() if used[i]}
         renumbered = []
-        for n, own in enumerate(keys, start=1):
-            powers = [own // total**k % total for k in reversed(range(n))]
-            new = np.zeros_like(own)
+        for n, order_keys in enumerate(keys, start=1):
+            powers = [order_keys // total**k % total for k in reversed(range(n))]
+            new = np.zeros_like(order_keys)
             for ids in powers:
                 new = new * len(words) + number[ids]
             renumbered.append(new)  # the order of words is preserved, so keys stay sorted
@@ -111,7 +111,7 @@ class WordNgrams:
     def arrays(self) -> dict[str, np.ndarray]:
         """Arrays for ``from_arrays``, to be stored as safetensors."""
         text = "\0".join(self.words).encode()
-        keys = {f"ngrams.{n}": own for n, own in enumerate(self.keys, start=1)}
+        keys = {f"ngrams.{n}": order_keys for n, order_keys in enumerate(self.keys, start=1)}
         return {"words": np.frombuffer(text, dtype=np.uint8).copy(), **keys}
 
     @classmethod
@@ -121,7 +121,7 @@ class WordNgrams:
         words = {word: i for i, word in enumerate(text.split("\0"))} if text else {}
         orders = sum(name.startswith("ngrams.") for name in arrays)
         keys = [arrays[f"ngrams.{n}"] for n in range(1, orders + 1)]
-        if any(own.ndim != 1 or own.dtype != np.int64 for own in keys):
+        if any(order_keys.ndim != 1 or order_keys.dtype != np.int64 for order_keys in keys):
             raise ValueError("the n-grams are not lists of whole numbers")
         return cls(words, keys)
 
@@ -144,9 +144,11 @@ def character_ngrams(
     padded = [f" {text} " if text else "" for text in words]
     document = np.repeat(np.arange(len(padded)), [len(text) for text in padded])
     rows, columns = [], []
-    for starts, own in _character_columns("".join(padded), document, orders, buckets, across):
+    for starts, order_columns in _character_columns(
+        "".join(padded), document, orders, buckets, across
+    ):
         rows.append(document[starts])
-        columns.append(own)
+        columns.append(order_columns)
     return _sum(rows, columns, (len(padded), buckets))
 
 
@@ -180,10 +182,10 @@ def _character_columns(
         values = np.zeros(len(codes) - n + 1, dtype=np.uint64)
         inner = np.zeros(len(values), dtype=bool)  # a space inside, or at both ends
         for k in range(n):
-            own = slice(k, k + len(values))
-            values = values * np.uint64(0x9E3779B97F4A7C15) + codes[own] + np.uint64(1)
+            window = slice(k, k + len(values))
+            values = values * np.uint64(0x9E3779B97F4A7C15) + codes[window] + np.uint64(1)
             if 0 < k < n - 1 and not across:
-                inner |= blank[own]
+                inner |= blank[window]
         last = slice(n - 1, n - 1 + len(values))
         starts = np.flatnonzero(~inner & (document[: len(values)] == document[last]))
         values ^= values >> np.uint64(29)
@@ -207,9 +209,9 @@ def _numbers(
     numbers = np.zeros(length, dtype=np.int64)
     right = np.ones(length, dtype=bool)
     for k in range(n):
-        own = slice(k, k + length)
-        numbers = numbers * words + ids[own]
-        right &= (ids[own] >= 0) & (document[own] == document[:length])
+        window = slice(k, k + length)
+        numbers = numbers * words + ids[window]
+        right &= (ids[window] >= 0) & (document[window] == document[:length])
     return numbers[right], document[:length][right]
 
 

@@ -91,21 +91,23 @@ class NormalCounts:
     def differences(self, text: Sequence[str], nearest: int) -> list[tuple[str, int, int]]:
         """Tokens whose counts differ from a normal text's, with both counts; largest weight
         first."""
-        own = _counts(self._ngrams, [(_EDGE, *text, _EDGE)]).toarray()[0]
+        text_counts = _counts(self._ngrams, [(_EDGE, *text, _EDGE)]).toarray()[0]
         normal = self._rows[[nearest]].toarray()[0]
-        weight = np.abs(own - normal) * self._weights[:-1]
+        weight = np.abs(text_counts - normal) * self._weights[:-1]
         order = np.argsort(-weight, kind="stable")
-        return [(self._tokens[i], int(own[i]), int(normal[i])) for i in order if weight[i] > 0]
+        return [
+            (self._tokens[i], int(text_counts[i]), int(normal[i])) for i in order if weight[i] > 0
+        ]
 
     def _nearest(self, counts: Matrix, unseen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         total = counts @ self._weights[:-1] + unseen * self._weights[-1]
         row, number = _occurrences(counts)
-        own = self._matrix(row, number, counts.shape[0])
-        own = own * self._weights[self._keys % counts.shape[1]]
+        matrix = self._matrix(row, number, counts.shape[0])
+        matrix = matrix * self._weights[self._keys % counts.shape[1]]
         distances, nearest = np.empty(len(total)), np.empty(len(total), dtype=np.int64)
         for start in range(0, len(total), _BLOCK):
             block = slice(start, start + _BLOCK)
-            shared = (own[block] @ self._normal.T).toarray()
+            shared = (matrix[block] @ self._normal.T).toarray()
             apart = 1 - 2 * shared / (total[block, None] + self._totals)
             nearest[block] = apart.argmin(1)
             distances[block] = apart.min(1).clip(0)
@@ -151,8 +153,8 @@ def _counts(ngrams: WordNgrams, framed: Sequence[Sequence[str]]) -> Matrix:
 
 
 def _row(counts: Matrix, row: int) -> bytes:
-    own = slice(counts.indptr[row], counts.indptr[row + 1])
-    return counts.indices[own].tobytes() + counts.data[own].tobytes()
+    entries = slice(counts.indptr[row], counts.indptr[row + 1])
+    return counts.indices[entries].tobytes() + counts.data[entries].tobytes()
 
 
 def _occurrences(counts: Matrix) -> tuple[np.ndarray, np.ndarray]:

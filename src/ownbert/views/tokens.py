@@ -65,8 +65,8 @@ def spans_of(text: str, kind: str) -> list[tuple[int, int]]:
     small = list(text if kind == "ids" else text.lower())
     where = list(range(len(text)))
     if len(small) != len(text):
-        pairs = [(own, i) for i, letter in enumerate(text) for own in letter.lower()]
-        small, where = [own for own, _ in pairs], [i for _, i in pairs]
+        pairs = [(lower, i) for i, letter in enumerate(text) for lower in letter.lower()]
+        small, where = [lower for lower, _ in pairs], [i for _, i in pairs]
     found = pattern.finditer("".join(small))
     return [(where[each.start()], where[each.end() - 1] + 1) for each in found]
 

@@ -130,9 +130,9 @@ def calibrate(log_probabilities: np.ndarray, targets: np.ndarray, bins: int = 10
     # Cross-fitting: each half is evaluated with the temperature of the other half.
     after, halves = np.empty_like(scores), np.arange(len(targets)) % 2
     for half in (0, 1):
-        own, other = halves == half, halves != half
+        fitted_half, other = halves == half, halves != half
         temperature = fit_temperature(scores[other], targets[other])
-        after[own] = np.exp(_normalised(scores[own] / temperature))
+        after[fitted_half] = np.exp(_normalised(scores[fitted_half] / temperature))
     before = reliability_curve(probabilities, targets, bins)
     calibrated = reliability_curve(after, targets, bins)
     return Calibration(

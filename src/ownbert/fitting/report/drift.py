@@ -90,8 +90,10 @@ def compare_texts(
     separability = _separability(tokens, document, owner, lengths, len(ids), rng)
     unknown = [float(counts[s][counts[1 - s] == 0].sum() / totals[s]) for s in (0, 1)]
     quantiles = [
-        tuple(np.quantile(own, QUANTILES).tolist()) if len(own) else (0.0,) * len(QUANTILES)
-        for own in (lengths[owner == 0], lengths[owner == 1])
+        tuple(np.quantile(side_lengths, QUANTILES).tolist())
+        if len(side_lengths)
+        else (0.0,) * len(QUANTILES)
+        for side_lengths in (lengths[owner == 0], lengths[owner == 1])
     ]
     scores = _log_odds(counts)
     # A token that occurs in a single text says nothing about its side.
@@ -132,10 +134,10 @@ def _log_odds(counts: np.ndarray) -> np.ndarray:
     """(V) z-scores of log odds ratios of counts (2, V); the prior is the pooled distribution."""
     both = counts.sum(0)
     prior = _PRIOR * both / max(1.0, both.sum())
-    own = counts + prior
-    others = np.maximum(own.sum(1, keepdims=True) - own, _SMOOTHING)
-    difference = np.log(own[0] / others[0]) - np.log(own[1] / others[1])
-    return difference / np.sqrt(1 / own[0] + 1 / own[1])
+    smoothed = counts + prior
+    others = np.maximum(smoothed.sum(1, keepdims=True) - smoothed, _SMOOTHING)
+    difference = np.log(smoothed[0] / others[0]) - np.log(smoothed[1] / others[1])
+    return difference / np.sqrt(1 / smoothed[0] + 1 / smoothed[1])
 
 
 def _separability(
@@ -161,8 +163,8 @@ def _separability(
         trained = fold[document] != held_out
         rates = []
         for side in (0, 1):
-            own = _count(tokens[trained & (owner[document] == side)], size) + _SMOOTHING
-            rates.append(np.log(own / own.sum()))
+            side_counts = _count(tokens[trained & (owner[document] == side)], size) + _SMOOTHING
+            rates.append(np.log(side_counts / side_counts.sum()))
         inside = ~trained
         ratios = (rates[0] - rates[1])[tokens[inside]]
         scores += np.bincount(document[inside], ratios, len(owner))

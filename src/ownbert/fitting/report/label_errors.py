@@ -52,12 +52,14 @@ def find_label_errors(probabilities: np.ndarray, labels: np.ndarray) -> list[Lab
 def _confident_classes(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """(N) the most probable class among those whose threshold a row exceeds, or -1."""
     size = probabilities.shape[1]
-    own = probabilities[np.arange(len(labels)), labels]
+    label_probabilities = probabilities[np.arange(len(labels)), labels]
     count = np.bincount(labels, minlength=size)
-    thresholds = np.bincount(labels, own, size) / np.maximum(1, count)
+    thresholds = np.bincount(labels, label_probabilities, size) / np.maximum(1, count)
     # Pooled mean, so that one hard row of a rare class does not lower its threshold for all rows.
     few = count < _FEW
-    thresholds[few] = np.maximum(thresholds[few], own.mean() if len(own) else 1.0)
+    thresholds[few] = np.maximum(
+        thresholds[few], label_probabilities.mean() if len(label_probabilities) else 1.0
+    )
     reached = np.where(probabilities >= thresholds, probabilities, -1.0)
     return np.where(reached.max(1) >= 0, reached.argmax(1), -1)
 

@@ -101,7 +101,7 @@ def _print_section(console: Any, section: Section) -> None:
         table.show_header = any(section.columns)
         section = _drop_columns(section, console.width)
         shown = section.rows[:_MOST_ROWS]
-        widths = [max(map(cell_len, own)) for own in zip(section.columns, *shown, strict=True)]
+        widths = [max(map(cell_len, cells)) for cells in zip(section.columns, *shown, strict=True)]
         # The leading names may be truncated to fit the console, figures may not.
         excess = sum(widths) + 2 * len(widths) - console.width
         widths[0] = max(_FEWEST, widths[0] - max(0, excess))

@@ -31,7 +31,11 @@ def hardest_rows(probabilities: np.ndarray, targets: np.ndarray, count: int = 10
         targets: (N) indices of the true classes.
             count: number of rows.
     """
-    return _rated_rows(probabilities, targets, lambda own: np.argsort(own, kind="stable")[:count])
+    return _rated_rows(
+        probabilities,
+        targets,
+        lambda probabilities_of_label: np.argsort(probabilities_of_label, kind="stable")[:count],
+    )
 
 
 def typical_rows(
@@ -46,8 +50,8 @@ def typical_rows(
     """
     targets = np.asarray(targets, dtype=int)
 
-    def chosen(own: np.ndarray) -> Sequence[int]:
-        order = np.argsort(-own, kind="stable")
+    def chosen(label_probabilities: np.ndarray) -> Sequence[int]:
+        order = np.argsort(-label_probabilities, kind="stable")
         return [int(i) for c in np.unique(targets) for i in order[targets[order] == c][:per_class]]
 
     return _rated_rows(probabilities, targets, chosen)
@@ -71,8 +75,9 @@ def largest_errors(predictions: np.ndarray, targets: np.ndarray, count: int = 10
 
 def _rated_rows(probabilities: np.ndarray, targets: np.ndarray, choose) -> list[RatedRow]:
     probabilities, targets = np.asarray(probabilities, float), np.asarray(targets, dtype=int)
-    own = probabilities[np.arange(len(targets)), targets]
+    label_probabilities = probabilities[np.arange(len(targets)), targets]
     predicted = probabilities.argmax(1) if len(targets) else targets
     return [
-        RatedRow(int(i), int(targets[i]), int(predicted[i]), float(own[i])) for i in choose(own)
+        RatedRow(int(i), int(targets[i]), int(predicted[i]), float(label_probabilities[i]))
+        for i in choose(label_probabilities)
     ]

@@ -191,12 +191,12 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
 
     def _decoder_masks(self, given: dict[str, Any]) -> dict[str, Tensor]:
         """The head masks of the decoder, including a separate one of cross-attention."""
-        own, cross = given.get("decoder_head_mask"), given.get("cross_attn_head_mask")
-        if own is None or cross is not None:
+        self_mask, cross = given.get("decoder_head_mask"), given.get("cross_attn_head_mask")
+        if self_mask is None or cross is not None:
             return {}
         config = self._decoder.config
         return {
-            "cross_attn_head_mask": own.new_ones(
+            "cross_attn_head_mask": self_mask.new_ones(
                 config.num_hidden_layers, config.num_attention_heads
             )
         }

@@ -45,21 +45,21 @@ class Generating:
 
     def generation_options(self, given: Any, names: Sequence[str]) -> dict[str, Any]:
         """Options of ``generate`` by name, from the given config or the model's own."""
-        own = given or self.__dict__.get("_generation_config")
-        if own is None:
+        config = given or self.__dict__.get("_generation_config")
+        if config is None:
             return {n: v for n, v in self.generation_values.items() if n in names and v is not None}
-        found = {name: getattr(own, name, None) for name in names}
+        found = {name: getattr(config, name, None) for name in names}
         return {name: value for name, value in found.items() if value is not None}
 
     def _read_generation(self, folder: Path) -> None:
         self.__dict__["generation_values"] = read_json(folder / _FILE, missing={})
 
     def _write_generation(self, folder: Path) -> None:
-        own = self.__dict__.get("_generation_config")
+        stored = self.__dict__.get("_generation_config")
         config: Any = self.config  # pyright: ignore
         ids = {name: getattr(config, name, None) for name in _IDS}
         values = {name: value for name, value in ids.items() if value is not None}
-        values |= self.generation_values if own is None else own.to_diff_dict()
+        values |= self.generation_values if stored is None else stored.to_diff_dict()
         write_text(folder / _FILE, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
 
 

@@ -23,10 +23,10 @@ class _T5(EncoderDecoderModel):
 
     def _decoder_masks(self, given: dict[str, Any]) -> dict[str, Tensor]:
         """The encoder's mask also applies to the decoder if both have the same number of layers."""
-        own = given.get("decoder_head_mask")
-        if own is None and self.config.num_layers == self.config.num_decoder_layers:
-            own = given.get("head_mask")
-        found = {} if own is None else {"decoder_head_mask": own}
+        self_mask = given.get("decoder_head_mask")
+        if self_mask is None and self.config.num_layers == self.config.num_decoder_layers:
+            self_mask = given.get("head_mask")
+        found = {} if self_mask is None else {"decoder_head_mask": self_mask}
         return {**found, **super()._decoder_masks({**given, **found})}
 
     def _shift_right(self, input_ids: Tensor) -> Tensor:

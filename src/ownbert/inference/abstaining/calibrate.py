@@ -210,9 +210,9 @@ def _network(opened: Opened) -> _Network | None:
     base = _recipe(folder).get("model")  # for fit a folder, for finetune a mapping of settings
     base = base.get("folder") if isinstance(base, dict) else base
     if isinstance(base, str) and base:
-        own = model_folder(base)
-        if (own / CONFIG).is_file() and weights_form(own) is not None:
-            return _Network(str(own.resolve()), own, blind=True)
+        base_folder = model_folder(base)
+        if (base_folder / CONFIG).is_file() and weights_form(base_folder) is not None:
+            return _Network(str(base_folder.resolve()), base_folder, blind=True)
     if (folder / CONFIG).is_file() and weights_form(folder) is not None:
         return _Network(".", folder, blind=False)
     return None

@@ -63,7 +63,8 @@ class Doubts:
         order = np.argsort(-probabilities, axis=1, kind="stable")
         counts = (probabilities >= self.least).sum(1)
         return [
-            [self.labels[i] for i in own[:count]] for own, count in zip(order, counts, strict=True)
+            [self.labels[i] for i in ranked[:count]]
+            for ranked, count in zip(order, counts, strict=True)
         ]
 
     def added_to(

@@ -370,8 +370,8 @@ class Embedder:
         for name, values in zip((TOKENS, SENTENCES), vectors, strict=True):
             found[name] = as_tensor(values, self.device)
         if prompt:
-            own = self.builder.one(self.builder.ids([prompt])[0])
-            found["prompt_length"] = len(own) - int(own[-1] == self.tokenizer.sep_id)
+            prompt_ids = self.builder.one(self.builder.ids([prompt])[0])
+            found["prompt_length"] = len(prompt_ids) - int(prompt_ids[-1] == self.tokenizer.sep_id)
         return found
 
     def start_multi_process_pool(

@@ -86,8 +86,8 @@ def padded(ids: Sequence[np.ndarray], builder: TextInputBuilder) -> dict[str, An
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if builder.types else [])]
     rows = {name: np.zeros(shape, np.int64) for name in names}
     rows["input_ids"][:] = builder.tokenizer.pad_id
-    for row, own in enumerate(ids):
-        filled = dict(zip(names, (own, 1, builder.types_of(own)), strict=False))
+    for row, text_ids in enumerate(ids):
+        filled = dict(zip(names, (text_ids, 1, builder.types_of(text_ids)), strict=False))
         for name, values in filled.items():
-            rows[name][row, : len(own)] = values
+            rows[name][row, : len(text_ids)] = values
     return {name: torch.from_numpy(values) for name, values in rows.items()}

@@ -73,8 +73,8 @@ class EmbeddingPool:
         size = chunk_size or min(share, _MOST_TEXTS)
         chunks = [ids[start : start + size] for start in range(0, len(ids), size)]
         found, done = [], 0
-        for own in self._executor.map(_outputs, chunks, [options] * len(chunks)):
-            found.append(own)
+        for outputs in self._executor.map(_outputs, chunks, [options] * len(chunks)):
+            found.append(outputs)
             done += size
             if progress is not None:
                 progress(min(done, len(ids)))

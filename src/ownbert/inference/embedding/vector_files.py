@@ -338,9 +338,9 @@ def _rows(
     records: list[Record], vectors: np.ndarray, id_column: str | None
 ) -> Iterator[dict[str, Any]]:
     for (id, text), vector in zip(records, vectors, strict=True):
-        own = {} if id_column is None else {id_column: id}
+        id_cell = {} if id_column is None else {id_column: id}
         # Nine digits represent a float32 exactly.
-        yield {**own, "text": text, _VECTOR: [float(f"{x:.9g}") for x in vector.tolist()]}
+        yield {**id_cell, "text": text, _VECTOR: [float(f"{x:.9g}") for x in vector.tolist()]}
 
 
 @contextmanager

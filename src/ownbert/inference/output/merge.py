@@ -90,8 +90,8 @@ def merge(
     join = {".npy": _join_matrices, ".parquet": _join_parquet}.get(ending, _join_texts)
     shown = progress or (lambda count: None)
     with atomic_path(output) as temporary:
-        own = [_Part(part, m["rows"]) for part, m in zip(found, manifests, strict=True)]
-        count = join(own, temporary, ending, shown)
+        group = [_Part(part, m["rows"]) for part, m in zip(found, manifests, strict=True)]
+        count = join(group, temporary, ending, shown)
         if count != manifests[0]["input_rows"]:
             raise InputError(
                 f"the parts of {output} have {count:,} rows, but the input has "
@@ -138,12 +138,12 @@ def _parts_in(
     folder: Path, name: str, ending: str
 ) -> tuple[dict[tuple[int, int], Path], set[tuple[int, int]]]:
     """The finished parts, and the unfinished ones, by (number, count)."""
-    own = rf"{re.escape(name)}\.(\d{{1,9}})-of-(\d{{1,9}}){re.escape(ending)}"
+    pattern = rf"{re.escape(name)}\.(\d{{1,9}})-of-(\d{{1,9}}){re.escape(ending)}"
     ready: dict[tuple[int, int], Path] = {}
     unfinished: set[tuple[int, int]] = set()
     for path in folder.iterdir():
-        finished = re.fullmatch(own, path.name)
-        match = finished or re.fullmatch(rf"\.{own}\.part", path.name)
+        finished = re.fullmatch(pattern, path.name)
+        match = finished or re.fullmatch(rf"\.{pattern}\.part", path.name)
         if not match:
             continue
         which = int(match[1]), int(match[2])
@@ -160,8 +160,8 @@ def _refuse_others(parts: Sequence[Path], manifests: Sequence[dict[str, Any]]) -
     """Check that all parts come from the same run."""
     first = manifests[0]
     for number, (part, manifest) in enumerate(zip(parts, manifests, strict=True), start=1):
-        own = Shard(number, len(parts))
-        expected = (number, len(parts), own.share(manifest["input_rows"]))
+        shard = Shard(number, len(parts))
+        expected = (number, len(parts), shard.share(manifest["input_rows"]))
         if (manifest["shard"], manifest["shards"], manifest["rows"]) != expected:
             raise InputError(
                 f"{manifest_path(part)} is not the manifest of this part; run its shard again"

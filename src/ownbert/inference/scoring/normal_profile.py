@@ -61,9 +61,9 @@ class NormalProfile:
         self.counts, self.normal, self.passes = counts, normal, passes
         self.false_alarms = false_alarms
         self._sorted = np.sort(normal, axis=0).astype(np.float64)
-        own = np.sort(self.weighed(normal).sum(1))
-        place = math.ceil((len(own) + 1) * (1 - false_alarms))
-        self.threshold = float(own[min(place, len(own)) - 1]) + _SAME_SCORE
+        sums = np.sort(self.weighed(normal).sum(1))
+        place = math.ceil((len(sums) + 1) * (1 - false_alarms))
+        self.threshold = float(sums[min(place, len(sums)) - 1]) + _SAME_SCORE
 
     @classmethod
     def fit(
@@ -113,11 +113,11 @@ class NormalProfile:
         """
         count, found = len(self._sorted), np.empty(parts.shape)
         for column, floor in enumerate(PARTS.values()):
-            own, x = self._sorted[:, column], parts[:, column].astype(np.float64)
+            sorted_values, x = self._sorted[:, column], parts[:, column].astype(np.float64)
             same = _SAME * floor
-            larger = count - np.searchsorted(own, x - same, side="left")
-            upper = own[int((1 - _UPPER) * (count - 1))]
-            excess = own[own > upper + same] - upper
+            larger = count - np.searchsorted(sorted_values, x - same, side="left")
+            upper = sorted_values[int((1 - _UPPER) * (count - 1))]
+            excess = sorted_values[sorted_values > upper + same] - upper
             scale = max(floor, excess.mean() if len(excess) else 0.0)
             tail = np.where(x > upper + same, (x - upper) / scale - math.log(_UPPER), 0.0)
             found[:, column] = np.maximum(-np.log((larger + 1) / (count + 1)), tail)

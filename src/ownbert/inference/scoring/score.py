@@ -125,9 +125,9 @@ class Scorer:
         chosen = None if exact else passes or PASSES
         if self.profile is not None:
             if (passes or exact) and chosen != self.profile.passes:
-                own = self.profile.passes or "exact"
+                mode = self.profile.passes or "exact"
                 raise InputError(
-                    f"{self.folder / NORMAL} was fitted with other passes ({own}); omit passes "
+                    f"{self.folder / NORMAL} was fitted with other passes ({mode}); omit passes "
                     "and exact, or fit it again"
                 )
             chosen = self.profile.passes
@@ -187,8 +187,8 @@ class Scorer:
             scores = weighed.sum(1).tolist()
             flags = [score > self.profile.threshold for score in scores]
             reasons = [
-                tuple(self.profile.reasons(tokens, values, *own))
-                for (tokens, _, values), own in zip(
+                tuple(self.profile.reasons(tokens, values, *text_values))
+                for (tokens, _, values), text_values in zip(
                     found, zip(weighed, nearest.tolist(), strict=True), strict=True
                 )
             ]
@@ -207,11 +207,11 @@ class Scorer:
         encoded = list(tokenizer.with_offsets(distinct))
         values = surprisals(self.filler, [ids for ids, _ in encoded], self.passes)
         found = {}
-        for text, (ids, spans), own in zip(distinct, encoded, values, strict=True):
+        for text, (ids, spans), text_values in zip(distinct, encoded, values, strict=True):
             names = tokenizer.tokens(ids.tolist())
             for i in np.flatnonzero(ids == tokenizer.unk_id):
                 names[i] = text[spans[i, 0] : spans[i, 1]].replace("\0", " ")
-            found[text] = tuple(names), tuple(map(tuple, spans.tolist())), own
+            found[text] = tuple(names), tuple(map(tuple, spans.tolist())), text_values
         return [found[text] for text in texts]
 
 
@@ -377,17 +377,17 @@ def score(
     """
     if texts is None and normal is None:
         raise InputError("nothing to score: texts and normal are missing")
-    own = as_shard(shard)
-    if output is None and own is not None:
+    own_shard = as_shard(shard)
+    if output is None and own_shard is not None:
         raise InputError("a shard writes one part of the output; name the file with output")
     inputs = None if texts is None else as_inputs(texts)
     columns = ColumnNames(text=text_column, id=id_column)
-    options |= {"columns": columns, "normal": normal, "progress": progress, "shard": own}
+    options |= {"columns": columns, "normal": normal, "progress": progress, "shard": own_shard}
     if inputs is None or output is None:
         found = ScoredRows(folder, inputs, **options)
         return [one for block in found.blocks for one in found.scored(block)] if texts else 0
-    output = Path(output) if own is None else own.path(output)
-    if own is not None:
+    output = Path(output) if own_shard is None else own_shard.path(output)
+    if own_shard is not None:
         refuse_foreign(output.parent, [manifest_path(output).name], signs=())
     if not isinstance(inputs, MemoryTable):
         refuse_same([folder, *find_files(inputs)], output)

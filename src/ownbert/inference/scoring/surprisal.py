@@ -61,8 +61,8 @@ def surprisals(
         examples = [_masked(filler, texts[n][start:end], *where) for n, start, end, *where in batch]
         values = filler.surprisals(examples)
         for number, start, end, first, step in batch:
-            own = found[number][start:end][first::step]
-            own[:], values = values[: len(own)], values[len(own) :]
+            target = found[number][start:end][first::step]
+            target[:], values = values[: len(target)], values[len(target) :]
         done += len(batch)
         if progress is not None:
             progress(done / len(jobs))

@@ -281,10 +281,10 @@ def _canaries(folder: Path, scorer: Scorer) -> tuple[Canary, ...]:
         raise InputError(f"{folder / CANARIES} is damaged, or of another vocabulary")
     known = np.flatnonzero(ordinary_tokens(size, filler.tokenizer.special_ids))
     others = np.random.default_rng(0).choice(known, (_OTHERS, lengths.pop()))
-    own = [np.asarray(each["ids"]) for each in planted]
-    means = np.asarray([v.mean() for v in surprisals(filler, [*own, *others], None)])
-    rest = np.sort(means[len(own) :])
-    ranks = 1 + np.searchsorted(rest, means[: len(own)], side="left")
+    sequences = [np.asarray(each["ids"]) for each in planted]
+    means = np.asarray([v.mean() for v in surprisals(filler, [*sequences, *others], None)])
+    rest = np.sort(means[len(sequences) :])
+    ranks = 1 + np.searchsorted(rest, means[: len(sequences)], side="left")
     return tuple(
         Canary(
             " ".join(filler.tokenizer.tokens(each["ids"])),
@@ -307,7 +307,7 @@ def _rare(
             if 0 < counts[token] <= _RARE
         ]
         sides.append(found)
-    back = [[t for t, value in own if value <= -math.log(_GIVEN_BACK)] for own in sides]
-    shares = [len(b) / max(1, len(own)) for b, own in zip(back, sides, strict=True)]
+    back = [[t for t, value in side if value <= -math.log(_GIVEN_BACK)] for side in sides]
+    shares = [len(b) / max(1, len(side)) for b, side in zip(back, sides, strict=True)]
     examples = tuple(dict.fromkeys(back[0]))[:_SHOWN]
     return RareTokens(shares[0], shares[1], len(sides[0]), len(sides[1]), examples)

@@ -14,19 +14,21 @@ _TITLE = "Memory of the training texts"
 
 def lines(audit: Audit) -> Iterator[tuple[str, str]]:
     """Yield the results as names and values, without any text."""
-    own = audit.membership
+    membership = audit.membership
     yield (
-        translated(f"training texts separated from held-out texts by their {own.score} (AUC)"),
-        f"{own.auc:.3f} ({own.low:.3f} - {own.high:.3f})",
+        translated(
+            f"training texts separated from held-out texts by their {membership.score} (AUC)"
+        ),
+        f"{membership.auc:.3f} ({membership.low:.3f} - {membership.high:.3f})",
     )
     yield (
         translated("training texts detected, at a false positive rate of 1% on held-out texts"),
-        f"{own.found:.1%}",
+        f"{membership.found:.1%}",
     )
     for times in sorted({canary.times for canary in audit.canaries}):
-        own = [canary.exposure for canary in audit.canaries if canary.times == times]
-        of = f"the {len(own)} sequences planted {times:,} x (of 10 bits)"
-        yield translated(f"mean exposure of {of}"), f"{sum(own) / len(own):.1f}"
+        exposures = [canary.exposure for canary in audit.canaries if canary.times == times]
+        of = f"the {len(exposures)} sequences planted {times:,} x (of 10 bits)"
+        yield translated(f"mean exposure of {of}"), f"{sum(exposures) / len(exposures):.1f}"
     if audit.rare is not None:
         shares = (
             (audit.rare.given_back, audit.rare.count),

@@ -28,9 +28,9 @@ def copies(folder: Path, texts: Iterable[str]) -> dict[str, int]:
     found = dict.fromkeys(pages, 0)
     if pages:
         for text in texts:
-            own = set(_runs(text))
+            text_runs = set(_runs(text))
             for name, runs in pages.items():
-                found[name] += not own.isdisjoint(runs)
+                found[name] += not text_runs.isdisjoint(runs)
     return {name: count for name, count in found.items() if count}
 
 

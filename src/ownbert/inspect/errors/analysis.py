@@ -143,13 +143,13 @@ def analyse_errors(
     if chosen:
         words = _words_of(predictor, rows, chosen)
         near = _neighbours(folder, task, [rows[each.row] for each in chosen], train, vectors)
-        for each, own, neighbour in zip(chosen, words, near, strict=True):
+        for each, likely_words, neighbour in zip(chosen, words, near, strict=True):
             row = rows[each.row]
             made[each] = Mistake(
                 row.line,
                 _texts_of(task, row),
                 *(each.label, each.predicted, each.confidence),
-                tuple(own),
+                tuple(likely_words),
                 neighbour,
             )
     members = {**found.groups, **_common_groups(predictor, rows)}
@@ -196,13 +196,13 @@ def _words_of(
     method = "leave_one_out" if explainer.linear is None else CONTRIBUTIONS
     found = []
     for each in chosen:
-        own = []
+        explanations = []
         if each.target is not None:
             try:
-                own = explainer([rows[each.row]], method=method, target=each.wanted)
+                explanations = explainer([rows[each.row]], method=method, target=each.wanted)
             except InputError:  # a blend's network may predict something else
-                own = []
-        named = [one for one in own if one.target == each.target]
+                explanations = []
+        named = [one for one in explanations if one.target == each.target]
         if not named:  # a text without words
             found.append([])
             continue
@@ -265,7 +265,9 @@ def _common_groups(predictor: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]
     members[f"texts of {limits[1]:,.0f} characters or more"] = lengths >= limits[1]
     if (tokenizer := getattr(predictor, "tokenizer", None)) is not None:
         ids = tokenizer.encode_batch([" ".join(row.texts) for row in rows])
-        unknown = np.asarray([own.count(tokenizer.unk_id) / max(1, len(own)) for own in ids])
+        unknown = np.asarray(
+            [row_ids.count(tokenizer.unk_id) / max(1, len(row_ids)) for row_ids in ids]
+        )
         members["texts with at least a tenth of unknown words"] = unknown >= 0.1
     return members
 
@@ -282,17 +284,17 @@ def _clusters(vectors: _Vectors, rows: Sequence[Row]) -> dict[str, np.ndarray]:
         # The name of the seed differs between scipy versions; all accept ``seed``.
         cluster = kmeans2(vectors(rows), count, minit="++", seed=0)[1]  # pyright: ignore[reportCallIssue]
     words = [set(" ".join(row.texts).lower().split()) for row in rows]
-    everywhere = Counter(word for own in words for word in own)
+    everywhere = Counter(word for row_words in words for word in row_words)
     found: dict[str, np.ndarray] = {}
     for number in range(count):
-        own = cluster == number
-        size = max(1, int(own.sum()))
-        inside = Counter(word for i in np.flatnonzero(own) for word in words[i])
+        members = cluster == number
+        size = max(1, int(members.sum()))
+        inside = Counter(word for i in np.flatnonzero(members) for word in words[i])
         # Difference between the word's frequency in the cluster and in all rows.
         excess = {w: n / size - everywhere[w] / len(rows) for w, n in inside.items()}
         names = sorted(excess, key=lambda w: (-excess[w], w))[:_NAMING_WORDS]
         if names:
-            found[f"similar texts, such as those with {', '.join(names)}"] = own
+            found[f"similar texts, such as those with {', '.join(names)}"] = members
     return found
 
 
@@ -300,10 +302,10 @@ def _failing(members: Mapping[str, np.ndarray], badness: np.ndarray) -> list[Fai
     """Groups that are significantly worse than all rows."""
     mean, spread = float(badness.mean()), float(badness.std())
     found = []
-    for name, own in members.items():
-        count = int(own.sum())
+    for name, rows_of_group in members.items():
+        count = int(rows_of_group.sum())
         if _FEWEST <= count < len(badness):
-            own_mean = float(badness[own].mean())
+            own_mean = float(badness[rows_of_group].mean())
             if own_mean > mean + _CLEARLY * spread / sqrt(count):
                 found.append(FailingGroup(name, count, own_mean))
     return sorted(found, key=lambda group: -group.errors)

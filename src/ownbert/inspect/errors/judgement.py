@@ -98,9 +98,9 @@ def judge_label_sets(
         return WrongAnswer(i, *both, float(sure), name, name, not holds)
 
     pairs: list[tuple[str, str]] = []
-    for true, own in zip(truth, answered, strict=True):
-        missing = [task.labels[c] for c in np.flatnonzero(true & ~own)]
-        extra = [task.labels[c] for c in np.flatnonzero(own & ~true)]
+    for true, predicted in zip(truth, answered, strict=True):
+        missing = [task.labels[c] for c in np.flatnonzero(true & ~predicted)]
+        extra = [task.labels[c] for c in np.flatnonzero(predicted & ~true)]
         if missing or extra:
             pairs += [(a, b) for a in missing or [NONE] for b in extra or [NONE]]
     doubtful = []
@@ -187,16 +187,16 @@ def _kinds(tags: Sequence[str], are_entities: bool) -> set[str]:
 
 def _entities_of(truth: Sequence[str], found: Sequence[str]) -> list[tuple[Any, Any, str, str]]:
     """Differing entities: truth, prediction, and names of both for the confusions."""
-    right, own = entities(truth), entities(found)
+    right, predicted = entities(truth), entities(found)
     differing = []
     for entity in right:
-        if entity in own:
+        if entity in predicted:
             continue
-        other = next((o for o in own if o[1] < entity[2] and entity[1] < o[2]), None)
+        other = next((o for o in predicted if o[1] < entity[2] and entity[1] < o[2]), None)
         name = NONE if other is None else other[0]
         same = other is not None and other[0] == entity[0]
         differing.append((entity, other, entity[0], f"{name}, other words" if same else name))
-    for other in own:
+    for other in predicted:
         if all(o[2] <= other[1] or other[2] <= o[1] for o in right):
             differing.append((None, other, NONE, other[0]))
     return differing
@@ -245,7 +245,7 @@ def judge_answers(
     begins = {words[0].lower() for words in starts if words}
     groups = {
         f"questions that begin with {word}": np.asarray(
-            [bool(own) and own[0].lower() == word for own in starts]
+            [bool(row_starts) and row_starts[0].lower() == word for row_starts in starts]
         )
         for word in sorted(begins)
     }

@@ -120,9 +120,9 @@ class Explanation:
             for word, value in zip(self.words, self.values / largest, strict=True):
                 if word.text == number and word.start >= end:
                     color = f"rgba({'33,102,172' if value > 0 else '178,24,43'},{abs(value):.2f})"
-                    own = html.escape(text[word.start : word.end])
+                    escaped = html.escape(text[word.start : word.end])
                     line += html.escape(text[end : word.start])
-                    line += f'<span style="background:{color}">{own}</span>'
+                    line += f'<span style="background:{color}">{escaped}</span>'
                     end = word.end
             shown.append(line + html.escape(text[end:]))
         return "<br>".join(shown)
@@ -211,7 +211,7 @@ class Explainer:
             InputError: rows, method or target are invalid.
         """
         pairs = self.explained(data, method=method, target=target, by=by, rows=rows)
-        return [each for _, own in pairs for each in own]
+        return [each for _, explanations in pairs for each in explanations]
 
     def explained(
         self,
@@ -251,11 +251,11 @@ class Explainer:
                         found.shown,
                         name,
                         tuple(encoded.words),
-                        *self._mean([own(explained) for explained in of_models]),
+                        *self._mean([function(explained) for explained in of_models]),
                         found.answers,
                     )
                     for found, of_models in self.explained_targets(encoded)
-                    for name, own in methods.items()
+                    for name, function in methods.items()
                 ],
             )
 

@@ -55,7 +55,7 @@ def as_page(
         InputError: there is nothing to show, or the page would be too large to open.
     """
     rows = [
-        [each.to_dict() for each in own] for _, own in groupby(found, key=lambda each: each.row)
+        [each.to_dict() for each in group] for _, group in groupby(found, key=lambda each: each.row)
     ]
     if not rows:
         raise InputError("there is nothing to show on a page: no words, or nothing found in them")

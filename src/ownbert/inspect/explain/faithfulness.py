@@ -90,8 +90,8 @@ def faithfulness(
     for explained in _explained_targets(explainer, data, rows):
         alone = leave_one_out(explained).values
         for name in found:
-            own = random_order if name == RANDOM else named[name]
-            values = alone if name == "leave_one_out" else own(explained).values
+            attribute = random_order if name == RANDOM else named[name]
+            values = alone if name == "leave_one_out" else attribute(explained).values
             found[name].append((*_measure(explained, values), _spearman(values, alone)))
     if not found[RANDOM]:
         raise InputError(f"no row has {_FEWEST_WORDS} words whose removal could be measured")

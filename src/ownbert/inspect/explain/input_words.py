@@ -46,9 +46,12 @@ def words_of(
     encodings = tokenizer.encodings(list(texts))
     tokens = [[(t, i) for i in range(len(e.ids))] for t, e in enumerate(encodings)]
     if are_words:
-        tokens = [[token for own in tokens for token in own]]
+        tokens = [[token for text_tokens in tokens for token in text_tokens]]
     known = [encoding.ids for encoding in encodings]  # each access creates a new list
-    ids = [np.asarray([known[t][i] for t, i in own], dtype=np.int64).tobytes() for own in tokens]
+    ids = [
+        np.asarray([known[t][i] for t, i in text_tokens], dtype=np.int64).tobytes()
+        for text_tokens in tokens
+    ]
     places: dict[tuple[int, int], list[int]] = {}  # (text, token) -> positions
     used: set[tuple[int, int]] = set()
     for start, stretch in _segments(example, tokenizer):
@@ -64,11 +67,11 @@ def words_of(
         word = 0 if are_words else numbers[text][token]
         words.setdefault((text, token if word is None else word), []).append((text, token))
     made: list[Word] = []
-    for (text, _), own in words.items():
-        offsets = [spans[text][token] for _, token in own]
+    for (text, _), text_words in words.items():
+        offsets = [spans[text][token] for _, token in text_words]
         start, end = min(a for a, _ in offsets), max(b for _, b in offsets)
         start, end = span_in(texts[text], start, end)
-        positions = sorted(p for token in own for p in places[token])
+        positions = sorted(p for token in text_words for p in places[token])
         word = Word(text, start, end, tuple(positions))
         # A combining accent that is a separate token belongs to its letter.
         follows = made and made[-1].text == text and start < made[-1].end
@@ -94,9 +97,9 @@ def sentences_of(words: Sequence[Word], texts: Sequence[str]) -> list[Word]:
         for sentence in split_sentences(text):
             start = text.find(sentence, end)
             start, end = (end if start < 0 else start), max(start, end) + len(sentence)
-            own = [w for w in words if w.text == number and start <= w.start < end]
-            if own:
-                found.append(joined(own))
+            inside = [w for w in words if w.text == number and start <= w.start < end]
+            if inside:
+                found.append(joined(inside))
     return found
 
 

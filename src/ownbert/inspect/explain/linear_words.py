@@ -95,13 +95,13 @@ class LinearShares:
         """Contributions (words) to the output for a label, relative to the other labels."""
         found = [np.zeros(len(text)) for text in row.texts]
         for weight, view in self._views():
-            own = _direction(view.model, target)
-            parts = contributions(view.view, row.texts, view.kind, own)
+            direction = _direction(view.model, target)
+            parts = contributions(view.view, row.texts, view.kind, direction)
             found = [one + weight * other for one, other in zip(found, parts, strict=True)]
         return np.asarray([found[word.text][word.start : word.end].sum() for word in words])
 
 
 def _direction(model: LinearModel, target: int) -> np.ndarray:
     """(F) weights of an output; for softmax, minus the mean over outputs."""
-    own = model.weights[:, target].astype(np.float64)
-    return own - model.weights.mean(1) if model.link == "softmax" else own
+    weights = model.weights[:, target].astype(np.float64)
+    return weights - model.weights.mean(1) if model.link == "softmax" else weights

@@ -92,15 +92,15 @@ class ExplainedTarget:
         scores, gradients = [], []
         with evaluating(self.model), torch.enable_grad():
             for part in _parts(embeds, self._tokens, _GRADIENT_TOKENS):
-                own = part.detach().requires_grad_()
-                batch = self._batch([self.read.token_ids] * len(own))
+                leaf = part.detach().requires_grad_()
+                batch = self._batch([self.read.token_ids] * len(leaf))
                 if batch.source is None:
-                    batch = replace(batch, embeds=own.flatten(0, 1))
+                    batch = replace(batch, embeds=leaf.flatten(0, 1))
                 else:
-                    source = replace(batch.source, embeds=own.flatten(0, 1))
+                    source = replace(batch.source, embeds=leaf.flatten(0, 1))
                     batch = replace(batch, source=source)
                 found = self.target.score(self.model(batch, [self.head]).logits[self.head], batch)
-                (gradient,) = torch.autograd.grad(found.sum(), own)
+                (gradient,) = torch.autograd.grad(found.sum(), leaf)
                 scores.append(found.detach().double().cpu().numpy())
                 gradients.append(gradient)
         return np.concatenate(scores), torch.cat(gradients)
@@ -122,9 +122,9 @@ class ExplainedTarget:
         return len(self.read.token_ids) + written
 
     def _batch(self, ids: Sequence[np.ndarray]) -> Batch:
-        copies = [replace(self.read, token_ids=own) for own in ids]
+        copies = [replace(self.read, token_ids=token_ids) for token_ids in ids]
         if self.example.source is not None:
-            copies = [replace(self.example, source=own) for own in copies]
+            copies = [replace(self.example, source=copy) for copy in copies]
         return pack(copies).to(self.model.device)
 
 
@@ -217,7 +217,9 @@ def shapley(explained: ExplainedTarget) -> Relevance:
     groups = segments_of(explained.words, SEGMENTS)
     count = len(groups)
     numbers = range(count)
-    subsets = [frozenset(own) for size in range(count + 1) for own in combinations(numbers, size)]
+    subsets = [
+        frozenset(subset) for size in range(count + 1) for subset in combinations(numbers, size)
+    ]
     taken = [[i for g in numbers if g not in kept for i in groups[g]] for kept in subsets]
     scores = explained.values([explained.without(each) for each in taken])
     known = dict(zip(subsets, scores, strict=True))
@@ -282,8 +284,8 @@ def _by_attention(
     parts = batch.layout.lengths
     tokens, start = np.zeros(len(example.token_ids)), 0
     for number, size in enumerate(parts):
-        own = slice(number, None, len(parts))
-        flow = combine([each.detach() for each in maps[own]], gradients[own])
+        chosen = slice(number, None, len(parts))
+        flow = combine([each.detach() for each in maps[chosen]], gradients[chosen])
         reads = flow.new_tensor(explained.target.reads[start : start + size])
         tokens[start : start + size] = (reads @ flow).double().cpu().numpy()
         start += size

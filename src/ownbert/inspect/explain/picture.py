@@ -58,8 +58,8 @@ class _Measure:
             font = self.fonts[weight]
             # A space alone is measured with width 0.
             width, edge = (
-                self._renderer.get_text_width_height_descent(own, font, False)[0]
-                for own in (f"|{text}|", "||")
+                self._renderer.get_text_width_height_descent(label, font, False)[0]
+                for label in (f"|{text}|", "||")
             )
             self._known[key] = float(width - edge)
         return self._known[key]
@@ -198,12 +198,12 @@ class _Picture:
         for part, share in _marked(text, number, found, largest):
             for piece in _PIECES.findall(part):
                 piece = " " if piece.isspace() else self._drawable(piece)
-                for own in self._split(piece, width):
-                    wide = self._measure(own)
+                for word in self._split(piece, width):
+                    wide = self._measure(word)
                     if left and left + wide > width:
                         left, line = 0.0, line + 1
-                    if left or own != " ":
-                        yield _Piece(own, left, line, wide, share)
+                    if left or word != " ":
+                        yield _Piece(word, left, line, wide, share)
                         left += wide
 
     def _split(self, piece: str, width: float) -> Iterator[str]:

@@ -184,9 +184,9 @@ def _prune(model: Model, importance: np.ndarray, gone: int, heads: int) -> None:
     chosen: dict[int, list[int]] = {}
     missing = gone - (heads - len(order))
     for layer, head in order:
-        own = chosen.setdefault(layer, [])
-        if missing and len(own) + 1 < len(model.config.kept_heads(layer)):
-            own.append(head)
+        layer_heads = chosen.setdefault(layer, [])
+        if missing and len(layer_heads) + 1 < len(model.config.kept_heads(layer)):
+            layer_heads.append(head)
             missing -= 1
     model.prune_heads({layer: numbers for layer, numbers in chosen.items() if numbers})
 

@@ -81,5 +81,5 @@ class _SelectedWeights(dict[int, list[Tensor]]):
         self.maps: dict[int, list[np.ndarray]] = {}
 
     def __setitem__(self, layer: int, weights: list[Tensor]) -> None:
-        own = list(self.indices[layer])
-        self.maps[layer] = [each[own].float().cpu().numpy() for each in weights]  # (H, S, S)
+        selected = list(self.indices[layer])
+        self.maps[layer] = [each[selected].float().cpu().numpy() for each in weights]  # (H, S, S)

@@ -100,12 +100,12 @@ class WeightsCollector(dict[int, list[Tensor]]):
     def __setitem__(self, layer: int, weights: list[Tensor]) -> None:
         first = not self.heads
         names = [h for h in self.kept[layer] if self.wanted is None or h in self.wanted]
-        for sequence, own in enumerate(weights):
-            if len(names) < len(own):
-                own = own[[self.kept[layer].index(h) for h in names]]
+        for sequence, matrix in enumerate(weights):
+            if len(names) < len(matrix):
+                matrix = matrix[[self.kept[layer].index(h) for h in names]]
             if names:
-                self._collect(sequence, layer, names, own.float())  # (H, S, S)
-        if first and self.heads and self.most < max(own.shape[-1] for own in weights):
+                self._collect(sequence, layer, names, matrix.float())  # (H, S, S)
+        if first and self.heads and self.most < max(matrix.shape[-1] for matrix in weights):
             _, fitting = pack_heads(self.heads, self.most, self._budget * len(self.heads))
             self.most = min(self.most, _MARGIN * fitting)
 
@@ -124,7 +124,7 @@ class WeightsCollector(dict[int, list[Tensor]]):
         peaks = weights.amax((1, 2), keepdim=True).clamp_min(1e-9)
         values = (_BYTE * (weights.clamp_min(0) / peaks).sqrt()).round().byte().cpu().numpy()
         for index, head in enumerate(names):
-            own = None if keys is None else keys[index].astype(np.uint16)
+            key_index = None if keys is None else keys[index].astype(np.uint16)
             self.heads.append(
                 HeadWeights(
                     sequence,
@@ -132,7 +132,7 @@ class WeightsCollector(dict[int, list[Tensor]]):
                     head,
                     float(peaks[index]),
                     values[index],
-                    own,
+                    key_index,
                     thumbnails[index],
                     shares[index],
                 )

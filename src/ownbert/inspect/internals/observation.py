@@ -159,7 +159,7 @@ def observe(
     most = min(max(sizes), weights_per_token(sizes, count, budget, BEST_BYTES))
     ids = np.split(example.token_ids, np.cumsum(sizes)[:-1])
     ends = {tokenizer.cls_id, tokenizer.sep_id}
-    separators = [[i for i, x in enumerate(own) if i and int(x) in ends] for own in ids]
+    separators = [[i for i, x in enumerate(row_ids) if i and int(x) in ends] for row_ids in ids]
     share = budget // max(1, count * len(sizes))
     collector = WeightsCollector(kept, choice.heads, most, separators, share)
     context = replace(
@@ -171,7 +171,7 @@ def observe(
         answers = [] if head is None else layer_answers(model, head, states, batch, questions)
     packed, most = pack_heads(collector.heads, most, budget)
     return Observation(
-        tuple(tuple(tokenizer.tokens(own.tolist())) for own in ids),
+        tuple(tuple(tokenizer.tokens(row_ids.tolist())) for row_ids in ids),
         model.config.num_attention_heads,
         kept,
         tuple(layers),
@@ -309,8 +309,8 @@ def _head_norms(schedule: Sequence[nn.Module], heads: int) -> Iterator[list[np.n
         def hook(module: Any, inputs: tuple[Tensor, ...], _: Tensor) -> None:
             size, norms = attention.head_size, np.full(heads, np.nan)
             for index, head in enumerate(attention.kept):
-                own = slice(index * size, (index + 1) * size)
-                shares = inputs[0][:, own] @ module.weight[:, own].T  # (T, K) -> (T, D)
+                columns = slice(index * size, (index + 1) * size)
+                shares = inputs[0][:, columns] @ module.weight[:, columns].T  # (T, K) -> (T, D)
                 norms[head] = float(shares.float().norm(dim=-1).mean())
             found.append(norms)
 
@@ -335,7 +335,8 @@ def observation_of_text(
     with evaluating(model), torch.inference_mode():
         logits = model(pack([example]).to(model.device), ["mlm"]).logits["mlm"]
     questions = [
-        masked_question(tokenizer, number, int(own.argmax())) for number, own in enumerate(logits)
+        masked_question(tokenizer, number, int(row_logits.argmax()))
+        for number, row_logits in enumerate(logits)
     ]
     return observe(model, tokenizer, example, head="mlm", questions=questions, choice=choice)
 

@@ -38,9 +38,9 @@ def as_data(observation: Observation) -> dict[str, Any]:
     """An observation as data for the script, without the weights."""
     thumbnails = b"".join(head.thumbnail.tobytes() for head in observation.weights)
     return {
-        "tokens": [list(own) for own in observation.tokens],
+        "tokens": [list(row) for row in observation.tokens],
         "heads": observation.heads,
-        "kept": [list(own) for own in observation.kept],
+        "kept": [list(heads) for heads in observation.kept],
         "layers": list(observation.layers),
         "shown": [[head.sequence, head.layer, head.head] for head in observation.weights],
         "shares": {"names": SHARES, "values": [head.shares for head in observation.weights]},
@@ -58,7 +58,7 @@ def as_data(observation: Observation) -> dict[str, Any]:
                 "name": each.name,
                 "probability": each.is_probability,
                 "values": [round(x, 5) for x in each.values],
-                "candidates": [[[n, round(p, 4)] for n, p in own] for own in each.candidates],
+                "candidates": [[[n, round(p, 4)] for n, p in layer] for layer in each.candidates],
                 "settled": each.settled,
             }
             for each in observation.answers
@@ -72,9 +72,9 @@ def weights_of(observations: Sequence[Observation | None]) -> str:
     return "\n".join(
         f'<script type="text/plain" data-weights="{row}.{head.sequence}.{head.layer}.{head.head}">'
         f"{packed}</script>"
-        for row, own in enumerate(observations)
-        if own is not None
-        for head, packed in zip(own.weights, own.packed, strict=True)
+        for row, observed in enumerate(observations)
+        if observed is not None
+        for head, packed in zip(observed.weights, observed.packed, strict=True)
     )
 
 

@@ -118,17 +118,21 @@ def parameter_groups(model: Model) -> tuple[ParameterGroup, ...]:
     def parts(module: nn.Module, path: str) -> tuple[ModuleParameters, ...]:
         found = []
         for name, sub in module.named_modules():
-            own = dict(sub.named_parameters(recurse=False))
-            new = {n: p for n, p in own.items() if id(p) not in counted}
+            parameters = dict(sub.named_parameters(recurse=False))
+            new = {n: p for n, p in parameters.items() if id(p) not in counted}
             counted.update(id(p) for p in new.values())
             if new:
                 found.append(
                     ModuleParameters(
                         name=_label(name) or ", ".join(new).replace("_", " "),
                         path=f"{path}.{name}".rstrip("."),
-                        shape=_shape(sub, own["weight"].shape) if "weight" in own else (),
+                        shape=_shape(sub, parameters["weight"].shape)
+                        if "weight" in parameters
+                        else (),
                         count=sum(p.numel() for p in new.values()),
-                        tied=word is not None and own.get("weight") is word and "weight" not in new,
+                        tied=word is not None
+                        and parameters.get("weight") is word
+                        and "weight" not in new,
                     )
                 )
         return tuple(found)

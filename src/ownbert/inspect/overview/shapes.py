@@ -163,10 +163,12 @@ def forward_shapes(
     steps = [ShapeStep("token ids", "T", tuple(batch.token_ids.shape), "the text as numbers")]
     for key, sizes in observed.items():
         name, letters, meaning = named[key]
-        own = config.disentangled
-        if name == "attention weights" and own is not None and own.pos_att_type:
-            meaning = meaning.replace("sqrt(K)", f"sqrt({1 + len(own.pos_att_type)} K)")
-            meaning = meaning.replace(": row", " and of distances: row" if own.terms else ": row")
+        disentangled = config.disentangled
+        if name == "attention weights" and disentangled is not None and disentangled.pos_att_type:
+            meaning = meaning.replace("sqrt(K)", f"sqrt({1 + len(disentangled.pos_att_type)} K)")
+            meaning = meaning.replace(
+                ": row", " and of distances: row" if disentangled.terms else ": row"
+            )
         if name == "attention weights" and config.position_embedding_type in _IN_SCORES:
             meaning = meaning.replace("sqrt(K)", "sqrt(K) and of distances")
         steps.append(ShapeStep(name, _letters(letters, key[0], config), sizes, meaning))

@@ -189,8 +189,8 @@ def _reference(
         if layout.mask is not None:
             visible = visible & layout.mask[b]
         if layout.ranks is not None:
-            own = layout.ranks.split(layout.lengths)[b]
-            visible = visible & visible_by_rank(own, layout.sees_itself)
+            rank = layout.ranks.split(layout.lengths)[b]
+            visible = visible & visible_by_rank(rank, layout.sees_itself)
         scores = scores.masked_fill(~visible, lowest(scores.dtype))
         w = drop(scores.softmax(-1), options.dropout).to(v.dtype)
         weights.append(w)

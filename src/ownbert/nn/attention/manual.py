@@ -93,9 +93,9 @@ def _select(wanted: Sequence[tuple[Tensor, Tensor, float, int]]) -> list[Tensor]
         run(loops.select, size, xs, rows, scales, tuple(outs))
         return outs
     for out, x, index, factor in zip(outs, xs, rows, factors, strict=True):
-        own = torch.index_select(x, 0, index, out=out[: len(index)])
+        gathered = torch.index_select(x, 0, index, out=out[: len(index)])
         if factor != 1.0:
-            own.mul_(factor)
+            gathered.mul_(factor)
     return outs
 
 
@@ -188,8 +188,10 @@ class _Plan:
         if keep is not None:
             grad *= keep.to(grad.dtype)
         for part in self.parts:
-            above, own = part.scores_of(grad), part.scores_of(weights)
-            torch.ops.aten._softmax_backward_data(above, own, -1, above.dtype, grad_input=above)
+            above, weight_part = part.scores_of(grad), part.scores_of(weights)
+            torch.ops.aten._softmax_backward_data(
+                above, weight_part, -1, above.dtype, grad_input=above
+            )
 
 
 def _apply_dropout(weights: Tensor, keep: Tensor | None) -> Tensor:
@@ -231,15 +233,15 @@ def _blocks(layout: Layout, parts: Sequence[_GroupSlices], heads: int) -> np.nda
     for part in parts:
         size = part.scores.stop - part.scores.start
         count = (part.queries.stop - part.queries.start) // part.rows
-        own = np.empty((part.rows, 6), np.int64)
-        own[:, 0] = np.arange(part.scores.start, part.scores.stop, size // part.rows)
-        own[:, 1:3] = count, size // part.rows // count
+        table = np.empty((part.rows, 6), np.int64)
+        table[:, 0] = np.arange(part.scores.start, part.scores.stop, size // part.rows)
+        table[:, 1:3] = count, size // part.rows // count
         members = list(part.group.members)
-        own[:, 3] = own[:, 5] = sources[members].repeat(heads)
-        own[:, 4] = layout.causal
+        table[:, 3] = table[:, 5] = sources[members].repeat(heads)
+        table[:, 4] = layout.causal
         if layout.causal:
-            own[:, 3] -= queries[members].repeat(heads) - 1
-        blocks.append(own)
+            table[:, 3] -= queries[members].repeat(heads) - 1
+        blocks.append(table)
     return np.concatenate(blocks)
 
 
@@ -277,8 +279,8 @@ class _Attend(torch.autograd.Function):
         scores = torch.empty_like(weights)
         dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
         for part in plan.parts:
-            above, own = part.queries_of(grad), part.scores_of(left)
-            torch.bmm(own.transpose(1, 2), above, out=part.keys_of(dv))
+            above, weight_part = part.queries_of(grad), part.scores_of(left)
+            torch.bmm(weight_part.transpose(1, 2), above, out=part.keys_of(dv))
             torch.bmm(above, part.keys_of(v).transpose(1, 2), out=part.scores_of(scores))
         plan.softmax_backward(weights, keep, scores)
         for part in plan.parts:

@@ -45,15 +45,15 @@ def _by_rows(
     """The loss and the correct predictions; fills ``gradient`` (M, V) unless it is None."""
     rows, losses, right = max(1, _CHUNK // logits.shape[1]), [], []
     for start in range(0, len(logits), rows):
-        own, target = logits[start : start + rows], targets[start : start + rows, None]
-        wide = own if own.dtype == torch.float64 else own.float()
+        chunk, target = logits[start : start + rows], targets[start : start + rows, None]
+        wide = chunk if chunk.dtype == torch.float64 else chunk.float()
         hit, highest = wide.gather(1, target), wide.amax(-1, keepdim=True)
         right.append(hit >= highest)
         if smoothing:  # expected logit of the target
             hit = (1 - smoothing) * hit + smoothing * wide.mean(-1, keepdim=True)
         out = None if gradient is None else gradient[start : start + rows]
         # A float32 copy is overwritten, the logits themselves are not.
-        likely = torch.softmax(wide, -1, out=out if wide is own else wide)
+        likely = torch.softmax(wide, -1, out=out if wide is chunk else wide)
         # The largest probability is 1 / sum(exp(logits - highest)).
         losses.append(highest - likely.amax(-1, keepdim=True).log_() - hit)
         if out is None:
@@ -62,7 +62,7 @@ def _by_rows(
         likely.scatter_add_(1, target, hit.new_full((), smoothing - 1.0).expand_as(hit))
         if smoothing:
             likely -= smoothing / likely.shape[1]
-        if wide is not own:
+        if wide is not chunk:
             out.copy_(likely)
     return torch.cat(losses).sum(), torch.cat(right).sum()
 

@@ -245,13 +245,13 @@ def add_and_norm_backward(
             biases[d] += _to_float32(grads[d])
         total, product = float32(0.0), float32(0.0)
         for d in range(size):
-            own = _to_float32(grads[d]) * weight[d]
-            total += own
-            product += own * _to_float32(kept[d])
+            scaled = _to_float32(grads[d]) * weight[d]
+            total += scaled
+            product += scaled * _to_float32(kept[d])
         total, product, r = total * over, product * over, rstd[t]
         for d in range(size):
-            own = _to_float32(grads[d]) * weight[d]
-            xs[d] = _from_float32(xs[d], (own - total - _to_float32(kept[d]) * product) * r)
+            scaled = _to_float32(grads[d]) * weight[d]
+            xs[d] = _from_float32(xs[d], (scaled - total - _to_float32(kept[d]) * product) * r)
         ys = of_y[t]
         if keep is None:
             for d in range(size):
@@ -269,9 +269,9 @@ def select(part, parts, xs, rows, factors, outs):
         x, index, out, factor = xs[n], rows[n], outs[n], factors[n]
         count = len(index)
         for i in range(count * part // parts, count * (part + 1) // parts):
-            own, line = x[index[i]], out[i]
-            for k in range(len(own)):
-                line[k] = _from_float32(line[k], factor * _to_float32(own[k]))
+            source, line = x[index[i]], out[i]
+            for k in range(len(source)):
+                line[k] = _from_float32(line[k], factor * _to_float32(source[k]))
 
 
 @_compiled
@@ -306,10 +306,10 @@ def softmax(part, parts, blocks, scores, keep, kept):
         start, queries, keys, seen, more, most = blocks[b]
         for i in range(queries):
             first, end = start + i * keys, start + (i + 1) * keys
-            own, last = scores[first:end], max(1, min(seen + i * more, most))
+            row_scores, last = scores[first:end], max(1, min(seen + i * more, most))
             largest = int32(-(2**31))
             for j in range(last):
-                line[j] = _to_float32(own[j])
+                line[j] = _to_float32(row_scores[j])
                 place = _ordered(int32(_bits_of(line[j])))
                 largest = place if place > largest else largest
             highest = _of_bits(uint32(_ordered(largest)))
@@ -319,13 +319,13 @@ def softmax(part, parts, blocks, scores, keep, kept):
                 total += line[j]
             over = float32(1.0) / total
             for j in range(last):
-                own[j] = _from_float32(own[j], line[j] * over)
+                row_scores[j] = _from_float32(row_scores[j], line[j] * over)
             for j in range(last, keys):
-                own[j] = _from_float32(own[j], float32(0.0))
+                row_scores[j] = _from_float32(row_scores[j], float32(0.0))
             if keep is not None:
                 left, draws = kept[first:end], keep[first:end]
                 for j in range(keys):
-                    left[j] = _if(own[j], draws[j])
+                    left[j] = _if(row_scores[j], draws[j])
 
 
 @_compiled
@@ -344,19 +344,19 @@ def softmax_backward(part, parts, blocks, weights, keep, grad):
         start, queries, keys = blocks[b, :3]
         for i in range(queries):
             first, end = start + i * keys, start + (i + 1) * keys
-            own, above = weights[first:end], grad[first:end]
+            row_weights, above = weights[first:end], grad[first:end]
             total = float32(0.0)
             if keep is None:
                 for j in range(keys):
-                    total += _to_float32(own[j]) * _to_float32(above[j])
+                    total += _to_float32(row_weights[j]) * _to_float32(above[j])
                 for j in range(keys):
                     above[j] = _from_float32(
-                        above[j], _to_float32(own[j]) * (_to_float32(above[j]) - total)
+                        above[j], _to_float32(row_weights[j]) * (_to_float32(above[j]) - total)
                     )
             else:
                 draws = keep[first:end]
                 for j in range(keys):
-                    total += _to_float32(own[j]) * _to_float32(above[j]) * float32(draws[j])
+                    total += _to_float32(row_weights[j]) * _to_float32(above[j]) * float32(draws[j])
                 for j in range(keys):
                     left = _to_float32(above[j]) * float32(draws[j])
-                    above[j] = _from_float32(above[j], _to_float32(own[j]) * (left - total))
+                    above[j] = _from_float32(above[j], _to_float32(row_weights[j]) * (left - total))

@@ -67,8 +67,11 @@ def smoothing(inputs: Tensor, weight: Tensor, strength: float = 0.5) -> Tensor:
 
     Source: Xiao et al. 2023 (SmoothQuant), equation 4.
     """
-    seen, own = inputs.float().clamp_min(1e-5), weight.float().abs().amax(0).clamp_min(1e-5)
-    return seen**strength / own ** (1 - strength)
+    seen, largest_weights = (
+        inputs.float().clamp_min(1e-5),
+        weight.float().abs().amax(0).clamp_min(1e-5),
+    )
+    return seen**strength / largest_weights ** (1 - strength)
 
 
 def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -85,9 +85,9 @@ class WordFeatures(nn.Module):
         ids = number_tags(known)
         for number, tags in enumerate(features.values()):
             rows = [0, *(ids[number].get(tag, -1) for tag in tags)]
-            own = [row for row, old in enumerate(rows) if old >= 0]
+            matched = [row for row, old in enumerate(rows) if old >= 0]
             old = pretrained.get_parameter(f"tables.{number}.weight")
-            self.get_parameter(f"tables.{number}.weight")[own] = old[[rows[i] for i in own]]
+            self.get_parameter(f"tables.{number}.weight")[matched] = old[[rows[i] for i in matched]]
 
     def _words(self, hidden: Tensor, sizes: Tensor, word_of: Tensor, first: Tensor) -> Tensor:
         """(T, D) -> (W, D): the maximum of each channel over the positions of the convolution in a

@@ -47,8 +47,8 @@ def weights_by_sequence(
                         for head, weights in zip(query.heads[layer], of_layer, strict=True)
                     ],
                 }
-                for layer, of_layer in own.items()
+                for layer, of_layer in row_maps.items()
             ],
         }
-        for ids, own in zip(np.split(query.example.token_ids, ends), maps, strict=True)
+        for ids, row_maps in zip(np.split(query.example.token_ids, ends), maps, strict=True)
     ]

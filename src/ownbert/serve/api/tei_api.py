@@ -263,8 +263,8 @@ def _tokens(tokenizer: Tokenizer, texts: list[str], special: bool, most: int) ->
         if count > most:
             raise too_large(f"the request has more than {most:,} tokens")
         places = zip(ids.tolist(), offsets.tolist(), strict=True)
-        own = (between(text, index, *place) for index, place in places)
-        rows, written = chain(mark(first), own, mark(last)), []
+        spans = (between(text, index, *place) for index, place in places)
+        rows, written = chain(mark(first), spans, mark(last)), []
         while some := list(islice(rows, _TOGETHER)):
             written.append(to_json(some)[1:-1])
         found.append(b"[" + b",".join(written) + b"]")

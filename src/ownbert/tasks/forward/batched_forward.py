@@ -46,9 +46,9 @@ def _logits(network: RowNetwork, batch: Sequence[Example], head: str) -> np.ndar
     stops = np.cumsum(lengths)
     found = np.zeros(0)
     for chosen in batches_by_tokens(np.arange(len(lengths)), lengths.tolist()):
-        own = slice(int(stops[chosen[0]] - lengths[chosen[0]]), int(stops[chosen[-1]]))
+        windows = slice(int(stops[chosen[0]] - lengths[chosen[0]]), int(stops[chosen[-1]]))
         part = {
-            name: array[own]
+            name: array[windows]
             for name in ("token_ids", "type_ids", "tags")
             if (array := getattr(first, name)) is not None
         }
@@ -56,7 +56,7 @@ def _logits(network: RowNetwork, batch: Sequence[Example], head: str) -> np.ndar
         logits = network.logits([replace(first, parts=parts, **part)], head)
         if not found.size:
             found = np.empty((len(first.token_ids), *logits.shape[1:]), logits.dtype)
-        found[own] = logits
+        found[windows] = logits
     return found
 
 

@@ -79,14 +79,14 @@ class ImageInputBuilder:
         assert isinstance(data, EncodedImages)
         sizes = {image.size for image in data.examples.images}
         smallest, largest = map(_sizes, (min(sizes), max(sizes)))
-        own = smallest if smallest == largest else f"from {smallest} to {largest}"
+        size_range = smallest if smallest == largest else f"from {smallest} to {largest}"
         colours = "grey" if self.image.channels == 1 else "in colour"
         mean, std = (
             ", ".join(f"{x:.3f}" for x in numbers)
             for numbers in (self.processor.mean, self.processor.std)
         )
         yield (
-            f"{unit}: {own} pixels, read as {_sizes(self.image.size)} {colours}, in "
+            f"{unit}: {size_range} pixels, read as {_sizes(self.image.size)} {colours}, in "
             f"{self.image.patches} patches of {_sizes(self.image.patch)}; mean {mean}, standard "
             f"deviation {std}"
         )

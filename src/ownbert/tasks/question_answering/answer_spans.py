@@ -239,7 +239,7 @@ def null_span(raw: np.ndarray, positions: Sequence[WindowPosition]) -> Span:
 def probability(raw: np.ndarray, positions: Sequence[WindowPosition], span: Span) -> float:
     """The probability of a span's start times that of its end, over the tokens of the window."""
     window = positions[span.window]
-    own = raw[window.start : window.end].astype(float)
-    highest = own.max(0)
-    sums = highest + np.log(np.exp(own - highest).sum(0))  # (2)
+    window_logits = raw[window.start : window.end].astype(float)
+    highest = window_logits.max(0)
+    sums = highest + np.log(np.exp(window_logits - highest).sum(0))  # (2)
     return float(np.exp(span.score - sums.sum()))

@@ -99,10 +99,10 @@ def write_changes(folder: Path, config: EmbeddingConfig) -> None:
         config: current settings.
     """
     old = read_embedding_config(folder)
-    own = (config.prompts, config.default_prompt_name, config.similarity)
-    if own != (old.prompts, old.default_prompt_name, old.similarity):
+    settings = (config.prompts, config.default_prompt_name, config.similarity)
+    if settings != (old.prompts, old.default_prompt_name, old.similarity):
         names = ("prompts", "default_prompt_name", "similarity_fn_name")
-        _update(folder / _HABITS, dict(zip(names, own, strict=True)))
+        _update(folder / _HABITS, dict(zip(names, settings, strict=True)))
     if config.max_length != old.max_length:
         _update(_inner(folder) / _INPUT, {"max_seq_length": config.max_length})
 

@@ -73,8 +73,10 @@ class RecutPieces(EncodedRows):
         assert example.parts is not None
         assert isinstance(example.label, np.ndarray)
         size, before = example.parts[0], self.before
-        ids, types = ([own[:size], own[size:]] for own in (example.token_ids, example.type_ids))
-        inner = np.concatenate([own[before : len(own) - self.after] for own in ids])
+        ids, types = (
+            [values[:size], values[size:]] for values in (example.token_ids, example.type_ids)
+        )
+        inner = np.concatenate([text_ids[before : len(text_ids) - self.after] for text_ids in ids])
         quarter = len(inner) // 4
         if example.label[0] == example.label[1] or quarter == 0:
             return example
@@ -83,17 +85,17 @@ class RecutPieces(EncodedRows):
         pieces = [inner[:cut][: self.room], inner[cut:][: self.room]]
         ends = slice(size - self.after, size)
 
-        def with_context(own: np.ndarray, middles: Sequence[np.ndarray]) -> np.ndarray:
-            rows = [(own[:before], middle, own[ends]) for middle in middles]
+        def with_context(values: np.ndarray, middles: Sequence[np.ndarray]) -> np.ndarray:
+            rows = [(values[:before], middle, values[ends]) for middle in middles]
             return np.concatenate([part for row in rows for part in row])
 
         return replace(
             example,
             token_ids=with_context(ids[0], pieces),
             type_ids=with_context(
-                types[0], [np.full_like(own, types[0][before]) for own in pieces]
+                types[0], [np.full_like(piece, types[0][before]) for piece in pieces]
             ),
-            parts=tuple(before + len(own) + self.after for own in pieces),
+            parts=tuple(before + len(piece) + self.after for piece in pieces),
         )
 
 

@@ -228,7 +228,7 @@ class EmbeddingTask(Task):
                 replace(row, texts=tuple(self.prompt + text for text in row.texts)) for row in rows
             ]
         for row, ids in zip(rows, builder.ids_by_row(rows, builder.room + 1), strict=True):
-            texts = [builder.example([own]) for own in ids]
+            texts = [builder.example([text_ids]) for text_ids in ids]
             examples.append(join([text for text, _ in texts], **self._label(row, numbers)))
             truncated += any(was_truncated for _, was_truncated in texts)
         notes = [None] * len(examples)

@@ -26,8 +26,8 @@ def ranks(texts: Sequence[tuple[str, str]], queries: Any, positives: Any) -> np.
     """
     places: dict[str, int] = {}
     rows = [places.setdefault(positive, len(places)) for _, positive in texts]
-    own = np.asarray(rows)
-    _, first_rows = np.unique(own, return_index=True)
+    row_ids = np.asarray(rows)
+    _, first_rows = np.unique(row_ids, return_index=True)
     candidates = positives[first_rows]  # (distinct positives, D)
     skipped: dict[str, set[int]] = {}
     for (query, _), place in zip(texts, rows, strict=True):
@@ -38,7 +38,7 @@ def ranks(texts: Sequence[tuple[str, str]], queries: Any, positives: Any) -> np.
         cosines = queries[start : start + step] @ candidates.T  # (step, candidates)
         if not isinstance(cosines, np.ndarray):
             cosines = cosines.toarray()
-        right = cosines[np.arange(len(cosines)), own[start : start + step]]
+        right = cosines[np.arange(len(cosines)), row_ids[start : start + step]]
         before = cosines >= right[:, None]
         for row, (query, _) in enumerate(texts[start : start + step]):
             before[row, list(skipped[query])] = False

@@ -172,9 +172,9 @@ class TaggingTask(Task):
         """The words of a window with their features; None for a model without features."""
         if not self.features:
             return None
-        own = slice(window.start, window.stop)
-        cells = tuple(tags[own] for tags in row.features)
-        return word_table(sizes[own], cells, self.features, special)
+        words = slice(window.start, window.stop)
+        cells = tuple(tags[words] for tags in row.features)
+        return word_table(sizes[words], cells, self.features, special)
 
     def objective(self, model: "Model") -> "TaggingObjective":
         from ownbert.nn.heads import TokenHead
@@ -191,7 +191,7 @@ class TaggingTask(Task):
     ) -> list[np.ndarray]:
         """Tag probabilities (words, C) of each sentence; for a CRF the marginals."""
         words = [e.tags >= 0 for e in examples if e.tags is not None]
-        counts = [int(own.sum()) for own in words]
+        counts = [int(sentence.sum()) for sentence in words]
         emissions = logits[np.concatenate(words)]
         if network.crf is None:
             found = softmax(emissions)

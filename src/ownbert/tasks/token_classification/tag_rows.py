@@ -157,8 +157,8 @@ def _columns(path: Source, given: ColumnNames, *, labelled: bool) -> list[str]:
         None if name not in names and (name or "").isdecimal() else name
         for name in (given.text, given.label)
     )
-    own = ColumnNames(text, label=label, features=given.features)
-    found = find_columns(path, COLUMNS["tag"], own, labelled=labelled)
+    named = ColumnNames(text, label=label, features=given.features)
+    found = find_columns(path, COLUMNS["tag"], named, labelled=labelled)
     roles = ("text", "label", "features")
     return [name for several in map(found.get, roles) for name in several or ()]
 

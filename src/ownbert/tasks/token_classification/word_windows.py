@@ -112,13 +112,13 @@ def window_example(
     ids: list[int] = []
     token_tags = [NO_TAG] * builder.format.before
     for word in range(window.start, window.stop):
-        own = pieces[word]
-        ids += own
+        piece_ids = pieces[word]
+        ids += piece_ids
         tag = rest = NO_TAG
         if window.first <= word < window.last:
             tag = 0 if tags is None else tags[word]
             rest = NO_TAG if continuation is None else continuation[tag]
-        token_tags += [tag, *[rest] * (len(own) - 1)]
+        token_tags += [tag, *[rest] * (len(piece_ids) - 1)]
     token_tags += [NO_TAG] * builder.format.behind
     targets = {"tags": np.asarray(token_tags, dtype=np.int64), "words": words}
     return builder.example([ids], **targets)[0]

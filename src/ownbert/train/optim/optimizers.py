@@ -46,9 +46,9 @@ def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
     tables = _sparse_tables(model)
     if not tables:
         return _make_dense(model, groups, optim)
-    own = {id(table.table.weight) for table in tables}
+    ngram_tables = {id(table.table.weight) for table in tables}
     for group in groups:
-        group["params"] = [p for p in group["params"] if id(p) not in own]
+        group["params"] = [p for p in group["params"] if id(p) not in ngram_tables]
     rate = optim.learning_rate or 1.0
     rows = [{"params": [table.table.weight], "scale": table.rate / rate} for table in tables]
     return JointOptimizer(_make_dense(model, groups, optim), RowAdagrad(rows))
@@ -120,13 +120,13 @@ def _sparse_tables(model: nn.Module) -> list[NgramTable]:
 def _raise_crf_rate(model: nn.Module, groups: list[dict[str, Any]], rate: float | None) -> None:
     """Raise the learning rate of a CRF's transition scores to a minimum: they start at zero, and
     would hardly change at the rates of a large encoder."""
-    own = {id(p) for name, p in model.named_parameters() if ".crf." in name}
+    crf_ids = {id(p) for name, p in model.named_parameters() if ".crf." in name}
     scale = max(1.0, _CRF_RATE / (rate or _CRF_RATE))
-    if not own or scale == 1.0:
+    if not crf_ids or scale == 1.0:
         return
     for group in groups:
-        group["params"] = [p for p in group["params"] if id(p) not in own]
-    crf = [p for p in model.parameters() if id(p) in own]
+        group["params"] = [p for p in group["params"] if id(p) not in crf_ids]
+    crf = [p for p in model.parameters() if id(p) in crf_ids]
     groups.append({"params": crf, "weight_decay": 0.0, "scale": scale})
     groups.append({"params": [], "weight_decay": 0.0, "scale": scale})  # groups come in pairs
 
