@@ -276,7 +276,7 @@ class Image:
     Args:
         size: (height, width) of the image, in pixels.
         patch: (height, width) of a patch, in pixels.
-            channels: 3 for RGB, 1 for greyscale.
+        channels: 3 for RGB, 1 for greyscale.
     """
 
     size: tuple[int, int]

@@ -28,9 +28,9 @@ class LoadReport:
     Tensors that are new or unused are allowed only with ``lenient``.
 
     Args:
-            problems: mismatches, one line each.
-            new: names of newly initialised tensors in the checkpoint's naming.
-            unused: names of tensors that were left out.
+        problems: mismatches, one line each.
+        new: names of newly initialised tensors in the checkpoint's naming.
+        unused: names of tensors that were left out.
     """
 
     problems: list[str]

@@ -42,12 +42,11 @@ class DuplicateFilter:
         """Add the hashes of documents.
 
         Args:
-            Args:
-                digests: 16 bytes for each document.
+            digests: 16 bytes for each document.
 
-            Returns:
-                bool (documents): whether each hash is new, that is, neither added before nor
-                earlier in the same call.
+        Returns:
+            bool (documents): whether each hash is new, that is, neither added before nor
+            earlier in the same call.
         """
         keys = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64).reshape(-1, 2)
         keys[:, 1] |= np.uint64(1)  # zeros mark an empty slot

@@ -61,7 +61,7 @@ class WordBoundaryEncoder:
         """Encode texts.
 
         Returns:
-                ids (T), the number of ids of each text (texts), and 1 at word starts (T).
+            ids (T), the number of ids of each text (texts), and 1 at word starts (T).
         """
         all_ids, lengths, starts = [], [], []
         for at in range(0, len(texts), _TEXTS):

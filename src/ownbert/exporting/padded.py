@@ -66,14 +66,14 @@ class PaddedModel(nn.Module):
     """A model whose inputs and outputs are padded tensors.
 
     Args:
-            model: text encoder with its heads; not modified, and its weights are shared.
+        model: text encoder with its heads; not modified, and its weights are shared.
 
     Attributes:
         choices: whether inputs are (N, C, S), the choices of each question.
         types: whether there is an input ``token_type_ids``.
 
     Raises:
-            InputError: a part of the model does not support padded tensors.
+        InputError: a part of the model does not support padded tensors.
     """
 
     def __init__(self, model: Model) -> None:

@@ -80,7 +80,7 @@ class FinetuningRun(TrainingRun):
         with_card: whether to write a model card and plots of the log and the confusion matrix.
 
     Attributes:
-            given: the recipe before completion.
+        given: the recipe before completion.
 
     Raises:
         InputError: the recipe, its files or its rows cannot be used.

@@ -28,7 +28,7 @@ def with_added(
         task: name of the task if the user gave one.
 
     Returns:
-            The merged rows, with the column names of ``train``, and notes for the user.
+        The merged rows, with the column names of ``train``, and notes for the user.
 
     Raises:
         InputError: a file cannot be read or none of its rows has a label.

@@ -173,7 +173,7 @@ def fit(
         The predictor: ``predictor("text")``.
 
     Raises:
-            InputError: files, labels or settings cannot be used; nothing has been written.
+        InputError: files, labels or settings cannot be used; nothing has been written.
     """
     options["dev"] = dev
     train, labels = rows_by_other_names(train, labels, options)
@@ -634,9 +634,11 @@ class Fit:
         return single and (len(self.unlabelled) > 0 or self.recipe.model is None)
 
     def _ngrams_help(self) -> bool:
-        """Whether a network with n-gram embeddings is worth its time: there are many rows, and no
-        network can be distilled, which is a better use of the time (docs/lab/distilled-network.md).
-        N-grams got zero weight in a blend with a sentence model."""
+        """Whether to fit a network with n-gram embeddings.
+
+        It requires many rows, and is only useful where no network can be distilled
+        (docs/lab/distilled-network.md). In a blend with a sentence model it got zero weight.
+        """
         model = self.recipe.model
         sentence_model = model is not None and (model_folder(model) / "modules.json").exists()
         many = len(self.rows.learnt) >= _MANY

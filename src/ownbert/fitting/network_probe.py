@@ -60,7 +60,7 @@ def probe(
         overwrite: replace the contents of ``output``.
 
     Returns:
-            The metrics on the held-out rows, and a description of these rows.
+        The metrics on the held-out rows, and a description of these rows.
 
     Raises:
         InputError: files or labels cannot be used.

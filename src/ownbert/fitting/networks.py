@@ -285,9 +285,10 @@ def copy_network(source: Path, target: Path) -> None:
 
 
 def calibrate_network(folder: Path, task: Task, factor: float, offsets: np.ndarray) -> None:
-    """Scale the network's outputs by a factor, add offsets (C), and write the task's threshold, so
-    that the network alone has the same probabilities and predictions as a blend with it as the only
-    member."""
+    """Scale the network's outputs by a factor, add offsets (C), and write the task's threshold.
+
+    The network alone then predicts the same as a blend with it as the only member.
+    """
     if task.name == "regress":
         return
     description = describe(folder)

@@ -140,7 +140,7 @@ class PretrainedConfig:
         """The structure of the network.
 
         Raises:
-                InputError: values are inconsistent.
+            InputError: values are inconsistent.
         """
         return self.family.read_config(self.to_dict())
 

@@ -31,9 +31,9 @@ class PaddedInputs:
     Args:
         cache: keys and values of earlier tokens.
         keep: layers whose attention weights are returned.
-            cross_head_mask: head mask of cross-attention; None: ``head_mask``.
-            perm_mask: (B, S, S), for XLNet, 1 where a token does not see another one.
-            target_mapping: (B, P, S), for XLNet, 1 at the token that each query predicts.
+        cross_head_mask: head mask of cross-attention; None: ``head_mask``.
+        perm_mask: (B, S, S), for XLNet, 1 where a token does not see another one.
+        target_mapping: (B, P, S), for XLNet, 1 at the token that each query predicts.
     """
 
     input_ids: Tensor | None = None
@@ -56,8 +56,8 @@ class PaddedInputs:
         """(B, S).
 
         Raises:
-                InputError: neither or both of ids and embeddings are given, or their shape is not
-                    that of a batch.
+            InputError: neither or both of ids and embeddings are given, or their shape is not
+                that of a batch.
         """
         if (self.input_ids is None) == (self.inputs_embeds is None):
             both = ", not both" if self.input_ids is not None else ""

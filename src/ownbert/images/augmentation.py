@@ -10,9 +10,9 @@ class Augmentation:
     """Random flips, shifts and crops.
 
     Args:
-            flip: whether to mirror half of the images horizontally.
-            shift: maximum translation as a share of height and width; edge pixels fill the gap.
-            crop: minimum share of the area of a crop, which is resized to the full size (1: none).
+        flip: whether to mirror half of the images horizontally.
+        shift: maximum translation as a share of height and width; edge pixels fill the gap.
+        crop: minimum share of the area of a crop, which is resized to the full size (1: none).
     """
 
     flip: bool = False

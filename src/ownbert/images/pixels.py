@@ -36,12 +36,12 @@ class Processor:
     """The preprocessing of images for a model, as in ViTImageProcessor of Transformers.
 
     Args:
-            size: (height, width) in pixels.
-            mean: subtracted from values between 0 and 1, per channel.
-            std: divisor of the values, per channel.
-            channels: 1 (greyscale) or 3 (RGB).
-            resample: resampling filter.
-            scale: factor for integers; a float x is treated like the integer 255 x.
+        size: (height, width) in pixels.
+        mean: subtracted from values between 0 and 1, per channel.
+        std: divisor of the values, per channel.
+        channels: 1 (greyscale) or 3 (RGB).
+        resample: resampling filter.
+        scale: factor for integers; a float x is treated like the integer 255 x.
 
     Raises:
         InputError: a value is out of range.
@@ -160,7 +160,7 @@ class Processor:
         """Read preprocessor_config.json of a folder.
 
         Raises:
-                InputError: the file is missing or damaged, or has unsupported steps.
+            InputError: the file is missing or damaged, or has unsupported steps.
         """
         path = model_folder(folder) / PROCESSOR
         values = read_json(path, check=_KEYS)

@@ -144,7 +144,7 @@ class ExportedFile:
         """Open the file.
 
         Raises:
-                InputError: the engine's package is missing, or the file is damaged.
+            InputError: the engine's package is missing, or the file is damaged.
         """
         require_engine(self.engine)
         try:

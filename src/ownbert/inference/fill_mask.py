@@ -142,13 +142,13 @@ class Filler:
         """Fill the masks of each text, in order.
 
         Args:
-                texts: texts with masks.
-                targets: ids of the only candidates; by default all tokens.
-                top: number of candidates per mask; by default the filler's.
+            texts: texts with masks.
+            targets: ids of the only candidates; by default all tokens.
+            top: number of candidates per mask; by default the filler's.
 
-            Raises:
-                InputError: a text has no mask or is too long for the model; the message has the
-                    number of the text.
+        Raises:
+            InputError: a text has no mask or is too long for the model; the message has the
+                number of the text.
         """
         count, texts = 0, iter(texts)
         while block := list(islice(texts, _TEXTS)):
@@ -271,7 +271,7 @@ def fill(
         engine: torch, onnx, openvino or auto.
 
     Raises:
-            InputError: see ``Filler``.
+        InputError: see ``Filler``.
     """
     filler = Filler(folder, top=top, device=device, engine=engine)
     if not isinstance(texts, str | Iterable):

@@ -45,7 +45,7 @@ def network_files(folder: Path, *, weights: bool = True) -> Iterator[Path]:
         Paths relative to ``folder``.
 
     Raises:
-            InputError: a file that lists others is damaged.
+        InputError: a file that lists others is damaged.
     """
     yield from _existing(folder, BESIDE_WEIGHTS)
     yield from _existing(folder, [f"{SOURCE}/{name}" for name in TOKENIZER_FILES])
@@ -83,10 +83,10 @@ def require_inside(folder: Path, names: Iterable[Path], *, cached: bool = True) 
         cached: whether the folder may be in the Hugging Face cache, where files are links to blobs.
 
     Returns:
-            The names, unchanged.
+        The names, unchanged.
 
     Raises:
-            InputError: a link points outside the folder.
+        InputError: a link points outside the folder.
     """
     real, names = Path(os.path.realpath(folder)), list(names)
     places = [real]

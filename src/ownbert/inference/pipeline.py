@@ -140,7 +140,7 @@ class Predictor:
             ``top_k``, each row is one dict, as in a file of ``predict``.
 
         Raises:
-                InputError: the rows do not fit the task, or the task lacks the options.
+            InputError: the rows do not fit the task, or the task lacks the options.
         """
         options = output_options(top_k, threshold, probabilities, unknown, coverage)
         answers = self._answering(options, top_k)
@@ -280,7 +280,7 @@ class Predictor:
         """The models compared by ``fit``, as in report.json, best first.
 
         Raises:
-                InputError: the folder has no ``fit`` report.
+            InputError: the folder has no ``fit`` report.
         """
         path = self.folder / _REPORT
         report = read_json(path) if path.is_file() else {}

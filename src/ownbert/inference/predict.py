@@ -112,7 +112,7 @@ def predict(
         say: called with notes and warnings.
 
     Returns:
-            The number of rows; without ``output`` the predictions in the format of ``Predictor``.
+        The number of rows; without ``output`` the predictions in the format of ``Predictor``.
 
     Raises:
         InputError: a row cannot be read, or, with ``resume``, the model, the input, the columns or
@@ -391,7 +391,7 @@ def evaluate(
         say: called with notes and warnings.
 
     Raises:
-            InputError: a row cannot be read, or has an unknown label; the message has its line.
+        InputError: a row cannot be read, or has an unknown label; the message has its line.
     """
     options = output_options(DEFAULT, None, False, unknown, coverage)
     if out_of_scope is not None and unknown is None:

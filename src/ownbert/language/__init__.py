@@ -195,9 +195,11 @@ def _translation_of(table: Mapping[str, str], text: str) -> str | None:
 
 
 def _filled(text: str, values: Sequence[str], translate: Callable[[str], str] = str) -> str:
-    """Fill the placeholders of ``text``: ``{}`` in order, ``{1}`` by number; ``{~}`` and ``{1~}``
-    with the translated value; ``{*}`` like ``{}``. ``format`` would also interpret braces of
-    JSON."""
+    """Fill the placeholders of ``text``.
+
+    ``{}`` are filled in order, ``{1}`` by number, ``{~}`` and ``{1~}`` with the translated value,
+    ``{*}`` like ``{}``. ``str.format`` would also interpret braces of JSON.
+    """
     order = iter(values)
 
     def value(place: re.Match[str]) -> str:

@@ -30,7 +30,7 @@ def read_catalogue(text: str) -> dict[str, dict[str, str]]:
     """The translations in the text of a PO file, by ``msgctxt`` ("" for none), then by ``msgid``.
 
     Raises:
-            ValueError: the text is not a valid entry, or an entry repeats an earlier one.
+        ValueError: the text is not a valid entry, or an entry repeats an earlier one.
     """
     tables: dict[str, dict[str, str]] = {}
     text, at = f"{text.strip()}\n", 0

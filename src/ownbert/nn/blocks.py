@@ -79,7 +79,7 @@ class EncoderBlock(nn.Module):
         """Hidden states (T, D) -> (T, D).
 
         Raises:
-                ValueError: ``context`` has encoder states, but the block has no cross-attention.
+            ValueError: ``context`` has encoder states, but the block has no cross-attention.
         """
         if context.cross is not None and not hasattr(self, "cross_attention"):
             raise ValueError(

@@ -20,9 +20,9 @@ class Hypothesis:
     """A finished output sequence.
 
     Args:
-            ids: token ids without start and end token.
-            score: log-probability in nats; in beam search divided by the length penalty.
-            ended: whether the end token was reached before the maximum length.
+        ids: token ids without start and end token.
+        score: log-probability in nats; in beam search divided by the length penalty.
+        ended: whether the end token was reached before the maximum length.
     """
 
     ids: tuple[int, ...]

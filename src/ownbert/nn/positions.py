@@ -25,7 +25,7 @@ def sinusoids(positions: Tensor, size: int, *, halves: bool = False) -> Tensor:
     Args:
         positions: (T).
         size: D.
-            halves: first all sines, then all cosines, instead of alternating.
+        halves: first all sines, then all cosines, instead of alternating.
 
     Source: Vaswani et al. 2017, section 3.5.
     """

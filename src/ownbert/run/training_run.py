@@ -79,7 +79,7 @@ class TrainingRun(ABC):
         """Prepare the folder and write the recipe.
 
         Raises:
-                InputError: see ``RunFolder.reserve``.
+            InputError: see ``RunFolder.reserve``.
         """
         folder.reserve(self.identity, self.vocabularies)
         write_text(folder.path / RECIPE, dump(self.recipe))

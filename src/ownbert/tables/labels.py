@@ -283,9 +283,11 @@ def decimal_numbers(texts: Sequence[str], *, sure: bool = False) -> list[float] 
 
 
 def _are_pairs(texts: Sequence[str]) -> bool:
-    """Whether texts such as "3,12" are sets of numbered labels rather than decimals: most numbers
-    after commas also occur before one or alone, no set is written in both orders, and none has a
-    number twice or with a leading zero."""
+    """Whether texts such as "3,12" are sets of numbered labels rather than decimals.
+
+    In sets, most numbers after commas also occur before one or alone, no set is written in both
+    orders, and none has a number twice or with a leading zero.
+    """
     pairs = {tuple(text.split(",")) for text in texts if "," in text}
     firsts, behind = {text.partition(",")[0] for text in texts}, {two for _, two in pairs}
     return 2 * len(behind & firsts) >= len(behind) and not any(

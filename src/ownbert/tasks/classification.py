@@ -212,8 +212,7 @@ def label_weights(
         given: None or "equal", "balanced" (rows / (C count)), a list ("label=weight,...", where
             labels may contain commas) or a JSON object.
         labels: C label names.
-        labels: C labels.
-            counts: (C) number of rows per label.
+        counts: (C) number of rows per label.
 
     Returns:
         (C), with 1 for labels that are not listed; None if all are equal.

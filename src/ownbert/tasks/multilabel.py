@@ -258,8 +258,8 @@ def average_precision(truth: np.ndarray, probabilities: np.ndarray) -> float:
     """Precision at each threshold, weighted by the recall gained there.
 
     Args:
-            truth: (rows) of 0 and 1, with at least one positive.
-            probabilities: (rows).
+        truth: (rows) of 0 and 1, with at least one positive.
+        probabilities: (rows).
     """
     _, right, found = _counts_by_threshold(truth, probabilities)
     return float((np.diff(right, prepend=0) * right / found).sum() / right[-1])

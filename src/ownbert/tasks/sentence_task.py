@@ -75,7 +75,7 @@ class SentenceTask(Task):
             labelled: whether to find the target columns too.
 
         Raises:
-                InputError: a column is missing or used twice.
+            InputError: a column is missing or used twice.
         """
         found = find_columns(
             path, self.column_specs, given or self.columns, labelled=labelled, pair=self.pair

@@ -19,7 +19,7 @@ def pick_device(name: str) -> "torch.device":
     """The device for "cpu", "cuda", "cuda:1" or "auto" (the GPU if there is one).
 
     Raises:
-            InputError: unknown name, or there is no such GPU.
+        InputError: unknown name, or there is no such GPU.
     """
     kind, _, number = name.partition(":")
     if name not in ("auto", "cpu", "cuda") and not (kind == "cuda" and number.isdecimal()):

@@ -151,8 +151,8 @@ class TrainState:
         """Replace this state by a saved one.
 
         Raises:
-                InputError: the saved state is damaged (the message names the file and the remedy),
-                    or belongs to another run or model.
+            InputError: the saved state is damaged (the message names the file and the remedy),
+                or belongs to another run or model.
         """
         state.verify()
         path, metadata = state.path, state.metadata

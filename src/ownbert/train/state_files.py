@@ -75,8 +75,8 @@ class SavedState:
         """Read ``state.json``.
 
         Raises:
-                DamagedState: the file is damaged.
-                InputError: the file has another format.
+            DamagedState: the file is damaged.
+            InputError: the file has another format.
         """
         file = path / STATE
         try:

@@ -17,7 +17,7 @@ class Bleu:
 
     Args:
         score: from 0 to 100.
-            signature: sacrebleu's signature, which describes the computation.
+        signature: sacrebleu's signature, which describes the computation.
     """
 
     score: float

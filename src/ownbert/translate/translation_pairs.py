@@ -22,7 +22,7 @@ class Pairs:
     """Sources and their targets.
 
     Args:
-            empty: number of skipped pairs with a blank side.
+        empty: number of skipped pairs with a blank side.
     """
 
     sources: list[str]

@@ -182,7 +182,7 @@ class TranslateRun(Run):
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateRecipe:
-    """All settings. The optimizer is the paper's (section 5.3): Adam with its schedule."""
+    """All settings. The optimiser is the paper's (section 5.3): Adam with its schedule."""
 
     seed: int = setting(0, "Random seed.", check=between(0, limits.SEED, "[]"))
     data: PairFiles = section(PairFiles())

@@ -121,9 +121,11 @@ class TranslationRun(TrainingRun):
         self.identity = {"training pairs": self.data.identity()}
 
     def _completed(self, recipe: TranslateRecipe) -> tuple[TranslateRecipe, TranslateRun]:
-        """The recipe with all settings that depend on the machine and the data, and its limits with
-        epochs converted to steps. The steps are not in the recipe, so that a resumed run may have
-        more epochs."""
+        """The recipe with the settings that depend on the machine and the data, and its limits.
+
+        In the limits epochs are converted to steps, but not in the recipe, so that a resumed run
+        may have more epochs.
+        """
         run, optim = recipe.run, recipe.optim
         steps = max(1, self.loader.batches_per_epoch() // run.accumulate)
         epochs = run.epochs
@@ -216,9 +218,13 @@ class TranslationRun(TrainingRun):
     def _use_state_mean(
         self, job: Job, folder: Path, last: Mapping[str, float]
     ) -> Mapping[str, float]:
-        """Load the mean weights of the last saved states (Vaswani et al. 2017, section 6.1) if
-        their held-out loss is lower than that of the ``last`` weights, which is not the case early
-        in a run. Return the metrics of the resulting weights."""
+        """Load the mean of the last saved states' weights if its held-out loss is lower.
+
+        Early in a run the ``last`` weights are better. Source: Vaswani et al. 2017, section 6.1.
+
+        Returns:
+            The metrics of the resulting weights.
+        """
         learner = job.state.learner
         weights = {name: p.detach().clone() for name, p in learner.named_parameters()}
         count = load_state_mean(learner, folder, self.recipe.task.average, job.world)

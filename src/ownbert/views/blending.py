@@ -86,8 +86,8 @@ def fit_blend(
         counts: (C) label counts of the training rows; None for other tasks.
 
     Returns:
-            The weights, and offsets (C): zeros for regression, and for balanced labels in
-            single-label tasks.
+        The weights, and offsets (C): zeros for regression, and for balanced labels in
+        single-label tasks.
     """
     if not members:
         raise ValueError("nothing to blend")

@@ -31,7 +31,7 @@ def write_report(report: Report, folder: str | os.PathLike[str]) -> None:
     """Write report.html, report.txt and report.json into a folder, all of them or none.
 
     Raises:
-            InputError: the folder cannot be created or written.
+        InputError: the folder cannot be created or written.
     """
     contents = as_page(report), as_text(report), as_json(report)
     target = make_folder(folder)

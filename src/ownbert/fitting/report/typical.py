@@ -29,7 +29,7 @@ def hardest_rows(probabilities: np.ndarray, targets: np.ndarray, count: int = 10
     Args:
         probabilities: (N, C).
         targets: (N) indices of the true classes.
-            count: number of rows.
+        count: number of rows.
     """
     return _rated_rows(
         probabilities,
@@ -46,7 +46,7 @@ def typical_rows(
     Args:
         probabilities: (N, C).
         targets: (N) indices of the true classes.
-            per_class: number of rows per class.
+        per_class: number of rows per class.
     """
     targets = np.asarray(targets, dtype=int)
 
@@ -61,9 +61,9 @@ def largest_errors(predictions: np.ndarray, targets: np.ndarray, count: int = 10
     """Rows of a regression with the largest absolute errors, largest first.
 
     Args:
-            predictions: (N) predicted values.
-            targets: (N) true values.
-            count: number of rows.
+        predictions: (N) predicted values.
+        targets: (N) true values.
+        count: number of rows.
     """
     predictions, targets = np.asarray(predictions, float), np.asarray(targets, float)
     errors = np.abs(predictions - targets)

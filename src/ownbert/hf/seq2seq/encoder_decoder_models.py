@@ -214,11 +214,11 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
 
         Args:
             input_ids: (B, S').
-                attention_mask: (B, S'), 1 for tokens and 0 for padding; by default all ones.
-                head_mask: see ``forward``.
-                inputs_embeds: (B, S', D), instead of ids.
-                output_attentions: True, or layer indices.
-                output_hidden_states: whether to return the hidden states of all layers.
+            attention_mask: (B, S'), 1 for tokens and 0 for padding; by default all ones.
+            head_mask: see ``forward``.
+            inputs_embeds: (B, S', D), instead of ids.
+            output_attentions: True, or layer indices.
+            output_hidden_states: whether to return the hidden states of all layers.
 
         Returns:
             last_hidden_state (B, S', D), and hidden_states and attentions if requested.

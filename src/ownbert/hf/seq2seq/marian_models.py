@@ -29,7 +29,7 @@ class MarianConfig(PretrainedConfig):
         """The encoder's structure.
 
         Raises:
-                InputError: values are inconsistent.
+            InputError: values are inconsistent.
         """
         return self.stacks()[0]
 

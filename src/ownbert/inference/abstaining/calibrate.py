@@ -61,7 +61,7 @@ def held_out_of(
         options: requested outputs, for which the rows must suffice.
 
     Raises:
-            InputError: there are no such rows, too few, or they cannot be used.
+        InputError: there are no such rows, too few, or they cannot be used.
     """
     task, folder = opened.task, opened.folder
     alone = opened.compute.network and (folder / BLEND).exists()

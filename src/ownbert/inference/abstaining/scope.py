@@ -118,9 +118,11 @@ class Scope:
 
 
 def _features(nearest: np.ndarray, near: np.ndarray) -> np.ndarray:
-    """Features (N, F) from similarities to labels (N, C): the highest, its margin over the second,
-    the log-probability of the nearest label under a softmax, the mean of its nearest texts, and
-    1."""
+    """Features (N, F) from similarities to labels (N, C).
+
+    They are the highest similarity, its margin over the second, the log-probability of the nearest
+    label under a softmax, the mean similarity to its nearest texts, and 1.
+    """
     if nearest.shape[1] < 2:
         nearest, near = (
             np.pad(each, ((0, 0), (0, 1)), constant_values=-1) for each in (nearest, near)

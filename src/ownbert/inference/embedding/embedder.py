@@ -82,14 +82,13 @@ class Embedder:
         truncate_dim: number of leading dimensions of each vector to keep.
 
     Attributes:
-    Attributes:
-            engine: name of the engine in use.
-            prompts, default_prompt_name, similarity_fn_name, truncate_dim, max_length: settable.
-            seen: number of texts so far.
-            cut: number of truncated texts so far.
+        engine: name of the engine in use.
+        prompts, default_prompt_name, similarity_fn_name, truncate_dim, max_length: settable.
+        seen: number of texts so far.
+        cut: number of truncated texts so far.
 
     Raises:
-            InputError: the folder or a value cannot be used.
+        InputError: the folder or a value cannot be used.
     """
 
     def __init__(
@@ -183,7 +182,7 @@ class Embedder:
         """Move the model to cpu or cuda.
 
         Raises:
-                InputError: the device does not exist, or an exported file is in use.
+            InputError: the device does not exist, or an exported file is in use.
         """
         target = pick_device(str(device))
         if self.engine.exported is not None and target.type != "cpu":
@@ -253,30 +252,30 @@ class Embedder:
             batch_size: maximum texts per forward pass; by default only ``batch_tokens`` limits it.
             show_progress_bar: whether to show a progress bar.
             output_value: sentence_embedding; token_embeddings for the vectors of all tokens; or
-                        None for a mapping of both and the model's inputs.
-                    precision: int8, uint8, binary or ubinary for quantized vectors (``stored``); or
-                        float32, bfloat16 or auto, the precision of the model for this call.
-                    convert_to_numpy: False: return a list of tensors.
-                    convert_to_tensor: return one tensor instead of an array.
-                    device: new device of the model; a list of devices: run one process on each.
-                    normalize_embeddings: scale vectors to unit length, even if the folder does not.
-                    truncate_dim: number of leading dimensions to keep; by default the embedder's.
-                    pool: processes started by ``start_multi_process_pool``.
-                    chunk_size: number of texts sent to a process at a time.
-                    pooling: mean, first or max over the tokens including special tokens; by default
-                        as in the folder.
-                    normalize: whether vectors have unit length, overriding the folder.
-                    batch_tokens: maximum tokens per forward pass; a longer text is its own batch.
-                    progress: called with the number of texts so far.
-                    task: ignored; in sentence-transformers only for routed models, which are
-                        rejected.
+                None for a mapping of both and the model's inputs.
+            precision: int8, uint8, binary or ubinary for quantized vectors (``stored``); or
+                float32, bfloat16 or auto, the precision of the model for this call.
+            convert_to_numpy: False: return a list of tensors.
+            convert_to_tensor: return one tensor instead of an array.
+            device: new device of the model; a list of devices: run one process on each.
+            normalize_embeddings: scale vectors to unit length, even if the folder does not.
+            truncate_dim: number of leading dimensions to keep; by default the embedder's.
+            pool: processes started by ``start_multi_process_pool``.
+            chunk_size: number of texts sent to a process at a time.
+            pooling: mean, first or max over the tokens including special tokens; by default
+                as in the folder.
+            normalize: whether vectors have unit length, overriding the folder.
+            batch_tokens: maximum tokens per forward pass; a longer text is its own batch.
+            progress: called with the number of texts so far.
+            task: ignored; in sentence-transformers only for routed models, which are
+                rejected.
 
         Returns:
-                float32 (len(texts), D), or (D) for a single text; (0) for an empty list. Token
-                vectors are a list of tensors (tokens, D).
+            float32 (len(texts), D), or (D) for a single text; (0) for an empty list. Token
+            vectors are a list of tensors (tokens, D).
 
-            Raises:
-                InputError: an argument is invalid, or an item is not a text.
+        Raises:
+            InputError: an argument is invalid, or an item is not a text.
         """
         given = next((each for each in (sentences, inputs, texts) if each is not None), None)
         single, given = isinstance(given, str), _texts(given)

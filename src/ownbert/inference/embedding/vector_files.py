@@ -84,8 +84,8 @@ def embed(
         options: options of ``Embedder.encode`` that give float vectors of the model's size.
 
     Returns:
-            The number of texts; without ``output`` the vectors: float32 (N, D), or (D) for one
-            text.
+        The number of texts; without ``output`` the vectors: float32 (N, D), or (D) for one
+        text.
 
     Raises:
         InputError: a file cannot be read or written.

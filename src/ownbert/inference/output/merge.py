@@ -64,14 +64,13 @@ def merge(
         output: output file of the sharded runs; it is written completely or not at all.
         parts: folder of the parts; by default the folder of ``output``.
         progress: called with the number of rows so far.
-        progress: called with the number of rows so far.
 
     Returns:
         The number of rows.
 
     Raises:
-            InputError: a part is missing, unfinished or damaged, or the parts have different models
-                or inputs.
+        InputError: a part is missing, unfinished or damaged, or the parts have different models
+            or inputs.
     """
     output = Path(output)
     refuse_unwritable(output)

@@ -72,7 +72,7 @@ class PredictionWriter(ResumableFile):
         """Append rows.
 
         Raises:
-                InputError: a row has a column that the first row lacks.
+            InputError: a row has a column that the first row lacks.
         """
         super().write([self._line(row, self.done + i) for i, row in enumerate(lines, start=1)])
 

@@ -219,26 +219,25 @@ class ScoredRows:
     """Texts and their scores as rows of a file.
 
     Args:
-        Args:
-            folder: model folder.
-            texts: files, folders or globs, or texts in memory; None: only fit ``normal``.
-            columns: columns of the text and of ids.
-            normal: normal texts; a profile is fitted to them and saved in the folder before the
-                first text is scored.
-            false_alarms: share of normal texts that may be flagged.
-            tokens: whether rows include the tokens with their surprisals.
-            shard: score only this share of the texts.
-            progress: called with the number of normal texts so far.
-            say: called with notes.
-            each: called with each scored text.
-            options: options of ``Scorer``.
+        folder: model folder.
+        texts: files, folders or globs, or texts in memory; None: only fit ``normal``.
+        columns: columns of the text and of ids.
+        normal: normal texts; a profile is fitted to them and saved in the folder before the
+            first text is scored.
+        false_alarms: share of normal texts that may be flagged.
+        tokens: whether rows include the tokens with their surprisals.
+        shard: score only this share of the texts.
+        progress: called with the number of normal texts so far.
+        say: called with notes.
+        each: called with each scored text.
+        options: options of ``Scorer``.
 
-        Attributes:
-            blocks: blocks of ids and texts.
-            dealt: selects the texts of the shard.
+    Attributes:
+        blocks: blocks of ids and texts.
+        dealt: selects the texts of the shard.
 
-        Raises:
-            InputError: a file cannot be read, or the folder cannot be used.
+    Raises:
+        InputError: a file cannot be read, or the folder cannot be used.
     """
 
     def __init__(

@@ -119,7 +119,7 @@ def analyse_errors(
         device: auto, cpu or cuda.
 
     Raises:
-            InputError: the task is not supported, or rows cannot be read.
+        InputError: the task is not supported, or rows cannot be read.
 
     Source: Northcutt, Jiang and Chuang 2021, section 3 (label errors).
     """

@@ -56,7 +56,7 @@ def attention_and_gradient(
         head: head of the logits.
 
     Raises:
-            InputError: the head, layer or class does not exist.
+        InputError: the head, layer or class does not exist.
     """
     if head not in model.heads:
         raise InputError(f"the model has no head {head!r} whose score could be explained")

@@ -104,7 +104,7 @@ def attend(
         values of its sequence.
 
     Raises:
-            ValueError: the backend is unknown or lacks a required capability.
+        ValueError: the backend is unknown or lacks a required capability.
 
     Source: Vaswani et al. 2017, equation 1.
     """

@@ -63,7 +63,6 @@ def smoothing(inputs: Tensor, weight: Tensor, strength: float = 0.5) -> Tensor:
 
     Returns:
         (D), positive.
-        (D), positive.
 
     Source: Xiao et al. 2023 (SmoothQuant), equation 4.
     """

@@ -40,7 +40,7 @@ def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
     separate optimiser (``RowAdagrad``) and learning rate.
 
     Raises:
-            InputError: this PyTorch lacks the optimiser, or a setting does not support it.
+        InputError: this PyTorch lacks the optimiser, or a setting does not support it.
     """
     groups = decay_groups(model, optim.weight_decay, optim.layer_decay)
     tables = _sparse_tables(model)
