@@ -41,7 +41,6 @@ def check_answers(
 
     Returns:
         The result, or None if there are too few rows.
-        None if there are too few rows.
     """
     if len(rows) < _LEAST_ROWS:
         return None

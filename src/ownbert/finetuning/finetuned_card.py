@@ -65,7 +65,6 @@ def write_card(
 
     Returns:
         A warning or None.
-        A warning, if any.
     """
     description, task = describe(model or folder, with_decoder=True), task_class(recipe.task.name)
     name = name or Path(folder).resolve().name

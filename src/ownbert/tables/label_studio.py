@@ -49,7 +49,6 @@ def read_export(path: str | Path) -> MemoryTable:
 
     Raises:
         InputError: the file is not an export.
-        InputError: the file is no such export.
     """
     rows = []
     for number, task in enumerate(read_json(path, list), start=1):

@@ -211,7 +211,6 @@ def best_threshold(truth: np.ndarray, probabilities: np.ndarray) -> float:
 
     Returns:
         A value midway between two probabilities.
-        A number midway between two probabilities.
     """
     values, right, found = _counts_by_threshold(truth.ravel(), probabilities.ravel())
     if not right[-1]:

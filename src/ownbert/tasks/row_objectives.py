@@ -243,7 +243,6 @@ def repeat_per_sequence(labels: Tensor, scores: Tensor, batch: Batch) -> Tensor:
 
     Returns:
         (B, ...), or ``labels`` unchanged if there is already one score per row.
-        (B, ...), or ``labels`` unchanged if there is one score per row already.
     """
     if batch.groups is None or len(scores) == len(batch.groups):
         return labels

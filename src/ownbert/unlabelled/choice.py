@@ -24,7 +24,7 @@ def uncertainty(probabilities: np.ndarray) -> np.ndarray:
         probabilities: (N, C), C at least 2.
 
     Source: Scheffer, Decomain and Wrobel 2001, "Active Hidden Markov Models for Information
-        Extraction", section 3.
+    Extraction", section 3.
     """
     second, first = np.partition(probabilities, -2, axis=1)[:, -2:].T
     return 1 - (first - second)

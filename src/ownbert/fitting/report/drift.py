@@ -71,7 +71,7 @@ def compare_texts(
         seed: seed of the sample and the folds.
 
     Source: Monroe, Colaresi and Quinn 2008, "Fightin' Words", section 3.5.1 (log odds with an
-        informative Dirichlet prior, equations 15, 16, 19 to 22).
+    informative Dirichlet prior, equations 15, 16, 19 to 22).
     """
     rng = np.random.default_rng(seed)
     sides = [_sample(texts, rng) for texts in (labelled, unlabelled)]

@@ -95,7 +95,7 @@ def fit_learning_curve(
         InputError: a point without a score, or a value that is not a finite number.
 
     Source: Hestness et al. 2017, "Deep Learning Scaling is Predictable, Empirically", section 3;
-        Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 6.5.
+    Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 6.5.
     """
     at, means, counts, squares = _summarised(points)
     if len(at) < _FEWEST:

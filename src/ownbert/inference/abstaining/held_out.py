@@ -75,7 +75,7 @@ class HeldOut:
             InputError: there are too few rows for that coverage.
 
         Source: Sadinle, Lei and Wasserman 2019, "Least Ambiguous Set-Valued Classifiers With
-                    Bounded Error Levels", with the quantile of split conformal prediction.
+        Bounded Error Levels", with the quantile of split conformal prediction.
         """
         between(0, 1)("--coverage", coverage)
         if (place := _quantile_index(len(self.missing), coverage)) is None:

@@ -60,7 +60,7 @@ class Scope:
             The scope, and the in-scope scores (M) of the texts.
 
         Source: Shu, Xu and Liu 2018, "Unseen Class Discovery in Open-world Classification"
-            (leaving labels out); Sun et al. 2022 (nearest-neighbour features).
+        (leaving labels out); Sun et al. 2022 (nearest-neighbour features).
         """
         order = np.argsort(labels, kind="stable")
         scope = cls(vectors[order].astype(np.float32), labels[order], size, _DISTANCE)

@@ -174,7 +174,7 @@ def audit(
         InputError: the folder or a file cannot be used, or there are fewer than 20 texts.
 
     Source: Carlini et al. 2019, "The Secret Sharer"; Yeom et al. 2018, "Privacy Risk in Machine
-                Learning", for membership inference by the loss.
+    Learning", for membership inference by the loss.
     """
     between(_FEWEST, limits.COUNT, "[]")("most", most)
     folder = model_folder(folder)

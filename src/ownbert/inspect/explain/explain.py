@@ -157,7 +157,6 @@ class Explainer:
 
     Raises:
         InputError: the folder is not supported.
-        InputError: the folder cannot be explained.
     """
 
     def __init__(self, folder: str | Path | Opened, *, device: str = "auto") -> None:
