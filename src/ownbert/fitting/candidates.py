@@ -129,6 +129,8 @@ def fit_view(
     """Fit a linear model on a view, save it in ``folder``, and return its held-out logits (N, C).
 
     Args:
+        name: name of the view.
+        rows: labelled rows with their folds.
         labelled: texts of all rows.
         learnt: texts of the rows that the final model is trained on.
         unlabelled: other texts, without labels.
@@ -167,8 +169,10 @@ def fit_probe(
 
     Args:
         encoder: folder of the network, inside ``folder``.
+        rows: labelled rows with their folds.
         folder: folder to write.
         first: see ``fit_view``.
+        device: device of the network.
         keep: file to write the vectors of all rows to.
     """
     embedder, vectors, found, mean, scale = _probe(encoder, rows, math.inf, device)
@@ -185,6 +189,8 @@ def probe_scores(encoder: Path, rows: LabelledRows, *, seconds: float = math.inf
     """The held-out logits (N, C) of a linear model on the vectors of a network.
 
     Args:
+        encoder: folder of the network.
+        rows: labelled rows with their folds.
         seconds: see ``fit_on_folds``.
 
     Raises:
@@ -226,6 +232,8 @@ def fit_on_folds(
     temperature, among the settings that fit in the time.
 
     Args:
+        features: matrix (all rows, F), dense or sparse.
+        rows: labelled rows with their folds.
         naive_bayes: whether to weight the features by naive Bayes log-count ratios.
         seconds: time for trying several settings, after which a dense regression stops; the first
             setting is always fitted completely, unless there is a time limit.

@@ -106,6 +106,8 @@ def copy_files(folder: Path, target: Path, names: Iterable[Path]) -> None:
     """Copy files of ``folder`` into ``target``, each completely or not at all.
 
     Args:
+        folder: folder to copy from.
+        target: folder to copy to.
         names: paths relative to ``folder``.
 
     Raises:

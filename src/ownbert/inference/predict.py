@@ -94,7 +94,8 @@ def predict(
         id_column: with ``output``, column written instead of the texts, to join rows by; by default
             a column with a usual name (id, guid, uuid, ...), if there is one.
         encoding: encoding of text files; by default UTF-8.
-        device: see ``Compute``, as for ``engine``.
+        device: see ``Compute``.
+        engine: see ``Compute``.
         precision: float32, bfloat16 or auto; by default the folder decides (``Compute``).
         network: use only the network of a ``fit`` folder.
         resume: continue an interrupted run.

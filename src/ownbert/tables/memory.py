@@ -144,6 +144,7 @@ def as_record(data: Any, names: Collection[str]) -> Any:
     """Convert a row of a DataFrame, a pandas Series, to a mapping; return other data unchanged.
 
     Args:
+        data: row or other data.
         names: lower-case column names, one of which a row has. Other Series are columns.
     """
     as_dict = getattr(data, "_asdict", None)  # from itertuples

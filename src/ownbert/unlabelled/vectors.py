@@ -62,6 +62,7 @@ class VectorFile:
 
         Args:
             queries: float32 (Q, D) vectors of the model.
+            count: maximum number of rows per query.
         """
         import torch
 

@@ -82,7 +82,8 @@ def fit_blend(
     more member, shrunk towards 1, and rows of frequent labels get smaller weights.
 
     Args:
-        members: see ``fit_weights``, as for ``targets``.
+        members: see ``fit_weights``.
+        targets: see ``fit_weights``.
         counts: (C) label counts of the training rows; None for other tasks.
 
     Returns:

@@ -16,6 +16,8 @@ def similarity(name: str, one: Any, two: Any) -> "Tensor":
 
     Args:
         name: one of ``SIMILARITIES``; distances are negated.
+        one: (N, D) or (D).
+        two: (M, D) or (D).
     """
     import torch
 

@@ -75,7 +75,9 @@ def embed(
         text_column: column of the text in tables.
         id_column: column of an id in tables, which becomes the first column of ``output``.
         encoding: encoding of text files; by default UTF-8.
-        device: see ``Embedder``, as for ``max_length`` and ``engine``.
+        max_length: see ``Embedder``.
+        device: see ``Embedder``.
+        engine: see ``Embedder``.
         precision: float32, bfloat16 or auto; by default the folder decides (``Compute``).
         shard: with ``output``, embed only this share of the texts, (3, 16) or "3/16", and write it
             beside ``output``, for ``ownbert.merge``.
@@ -375,6 +377,9 @@ def arrow_table(
     """Records and their vectors (records, D) as a pyarrow.Table.
 
     Args:
+        records: ids and texts.
+        vectors: (records, D).
+        id_column: name of the column of ids; None: no such column.
         kind: Arrow type of the ids; by default inferred.
 
     Raises:

@@ -40,6 +40,7 @@ class Display:
 
     Args:
         title: name of the run at the start of each line.
+        quiet: whether to print nothing.
     """
 
     def __init__(self, title: str, *, quiet: bool = False) -> None:
