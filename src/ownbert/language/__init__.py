@@ -203,8 +203,8 @@ def _filled(text: str, values: Sequence[str], translate: Callable[[str], str] = 
     order = iter(values)
 
     def value(place: re.Match[str]) -> str:
-        value = values[int(place[1])] if place[1] else next(order)
-        return translate(value) if place[2] == "~" else value
+        found = values[int(place[1])] if place[1] else next(order)
+        return translate(found) if place[2] == "~" else found
 
     return PLACE.sub(value, text)
 
