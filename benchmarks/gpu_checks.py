@@ -30,7 +30,8 @@ from torch import Tensor, nn
 from ownbert.batches.layout import Layout, make_layout
 from ownbert.nn.attention.attend import BACKENDS, attend
 from ownbert.nn.attention.varlen import unsupported
-from ownbert.objectives import Learner, MaskedLM
+from ownbert.objectives import MaskedLM
+from ownbert.objectives.learner import Learner
 from ownbert.train.distributed import ALONE, World, full_tensor, shard
 from ownbert.train.optim.optimizers import make_optimizer
 from ownbert.train.step import step

@@ -32,7 +32,7 @@ from pathlib import Path
 
 import ownbert
 from ownbert.files import write_json
-from ownbert.objectives import Learner
+from ownbert.objectives.learner import Learner
 from ownbert.pretraining.init_weights import initialise, new_learner
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.pretraining.pretraining_run import Pretraining

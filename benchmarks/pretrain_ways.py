@@ -115,7 +115,8 @@ class OwnBERT:
 
     def __init__(self, model: Any, device: torch.device, *, sampled: bool = False) -> None:
         from ownbert.batches.sampled_softmax import CandidateSampler
-        from ownbert.objectives import Learner, MaskedLM
+        from ownbert.objectives import MaskedLM
+        from ownbert.objectives.learner import Learner
         from ownbert.train.optim.optimizers import make_optimizer
         from ownbert.train.training_settings import Optim
 

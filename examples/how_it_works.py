@@ -24,7 +24,8 @@ from ownbert.inspect.trace import EXAMPLE, trace_attention
 from ownbert.inspect.trace.trace_page import write_page
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import Attention
-from ownbert.objectives import Learner, MaskedLM
+from ownbert.objectives import MaskedLM
+from ownbert.objectives.learner import Learner
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

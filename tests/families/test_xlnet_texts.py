@@ -8,7 +8,6 @@ import torch
 import transformers
 
 from ownbert.batches.masking import ordinary_tokens
-from ownbert.batches.permutation import PermutedSpans
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.corpus.sentence_pairs import pretraining_data
 from ownbert.corpus.store import prepare
@@ -17,6 +16,7 @@ from ownbert.exporting.padded import PaddedModel
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.fill_mask import Filler
 from ownbert.inspect.trace.model_trace import trace_folder
+from ownbert.objectives.permutation_lm import PermutedSpans
 from ownbert.tasks.question_answering.answer_spans import encode_contexts, split_context
 from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.tasks.token_classification.word_windows import WordWindow, window_example

@@ -52,17 +52,17 @@ ALLOWED = {
     "batches": {"text", "tables"},
     "corpus": {"text", "tables", "batches"},
     "nn": {"config", "batches"},
-    "objectives": {"config", "batches", "nn"},
     "families": {"config", "nn"},
     "checkpoint": {"config", "families", "nn", "text"},
+    "objectives": {"config", "text", "batches", "corpus", "nn", "checkpoint"},
     "hf": {"config", "batches", "families", "nn", "text", "checkpoint"},
     "train": {"config", "batches", "nn", "objectives"},
     "run": {"config", "text", "batches", "nn", "objectives", "checkpoint", "train"},
     "views": {"batches", "corpus"},
     "tasks": {"config", "text", "nn", "objectives", "checkpoint", "train"}
     | {"tables", "images", "batches", "corpus", "views"},
-    "inference": {"config", "text", "nn", "checkpoint", "train", "run", "tasks", "views"}
-    | {"tables", "images", "batches", "corpus"},
+    "inference": {"config", "text", "nn", "checkpoint", "objectives", "train", "run", "tasks"}
+    | {"tables", "images", "batches", "corpus", "views"},
     "pretraining": {"config", "text", "nn", "objectives", "checkpoint", "train", "run"}
     | {"batches", "corpus"},
     "finetuning": {"config", "text", "nn", "objectives", "checkpoint", "train", "run", "tasks"}

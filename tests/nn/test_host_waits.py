@@ -16,15 +16,9 @@ from ownbert.config import EncoderConfig
 from ownbert.nn.attention.attend import attend
 from ownbert.nn.attention.varlen import attend_varlen, unsupported
 from ownbert.nn.model import Model
-from ownbert.objectives import (
-    BagOfWords,
-    CausalLM,
-    Learner,
-    MaskedLM,
-    Objective,
-    ReplacedToken,
-    SentencePair,
-)
+from ownbert.objectives import BagOfWords, CausalLM, MaskedLM, ReplacedToken, SentencePair
+from ownbert.objectives.learner import Learner
+from ownbert.objectives.objective import Objective
 from ownbert.train.optim.optimizers import make_optimizer
 from ownbert.train.step import _clip
 from ownbert.train.training_settings import Optim

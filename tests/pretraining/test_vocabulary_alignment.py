@@ -19,7 +19,7 @@ from ownbert.checkpoint import load, save
 from ownbert.config import EncoderConfig
 from ownbert.corpus.store import Store
 from ownbert.nn.model import Model
-from ownbert.objectives import Learner
+from ownbert.objectives.learner import Learner
 from ownbert.pretraining.init_weights import new_learner
 from ownbert.pretraining.pretrain_recipe import (
     PretrainData,

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from ownbert import pretrain
 from ownbert.config import EncoderConfig
 from ownbert.nn.model import Model
-from ownbert.objectives import Learner
+from ownbert.objectives.learner import Learner
 from ownbert.train.distributed import World, gather_full_model, shard
 from ownbert.train.job import Job, Monitor
 from ownbert.train.loop import open_log, out_of_patience

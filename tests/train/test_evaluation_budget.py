@@ -11,7 +11,8 @@ from ownbert.batches.batch import Example, pack
 from ownbert.batches.loader import Position
 from ownbert.config import EncoderConfig
 from ownbert.nn.model import Model
-from ownbert.objectives import Learner, MaskedLM
+from ownbert.objectives import MaskedLM
+from ownbert.objectives.learner import Learner
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.pretraining.pretraining_run import Pretraining
 from ownbert.settings import resolve

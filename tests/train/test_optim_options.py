@@ -12,7 +12,8 @@ from ownbert.batches.loader import Position
 from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
-from ownbert.objectives import Learner, MaskedLM
+from ownbert.objectives import MaskedLM
+from ownbert.objectives.learner import Learner
 from ownbert.train.job import Job, Monitor, Phase
 from ownbert.train.loop import train
 from ownbert.train.optim.optimizers import decay_groups, make_optimizer

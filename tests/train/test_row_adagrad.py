@@ -8,7 +8,7 @@ from torch import nn
 from ownbert.batches.batch import Example, pack
 from ownbert.config import HeadSpec
 from ownbert.nn.model import Model
-from ownbert.objectives import Learner
+from ownbert.objectives.learner import Learner
 from ownbert.tasks.row_objectives import SingleLabelObjective
 from ownbert.train.optim.optimizers import describe_groups, make_optimizer
 from ownbert.train.optim.sparse_rows import RowAdagrad

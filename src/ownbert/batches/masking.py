@@ -5,13 +5,15 @@ be masked.
 """
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from ownbert.batches import MASKINGS
+from ownbert.batches.example import Example
+from ownbert.batches.word_features import split_into_words
 from ownbert.errors import InputError
 from ownbert.text.bert_rules import CONTINUATION
 
@@ -25,6 +27,29 @@ _SPAN_END_PROBABILITY = 0.2
 
 # Longer words, in tokens, are text without spaces; masking all of it would leave no context.
 LONGEST_WORD = 16
+
+
+class Masker(Protocol):
+    """Makes the example that a model learns from out of a whole sequence.
+
+    Attributes:
+        by_words: whether word boundaries matter.
+    """
+
+    @property
+    def by_words(self) -> bool: ...
+
+    def example(
+        self, whole: Example, rng: np.random.Generator, begins: np.ndarray | None
+    ) -> Example:
+        """The example of a sequence.
+
+        Args:
+            whole: nothing is masked, and ``words`` has the features of each token (T, F), if any.
+            rng: the source of all random numbers.
+            begins: (T), true where a word begins, if that is known.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -111,6 +136,17 @@ class Masking:
         masked = ids.copy()
         masked[positions] = shown
         return masked, positions, targets
+
+    def example(
+        self, whole: Example, rng: np.random.Generator, begins: np.ndarray | None
+    ) -> Example:
+        masked, positions, targets = self(whole.token_ids, rng, begins)
+        words = whole.words
+        if words is not None and begins is not None:
+            words = split_into_words(begins, words)
+        return replace(
+            whole, token_ids=masked, masked_positions=positions, masked_ids=targets, words=words
+        )
 
     @cached_property
     def replacements(self) -> np.ndarray:

@@ -11,10 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from ownbert.batches.batch import Example
-from ownbert.batches.masking import Masking
-from ownbert.batches.permutation import PermutedSpans
-from ownbert.batches.span_corruption import SpanCorruption
-from ownbert.batches.word_features import split_into_words
+from ownbert.batches.masking import Masker
 from ownbert.corpus.span_examples import Spans, hold_out
 from ownbert.corpus.store import Store
 from ownbert.errors import InputError
@@ -33,9 +30,7 @@ class PretrainingData:
         store: token store of the corpus.
         spans: one span per example.
         others: spans that the second part of a pair may come from.
-        masking: masking of tokens; None: none. ``PermutedSpans`` leaves tokens unchanged and
-            selects tokens that are predicted one after the other; ``SpanCorruption`` makes pairs of
-            texts.
+        masking: makes the example of a sequence; None: nothing is masked.
         format: positions of special tokens.
         max_length: maximum length of an example, in tokens.
         pairs: None; ``nsp``: the label is 1 if the second part comes from another document;
@@ -50,7 +45,7 @@ class PretrainingData:
     store: Store
     spans: Spans
     others: Spans
-    masking: Masking | PermutedSpans | SpanCorruption | None
+    masking: Masker | None
     format: InputFormat
     max_length: int
     pairs: str | None
@@ -119,15 +114,8 @@ class PretrainingData:
             types[-1] = around.types(1)[0]
         if self.masking is None:
             return Example(ids, types, next_sentence=label)
-        if isinstance(self.masking, SpanCorruption):
-            return self.masking(ids, rng)
-        if isinstance(self.masking, PermutedSpans):
-            positions, order = self.masking(ids, rng)
-            return Example(ids, types, positions, ids[positions], label, order=order)
-        masked, positions, targets = self.masking(ids, rng, begins)
-        if table is not None and begins is not None:
-            table = split_into_words(begins, table)
-        return Example(masked, types, positions, targets, label, words=table)
+        whole = Example(ids, types, next_sentence=label, words=table)
+        return self.masking.example(whole, rng, begins)
 
     # Plain arrays over the same memory maps: numpy.memmap is slow to slice.
 
@@ -143,8 +131,7 @@ class PretrainingData:
     def _words(self) -> np.ndarray | None:
         """Word starts, if the store has any and the masking or features need them."""
         words = getattr(self.store, "words", None)
-        masking = self.masking
-        by_words = isinstance(masking, Masking) and masking.by_words
+        by_words = self.masking is not None and self.masking.by_words
         if words is None or not (by_words or self._features is not None):
             return None
         return np.asarray(words)
@@ -259,7 +246,7 @@ def truncate_pair(
 def pretraining_data(
     store: Store,
     tokenizer: Tokenizer,
-    masking: Masking | PermutedSpans | SpanCorruption | None,
+    masking: Masker | None,
     *,
     max_length: int,
     pairs: str | None,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.families.calls import CROSSING, Arguments, Calls, Kinds, encoder_arguments
 from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.families.rules import Drop, Fuse, Make, Rename, Rule, Tie
 from ownbert.families.weight_map import WeightMap
@@ -170,6 +171,12 @@ _DISTILLATION = tuple(
     for leaf in ("weight", "bias")
 )
 
+
+def _arguments(kinds: Kinds, decoder: bool) -> Arguments:
+    names, rest = encoder_arguments(kinds, decoder, crossing=CROSSING, cache_position=True)
+    return ([*names, "cache_position"], "loss_kwargs") if decoder else (names, rest)
+
+
 BERT = Family(
     model_type="bert",
     weight_map=WeightMap(
@@ -178,5 +185,6 @@ BERT = Family(
     architectures=bert_architectures("Bert"),
     defaults=DEFAULTS,
     required=REQUIRED,
+    calls=Calls(_arguments),
     dropouts=DROPOUTS,
 )

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ownbert.checks import each, known
 from ownbert.config import Disentangled, EncoderConfig, HeadSpec
 from ownbert.errors import InputError, in_short
 from ownbert.families.bert import REQUIRED, SPAN, TOKENS, label_rules
+from ownbert.families.calls import Calls, encoder_arguments
 from ownbert.families.family import ArchitectureSpec, Family, activation_of
 from ownbert.families.rules import Drop, Fuse, Make, Rename, Rule, Tie
 from ownbert.families.weight_map import WeightMap
@@ -292,4 +294,8 @@ DEBERTA = Family(
     dropouts=dict.fromkeys(_POOLED, "cls_dropout"),
     reads_head=_reads_head,
     writes_head=_writes_head,
+    calls=Calls(
+        partial(encoder_arguments, inputs=("token_type_ids", "position_ids", "inputs_embeds")),
+        loss_by_shape=True,
+    ),
 )

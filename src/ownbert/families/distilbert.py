@@ -1,6 +1,7 @@
 """DistilBERT (Sanh et al. 2019): BERT without token types and pooler, with its own names."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ownbert.config import HeadSpec
@@ -13,6 +14,7 @@ from ownbert.families.bert import (
     embedding_rules,
     label_rules,
 )
+from ownbert.families.calls import Calls, encoder_arguments
 from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.families.rules import Fuse, Rename, Tie
 from ownbert.families.weight_map import WeightMap
@@ -104,4 +106,5 @@ DISTILBERT = Family(
         "choice": "seq_classif_dropout",
         "span": "qa_dropout",
     },
+    calls=Calls(partial(encoder_arguments, inputs=("head_mask", "inputs_embeds"))),
 )

@@ -1,6 +1,7 @@
 """ELECTRA (Clark et al. 2020): a generator and a discriminator, both BERT without a pooler."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ownbert.config import EncoderConfig, HeadSpec
@@ -13,6 +14,7 @@ from ownbert.families.bert import (
     encoder_rules,
     label_rules,
 )
+from ownbert.families.calls import Calls, encoder_arguments
 from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.families.rules import Rename, Tie
 from ownbert.families.weight_map import WeightMap
@@ -89,4 +91,5 @@ ELECTRA = Family(
         "choice": "summary_last_dropout",
     },
     activations={"choice": "summary_activation"},
+    calls=Calls(partial(encoder_arguments, crossing=((),))),
 )

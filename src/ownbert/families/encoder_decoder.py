@@ -41,6 +41,7 @@ class EncoderDecoder:
             name: the head by the values of a ``config.json``.
         defaults: the keys of its ``config.json`` and their defaults.
         head_dropouts: by kind of head, the key of its dropout rate.
+        normed_states: whether the last of a stack's hidden states follows its last norm.
     """
 
     model_type: str
@@ -55,6 +56,7 @@ class EncoderDecoder:
     answering: Mapping[str, Callable[[Mapping[str, Any]], HeadSpec]] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     head_dropouts: Mapping[str, str] = field(default_factory=dict)
+    normed_states: bool = False
 
     def heads(
         self, architecture: str, values: Mapping[str, Any], *, shared: bool

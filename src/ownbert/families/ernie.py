@@ -1,6 +1,7 @@
 """ERNIE (Sun et al. 2019): BERT with task types."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ownbert.config import EncoderConfig
@@ -12,6 +13,7 @@ from ownbert.families.bert import (
     bert_architectures,
     bert_rules,
 )
+from ownbert.families.calls import CROSSING, Calls, encoder_arguments
 from ownbert.families.family import Family
 from ownbert.families.rules import Rename
 from ownbert.families.weight_map import WeightMap
@@ -25,6 +27,8 @@ def _writes(config: EncoderConfig) -> dict[str, Any]:
     count = config.task_type_vocab_size
     return {"use_task_id": count > 0, "task_type_vocab_size": count or 3}
 
+
+_INPUTS = ("token_type_ids", "task_type_ids", "position_ids", "head_mask", "inputs_embeds")
 
 ERNIE = Family(
     model_type="ernie",
@@ -44,5 +48,6 @@ ERNIE = Family(
     reads=_reads,
     writes=_writes,
     required=REQUIRED,
+    calls=Calls(partial(encoder_arguments, inputs=_INPUTS, crossing=CROSSING)),
     dropouts=DROPOUTS,
 )

@@ -7,6 +7,7 @@ from typing import Any
 from ownbert.checks import known
 from ownbert.config import ACTIVATIONS, MOST_LABELS, EncoderConfig, HeadSpec
 from ownbert.errors import InputError, in_short
+from ownbert.families.calls import Calls
 from ownbert.families.weight_map import WeightMap
 
 # A position kind that Transformers does not know is kept under this key.
@@ -79,6 +80,7 @@ class Family:
         own_heads: heads that no class of Transformers has on this encoder.
         reads_head, writes_head: a head with what further keys say of it, and these keys from a
             head.
+        calls: how its classes in ``ownbert.hf`` are called.
     """
 
     model_type: str
@@ -98,6 +100,7 @@ class Family:
     own_heads: tuple[HeadSpec, ...] = ()
     reads_head: Callable[[HeadSpec, Mapping[str, Any]], HeadSpec] = lambda spec, values: spec
     writes_head: Callable[[HeadSpec], dict[str, Any]] = lambda spec: {}
+    calls: Calls = field(default_factory=Calls)
 
     def read_config(self, theirs: Mapping[str, Any]) -> EncoderConfig:
         """The structure in a ``config.json``.

@@ -16,6 +16,7 @@ from ownbert.families.bert import (
     label_rules,
     mlm_rules,
 )
+from ownbert.families.calls import Arguments, Calls, Kinds, encoder_arguments
 from ownbert.families.family import Family
 from ownbert.families.rules import Fuse, Make, Rename, Rule
 from ownbert.families.weight_map import WeightMap
@@ -92,6 +93,13 @@ def _block_rules() -> tuple[Rule, ...]:
     )
 
 
+def _arguments(kinds: Kinds, decoder: bool) -> Arguments:
+    names, rest = encoder_arguments(kinds, decoder)
+    if not kinds:
+        names = [*names[:-3], "output_hidden_states", "output_attentions", "return_dict"]
+    return names, rest
+
+
 MOBILEBERT = Family(
     model_type="mobilebert",
     weight_map=WeightMap(
@@ -142,4 +150,5 @@ MOBILEBERT = Family(
         "position_embedding_type": ("absolute",),
     },
     dropouts=DROPOUTS,
+    calls=Calls(_arguments),
 )

@@ -8,6 +8,7 @@ from ownbert.checks import known
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.families.bert import REQUIRED
+from ownbert.families.calls import LAST, Arguments, Calls, Kinds, labels_of
 from ownbert.families.family import ArchitectureSpec, Family, activation_of
 from ownbert.families.rules import Rename, Rule, Tie
 from ownbert.families.weight_map import WeightMap
@@ -17,6 +18,24 @@ _POOLINGS = {"cls": "first", "mean": "mean"}
 _KEYS = {pooling: key for key, pooling in _POOLINGS.items()}
 # Heads that begin with the dense layer and the norm that the MLM head was pretrained with.
 _LABELLED = ("classification", "choice", "tokens", "span")
+
+
+# Arguments with which Transformers takes batches that are packed already.
+_UNPADDED = ("indices", "cu_seqlens", "max_seqlen", "batch_size", "seq_len")
+
+
+def _arguments(kinds: Kinds, decoder: bool) -> Arguments:
+    embeds = () if kinds == ("span",) else ("inputs_embeds",)
+    first = ("input_ids", "attention_mask", "sliding_window_mask", "position_ids", *embeds)
+    rest = None if kinds in ((), ("tokens",)) else "kwargs"
+    return [*first, *labels_of(kinds), *_UNPADDED, *LAST], rest
+
+
+def _as_tuple(kinds: Kinds, named: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """With some heads, hidden states and attention weights are only in the named values."""
+    if kinds not in (("mlm",), ("classification",)):
+        return None
+    return tuple(named[name] for name in ("loss", "logits") if name in named)
 
 
 def _head(kind: str) -> HeadSpec:
@@ -192,4 +211,10 @@ MODERNBERT = Family(
     dropouts=dict.fromkeys(_LABELLED, "classifier_dropout"),
     reads_head=_reads_head,
     writes_head=_writes_head,
+    calls=Calls(
+        _arguments,
+        unsupported=("sliding_window_mask", *_UNPADDED),
+        as_tuple=_as_tuple,
+        update_losses=(("mlm",),),
+    ),
 )

@@ -16,6 +16,7 @@ from ownbert.families.bert import (
     label_rules,
     mlm_rules,
 )
+from ownbert.families.calls import CROSSING, Arguments, Calls, Kinds, encoder_arguments
 from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.families.rules import Rename, Rule
 from ownbert.families.weight_map import WeightMap
@@ -54,6 +55,14 @@ def roberta_architectures(name: str) -> dict[str, ArchitectureSpec]:
     }
 
 
+def _arguments(kinds: Kinds, decoder: bool) -> Arguments:
+    names, rest = encoder_arguments(kinds, decoder, crossing=CROSSING, cache_position=True)
+    if kinds == ("choice",):
+        first = ["input_ids", "token_type_ids", "attention_mask", "labels"]
+        names = [*first, *(name for name in names if name not in first)]
+    return names, rest
+
+
 ROBERTA = Family(
     model_type="roberta",
     weight_map=WeightMap(rules=roberta_rules("roberta."), prefix="roberta.", old_names=OLD_NAMES),
@@ -67,6 +76,7 @@ ROBERTA = Family(
     },
     reads=_reads,
     required=REQUIRED,
+    calls=Calls(_arguments),
     # Its multiple-choice head has the encoder's rate.
     dropouts=dict.fromkeys(("classification", "tokens"), "classifier_dropout"),
 )

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ownbert.config import ACTIVATIONS, T5_STRUCTURE, EncoderConfig, HeadSpec
 from ownbert.errors import InputError, in_short
+from ownbert.families.calls import Calls, Kinds, encoder_arguments
 from ownbert.families.encoder_decoder import EncoderDecoder, Stacks, require_expressed
 from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.families.rules import Fuse, Rename, Rule, Tie, written_out
@@ -95,6 +97,13 @@ def _writes(config: EncoderConfig) -> dict[str, Any]:
 
 _WORDS = "transformer.shared.weight"
 
+
+def _as_tuple(kinds: Kinds, named: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    if not kinds:
+        return None
+    return (*(named[name] for name in ("loss", "logits") if name in named), ())
+
+
 T5 = Family(
     model_type=MODEL_TYPE,
     weight_map=WeightMap(
@@ -160,6 +169,11 @@ T5 = Family(
         "pruned_heads": (None, {}),
     },
     dropouts={"tokens": "classifier_dropout"},
+    calls=Calls(
+        partial(encoder_arguments, inputs=("head_mask", "inputs_embeds")),
+        as_tuple=_as_tuple,
+        normed_states=True,
+    ),
 )
 
 
@@ -250,6 +264,7 @@ T5_ENCODER_DECODER = EncoderDecoder(
     dropouts=("dropout_rate",),
     defaults=T5.defaults,
     head_dropouts={"classification": "classifier_dropout"},
+    normed_states=True,
     answering={
         "T5ForSequenceClassification": _classifier,
         "T5ForQuestionAnswering": lambda values: HeadSpec("span"),

@@ -5,6 +5,7 @@ from typing import Any
 
 from ownbert.config import EncoderConfig, HeadSpec, Image
 from ownbert.errors import InputError
+from ownbert.families.calls import Arguments, Calls, Kinds
 from ownbert.families.family import OWN, ArchitectureSpec, Family
 from ownbert.families.rules import Fuse, Rename, Reshape, Rule
 from ownbert.families.weight_map import WeightMap
@@ -96,6 +97,11 @@ def _writes(config: EncoderConfig) -> dict[str, Any]:
     return values
 
 
+def _arguments(kinds: Kinds, decoder: bool) -> Arguments:
+    further = ("head_mask", "labels") if kinds else ("bool_masked_pos", "head_mask")
+    return ["pixel_values", *further, "interpolate_pos_encoding"], "kwargs"
+
+
 VIT = Family(
     model_type="vit",
     weight_map=WeightMap(
@@ -147,4 +153,7 @@ VIT = Family(
     reads=_reads,
     writes=_writes,
     required={"pooler_act": ("tanh",), "quantization_config": (None,)},
+    calls=Calls(
+        _arguments, main_input="pixel_values", as_tuple=lambda kinds, named: named.to_tuple()
+    ),
 )

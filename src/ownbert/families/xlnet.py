@@ -7,6 +7,7 @@ from typing import Any
 from ownbert.config import XLNET_STRUCTURE, EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.families.bert import REQUIRED
+from ownbert.families.calls import LAST, Arguments, Calls, Kinds, labels_of
 from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.families.rules import Heads, Rename, Reshape, Rule, Tie
 from ownbert.families.weight_map import WeightMap
@@ -120,6 +121,18 @@ def _head_rules() -> tuple[Rule, ...]:
 
 _ATTENTION, _THEIRS = _BLOCK + "attention.", _LAYER + "rel_attn."
 
+
+def _arguments(kinds: Kinds, decoder: bool) -> Arguments:
+    masks = ("attention_mask", "mems", "perm_mask", "target_mapping")
+    types = ("token_type_ids", "input_mask")
+    names = (*types, *masks) if kinds == ("choice",) else (*masks, *types)
+    labels = labels_of(kinds)
+    if kinds == ("beam_span",):
+        labels = (*labels_of(("span",)), "is_impossible", "cls_index", "p_mask")
+    further = ("head_mask", "inputs_embeds", *labels, "use_mems")
+    return ["input_ids", *names, *further, *LAST], "kwargs"
+
+
 XLNET = Family(
     model_type="xlnet",
     weight_map=WeightMap(
@@ -218,4 +231,5 @@ XLNET = Family(
     activations=dict.fromkeys(_SUMMARISED, "summary_activation"),
     reads_head=_reads_head,
     writes_head=_writes_head,
+    calls=Calls(_arguments, as_tuple=lambda kinds, named: named.to_tuple(), memory=True),
 )

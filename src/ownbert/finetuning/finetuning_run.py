@@ -39,7 +39,7 @@ from ownbert.finetuning.start.linear_start import MOST_TOKENS, start_at_linear
 from ownbert.finetuning.start.task_weights import knows_labels, make_model
 from ownbert.nn.model import Model
 from ownbert.nn.variants.ngram_embeddings import RATE_OF_FEW, NgramTable
-from ownbert.objectives import Learner
+from ownbert.objectives.learner import Learner
 from ownbert.run.precision_check import PrecisionCheck
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun

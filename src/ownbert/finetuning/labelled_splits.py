@@ -11,7 +11,7 @@ from ownbert.batches.masking import Masking, ordinary_tokens
 from ownbert.errors import InputError
 from ownbert.finetuning.row_checks import LabelledSplit
 from ownbert.nn.model import Model
-from ownbert.objectives import Objective
+from ownbert.objectives.objective import Objective
 from ownbert.tables.memory import MemoryTable
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.forward.batched_forward import forward_rows

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
-from ownbert.families.t5 import T5
 from ownbert.hf import losses
 from ownbert.hf import xlnet_models as xlnet
 from ownbert.hf.input_checks import check_inputs, check_tensors
@@ -23,21 +22,19 @@ from ownbert.nn.encoder import Encoder
 from ownbert.nn.model import Outputs
 
 _PER_SEQUENCE = ("nsp", "sop", "classification", "choice")
-# Arguments of Transformers' ModernBERT for batches that are already packed.
-UNPADDED = ("indices", "cu_seqlens", "max_seqlen", "batch_size", "seq_len")
 _LABELS = ("labels", "start_positions")
 _OTHER_LABEL = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}
 
 
 def forward(model: Any, given: dict[str, Any]) -> Any:
     """Compute the outputs for named arguments."""
-    kinds, choices = model.kinds, None
-    for name in ("sliding_window_mask", *UNPADDED):
+    kinds, choices, calls = model.kinds, None, model.family.calls
+    for name in calls.unsupported:
         if given.get(name) is not None:
             raise InputError(f"{name} is not supported: padded batches are packed here")
     check_tensors(given)
     memory = None
-    if "mem_len" in model.family.defaults:
+    if calls.memory:
         given, memory = xlnet.arguments(model, given)
     if kinds == ("choice",):
         given, choices = _flatten_choices(given)
@@ -90,15 +87,9 @@ def returns_names(model: Any, given: dict[str, Any]) -> bool:
 def _as_tuple(model: Any, named: ModelOutput) -> tuple[Any, ...]:
     """The tuple for ``return_dict=False``, which differs slightly from the order of named
     values."""
-    if model.kinds or model.main_input_name == "pixel_values":
-        if model.config.model_type == "modernbert" and model.kinds[0] in ("mlm", "classification"):
-            # Hidden states and attention weights are only in the named values in Transformers.
-            return tuple(named[name] for name in ("loss", "logits") if name in named)
-        if model.config.model_type == T5.model_type:
-            return (*(named[name] for name in ("loss", "logits") if name in named), ())
-        return named.to_tuple()
-    if "mem_len" in model.family.defaults:
-        return named.to_tuple()
+    found = model.family.calls.as_tuple(model.kinds, named)
+    if found is not None or model.kinds:
+        return named.to_tuple() if found is None else found
     # The cache precedes the hidden states, and a missing pooler output is None.
     first = [named.last_hidden_state]
     if model.architecture_spec.pooler:
@@ -213,17 +204,27 @@ def _values(model: Any, out: Outputs, packed: PackedInputs, *, states: bool) -> 
         values["last_hidden_state"] = shown[-1]
         values["pooler_output"] = out.pooled
     if states:
-        values["hidden_states"] = all_hidden_states(model, out.hidden_states, out.hidden, packed)
+        normed = model.family.calls.normed_states
+        values["hidden_states"] = all_hidden_states(
+            out.hidden_states, out.hidden, packed, normed=normed
+        )
     if packed.context.cache is not None:
         values["past_key_values"] = packed.context.cache
     return values
 
 
 def all_hidden_states(
-    model: Any, states: tuple[Any, ...], last: Tensor, packed: PackedInputs
+    states: tuple[Any, ...], last: Tensor, packed: PackedInputs, *, normed: bool
 ) -> tuple[Tensor, ...]:
-    """The padded hidden states of all layers; in T5 the last ones are after the final norm."""
-    if model.config.model_type == T5.model_type:
+    """The padded hidden states of all layers.
+
+    Args:
+        states: of all layers.
+        last: after the final norm.
+        packed: the packed inputs.
+        normed: whether ``last`` replaces the last of ``states``.
+    """
+    if normed:
         states = (*states[:-1], packed.context.last_hidden or last)
     return tuple(x for h in states for x in packed.shown(h))
 
@@ -262,7 +263,7 @@ def _loss(model: Any, values: dict[str, Any], given: dict[str, Any]) -> Tensor |
         return losses.causal_lm(logits, labels, count)
     if (
         kinds == ("classification",)
-        and model.config.model_type == "deberta-v2"
+        and model.family.calls.loss_by_shape
         and not model.config.problem_type
     ):
         loss = losses.sequence_by_shape(logits, labels)

@@ -10,8 +10,8 @@ import torch
 
 from ownbert.batches.batch import pack
 from ownbert.batches.example import Example
-from ownbert.batches.permutation import permuted_view
 from ownbert.checkpoint import Description, load
+from ownbert.objectives.permutation_lm import permuted_view
 from ownbert.train.device import pick_device
 
 

@@ -1,22 +1,22 @@
 """The structure and the initial weights of a model for pretraining."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import torch
 
 from ownbert.batches.word_features import Features
-from ownbert.checkpoint.transformer_folder import new_translation
-from ownbert.config import T5_STRUCTURE, XLNET_STRUCTURE, EncoderConfig, HeadSpec
+from ownbert.config import HEADS, EncoderConfig, HeadSpec
 from ownbert.corpus.cooccurrence import cooccurrence_vectors
 from ownbert.corpus.store import Store
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
-from ownbert.objectives import Learner, Objective
+from ownbert.objectives import objectives_of
+from ownbert.objectives.learner import Learner
+from ownbert.objectives.objective import Objective
 from ownbert.pretraining.init_positions import start_at_neighbours
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.pretraining.vocabulary_alignment import copy_checkpoint, init_config
@@ -24,25 +24,13 @@ from ownbert.text.tokenizer import Tokenizer
 from ownbert.time_limit import OutOfTime
 from ownbert.train.device import return_memory
 
-# Size of the generator's attention heads, as in all published models.
-_HEAD_SIZE = 64
-# Settings of T5 version 1.1, as in the published models.
-_T5: Mapping[str, Any] = {
-    "gated_feed_forward": True,
-    "hidden_act": "gelu_new",
-    "layer_norm_eps": 1e-6,
-    "relative_buckets": 32,
-    "relative_max_distance": 128,
-}
-
 
 def new_config(
     recipe: PretrainRecipe, tokenizer: Tokenizer, saved: Path | None = None
 ) -> EncoderConfig:
     """The structure described by a recipe, or that of the model to start from (``init_from``).
 
-    With "clm" as the only objective it is a decoder, with "plm" an XLNet, with "span_corruption"
-    one of the two stacks of a T5 (version 1.1).
+    With "clm" as the only objective it is a decoder; others may change it (``structure``).
 
     Args:
         recipe: recipe of the run.
@@ -54,7 +42,6 @@ def new_config(
     """
     if recipe.model.init_from:
         return init_config(saved or recipe.model.init_from, tokenizer, recipe)
-    objectives = recipe.objectives
     config = EncoderConfig.of_size(
         recipe.model.size,
         vocab_size=tokenizer.vocab_size,
@@ -62,17 +49,10 @@ def new_config(
         hidden_dropout_prob=recipe.model.dropout,
         attention_probs_dropout_prob=recipe.model.dropout,
         pad_token_id=tokenizer.pad_id,
-        is_decoder=objectives == {"clm"},
+        is_decoder=recipe.objectives == {"clm"},
     )
-    if "plm" in objectives:
-        return replace(config, **XLNET_STRUCTURE, activation_dropout=recipe.model.dropout)
-    if "span_corruption" in objectives:
-        return replace(
-            config,
-            **T5_STRUCTURE,
-            **_T5,
-            head_width=config.head_size,
-        )
+    for one in objectives_of(recipe.objectives):
+        config = one.structure(config, recipe.model.dropout)
     return config
 
 
@@ -84,9 +64,8 @@ def new_learner(
 ) -> Learner:
     """Create a model with random weights for ``objectives``, those of all phases.
 
-    With replaced-token detection it is a discriminator with a generator (Clark et al. 2020), with
-    permutation language modelling an XLNet, with span corruption a T5, else an encoder with the
-    heads that any phase needs.
+    It is the network of an objective that has its own, else an encoder with the heads that any
+    phase needs.
 
     Args:
         recipe: recipe of the run.
@@ -95,41 +74,18 @@ def new_learner(
         features: tags of each column of word features.
     """
     torch.manual_seed(recipe.seed)
-    names = recipe.objectives
-    if "rtd" in names:
-        model = Model(config, ["discriminator"], pooler=False, model_type="electra")
-        return Learner(model, objectives, generator=_generator(model, recipe.model.generator))
-    if "plm" in names:
-        head = HeadSpec("mlm", transform=False)
-        return Learner(Model(config, [head], pooler=False, model_type="xlnet"), objectives)
-    if "span_corruption" in names:
-        decoder = replace(config, is_decoder=True, add_cross_attention=True)
-        return Learner(new_translation("t5", config, decoder, shared=False), objectives)
-    mlm = HeadSpec("mlm")
+    chosen = objectives_of(recipe.objectives)
+    for one in chosen:
+        if (made := one.make_network(config, recipe.model)) is not None:
+            return Learner(made[0], objectives, generator=made[1])
+    heads = {one.head: HeadSpec(one.head) for one in chosen if one.head in HEADS}
     if features:
         tables = tuple(len(tags) + 1 for tags in features.values())
-        mlm = replace(mlm, features=tables, feature_size=recipe.model.feature_size)
-    heads = [mlm] + [HeadSpec("nsp")] * bool(names & {"nsp", "sop"})
-    return Learner(Model(config, heads, pooler="bow" in names or None), objectives)
-
-
-def _generator(model: Model, share: float) -> Model:
-    """A narrower network that shares the discriminator's embeddings (Clark et al. 2020, 3.1)."""
-    config = model.config
-    width = max(_HEAD_SIZE, round(config.hidden_size * share / _HEAD_SIZE) * _HEAD_SIZE)
-    narrow = replace(
-        config,
-        hidden_size=width,
-        num_attention_heads=width // _HEAD_SIZE,
-        intermediate_size=4 * width,
-        embedding_size=config.hidden_size if width != config.hidden_size else None,
-    )
-    spec = HeadSpec("mlm", activation="gelu")
-    generator = Model(narrow, [spec], pooler=False, model_type="electra")
-    ours, theirs = generator.encoder.embeddings, model.encoder.embeddings
-    ours.word, ours.position, ours.token_type = theirs.word, theirs.position, theirs.token_type
-    generator.tie()
-    return generator
+        heads["mlm"] = replace(
+            heads["mlm"], features=tables, feature_size=recipe.model.feature_size
+        )
+    pooler = any(one.pools for one in chosen) or None
+    return Learner(Model(config, list(heads.values()), pooler=pooler), objectives)
 
 
 def initialise(

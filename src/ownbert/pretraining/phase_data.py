@@ -4,19 +4,17 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
 
 from ownbert.batches.batch import Batch
 from ownbert.batches.loader import batches_once
-from ownbert.batches.masking import Masking, continuing_tokens
-from ownbert.batches.permutation import PermutedSpans
-from ownbert.batches.span_corruption import SpanCorruption
 from ownbert.corpus.sentence_pairs import PretrainingData, pretraining_data
 from ownbert.corpus.store import Store
-from ownbert.objectives import PRETRAINING, BagOfWords, Learner, Objective, causal_view
+from ownbert.objectives import PRETRAINING, objectives_of
+from ownbert.objectives.learner import Learner
+from ownbert.objectives.pretraining_objective import PretrainingObjective
 from ownbert.pretraining.pretrain_recipe import SHORT, PretrainData, PretrainTask
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.device import autocast
@@ -24,8 +22,6 @@ from ownbert.train.watch.meter import add_up, mean_metrics
 
 # Tokens per evaluation: enough for two digits, in little time.
 _EVALUATION_TOKENS = 30_000
-# Number of examples for estimating the frequencies of sentinels.
-_COUNTED_EXAMPLES = 200
 
 
 @dataclass(frozen=True)
@@ -45,10 +41,11 @@ class PhaseData:
     ordinary: torch.Tensor
 
     @property
-    def objectives(self) -> list[Objective]:
-        kinds = {**PRETRAINING, "bow": partial(BagOfWords, ordinary=self.ordinary)}
-        weight = {name: getattr(self.task, f"{name}_weight") for name in self.task.objectives}
-        return [kinds[name](weight[name]) for name in self.task.objectives]
+    def objectives(self) -> list[PretrainingObjective]:
+        return [
+            PRETRAINING[name](getattr(self.task, f"{name}_weight"), self.ordinary)
+            for name in self.task.objectives
+        ]
 
     def held_out_batches(self, most: float = math.inf) -> list[Batch]:
         """Held-out examples with the same masks at every evaluation.
@@ -81,8 +78,7 @@ class PhaseData:
         device = learner.model.device
         torch.manual_seed(0)  # same generator samples at every evaluation
         sums: dict[str, list] = {}
-        names = ("mlm", "clm", "plm", "span_corruption")
-        predicting = next(name for name in names if name in self.task.objectives)
+        predicting = next(o() for o in objectives_of(self.task.objectives) if o.predicts)
         unigram, zeros = 0.0, Counter()
         for batch in batches:
             with autocast(device, precision):
@@ -91,17 +87,14 @@ class PhaseData:
             zeros.update(
                 {n: int(loss.zeros) for n, loss in losses.items() if loss.zeros is not None}
             )
-            targets = (causal_view(batch) if predicting == "clm" else batch).masked_ids
-            targets = batch.tags if predicting == "span_corruption" else targets
-            assert targets is not None
-            unigram -= float(self.unigram[targets].sum())
+            unigram -= float(self.unigram[predicting.targets(predicting.see(batch, {}))].sum())
         if not sums:
             return {}
         metrics = mean_metrics(sums, self.objectives)
         loss = sum(metrics[f"{o.name}_loss"] * o.weight for o in self.objectives)
         return {
             "loss": loss,
-            "unigram_loss": unigram / max(1, sums[predicting][2]),
+            "unigram_loss": unigram / max(1, sums[predicting.name][2]),
             "uniform_loss": math.log(max(1, int(self.ordinary.sum()))),
             **metrics,
             **{
@@ -120,7 +113,6 @@ def make_phase_data(
     *,
     ordinary: np.ndarray,
     unigram: torch.Tensor,
-    sentinels: np.ndarray | None = None,
     seed: int,
 ) -> PhaseData:
     """Create the data of a phase.
@@ -132,59 +124,19 @@ def make_phase_data(
         settings: data settings of the phase.
         ordinary: (V) true for tokens that are not special.
         unigram: (V) log-probability of each token by its frequency.
-        sentinels: (100) ids of sentinels for span corruption.
         seed: seed of the examples.
     """
-    masking = PermutedSpans(ordinary) if "plm" in task.objectives else None
-    if sentinels is not None:
-        masking = SpanCorruption(
-            sentinels,
-            decoder_start_id(tokenizer),
-            tokenizer.sep_id,
-            ordinary,
-            rate=task.rate,
-            length=task.span_length,
-        )
-    if "mlm" in task.objectives:
-        masking = Masking(
-            tokenizer.mask_id,
-            ordinary,
-            task.rate,
-            kind=task.masking,
-            continues=None if task.masking == "token" else continuing_tokens(tokenizer),
-            longest=task.ngram if task.masking == "ngram" else None,
-        )
+    chosen = objectives_of(task.objectives)
+    maskers = (one.masker(tokenizer, ordinary, task) for one in chosen)
     data, held_out = pretraining_data(
         store,
         tokenizer,
-        masking,
+        next(filter(None, maskers), None),
         max_length=settings.max_length or SHORT,
         pairs=task.pairs,
         held_out=settings.held_out,
         seed=seed,
     )
-    if sentinels is not None:
-        unigram = _with_sentinels(unigram, data, ordinary)
+    for one in chosen:
+        unigram = one.unigram(unigram, data, ordinary)
     return PhaseData(task, settings, data, held_out, unigram, torch.from_numpy(ordinary))
-
-
-def decoder_start_id(tokenizer: Tokenizer) -> int:
-    """The id of a decoder's first token: the token that starts texts, or padding if there is
-    none."""
-    start = tokenizer.start_ids
-    return int(start[0]) if len(start) else tokenizer.pad_id
-
-
-def _with_sentinels(
-    unigram: torch.Tensor, data: PretrainingData, ordinary: np.ndarray
-) -> torch.Tensor:
-    """Log-probabilities of decoder targets: words rescaled, sentinels and end tokens with their
-    frequencies in the first examples."""
-    examples = (data.example(0, i) for i in range(min(len(data), _COUNTED_EXAMPLES)))
-    written = [example.tags for example in examples if example.tags is not None]
-    counts = np.bincount(np.concatenate(written), minlength=len(ordinary))
-    special = np.where(ordinary, 0, counts + 1.0)
-    share = special.sum() / (special.sum() + counts[ordinary].sum())
-    words = np.where(ordinary, unigram.exp().numpy(), 0)
-    mixed = (1 - share) * words / words.sum() + share * special / special.sum()
-    return torch.from_numpy(np.log(mixed).astype(np.float32))

@@ -8,20 +8,13 @@ from ownbert.batches import MASKINGS
 from ownbert.checks import between, choice, each, positive, up_to
 from ownbert.config import SIZES
 from ownbert.errors import InputError
+from ownbert.objectives import PRETRAINING, objectives_of
+from ownbert.objectives.pretraining_objective import PretrainingObjective
 from ownbert.settings import section, setting, validate
 from ownbert.train.training_settings import DATA, MODEL, Optim, Run
 
 T = TypeVar("T")
 
-# Pretraining objectives in the order of the log.
-OBJECTIVES = ("mlm", "clm", "plm", "span_corruption", "rtd", "nsp", "sop", "bow")
-# Objectives that need another architecture than BERT, and cannot be combined.
-ALONE = {"plm": "XLNet", "span_corruption": "T5"}
-# Default shares of predicted tokens.
-_RATE, _RATE_OF_SPANS = 0.3, 0.15
-# Objectives that support word features: a masked word is predicted from its tags too; the other
-# objectives would see neither the tags nor the rest of a future word.
-WITH_FEATURES = frozenset({"mlm", "nsp", "sop", "bow"})
 # Minimum vocabulary size for sampled softmax; the sample is hardly smaller than smaller
 # vocabularies.
 SAMPLED_FROM = 4096
@@ -133,7 +126,21 @@ class PretrainModel:
             raise InputError("model.init_counts needs model.init_from")
 
 
+def _with_weights(task: type[T]) -> type[T]:
+    """Adds the setting of the weight of each objective."""
+    for name, objective in PRETRAINING.items():
+        task.__annotations__[f"{name}_weight"] = float
+        weight = setting(
+            objective.weight,
+            f"Weight of the loss of {name}.",
+            check=between(0, limits.WEIGHT, "[]"),
+        )
+        setattr(task, f"{name}_weight", weight)
+    return task
+
+
 @dataclass(frozen=True, kw_only=True)
+@_with_weights
 class PretrainTask:
     """The objectives that are trained jointly."""
 
@@ -142,12 +149,11 @@ class PretrainTask:
     # Liu et al. 2019, 4.2).
     objectives: tuple[str, ...] = setting(
         ("mlm", "bow"),
-        "Training objectives: mlm (masked words), clm (next words), plm (words in a random "
-        "order, on its own: XLNet), span_corruption (removed spans, on its own: T5), rtd "
-        "(replaced tokens, with mlm), nsp (next sentence) or sop (sentence order), and bow (all "
-        "words of a text from its pooled vector); BERT: mlm,nsp.",
+        "Training objectives: "
+        + ", ".join(f"{name} ({made.explained})" for name, made in PRETRAINING.items())
+        + "; BERT: mlm,nsp.",
         DATA,
-        check=each(choice(*OBJECTIVES)),
+        check=each(choice(*PRETRAINING)),
     )
     masking: str = setting(
         "token",
@@ -160,7 +166,8 @@ class PretrainTask:
         "Share of tokens to predict (BERT: 0.15).",
         DATA,
         check=between(0, 1),
-        shown=f"{_RATE}; for span_corruption {_RATE_OF_SPANS}",
+        shown=f"{PretrainingObjective.rate}; for span_corruption "
+        f"{PRETRAINING['span_corruption'].rate}",
     )
     span_length: float = setting(
         3.0,
@@ -177,90 +184,42 @@ class PretrainTask:
     ngram: int = setting(
         3, "Maximum length of a masked n-gram, in tokens.", check=up_to(limits.NGRAM)
     )
-    mlm_weight: float = setting(
-        1.0,
-        "Weight of the loss of mlm.",
-        check=between(0, limits.WEIGHT, "[]"),
-    )
-    clm_weight: float = setting(
-        1.0,
-        "Weight of the loss of clm.",
-        check=between(0, limits.WEIGHT, "[]"),
-    )
-    plm_weight: float = setting(
-        1.0,
-        "Weight of the loss of plm.",
-        check=between(0, limits.WEIGHT, "[]"),
-    )
-    span_corruption_weight: float = setting(
-        1.0,
-        "Weight of the loss of span_corruption.",
-        check=between(0, limits.WEIGHT, "[]"),
-    )
-    rtd_weight: float = setting(
-        50.0,
-        "Weight of the loss of rtd.",
-        check=between(0, limits.WEIGHT, "[]"),
-    )
-    # BERT uses 1, which slows down learning words in runs of minutes (docs/lab/pretraining.md).
-    nsp_weight: float = setting(
-        0.1,
-        "Weight of the loss of nsp.",
-        check=between(0, limits.WEIGHT, "[]"),
-    )
-    sop_weight: float = setting(
-        0.1,
-        "Weight of the loss of sop.",
-        check=between(0, limits.WEIGHT, "[]"),
-    )
-    bow_weight: float = setting(
-        1.0,
-        "Weight of the loss of bow.",
-        check=between(0, limits.WEIGHT, "[]"),
-    )
 
     def __post_init__(self) -> None:
         validate(self, "task")
         for name in self.objectives:
             positive(f"task.{name}_weight", getattr(self, f"{name}_weight"))
-        names = set(self.objectives)
+        names, chosen = set(self.objectives), objectives_of(self.objectives)
         if len(names) < len(self.objectives):
             raise InputError(f"task.objectives names one twice: {', '.join(self.objectives)}")
-        for name, network in ALONE.items():
-            if name in names and len(names) > 1:
+        for one in chosen:
+            if one.alone and len(names) > 1:
                 raise InputError(
-                    f"task.objectives has {name}, which trains another architecture ({network}) "
-                    "and cannot be combined with others"
+                    f"task.objectives has {one.name}, which trains another architecture "
+                    f"({one.network}) and cannot be combined with others"
                 )
-        if not names & {"mlm", "clm", *ALONE}:
+        if not any(one.predicts for one in chosen):
+            *first, last = (name for name, one in PRETRAINING.items() if one.predicts)
             raise InputError(
-                "task.objectives must have mlm, clm, plm or span_corruption; the others are "
-                "optional additions"
+                f"task.objectives must have {', '.join(first)} or {last}; the others are optional "
+                "additions"
             )
-        if names >= {"nsp", "sop"}:
-            raise InputError("task.objectives has nsp and sop, which share a head; use one of them")
-        if "bow" in names and "mlm" not in names:
-            raise InputError("task.objectives has bow, which requires mlm")
-        if "rtd" in names and names != {"mlm", "rtd"}:
-            raise InputError("task.objectives has rtd, which requires mlm and nothing else")
-        if "rtd" in names and self.softmax == "sampled":
-            raise InputError(
-                "task.softmax sampled does not support rtd, which samples from all words"
-            )
-        if "span_corruption" in names and self.softmax == "sampled":
-            raise InputError("task.softmax sampled does not support span_corruption")
+        for one in chosen:
+            one.require(names)
+            if not one.samples and self.softmax == "sampled":
+                raise InputError(f"task.softmax sampled does not support {one.name}")
 
     @property
     def rate(self) -> float:
         """The share of predicted tokens."""
         if self.mask_rate is not None:
             return self.mask_rate
-        return _RATE_OF_SPANS if "span_corruption" in self.objectives else _RATE
+        return min(one.rate for one in objectives_of(self.objectives))
 
     @property
     def pairs(self) -> str | None:
         """The objective on pairs of sentences, if any."""
-        return next((name for name in self.objectives if name in ("nsp", "sop")), None)
+        return next((o.pairs for o in objectives_of(self.objectives) if o.pairs), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,23 +272,18 @@ class PretrainRecipe:
                 raise InputError(
                     f"the shares of the phases add up to {total:g}; they must add up to 1"
                 )
-        with_rtd = ["rtd" in task.objectives for task, _ in self.parts]
-        if any(with_rtd) and self.model.init_from:
-            raise InputError("model.init_from starts from a BERT, but rtd trains an ELECTRA")
-        if any(with_rtd) and not all(with_rtd):
-            raise InputError(
-                "a phase with rtd needs it in all phases: it trains another architecture"
-            )
-        for name, network in ALONE.items():
-            present = [name in task.objectives for task, _ in self.parts]
-            if any(present) and self.model.init_from:
+        for one in objectives_of(self.objectives):
+            if one.network is None:
+                continue
+            if self.model.init_from:
                 raise InputError(
-                    f"model.init_from starts from a BERT, but {name} trains another architecture "
-                    f"({network})"
+                    f"model.init_from starts from a BERT, but {one.name} trains another "
+                    f"architecture ({one.network})"
                 )
-            if any(present) and not all(present):
+            if not all(one.name in task.objectives for task, _ in self.parts):
                 raise InputError(
-                    f"a phase with {name} needs it in all phases: it trains another architecture"
+                    f"a phase with {one.name} needs it in all phases: it trains another "
+                    "architecture"
                 )
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 
 from ownbert.config import EncoderConfig
 from ownbert.language import translated
+from ownbert.objectives import PRETRAINING, objectives_of
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.run.model_card import (
     changed_settings,
@@ -17,7 +18,6 @@ from ownbert.run.model_card import (
     table,
 )
 from ownbert.train.watch.log import CURVES
-from ownbert.train.watch.training_curves import TASKS
 
 _SECTIONS = ("data", "model", "task", "optim", "run")
 _BASELINES = {
@@ -51,18 +51,19 @@ def write_card(
     source = recipe.model.init_from
     objectives = dict.fromkeys(o for task, _ in recipe.parts for o in task.objectives)
     # A head with word features needs more than text, and Transformers does not support it.
-    fills = "mlm" in objectives and "rtd" not in objectives and "word features" not in data
+    classes = [one.auto_class for one in objectives_of(objectives) if one.auto_class is not None]
+    fills = classes[-1:] == ["AutoModelForMaskedLM"] and "word features" not in data
     front = {"library_name": "transformers"}
     if fills:
         front["pipeline_tag"] = "fill-mask"
     if source and (base := hub_base(source)):
         front["base_model"] = base
-    tasks = ", ".join(translated(TASKS.get(one, one)) for one in objectives)
+    tasks = ", ".join(translated(PRETRAINING[one].title) for one in objectives)
     values = {
         "config": config,
         "source": source and (hub_base(source) or Path(source).resolve().name),
         "fills": fills,
-        "writes": "span_corruption" in objectives,
+        "writes": classes[-1:] == ["AutoModelForSeq2SeqLM"],
         "tasks": tasks,
         "data": table(("", ""), in_words(data.items())),
         "settings": table(("setting", "value"), in_words(_settings(recipe))),
@@ -93,11 +94,12 @@ def _settings(recipe: PretrainRecipe) -> Iterator[tuple[str, str]]:
 def _metrics(metrics: Mapping[str, Any]) -> str:
     """The losses and accuracies of the last evaluation with their baselines."""
     rows = [("step", f"{metrics['step']:,}")] if "step" in metrics else []
-    for task, words in TASKS.items():
+    for task, objective in PRETRAINING.items():
+        words = objective.title
         loss, share = metrics.get(f"{task}_loss"), metrics.get(f"{task}_accuracy")
         if loss is not None:
             rows.append((f"{words}: loss", f"{loss:.4f}"))
-            if task in ("mlm", "clm", "plm", "span_corruption"):
+            if objective.predicts:
                 rows.append((f"{words}: perplexity", f"{math.exp(min(loss, 50)):,.1f}"))
         if share is not None:
             rows.append((f"{words}: accuracy", f"{share:.4f}"))

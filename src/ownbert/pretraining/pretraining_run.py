@@ -15,7 +15,6 @@ import torch
 from ownbert.batches.loader import Loader, Position
 from ownbert.batches.masking import ordinary_tokens
 from ownbert.batches.sampled_softmax import CandidateSampler
-from ownbert.batches.span_corruption import with_sentinels
 from ownbert.batches.word_features import describe_features
 from ownbert.checkpoint import CONFIG, FEATURES, save
 from ownbert.checkpoint.transformer_folder import save_translation
@@ -24,7 +23,9 @@ from ownbert.errors import InputError
 from ownbert.folders import writing
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
-from ownbert.objectives import Learner
+from ownbert.objectives import PRETRAINING, objectives_of
+from ownbert.objectives.learner import Learner
+from ownbert.objectives.span_corruption_lm import decoder_start_id
 from ownbert.pretraining.canaries import plant, write_canaries
 from ownbert.pretraining.init_weights import (
     initialise,
@@ -32,11 +33,10 @@ from ownbert.pretraining.init_weights import (
     new_learner,
     unigram_log_probabilities,
 )
-from ownbert.pretraining.phase_data import PhaseData, decoder_start_id, make_phase_data
+from ownbert.pretraining.phase_data import PhaseData, make_phase_data
 from ownbert.pretraining.pretrain_recipe import (
     DEFAULT_MINUTES,
     SAMPLED_FROM,
-    WITH_FEATURES,
     PretrainRecipe,
 )
 from ownbert.pretraining.pretrained_card import write_card
@@ -130,19 +130,21 @@ class Pretraining(TrainingRun):
         if not recipe.data.tokens:
             raise InputError("no token store given; make one with: ownbert prepare")
         self.store = Store.open(recipe.data.tokens)
-        self.tokenizer, sentinels = self.store.tokenizer(), None
-        self.vocabularies = (self.tokenizer,)
-        if "span_corruption" in recipe.objectives:
-            self.tokenizer, sentinels = with_sentinels(self.tokenizer)
-            self.vocabularies += (self.tokenizer,)
+        self.tokenizer = self.store.tokenizer()
+        self.vocabularies, added = (self.tokenizer,), []
+        for objective in objectives_of(recipe.objectives):
+            self.tokenizer, ids = objective.extend(self.tokenizer)
+            if ids is not None:
+                self.vocabularies += (self.tokenizer,)
+                added.append(ids)
         recipe = _with_lengths(recipe, self.store)
         _refuse_features(recipe, self.store)
         self.config = new_config(recipe, self.tokenizer, saved)
         self.recipe = self._completed(recipe)
         self.identity = self._identity()
         self.ordinary = ordinary_tokens(self.config.vocab_size, self.tokenizer.special_ids)
-        if sentinels is not None:
-            self.ordinary[sentinels] = False
+        for ids in added:
+            self.ordinary[ids] = False
         self.unigram = unigram_log_probabilities(self.store.counts, self.ordinary)
         self.canaries: list[dict[str, Any]] = []
         if recipe.data.canaries:
@@ -163,7 +165,6 @@ class Pretraining(TrainingRun):
                 data,
                 ordinary=self.ordinary,
                 unigram=self.unigram,
-                sentinels=sentinels,
                 seed=recipe.seed,
             )
             for task, data in recipe.parts
@@ -191,8 +192,8 @@ class Pretraining(TrainingRun):
         if recipe.task.softmax != "auto":
             return recipe.task.softmax
         gains = self.device.type == "cpu" and self.config.vocab_size >= SAMPLED_FROM
-        of_all = recipe.objectives & {"rtd", "span_corruption"}
-        return "sampled" if gains and not of_all else "full"
+        samples = all(one.samples for one in objectives_of(recipe.objectives))
+        return "sampled" if gains and samples else "full"
 
     def _identity(self) -> dict[str, str]:
         store, tokenizer = self.store, self.vocabularies[0]
@@ -357,11 +358,12 @@ class Pretraining(TrainingRun):
 
 
 def _refuse_features(recipe: PretrainRecipe, store: Store) -> None:
-    others = sorted(recipe.objectives - WITH_FEATURES)
+    known = {name for name, one in PRETRAINING.items() if one.reads_features}
+    others = sorted(recipe.objectives - known)
     if store.tags and others:
         raise InputError(
             f"task.objectives has {others[0]}, which does not read the word features of "
-            f"{store.folder}; use {', '.join(sorted(WITH_FEATURES))} (with mlm), or prepare the "
+            f"{store.folder}; use {', '.join(sorted(known))} (with mlm), or prepare the "
             "store without --feature-columns"
         )
 
@@ -412,9 +414,9 @@ def preview_pretraining(
         zip([0, *ends], ends[:_PREVIEWED_SEQUENCES], strict=False)
     ):
         pair = ""
-        if batch.next_sentence is not None:
-            names = ("in order", "exchanged") if first.task.pairs == "sop" else ("next", "not next")
-            pair = f"  ({names[int(batch.next_sentence[number])]})"
+        if batch.next_sentence is not None and first.task.pairs:
+            classes = PRETRAINING[first.task.pairs].classes
+            pair = f"  ({classes[int(batch.next_sentence[number])]})"
         lines.append(f"{number + 1}{pair}  {' '.join(words[start:end])}")
     return "\n".join(lines)
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ownbert.files import write_text
 from ownbert.nn.model import Model
-from ownbert.objectives import Learner
+from ownbert.objectives.learner import Learner
 from ownbert.run.file_names import RECIPE
 from ownbert.run.run_folder import RunFolder
 from ownbert.settings import dump

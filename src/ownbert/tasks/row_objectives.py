@@ -10,14 +10,14 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ownbert.batches.batch import Batch
 from ownbert.batches.layout import make_layout
-from ownbert.objectives import Loss
+from ownbert.objectives.objective import Loss, Objective
 
 # Logit of padding choices: zero probability, and a finite logarithm.
 _PADDING = -1e9
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowObjective:
+class RowObjective(Objective):
     """An objective with one prediction per row; ``distance`` is for use in ``RDrop``.
 
     Args:
@@ -27,14 +27,10 @@ class RowObjective:
     weight: float = 1.0
     name: str = "classification"
     head: str = "classification"
-    input_view: str = "masked"
     right: bool = True
 
     def count(self, batch: Batch) -> int:
         return 0 if batch.labels is None else batch.answers
-
-    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
-        raise NotImplementedError
 
     def weigh(self, losses: Tensor, batch: Batch) -> Tensor:
         """(rows) losses times the weights of their rows."""
@@ -173,8 +169,7 @@ def symmetric_kl(one: Tensor, two: Tensor) -> Tensor:
     return ((a.exp() - b.exp()) * (a - b)).sum(-1) / 2
 
 
-@dataclass(frozen=True)
-class RDrop:
+class RDrop(Objective):
     """An objective on a batch that contains each row twice, in the same order, plus a distance.
 
     The distance is between the two predictions for a row, which differ by dropout.
@@ -186,28 +181,10 @@ class RDrop:
     Source: Liang et al. 2021 (R-Drop), equation 4.
     """
 
-    inner: Any
-    strength: float
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    @property
-    def head(self) -> str:
-        return self.inner.head
-
-    @property
-    def weight(self) -> float:
-        return self.inner.weight
-
-    @property
-    def input_view(self) -> str:
-        return self.inner.input_view
-
-    @property
-    def right(self) -> bool:
-        return self.inner.right
+    def __init__(self, inner: Any, strength: float) -> None:
+        self.inner, self.strength = inner, strength
+        self.name, self.head, self.weight = inner.name, inner.head, inner.weight
+        self.right = inner.right
 
     def count(self, batch: Batch) -> int:
         return self.inner.count(batch)

@@ -36,7 +36,7 @@ from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
 
 if TYPE_CHECKING:
     from ownbert.nn.model import Model
-    from ownbert.objectives import Objective
+    from ownbert.objectives.objective import Objective
 
 # The key of config.json with the task that a folder was fine-tuned for.
 KEY = "ownbert_task"

@@ -20,7 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import Undrawn
-from ownbert.objectives import Learner, Objective
+from ownbert.objectives.learner import Learner
+from ownbert.objectives.objective import Objective
 
 # Timeout for waiting on other processes: saving a large model takes minutes.
 _TIMEOUT = datetime.timedelta(minutes=30)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ownbert.batches.loader import Loader
-from ownbert.objectives import Objective
+from ownbert.objectives.objective import Objective
 from ownbert.train.distributed import ALONE, World
 from ownbert.train.state import TrainState
 from ownbert.train.training_settings import Optim, Run

@@ -12,7 +12,8 @@ from ownbert.batches.batch import Batch
 from ownbert.errors import InputError
 from ownbert.nn.fast.accumulation import one_update
 from ownbert.nn.model import Model
-from ownbert.objectives import Learner, Loss, Objective
+from ownbert.objectives.learner import Learner
+from ownbert.objectives.objective import Loss, Objective
 from ownbert.train.device import autocast
 from ownbert.train.distributed import ALONE, World, full_tensor, gradient_sync, is_sharded
 from ownbert.train.training_settings import Optim

@@ -18,7 +18,8 @@ from ownbert.errors import InputError
 from ownbert.folders import refuse_foreign, writing
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
-from ownbert.objectives import Learner, Translation
+from ownbert.objectives.learner import Learner
+from ownbert.objectives.translation import Translation
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun, describe_limit
 from ownbert.settings import dump, resolve

@@ -17,7 +17,8 @@ from ownbert.nn.fast import linear_layers as kernel
 from ownbert.nn.fast.accumulation import candidate_rows, converted, one_update
 from ownbert.nn.fast.linear_layers import Linear, onednn_has_linear
 from ownbert.nn.model import Model
-from ownbert.objectives import Learner, MaskedLM
+from ownbert.objectives import MaskedLM
+from ownbert.objectives.learner import Learner
 
 WORDS = 50
 

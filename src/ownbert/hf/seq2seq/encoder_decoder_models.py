@@ -244,7 +244,8 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         (last,) = packed.shown(packed.context.last_hidden or hidden)
         values: dict[str, Any] = {"last_hidden_state": last}
         if states:
-            values["hidden_states"] = all_hidden_states(self, states, hidden, packed)
+            normed = self.kind.normed_states
+            values["hidden_states"] = all_hidden_states(states, hidden, packed, normed=normed)
         if padded.keep:
             values |= attention_weights(packed, stack)
         return ModelOutput(_ENCODER, values)
@@ -311,8 +312,9 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         if padded.cache is not None:
             values["past_key_values"] = padded.cache
         if out.hidden_states:
-            states = all_hidden_states(self, out.hidden_states, out.hidden, packed)
-            values["decoder_hidden_states"] = states
+            values["decoder_hidden_states"] = all_hidden_states(
+                out.hidden_states, out.hidden, packed, normed=self.kind.normed_states
+            )
         if padded.keep:
             weights = attention_weights(packed, stack)
             values["decoder_attentions"] = weights.pop("attentions")

@@ -17,7 +17,7 @@ from ownbert.inference.compute import TORCH, Compute
 from ownbert.inference.opened import Networks, read_labelled_rows
 from ownbert.inspect.observing import evaluating
 from ownbert.nn.model import Model
-from ownbert.objectives import Objective
+from ownbert.objectives.objective import Objective
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows

@@ -9,7 +9,7 @@ import torch
 from ownbert.batches.batch import pack
 from ownbert.batches.example import Example
 from ownbert.nn.model import Model
-from ownbert.objectives import Objective
+from ownbert.objectives.objective import Objective
 from ownbert.train.device import autocast
 
 

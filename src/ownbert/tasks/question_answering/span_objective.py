@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ownbert.batches.batch import Batch
-from ownbert.objectives import Loss
+from ownbert.objectives.objective import Loss
 from ownbert.tasks.question_answering.answer_spans import END, START
 from ownbert.tasks.row_objectives import RowObjective
 

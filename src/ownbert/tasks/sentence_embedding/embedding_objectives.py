@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.batches.batch import Batch
-from ownbert.objectives import Loss
+from ownbert.objectives.objective import Loss
 from ownbert.tasks.row_objectives import RowObjective
 
 # In the training log, a cosine within this distance of the label counts as correct.

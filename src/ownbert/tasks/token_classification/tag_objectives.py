@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ownbert.batches.batch import Batch
-from ownbert.objectives import Loss
+from ownbert.objectives.objective import Loss
 from ownbert.tasks.row_objectives import RowObjective, symmetric_kl
 from ownbert.tasks.token_classification.word_windows import NO_TAG
 

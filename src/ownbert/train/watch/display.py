@@ -9,6 +9,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ownbert.language import translated
+from ownbert.objectives import PRETRAINING
 from ownbert.terminal import console
 from ownbert.train.watch.metric_names import UP_TO_ONE, shown_name, shown_value
 
@@ -18,19 +19,6 @@ _DAY = 24 * 3600.0
 # Minimum width of the bar, in characters; it fills the line.
 _BAR = 10
 
-# Short names of the objectives; the single objective of fine-tuning has none.
-_NAMES = {
-    "mlm": "MLM",
-    "clm": "CLM",
-    "plm": "PLM",
-    "span_corruption": "spans",
-    "rtd": "replaced words",
-    "nsp": "NSP",
-    "sop": "SOP",
-    "bow": "BOW",
-}
-# Objectives that predict tokens and have baselines.
-_TOKEN_OBJECTIVES = ("mlm", "clm", "plm", "span_corruption")
 # Maximum number of fine-tuning metrics on a line.
 _MAX_METRICS = 3
 
@@ -156,9 +144,10 @@ def live_parts(row: Mapping[str, Any], held_out: Mapping[str, Any]) -> list[str]
     parts = [*_place(row), *([f"loss {row['loss']:.3f}"] if "loss" in row else [])]
     first = len(parts)
     for name in _names(known):
-        if name in _NAMES:
-            parts.append(f"{_NAMES[name]} {known[f'{name}_loss']:.3f}")
-        if name in _TOKEN_OBJECTIVES and "unigram_loss" in known:
+        objective = PRETRAINING.get(name)
+        if objective is not None:
+            parts.append(f"{objective.short} {known[f'{name}_loss']:.3f}")
+        if objective is not None and objective.predicts and "unigram_loss" in known:
             parts.append(f"unigram {known['unigram_loss']:.2f}")
         if f"{name}_accuracy" in known:
             parts.append(f"{known[f'{name}_accuracy']:.1%} correct")
@@ -212,11 +201,12 @@ def _metrics(row: Mapping[str, Any]) -> list[str]:
 
 def _objective(row: Mapping[str, Any], name: str) -> str:
     """Loss and accuracy of an objective with their baselines."""
-    text = f"{_NAMES.get(name, 'loss')} {row[f'{name}_loss']:.3f}"
+    objective = PRETRAINING.get(name)  # the single objective of fine-tuning has no name
+    text = f"{'loss' if objective is None else objective.short} {row[f'{name}_loss']:.3f}"
     baselines = [
         f"{kind} baseline {row[key]:.3f}"
         for kind, key in (("unigram", "unigram_loss"), ("uniform", "uniform_loss"))
-        if name in _TOKEN_OBJECTIVES and key in row
+        if objective is not None and objective.predicts and key in row
     ]
     if baselines:
         text += f" ({', '.join(baselines)})"

@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ownbert.batches.batch import Batch
-from ownbert.objectives import Learner, Loss, Objective
+from ownbert.objectives.learner import Learner
+from ownbert.objectives.objective import Loss, Objective
 from ownbert.train.distributed import World
 from ownbert.train.flops import training_flops
 from ownbert.train.state import TrainState
@@ -110,7 +111,7 @@ def mean_metrics(sums: Mapping[str, Sequence], objectives: Sequence[Objective]) 
     for objective in objectives:
         total, correct, count = sums[objective.name]
         metrics[f"{objective.name}_loss"] = float(total) / max(1, count)
-        if getattr(objective, "right", True):
+        if objective.right:
             metrics[f"{objective.name}_accuracy"] = float(correct) / max(1, count)
     return metrics
 
@@ -134,9 +135,9 @@ def step_flops(
     for batch in micro_batches:
         if batch.dummy:
             continue
-        counts = Counter()  # decoder rows of these two heads
+        counts = Counter()  # rows of the decoder
         for objective in objectives:
-            if objective.head in ("mlm", "bow"):
+            if objective.decodes:
                 counts[objective.input_view] += objective.count(batch)
         for view in {o.input_view for o in objectives}:
             config = learner.model_of(view).config

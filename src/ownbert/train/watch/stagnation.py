@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ownbert.objectives import PRETRAINING
+
 # After this many tokens a run should know more than token frequencies. Every measured run (tiny,
 # mini, small; anonymised news, English, Chinese; initialised and random embeddings) was 2.5 % below
 # the unigram loss after 0.2 million tokens and 4 % after 0.4 million.
@@ -26,8 +28,8 @@ def diagnose_stagnation(rows: Sequence[Mapping[str, Any]]) -> str | None:
     """
     last = next((row for row in reversed(rows) if row.get("evaluation")), {})
     trained = [row for row in rows if not row.get("evaluation") and "tokens" in row]
-    names = (name for name in ("mlm", "clm", "plm", "span_corruption") if f"{name}_loss" in last)
-    name = next(names, "mlm")
+    predicting = (name for name, objective in PRETRAINING.items() if objective.predicts)
+    name = next((name for name in predicting if f"{name}_loss" in last), "mlm")
     if not last.keys() >= {f"{name}_loss", "unigram_loss"} or not trained:
         return None
     tokens, steps = trained[-1]["tokens"], last["step"]

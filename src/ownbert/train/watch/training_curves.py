@@ -1,6 +1,5 @@
 """Plots of runs: the curves of a run, and metrics of several runs."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,29 +7,18 @@ from typing import Any
 
 from ownbert.files import atomic_path
 from ownbert.folders import PICTURE_METADATA
+from ownbert.objectives import PRETRAINING
 from ownbert.train.watch.log import CURVES
 from ownbert.train.watch.metric_names import UP_TO_ONE, shown_name
 
 Row = Mapping[str, Any]
 
-# Objectives that predict tokens, whose losses have baselines. Losses of binary objectives, which
-# are much smaller, have a separate panel.
-_TOKENS = ("mlm", "clm", "plm", "span_corruption", "bow")
+# Losses of words share a panel. Those of binary objectives, which are much smaller, have another.
+_TOKENS = {name for name, one in PRETRAINING.items() if one.predicts or one.decodes}
 # Maximum fine-tuning metrics in one panel.
 _MAX_METRICS = 3
 _BASELINES = ("unigram", "uniform")
 _BASELINE_LOSSES = tuple(f"{name}_loss" for name in _BASELINES)
-_CHANCE = math.log(2)
-TASKS = {
-    "mlm": "masked words",
-    "nsp": "next sentence",
-    "clm": "next words",
-    "plm": "words in a random order",
-    "span_corruption": "removed spans",
-    "sop": "sentence order",
-    "rtd": "replaced words",
-    "bow": "words of the text",
-}
 _LABELS = {"fontsize": 8, "frameon": False}
 # Fixed position of titles: automatic placement takes a fifth of the drawing time.
 _TITLE = {"y": 1.0}
@@ -100,7 +88,7 @@ def _plain(row: Row) -> Row:
     for key, value in row.items():
         stem, _, kind = key.rpartition("_")
         ours = (
-            stem.removesuffix("_majority") in TASKS
+            stem.removesuffix("_majority") in PRETRAINING
             or key in _BASELINE_LOSSES
             or kind not in ("loss", "accuracy")
         )
@@ -146,8 +134,9 @@ def _draw(axis: Any, rows: Sequence[Row], keys: Sequence[str], title: str) -> No
         axis.plot([], [], color=color, linewidth=2, label=label)
     if any(key.removesuffix("_loss") in _TOKENS for key in keys):
         _draw_baselines(axis, rows)
-    if any(key in ("nsp_loss", "sop_loss") for key in keys):
-        _dashed(axis, _CHANCE, f"chance {_CHANCE:.2f}")
+    losses = (PRETRAINING.get(key.removesuffix("_loss")) for key in keys)
+    for chance in {one.chance for one in losses if one is not None and one.chance is not None}:
+        _dashed(axis, chance, f"chance {chance:.2f}")
     axis.set_title(title, **_TITLE)
     _finish(axis)
 
@@ -232,7 +221,8 @@ def _points(rows: Sequence[Row], key: str, *, held_out: bool) -> tuple[list[int]
 
 
 def _name(key: str) -> str:
-    return TASKS.get(_stem(key), shown_name(key))
+    objective = PRETRAINING.get(_stem(key))
+    return shown_name(key) if objective is None else objective.title
 
 
 def _stem(key: str) -> str:
@@ -241,9 +231,9 @@ def _stem(key: str) -> str:
 
 def _colour(key: str) -> int:
     """The index of a colour, the same for an objective in all panels."""
-    names = TASKS if _stem(key) in TASKS else UP_TO_ONE
-    name = _stem(key) if names is TASKS else key
-    return list(names).index(name) % 10 if name in names else 0
+    if (objective := PRETRAINING.get(_stem(key))) is not None:
+        return objective.colour
+    return list(UP_TO_ONE).index(key) % 10 if key in UP_TO_ONE else 0
 
 
 def _finish(axis: Any) -> None:

@@ -1,14 +1,27 @@
-"""Permutation language modelling: selects the predicted tokens and their order.
+"""Permutation language modelling: words in a random order, by an XLNet.
 
 T tokens of a sequence, V vocabulary, M targets.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
+from ownbert.config import XLNET_STRUCTURE, EncoderConfig, HeadSpec
+from ownbert.objectives.pretraining_objective import PretrainingObjective
 
-from ownbert.batches.batch import Batch
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from ownbert.batches.batch import Batch
+    from ownbert.batches.example import Example
+    from ownbert.batches.masking import Masker
+    from ownbert.nn.model import Model
+    from ownbert.text.tokenizer import Tokenizer
+
 
 # XLNet: a span of one to five tokens in a context of six times its length.
 _LONGEST, _TOKENS_PER_TARGET = 5, 6
@@ -29,6 +42,14 @@ class PermutedSpans:
     """
 
     ordinary: np.ndarray
+    by_words = False
+
+    def example(
+        self, whole: Example, rng: np.random.Generator, begins: np.ndarray | None
+    ) -> Example:
+        positions, order = self(whole.token_ids, rng)
+        ids = whole.token_ids[positions]
+        return replace(whole, masked_positions=positions, masked_ids=ids, words=None, order=order)
 
     def __call__(self, ids: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Choose the targets of a sequence.
@@ -41,6 +62,8 @@ class PermutedSpans:
             The positions of the targets (M, ascending), and the rank of each in the prediction
             order (M). There is at least one target, if there is any ordinary token.
         """
+        import numpy as np
+
         chosen = np.zeros(len(ids), dtype=bool)
         start = 0
         while start < len(ids):
@@ -56,6 +79,41 @@ class PermutedSpans:
         return positions, rng.permutation(len(positions))
 
 
+@dataclass(frozen=True)
+class PermutationLM(PretrainingObjective):
+    """Cross entropy of tokens that are predicted one after the other, in a random order.
+
+    Each is predicted by a query stream, from the tokens that are not predicted and those before it
+    in the order.
+
+    Source: Yang et al. 2019, sections 2.2 and 2.3.
+    """
+
+    name, input_view = "plm", "permuted"
+    title, short, colour = "words in a random order", "PLM", 3
+    explained = "words in a random order, on its own: XLNet"
+    network, alone = "XLNet", True
+    decodes = predicts = True
+
+    def see(self, batch: Batch, logits: Mapping[str, Tensor]) -> Batch:
+        return permuted_view(batch)
+
+    @classmethod
+    def masker(cls, tokenizer: Tokenizer, ordinary: np.ndarray, task: Any) -> Masker:
+        return PermutedSpans(ordinary)
+
+    @classmethod
+    def structure(cls, config: EncoderConfig, dropout: float) -> EncoderConfig:
+        return replace(config, **XLNET_STRUCTURE, activation_dropout=dropout)
+
+    @classmethod
+    def make_network(cls, config: EncoderConfig, settings: Any) -> tuple[Model, None]:
+        from ownbert.nn.model import Model
+
+        head = HeadSpec("mlm", transform=False)
+        return Model(config, [head], pooler=False, model_type="xlnet"), None
+
+
 def permuted_view(batch: Batch) -> Batch:
     """The batch for predicting its masked tokens, which are not replaced, in the given order.
 
@@ -65,6 +123,8 @@ def permuted_view(batch: Batch) -> Batch:
     Raises:
         ValueError: the batch has no order.
     """
+    import torch
+
     if batch.masked_positions is None or batch.order is None:
         raise ValueError("a batch for permutation language modelling names an order of its targets")
     rows = batch.masked_positions

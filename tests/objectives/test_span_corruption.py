@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ownbert.batches.span_corruption import SpanCorruption
+from ownbert.objectives.span_corruption_lm import SpanCorruption
 
 ORDINARY = np.arange(400) >= 4
 START, END, SENTINELS = 0, 3, np.arange(300, 400)

@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from ownbert.batches.batch import Example, pack
-from ownbert.batches.permutation import PermutedSpans, permuted_view
 from ownbert.config import XLNET_STRUCTURE, EncoderConfig
-from ownbert.objectives import Learner, PermutationLM, unmasked
+from ownbert.objectives import PermutationLM
+from ownbert.objectives.learner import Learner
+from ownbert.objectives.objective import unmasked
+from ownbert.objectives.permutation_lm import PermutedSpans, permuted_view
 from ownbert.pretraining.init_weights import new_learner
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe, PretrainTask
 

@@ -1,0 +1,36 @@
+"""What is learnt: one module per objective, and the table of those of pretraining.
+
+Nothing here loads torch or numpy before an objective is used: ``--help`` reads the table too.
+"""
+
+from collections.abc import Collection, Mapping
+
+from ownbert.objectives.bag_of_words import BagOfWords
+from ownbert.objectives.causal_lm import CausalLM
+from ownbert.objectives.masked_lm import MaskedLM
+from ownbert.objectives.permutation_lm import PermutationLM
+from ownbert.objectives.pretraining_objective import PretrainingObjective
+from ownbert.objectives.replaced_token import ReplacedToken
+from ownbert.objectives.sentence_order import SentenceOrder
+from ownbert.objectives.sentence_pair import SentencePair
+from ownbert.objectives.span_corruption_lm import SpanCorruptionLM
+
+# By the names in recipes, in the order of the log.
+PRETRAINING: Mapping[str, type[PretrainingObjective]] = {
+    objective.name: objective
+    for objective in (
+        MaskedLM,
+        CausalLM,
+        PermutationLM,
+        SpanCorruptionLM,
+        ReplacedToken,
+        SentencePair,
+        SentenceOrder,
+        BagOfWords,
+    )
+}
+
+
+def objectives_of(names: Collection[str]) -> list[type[PretrainingObjective]]:
+    """The pretraining objectives with these names, in the order of the table."""
+    return [objective for name, objective in PRETRAINING.items() if name in names]

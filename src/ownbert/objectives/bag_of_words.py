@@ -1,0 +1,69 @@
+"""The words of a text, predicted from its pooled vector."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ownbert.errors import InputError
+from ownbert.objectives.objective import Loss, columns_of, unmasked
+from ownbert.objectives.pretraining_objective import PretrainingObjective
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from ownbert.batches.batch import Batch
+    from ownbert.nn.model import Model, Outputs
+
+
+@dataclass(frozen=True)
+class BagOfWords(PretrainingObjective):
+    """Cross entropy of all words of a sequence, predicted by one distribution from its pooler.
+
+    Masked words alone teach nothing to the first token and the pooler, from which a classifier
+    starts. A word that occurs twice counts twice, and all sequences have the same weight.
+
+    Source: Ma et al. 2024 ("Drop your Decoder"), section 3.2, without its compression of words.
+    """
+
+    name = head = "bow"
+    title, short, colour = "words of the text", "BOW", 7
+    explained = "all words of a text from its pooled vector, with mlm"
+    decodes = pools = reads_features = True
+    right = False  # not counted: the most likely word is one that nearly all texts have
+
+    @classmethod
+    def require(cls, names: Set[str]) -> None:
+        if "mlm" not in names:
+            raise InputError("task.objectives has bow, which requires mlm")
+
+    def count(self, batch: Batch) -> int:
+        return batch.sequences
+
+    def logits_of(self, model: Model, outputs: Outputs, batch: Batch) -> Tensor:
+        """The MLM head's, applied to pooled vectors."""
+        assert outputs.pooled is not None
+        return model.words_of(outputs.pooled, batch.candidates)
+
+    def parts(self, model: Model) -> list[nn.Module]:
+        pooler = [] if model.pooler is None else [model.pooler]
+        return [*model.parts([]), *pooler, model.heads["mlm"]]
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        logits, ids = logits.float(), unmasked(batch)  # (B, V), (T)
+        of = batch.layout.sequences  # (T)
+        share = logits.new_ones(len(ids))  # (T): of a token in its sequence's words
+        if self.ordinary is not None:
+            share = self.ordinary.to(ids.device, logits.dtype)[ids]
+        words = logits.new_zeros(len(logits)).index_add_(0, of, share)  # (B)
+        share = share / words.clamp(min=1)[of]
+        normalizers = logits.logsumexp(-1)  # (B), those of a sequence without words do not count
+        if logits.device.type == "cpu":
+            normalizers = normalizers[words > 0]
+        else:  # to choose rows, the host would wait until the device has counted them
+            normalizers = normalizers.where(words > 0, 0.0)
+        chosen = logits[of, columns_of(batch, ids)]
+        # -sum over words of share x log softmax, where the shares of a sequence add up to 1.
+        total = normalizers.sum() - (share * chosen).sum()
+        return Loss(total, total.new_zeros(()), len(logits))

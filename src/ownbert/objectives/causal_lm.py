@@ -1,0 +1,51 @@
+"""Causal language modelling: next words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ownbert.objectives.objective import unmasked
+from ownbert.objectives.pretraining_objective import PretrainingObjective
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ownbert.batches.batch import Batch
+
+
+@dataclass(frozen=True)
+class CausalLM(PretrainingObjective):
+    """Cross entropy of the next token, by a model that sees only those before it."""
+
+    name, input_view = "clm", "causal"
+    title, short, colour = "next words", "CLM", 2
+    explained = "next words"
+    decodes = predicts = True
+
+    def count(self, batch: Batch) -> int:
+        return batch.tokens - batch.sequences
+
+    def see(self, batch: Batch, logits: Mapping[str, Tensor]) -> Batch:
+        return causal_view(batch)
+
+
+def causal_view(batch: Batch) -> Batch:
+    """The batch for predicting each next token: the targets' rows are all but the last of a
+    sequence, masked tokens are restored, and each token attends to those before it.
+
+    Its ``masked_positions`` and ``masked_ids`` are of length T - B.
+    """
+    import numpy as np
+    import torch
+
+    from ownbert.batches.layout import to_device
+
+    ids, layout = unmasked(batch), batch.layout
+    last = np.cumsum(layout.lengths) - 1
+    rows = to_device(torch.from_numpy(np.delete(np.arange(batch.tokens), last)), ids.device)
+    layout = replace(layout, causal=True)
+    return replace(
+        batch, token_ids=ids, layout=layout, masked_positions=rows, masked_ids=ids[rows + 1]
+    )

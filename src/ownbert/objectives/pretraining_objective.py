@@ -1,0 +1,126 @@
+"""What an objective of pretraining declares beside its loss: its data, network and names."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ownbert.objectives.objective import Loss, Objective, columns_of, cross_entropy_loss
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from ownbert.batches.batch import Batch
+    from ownbert.batches.masking import Masker
+    from ownbert.config import EncoderConfig
+    from ownbert.corpus.sentence_pairs import PretrainingData
+    from ownbert.nn.model import Model
+    from ownbert.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class PretrainingObjective(Objective):
+    """An objective of pretraining.
+
+    Args:
+        weight: its default is that of the recipe.
+        ordinary: (V), true for tokens that are not special; by default all are.
+
+    Attributes:
+        title: the name in charts and model cards.
+        short: the name on the line that shows progress.
+        explained: what ``--objectives`` says of it.
+        colour: its number in charts.
+        network: the network that it makes, if it is not a BERT; then all phases have it.
+        alone: whether no other objective can stand beside it.
+        predicts: whether its targets are single tokens, whose loss has baselines; every run has
+            such an objective.
+        pools: whether it needs a pooler.
+        rate: share of the tokens that are predicted by default.
+        pairs: the kind of text pairs that it needs (``corpus.sentence_pairs``).
+        classes: names of the two classes of such pairs.
+        chance: its loss by chance, if that is the same for any text.
+        reads_features: whether the corpus may have word features.
+        samples: whether its softmax can be over some of the words.
+        auto_class: Transformers' class for a network that has learnt it.
+    """
+
+    weight: float = 1.0
+    ordinary: Tensor | None = field(default=None, compare=False)
+    head = "mlm"
+    title: ClassVar[str]
+    short: ClassVar[str]
+    explained: ClassVar[str]
+    colour: ClassVar[int]
+    network: ClassVar[str | None] = None
+    alone: ClassVar[bool] = False
+    predicts: ClassVar[bool] = False
+    pools: ClassVar[bool] = False
+    rate: ClassVar[float] = 0.3
+    pairs: ClassVar[str | None] = None
+    classes: ClassVar[tuple[str, str]] = ("", "")
+    chance: ClassVar[float | None] = None
+    reads_features: ClassVar[bool] = False
+    samples: ClassVar[bool] = True
+    auto_class: ClassVar[str | None] = None
+
+    @classmethod
+    def require(cls, names: Set[str]) -> None:
+        """Raise ``InputError`` if it cannot stand beside the others of ``names``."""
+
+    @classmethod
+    def extend(cls, tokenizer: Tokenizer) -> tuple[Tokenizer, np.ndarray | None]:
+        """The tokenizer with the special tokens that the objective needs, and their ids."""
+        return tokenizer, None
+
+    @classmethod
+    def masker(cls, tokenizer: Tokenizer, ordinary: np.ndarray, task: Any) -> Masker | None:
+        """What chooses the targets of a sequence; None: that of another objective.
+
+        Args:
+            ordinary: (V), true for tokens that are not special.
+            task: settings, a ``PretrainTask``.
+        """
+        return None
+
+    @classmethod
+    def structure(cls, config: EncoderConfig, dropout: float) -> EncoderConfig:
+        """The structure of its network, made from that of a BERT."""
+        return config
+
+    @classmethod
+    def make_network(
+        cls, config: EncoderConfig, settings: Any
+    ) -> tuple[Model, Model | None] | None:
+        """The network with random weights, and its generator if it has one; None: a BERT.
+
+        Args:
+            settings: a ``PretrainModel``.
+        """
+        return None
+
+    @classmethod
+    def unigram(cls, unigram: Tensor, data: PretrainingData, ordinary: np.ndarray) -> Tensor:
+        """Log probabilities (V) of the tokens that are predicted, by their frequency.
+
+        Args:
+            unigram: (V), those of the corpus.
+            data: examples.
+            ordinary: (V), true for tokens that are not special.
+        """
+        return unigram
+
+    # What follows is that of objectives that predict single tokens.
+
+    def targets(self, batch: Batch) -> Tensor:
+        """The ids of the tokens to predict, of a batch in the input view."""
+        assert batch.masked_ids is not None
+        return batch.masked_ids
+
+    def count(self, batch: Batch) -> int:
+        return 0 if batch.masked_ids is None else batch.masked_ids.numel()
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        return cross_entropy_loss(logits, columns_of(batch, self.targets(batch)))  # (M, V), (M)

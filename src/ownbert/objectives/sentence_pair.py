@@ -1,0 +1,41 @@
+"""Next sentence prediction."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ownbert.objectives.objective import Loss, cross_entropy_loss
+from ownbert.objectives.pretraining_objective import PretrainingObjective
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ownbert.batches.batch import Batch
+
+
+@dataclass(frozen=True)
+class SentencePair(PretrainingObjective):
+    """Cross entropy of whether the second of two texts follows the first.
+
+    Source: Devlin et al. 2019, section 3.1, task 2.
+    """
+
+    # BERT uses 1, which slows down learning words in runs of minutes (docs/lab/pretraining.md).
+    weight: float = 0.1
+    name = pairs = "nsp"
+    head = "nsp"
+    title, short, colour = "next sentence", "NSP", 1
+    explained = "next sentence"
+    classes = ("next", "not next")
+    chance = math.log(2)
+    reads_features = True
+
+    def count(self, batch: Batch) -> int:
+        return 0 if batch.next_sentence is None else batch.sequences
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        assert batch.next_sentence is not None
+        loss = cross_entropy_loss(logits, batch.next_sentence)  # (B, 2), (B)
+        return loss._replace(zeros=(batch.next_sentence == 0).sum())

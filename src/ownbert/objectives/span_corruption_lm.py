@@ -1,0 +1,210 @@
+"""Span corruption: removed spans, which the decoder of a T5 writes.
+
+T tokens of a sequence, V vocabulary, N spans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ownbert.config import T5_STRUCTURE, EncoderConfig
+from ownbert.objectives.pretraining_objective import PretrainingObjective
+from ownbert.text.styles import SENTINEL
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from ownbert.batches.batch import Batch
+    from ownbert.batches.example import Example
+    from ownbert.batches.masking import Masker
+    from ownbert.corpus.sentence_pairs import PretrainingData
+    from ownbert.nn.model import Model
+    from ownbert.text.tokenizer import Tokenizer
+
+# Settings of T5 version 1.1, as in the published models.
+_T5: Mapping[str, Any] = {
+    "gated_feed_forward": True,
+    "hidden_act": "gelu_new",
+    "layer_norm_eps": 1e-6,
+    "relative_buckets": 32,
+    "relative_max_distance": 128,
+}
+# Number of examples for estimating the frequencies of sentinels.
+_COUNTED_EXAMPLES = 200
+# Number of sentinels in T5.
+_SENTINELS = tuple(map(SENTINEL.format, range(100)))
+
+
+@dataclass(frozen=True)
+class SpanCorruption:
+    """Replaces spans by sentinels, which a decoder has to reconstruct.
+
+    The encoder reads the text with a sentinel <0>, <1>, ... instead of each span. The decoder
+    writes each sentinel followed by its span, and the end token. Lengths of spans and of the text
+    between them are random partitions of the removed and the remaining tokens. Special tokens
+    around the text are never removed.
+
+    Args:
+        sentinels: (100) sentinel ids in order.
+        start_id: first token of the decoder's input.
+        end_id: last token of the decoder's output.
+        ordinary: (V) false for special tokens.
+        rate: share of removed tokens.
+        length: mean span length in tokens; a text has at most as many spans as there are sentinels.
+
+    Source: Raffel et al. 2020, section 3.1.4, figure 2, and their random_spans_noise_mask.
+    """
+
+    sentinels: np.ndarray
+    start_id: int
+    end_id: int
+    ordinary: np.ndarray
+    rate: float = 0.15
+    length: float = 3.0
+    by_words = False
+
+    def example(
+        self, whole: Example, rng: np.random.Generator, begins: np.ndarray | None
+    ) -> Example:
+        return self(whole.token_ids, rng)
+
+    def __call__(self, ids: np.ndarray, rng: np.random.Generator) -> Example:
+        """Make an encoder-decoder example of a sequence.
+
+        Args:
+            ids: (T) tokens including special tokens.
+            rng: random generator.
+        """
+        import numpy as np
+
+        from ownbert.batches.example import Example
+
+        inside = self.ordinary[ids].nonzero()[0]
+        first, stop = (inside[0], inside[-1] + 1) if len(inside) else (0, 0)
+        starts, lengths = self._spans(int(stop - first), rng)
+        source, target, at = [], [], 0
+        for number, (start, length) in enumerate(zip(starts + first, lengths, strict=True)):
+            sentinel = self.sentinels[number : number + 1]
+            source += [ids[at:start], sentinel]
+            target += [sentinel, ids[start : start + length]]
+            at = start + length
+        read = np.concatenate([*source, ids[at:]])
+        written = np.concatenate([*target, [self.end_id]]).astype(np.int64)
+        inputs = np.concatenate([[self.start_id], written[:-1]])
+        return Example(
+            inputs,
+            np.zeros_like(inputs),
+            tags=written,
+            source=Example(read, np.zeros_like(read)),
+        )
+
+    def _spans(self, tokens: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Starts (N) and lengths (N) of spans in a text of ``tokens`` tokens.
+
+        As in T5, a text starts with kept tokens and ends with a span; one with fewer than two
+        tokens is kept.
+        """
+        import numpy as np
+
+        if tokens < 2:
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        taken = min(max(1, round(self.rate * tokens)), tokens - 1)
+        count = min(max(1, round(taken / self.length)), tokens - taken, len(self.sentinels))
+        lengths, between = _partition(taken, count, rng), _partition(tokens - taken, count, rng)
+        return np.cumsum(between) + np.cumsum(lengths) - lengths, lengths
+
+
+@dataclass(frozen=True)
+class SpanCorruptionLM(PretrainingObjective):
+    """Cross entropy of the tokens that a decoder writes for removed spans.
+
+    Source: Raffel et al. 2020, section 3.1.4.
+    """
+
+    name, head = "span_corruption", "generator"
+    title, short, colour = "removed spans", "spans", 4
+    explained = "removed spans, on its own: T5"
+    network, alone = "T5", True
+    predicts, samples = True, False
+    rate = 0.15
+    auto_class = "AutoModelForSeq2SeqLM"
+
+    def count(self, batch: Batch) -> int:
+        return 0 if batch.tags is None else batch.tokens
+
+    def targets(self, batch: Batch) -> Tensor:
+        assert batch.tags is not None
+        return batch.tags
+
+    @classmethod
+    def extend(cls, tokenizer: Tokenizer) -> tuple[Tokenizer, np.ndarray]:
+        return with_sentinels(tokenizer)
+
+    @classmethod
+    def masker(cls, tokenizer: Tokenizer, ordinary: np.ndarray, task: Any) -> Masker:
+        return SpanCorruption(
+            cls.extend(tokenizer)[1],
+            decoder_start_id(tokenizer),
+            tokenizer.sep_id,
+            ordinary,
+            rate=task.rate,
+            length=task.span_length,
+        )
+
+    @classmethod
+    def structure(cls, config: EncoderConfig, dropout: float) -> EncoderConfig:
+        """One of the two stacks of a T5 (version 1.1)."""
+        return replace(config, **T5_STRUCTURE, **_T5, head_width=config.head_size)
+
+    @classmethod
+    def make_network(cls, config: EncoderConfig, settings: Any) -> tuple[Model, None]:
+        from ownbert.checkpoint.transformer_folder import new_translation
+
+        decoder = replace(config, is_decoder=True, add_cross_attention=True)
+        return new_translation("t5", config, decoder, shared=False), None
+
+    @classmethod
+    def unigram(cls, unigram: Tensor, data: PretrainingData, ordinary: np.ndarray) -> Tensor:
+        """Words as in the corpus, sentinels and end tokens with their frequencies in the first
+        examples."""
+        import numpy as np
+        import torch
+
+        examples = (data.example(0, i) for i in range(min(len(data), _COUNTED_EXAMPLES)))
+        written = [example.tags for example in examples if example.tags is not None]
+        counts = np.bincount(np.concatenate(written), minlength=len(ordinary))
+        special = np.where(ordinary, 0, counts + 1.0)
+        share = special.sum() / (special.sum() + counts[ordinary].sum())
+        words = np.where(ordinary, unigram.exp().numpy(), 0)
+        mixed = (1 - share) * words / words.sum() + share * special / special.sum()
+        return torch.from_numpy(np.log(mixed).astype(np.float32))
+
+
+def decoder_start_id(tokenizer: Tokenizer) -> int:
+    """The id of a decoder's first token: the token that starts texts, or padding if there is
+    none."""
+    start = tokenizer.start_ids
+    return int(start[0]) if len(start) else tokenizer.pad_id
+
+
+def with_sentinels(tokenizer: Tokenizer) -> tuple[Tokenizer, np.ndarray]:
+    """Return a tokenizer with <extra_id_0>, ..., and their ids in this order (100).
+
+    T5's tokenizer has them; other tokenizers get them appended to their vocabulary.
+    """
+    import numpy as np
+
+    tokenizer = tokenizer.with_special_tokens(_SENTINELS)
+    known = {token: number for number, token in enumerate(tokenizer.vocabulary())}
+    return tokenizer, np.array([known[token] for token in _SENTINELS])
+
+
+def _partition(total: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """A random partition of ``total`` into ``count`` positive integers."""
+    import numpy as np
+
+    cuts = np.sort(rng.choice(total - 1, count - 1, replace=False)) + 1
+    return np.diff(cuts, prepend=0, append=total)
