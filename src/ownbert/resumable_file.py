@@ -76,28 +76,14 @@ class ResumableFile:
         """Truncate the file to the lines that are kept."""
         size = 0
         if resume and self.metadata.exists():
-            self._refuse_other()
+            try:
+                before = read_json(self.metadata)
+            except InputError:
+                before = {}
+            refuse_other_run(self.path, before, self.made_for, "start over without --resume")
             size = self._complete_size()
         self.file.truncate(size)
         write_json(self.metadata, self.made_for)
-
-    def _refuse_other(self) -> None:
-        try:
-            before = read_json(self.metadata)
-        except InputError:
-            before = {}
-        for name in self.made_for:
-            if before.get(name) != self.made_for[name]:
-                if name == "precision" and isinstance(before.get(name), str):
-                    raise InputError(
-                        f"cannot resume {self.path}: the precision differs from that of the "
-                        f"stopped run; continue with --precision {before[name]}, or start over "
-                        "without --resume"
-                    )
-                raise InputError(
-                    f"cannot resume {self.path}: the {name} differs from that of the stopped "
-                    "run; start over without --resume"
-                )
 
     def _complete_size(self) -> int:
         """The end of the last complete line, in bytes; sets ``done``."""
@@ -128,7 +114,7 @@ class ResumableFile:
             The number of inputs.
         """
         before, count = self.done, 0
-        try:
+        with contextlib.closing(self), saying_what_is_kept(self._kept):
             for block in blocks:
                 count += len(block)
                 if count > before:
@@ -137,13 +123,6 @@ class ResumableFile:
                 if progress is not None:
                     progress(count)
             self.finish()
-        except InputError as error:
-            raise InputError(f"{error}{self._kept()}") from error
-        except KeyboardInterrupt:
-            way = "; run the same command with --resume to continue" if self._kept() else ""
-            raise KeyboardInterrupt(f"interrupted{self._kept()}{way}") from None
-        finally:
-            self.close()
         return count
 
     def write(self, lines: Sequence[Any]) -> None:
@@ -179,6 +158,42 @@ class ResumableFile:
         if not (self.done and self.keeps):
             return ""
         return f"; {self.done:,} predictions are kept in {self.part}"
+
+
+def refuse_other_run(
+    output: Any, before: Mapping[str, Any], made_for: Mapping[str, Any], otherwise: str
+) -> None:
+    """``InputError`` if a stopped run was made for something else than the one to resume.
+
+    Args:
+        output: what the runs write.
+        before: the identity of the stopped run.
+        made_for: that of this one.
+        otherwise: what the user can do instead of resuming.
+    """
+    for name, value in made_for.items():
+        if before.get(name) == value:
+            continue
+        if name == "precision" and isinstance(before.get(name), str):
+            raise InputError(
+                f"cannot resume {output}: the precision differs from that of the stopped run; "
+                f"continue with --precision {before[name]}, or {otherwise}"
+            )
+        raise InputError(
+            f"cannot resume {output}: the {name} differs from that of the stopped run; {otherwise}"
+        )
+
+
+@contextlib.contextmanager
+def saying_what_is_kept(kept: Callable[[], str]) -> Iterator[None]:
+    """Adds what ``kept`` says of a stopped run, if anything, to errors and interrupts."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{error}{kept()}") from error
+    except KeyboardInterrupt:
+        way = "; run the same command with --resume to continue" if kept() else ""
+        raise KeyboardInterrupt(f"interrupted{kept()}{way}") from None
 
 
 def first_read(blocks: Iterable[Item]) -> Iterator[Item]:

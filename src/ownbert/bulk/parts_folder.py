@@ -8,7 +8,8 @@ Spark.
 import base64
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,6 +18,7 @@ from ownbert.bulk.part_worker import store_part
 from ownbert.bulk.storage import DONE, StoredFolder
 from ownbert.errors import InputError
 from ownbert.files import lock_file, missing_folders, remove_empty
+from ownbert.resumable_file import refuse_other_run, saying_what_is_kept
 
 MANIFEST, PLAN, LOCK = "_manifest.json", "_plan.json", "_lock"
 # What the record of a finished part holds.
@@ -59,7 +61,7 @@ class PartsFolder:
         for name in (MANIFEST, PLAN):
             if name in names and self._resume and before is None:
                 before = self.folder.read_json(name)
-                self._refuse_other(before)
+                refuse_other_run(self.folder, before, self._made_for, "choose another folder")
                 if name == MANIFEST:
                     if type(before.get("rows")) is not int:
                         raise InputError(self._damaged(MANIFEST))
@@ -91,20 +93,6 @@ class PartsFolder:
         if local is not None:
             self._lock = (local / LOCK).open("ab")
             lock_file(self._lock, local)
-
-    def _refuse_other(self, before: Mapping[str, Any]) -> None:
-        for name, value in self._made_for.items():
-            if before.get(name) != value:
-                if name == "precision" and isinstance(before.get(name), str):
-                    raise InputError(
-                        f"cannot resume {self.folder}: the precision differs from that of the "
-                        f"stopped run; continue with --precision {before[name]}, or choose "
-                        "another folder"
-                    )
-                raise InputError(
-                    f"cannot resume {self.folder}: the {name} differs from that of the stopped "
-                    "run; choose another folder"
-                )
 
     def _read(self, plan: Mapping[str, Any]) -> None:
         """Take the plan, and the parts that are finished and still there."""
@@ -148,17 +136,9 @@ class PartsFolder:
         """Take the record of a part that a worker has written."""
         self._records[record["part"]] = record
 
-    @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
+    def kept(self) -> AbstractContextManager[None]:
         """Say in errors and interrupts what is kept."""
-        try:
-            yield
-        except InputError as error:
-            raise InputError(f"{error}{self._kept()}") from error
-        except KeyboardInterrupt:
-            kept = self._kept()
-            way = "; run the same command with --resume to continue" if kept else ""
-            raise KeyboardInterrupt(f"interrupted{kept}{way}") from None
+        return saying_what_is_kept(self._kept)
 
     def _finished(self) -> int:
         """How many parts have a record; workers may be ahead of who reads what they return."""

@@ -35,6 +35,8 @@ Progress = Callable[[int], None]
 Say = Callable[[str], None]
 
 FORMAT = 1
+# Arguments of ``run_job`` that are no options of a job.
+_RUN = ("workers", "threads", "part_rows", "resume", "progress", "say")
 # Rows of a part: whole blocks of those that predict and embed sort by length.
 PART_ROWS = 8192
 # Only descriptions of parts go through it; Ray's least.
@@ -59,6 +61,61 @@ def predict_with_ray(
     probabilities: bool = False,
     unknown: float | None = None,
     coverage: float | None = None,
+    **run: Any,
+) -> int:
+    """The answers to every row of files, as a folder of parquet files with a manifest.
+
+    Args:
+        folder, text_column, second_column, id_column, device, precision, network, threshold,
+            probabilities, unknown, coverage: as of ``ownbert.predict``.
+        inputs, output, run: as of ``run_job``.
+        top_k: number of labels per row.
+
+    Returns, raises: as ``run_job``.
+    """
+    job = BulkJob(
+        "predict",
+        str(folder),
+        ColumnNames(text_column, second_column, id=id_column),
+        Compute(device, precision, network=network),
+        {"top": top_k, "threshold": threshold, "probabilities": probabilities}
+        | {k: v for k, v in (("unknown", unknown), ("coverage", coverage)) if v is not None},
+    )
+    return run_job(job, inputs, output, **run)
+
+
+def embed_with_ray(
+    folder: str | Path,
+    inputs: Any,
+    output: str | Path,
+    *,
+    text_column: str | None = None,
+    id_column: str | None = None,
+    device: str = "auto",
+    precision: str | None = None,
+    **given: Any,
+) -> int:
+    """The vectors of every text of files, as a folder of parquet files with a manifest.
+
+    Args:
+        folder, text_column, id_column, device, precision: as of ``ownbert.embed``.
+        inputs, output: as of ``run_job``.
+        given: further arguments of ``run_job``; ``max_length``, and those of ``Embedder.encode``.
+
+    Returns, raises: as ``run_job``.
+    """
+    columns = ColumnNames(text=text_column, id=id_column)
+    compute = Compute(device, precision, network=True)
+    run = {name: given.pop(name) for name in _RUN if name in given}
+    job = BulkJob("embed", str(folder), columns, compute, given)
+    return run_job(job, inputs, output, **run)
+
+
+def run_job(
+    job: BulkJob,
+    inputs: Any,
+    output: str | Path,
+    *,
     workers: int | None = None,
     threads: int = 1,
     part_rows: int = PART_ROWS,
@@ -66,15 +123,12 @@ def predict_with_ray(
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> int:
-    """The answers to every row of files, as a folder of parquet files with a manifest.
+    """Do a job in every part of files: a folder of parquet files with a manifest.
 
     Args:
-        folder, text_column, second_column, id_column, device, precision, network, threshold,
-            probabilities, unknown, coverage: as of ``ownbert.predict``.
         inputs: files, folders or globs, one or several; or addresses of files and folders on a file
             system that pyarrow reads, as s3://bucket/folder.
         output: a folder, or an address of one.
-        top_k: so many labels in each row.
         workers: processes with a model each; by default one for ``threads`` cores, or for each GPU.
         threads: of each worker.
         part_rows: the most rows of a part.
@@ -89,61 +143,6 @@ def predict_with_ray(
         InputError: Ray is missing, an input cannot be read, or, with ``resume``, the model, the
             input or an option differs.
     """
-    job = BulkJob(
-        "predict",
-        str(folder),
-        ColumnNames(text_column, second_column, id=id_column),
-        Compute(device, precision, network=network),
-        {"top": top_k, "threshold": threshold, "probabilities": probabilities}
-        | {k: v for k, v in (("unknown", unknown), ("coverage", coverage)) if v is not None},
-    )
-    return _run(job, inputs, output, workers, threads, part_rows, resume, progress, say)
-
-
-def embed_with_ray(
-    folder: str | Path,
-    inputs: Any,
-    output: str | Path,
-    *,
-    text_column: str | None = None,
-    id_column: str | None = None,
-    device: str = "auto",
-    precision: str | None = None,
-    workers: int | None = None,
-    threads: int = 1,
-    part_rows: int = PART_ROWS,
-    resume: bool = False,
-    progress: Progress | None = None,
-    say: Say | None = None,
-    **options: Any,
-) -> int:
-    """The vectors of every text of files, as a folder of parquet files with a manifest.
-
-    Args:
-        folder, text_column, id_column, device, precision: as of ``ownbert.embed``.
-        inputs, output, workers, threads, part_rows, resume, progress, say: as of
-            ``predict_with_ray``.
-        options: ``max_length``, and those of ``Embedder.encode``.
-
-    Returns, raises: as ``predict_with_ray``.
-    """
-    columns = ColumnNames(text=text_column, id=id_column)
-    compute = Compute(device, precision, network=True)
-    job = BulkJob("embed", str(folder), columns, compute, options)
-    return _run(job, inputs, output, workers, threads, part_rows, resume, progress, say)
-
-
-def _run(
-    job: BulkJob,
-    inputs: Any,
-    output: str | Path,
-    workers: int | None,
-    threads: int,
-    part_rows: int,
-    resume: bool,
-    progress: Progress | None,
-    say: Say | None,
-) -> int:
     between(1, limits.PROCESSES, "[]")("threads", threads)
     between(1, limits.COUNT, "[]")("part_rows", part_rows)
     if workers is not None:

@@ -20,7 +20,6 @@ from ownbert.files import (
     refuse_unreadable,
     write_json,
 )
-from ownbert.folders import refuse_foreign
 from ownbert.hub import model_folder
 from ownbert.inference.abstaining.doubts import Doubts, output_rows
 from ownbert.inference.abstaining.measures import measure
@@ -34,7 +33,7 @@ from ownbert.inference.opened import (
     read_labelled_rows,
 )
 from ownbert.inference.output.prediction_writer import PredictionWriter
-from ownbert.inference.output.shards import DealtRows, Shard, as_shard, manifest_path
+from ownbert.inference.output.shards import DealtRows, part_of
 from ownbert.inference.pipeline import Predictor, output_options
 from ownbert.resumable_file import first_read, identity_of
 from ownbert.run.file_names import RECIPE
@@ -144,10 +143,7 @@ def predict(
             for line in (*predictor.rows_predictor.notes(), *predictor.warnings()):
                 say(line)
         return found
-    output, own = Path(output), as_shard(shard)
-    if own is not None:
-        output = own.path(output)
-        refuse_foreign(output.parent, [manifest_path(output).name], signs=())
+    output, dealt = part_of(output, shard)
     in_file = isinstance(input, str | os.PathLike)
     if in_file:
         refuse_missing(Path(input))
@@ -158,7 +154,7 @@ def predict(
         folder,
         input,
         columns=columns,
-        shard=own,
+        dealt=dealt,
         compute=compute,
         options=output_options(top_k, threshold, probabilities, unknown, coverage),
         calibrate=calibrate,
@@ -170,8 +166,8 @@ def predict(
         for line in found.notes():
             say(line)
     count = PredictionWriter(output, made_for, resume=resume).fill(rows, found.predict, progress)
-    if found.dealt is not None:
-        found.dealt.write_manifest(output, found.depends_on())
+    if dealt is not None:
+        dealt.write_manifest(output, found.depends_on())
     if say is not None:
         for line in found.warnings():
             say(line)
@@ -202,13 +198,12 @@ class RowPredictions:
         columns: columns named by the user.
         compute: device, precision and engine.
         options: contents of the output rows.
-        shard: predict only this share of the rows.
+        dealt: selects the rows of a shard; None: predict all rows.
         calibrate: see ``Doubts``.
         say: see ``Doubts``.
 
     Attributes:
         blocks: blocks of rows.
-        dealt: selects the rows of the shard.
 
     Raises:
         InputError: the folder cannot be used, or its task lacks the options.
@@ -222,7 +217,7 @@ class RowPredictions:
         columns: ColumnNames,
         compute: Compute = AS_FOLDER,
         options: OutputOptions = PLAIN_OUTPUT,
-        shard: Shard | None = None,
+        dealt: DealtRows | None = None,
         calibrate: Any = None,
         say: Say | None = None,
     ) -> None:
@@ -235,7 +230,7 @@ class RowPredictions:
         if options.abstains:
             self._doubts = Doubts(self._predictor, options, calibrate, say)
         self._options, self._columns = options, columns
-        self.dealt = None if shard is None else DealtRows(shard)
+        self._dealt = dealt
         if isinstance(data, Iterator) and task.reads_arrays:
             raise InputError(f"{folder} reads images: give files or folders of them")
         self.blocks = iter(()) if data is None else self.read(data)
@@ -247,8 +242,8 @@ class RowPredictions:
         if self._columns.id is not None:
             _require_ids(task, source, self._columns.id)
         rows = task.stream(source)
-        if self.dealt is not None:
-            rows = self.dealt.take(rows, lambda row: [row.texts, task.identity(row)])
+        if self._dealt is not None:
+            rows = self._dealt.take(rows, lambda row: [row.texts, task.identity(row)])
         return blocks(islice(rows, skip, None), size=characters)
 
     def refuse_kind(self, kind: str) -> None:

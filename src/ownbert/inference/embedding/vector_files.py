@@ -18,10 +18,9 @@ from ownbert.corpus.documents import find_files
 from ownbert.encodings import reads_encoding
 from ownbert.errors import InputError, in_short
 from ownbert.files import atomic_path, refuse_same
-from ownbert.folders import refuse_foreign
 from ownbert.inference.compute import TORCH, Compute
 from ownbert.inference.embedding.embedder import Embedder, Progress, after, in_blocks
-from ownbert.inference.output.shards import DealtRows, as_shard, manifest_path
+from ownbert.inference.output.shards import part_of
 from ownbert.tables.columns import ColumnNames, read_texts_with_ids
 from ownbert.tables.memory import MemoryTable, is_table, table_of
 from ownbert.tables.texts_or_files import are_names, table_of_texts, text_or_file
@@ -107,10 +106,8 @@ def embed(
         vectors = rows.joined([block for _, block in rows.embedded(records, progress)])
         _say_each(rows.warnings(), say)
         return vectors[0] if single else vectors
-    output, chosen, dealt = Path(output), as_shard(shard), None
-    if chosen is not None:
-        output, dealt = chosen.path(output), DealtRows(chosen)
-        refuse_foreign(output.parent, [manifest_path(output).name], signs=())
+    output, dealt = part_of(output, shard)
+    if dealt is not None:
         records = dealt.take(records, list)
     writer = _writer(output, id_column)
     refuse_same([folder, *sources_of(inputs)], output)

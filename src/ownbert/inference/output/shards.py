@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from ownbert import limits
 from ownbert.errors import InputError, in_short
 from ownbert.files import read_json, write_json
+from ownbert.folders import refuse_foreign
 
 Item = TypeVar("Item")
 
@@ -69,6 +70,21 @@ def as_shard(given: Any) -> Shard | None:
     raise InputError(
         f"shard is {in_short(given)}; give its number and the number of shards, such as 3/16"
     )
+
+
+def part_of(output: str | Path, shard: Any) -> tuple[Path, "DealtRows | None"]:
+    """The file that a shard (as of ``as_shard``) of an output writes, and its rows; without a shard
+    the output itself, and None for all rows.
+
+    Raises:
+        InputError: there is no such shard, or its manifest is a file of another kind.
+    """
+    output, own = Path(output), as_shard(shard)
+    if own is None:
+        return output, None
+    output = own.path(output)
+    refuse_foreign(output.parent, [manifest_path(output).name], signs=())
+    return output, DealtRows(own)
 
 
 def split_ending(path: Path) -> tuple[str, str]:

@@ -14,13 +14,12 @@ from ownbert.corpus.documents import find_files
 from ownbert.encodings import UTF8, current_encoding, reads_encoding
 from ownbert.errors import InputError
 from ownbert.files import checksum, refuse_same
-from ownbert.folders import refuse_foreign
 from ownbert.hub import is_name, model_folder
 from ownbert.inference.embedding.vector_files import Record, as_inputs, records_of
 from ownbert.inference.fill_mask import Filler
 from ownbert.inference.opened import Progress
 from ownbert.inference.output.prediction_writer import PredictionWriter
-from ownbert.inference.output.shards import DealtRows, Shard, as_shard, manifest_path
+from ownbert.inference.output.shards import DealtRows, part_of
 from ownbert.inference.scoring.normal_profile import MOST_ROWS, NORMAL, NormalProfile
 from ownbert.inference.scoring.surprisal import PASSES, surprisals
 from ownbert.resumable_file import first_read, identity_of
@@ -226,7 +225,7 @@ class ScoredRows:
             first text is scored.
         false_alarms: share of normal texts that may be flagged.
         tokens: whether rows include the tokens with their surprisals.
-        shard: score only this share of the texts.
+        dealt: selects the texts of a shard; None: score all texts.
         progress: called with the number of normal texts so far.
         say: called with notes.
         each: called with each scored text.
@@ -234,7 +233,6 @@ class ScoredRows:
 
     Attributes:
         blocks: blocks of ids and texts.
-        dealt: selects the texts of the shard.
 
     Raises:
         InputError: a file cannot be read, or the folder cannot be used.
@@ -249,7 +247,7 @@ class ScoredRows:
         normal: Any = None,
         false_alarms: float | None = None,
         tokens: bool = False,
-        shard: Shard | None = None,
+        dealt: DealtRows | None = None,
         progress: Progress | None = None,
         say: Say | None = None,
         each: Callable[[ScoredText], None] | None = None,
@@ -258,12 +256,11 @@ class ScoredRows:
         if normal is not None and isinstance(folder, str) and is_name(folder):
             raise InputError(f"{folder} is on the hub; save it in a local folder first")
         self.columns, self.tokens, self._each = columns, tokens, each
-        self.dealt = None if shard is None else DealtRows(shard)
         inputs = MemoryTable("nothing", (), lambda _: iter(())) if texts is None else texts
         self._files = None if isinstance(inputs, MemoryTable) else find_files(inputs)
         records = iter(()) if texts is None else records_of(inputs, columns)
-        if self.dealt is not None:
-            records = self.dealt.take(records, list)
+        if dealt is not None:
+            records = dealt.take(records, list)
         # Report unreadable files before fitting normal rows.
         self.blocks = first_read(blocks(records, size=lambda record: len(record[1])))
         rate = false_alarms if normal is None else None
@@ -376,27 +373,24 @@ def score(
     """
     if texts is None and normal is None:
         raise InputError("nothing to score: texts and normal are missing")
-    own_shard = as_shard(shard)
-    if output is None and own_shard is not None:
+    if output is None and shard is not None:
         raise InputError("a shard writes one part of the output; name the file with output")
     inputs = None if texts is None else as_inputs(texts)
     columns = ColumnNames(text=text_column, id=id_column)
-    options |= {"columns": columns, "normal": normal, "progress": progress, "shard": own_shard}
+    options |= {"columns": columns, "normal": normal, "progress": progress}
     if inputs is None or output is None:
         found = ScoredRows(folder, inputs, **options)
         return [one for block in found.blocks for one in found.scored(block)] if texts else 0
-    output = Path(output) if own_shard is None else own_shard.path(output)
-    if own_shard is not None:
-        refuse_foreign(output.parent, [manifest_path(output).name], signs=())
+    output, dealt = part_of(output, shard)
     if not isinstance(inputs, MemoryTable):
         refuse_same([folder, *find_files(inputs)], output)
     elif resume:
         raise InputError("only rows of a file can be resumed; omit --resume")
-    found = ScoredRows(folder, inputs, **options)
+    found = ScoredRows(folder, inputs, dealt=dealt, **options)
     writer = PredictionWriter(output, found.made_for(), resume=resume)
     count = writer.fill(found.blocks, found.rows, progress)
-    if found.dealt is not None:
-        found.dealt.write_manifest(output, found.depends_on())
+    if dealt is not None:
+        dealt.write_manifest(output, found.depends_on())
     return count
 
 
