@@ -53,7 +53,7 @@ def build(
         source = files["merges_file"]
         try:
             return bpe_backend(
-                read_json_ids(files["vocab_file"]),
+                read_ids_file(Path(files["vocab_file"])),
                 read_merges(source),
                 add_prefix_space=bool(settings.get("add_prefix_space", False)),
             )
@@ -178,11 +178,6 @@ def surround(
 def read_ids(path: PathLike) -> dict[str, int]:
     """A vocab.txt as Transformers reads it: line n is id n, of duplicates the last."""
     return {token: number - 1 for number, token in open_text(path, internal=True)}
-
-
-def read_json_ids(path: PathLike) -> dict[str, int]:
-    """The ids by token of a vocab.json. ``InputError`` for anything else in it."""
-    return read_ids_file(Path(path))
 
 
 def read_merges(path: PathLike) -> list[tuple[str, str]]:

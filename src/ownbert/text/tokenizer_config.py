@@ -1,7 +1,6 @@
 """tokenizer_config.json and what else describes a tokenizer: what their keys must hold."""
 
 from pathlib import Path
-from typing import Any
 
 from ownbert.checks import (
     Check,
@@ -31,7 +30,7 @@ _token: Check = either(
     wanted="a token, or an object with its content",
 )
 _tokens = either(list_of(_token), dict_of(_token), wanted="tokens")
-_KEYS = record(
+CONFIG_KEYS = record(
     {
         **dict.fromkeys(SPECIAL_NAMES, maybe(_token)),
         **dict.fromkeys(
@@ -49,29 +48,10 @@ _KEYS = record(
         "model_input_names": maybe(list_of(text)),
     }
 )
-_SPECIAL = dict_of(maybe(either(_token, _tokens, wanted="a token, or several")))
-_IDS = dict_of(whole(0, _LARGEST_ID))
-
-
-def read_tokenizer_config(folder: Path) -> dict[str, Any]:
-    """The values of a folder's tokenizer_config.json; none without one.
-
-    Raises:
-        InputError: it is damaged, or a key holds what it cannot hold; so in what follows.
-    """
-    return read_json(folder / CONFIG, missing={}, check=_KEYS)
-
-
-def read_special_tokens(folder: Path) -> dict[str, Any]:
-    """special_tokens_map.json: tokens by ``pad_token`` and so on."""
-    return read_json(folder / SPECIAL, missing={}, check=_SPECIAL)
-
-
-def read_added_tokens(folder: Path) -> dict[str, int]:
-    """added_tokens.json: ids by token."""
-    return read_json(folder / ADDED, missing={}, check=_IDS)
+SPECIAL_TOKENS = dict_of(maybe(either(_token, _tokens, wanted="a token, or several")))
+IDS = dict_of(whole(0, _LARGEST_ID))
 
 
 def read_ids_file(path: Path) -> dict[str, int]:
-    """A vocab.json: ids by token."""
-    return read_json(path, object, check=_IDS)
+    """A vocab.json: ids by token; ``InputError`` for anything else in it."""
+    return read_json(path, object, check=IDS)

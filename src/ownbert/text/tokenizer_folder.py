@@ -9,6 +9,7 @@ spm.model (DeBERTa).
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from ownbert.text.styles import (
     Style,
     class_name,
 )
-from ownbert.text.tokenizer_config import ADDED, read_special_tokens, read_tokenizer_config
+from ownbert.text.tokenizer_config import ADDED, CONFIG_KEYS, IDS, SPECIAL_TOKENS
 from ownbert.text.tokenizer_config import CONFIG as CONFIG
 from ownbert.text.tokenizer_config import SPECIAL as SPECIAL
 
@@ -75,88 +76,151 @@ class TokenizerFiles:
 def has_tokenizer(folder: str | os.PathLike[str]) -> bool:
     """Whether ``folder`` holds a tokenizer to load."""
     place = model_folder(folder)
-    return (place / TOKENIZER).is_file() or bool(styles_of(place))
+    return (place / TOKENIZER).is_file() or bool(TokenizerFolder(place).styles)
 
 
-def read_folder(
-    folder: str | os.PathLike[str], model: Mapping[str, Any] | None = None
-) -> TokenizerFiles:
-    """Read the tokenizer of a folder.
+class TokenizerFolder:
+    """A folder with a tokenizer, whose files are read when they are needed, and once.
 
     What tokenizer_config.json states about case, accents and Chinese characters takes precedence
     over tokenizer.json, as in Transformers.
 
     Args:
-        folder: of the tokenizer.
+        path: of the folder.
         model: its config.json, if it has been read.
 
+    Attributes:
+        backends: of each tokenizer.json that has been read, by path.
+
     Raises:
-        InputError: files are missing, damaged or contradictory, or the vocabulary lacks a special
-            token.
+        InputError: when a file is read that is missing, damaged or contradictory.
+    """
+
+    def __init__(self, path: Path, model: Mapping[str, Any] | None = None) -> None:
+        self.path, self._model = path, model
+        self.backends: dict[str, tokenizers.Tokenizer] = {}
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).is_file()
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """tokenizer_config.json; empty if there is none."""
+        return read_json(self.path / CONFIG, missing={}, check=CONFIG_KEYS)
+
+    @cached_property
+    def special_tokens(self) -> dict[str, Any]:
+        """special_tokens_map.json: tokens by ``pad_token`` and so on."""
+        return read_json(self.path / SPECIAL, missing={}, check=SPECIAL_TOKENS)
+
+    @cached_property
+    def added_tokens(self) -> dict[str, int]:
+        """added_tokens.json: ids by token."""
+        return read_json(self.path / ADDED, missing={}, check=IDS)
+
+    @cached_property
+    def class_name(self) -> str | None:
+        """The class that the files name, without ``Fast``; None if they name none that is known."""
+        model = self._model
+        if model is None:
+            model = read_json(self.path / MODEL_CONFIG, missing={})
+        return class_name(self.config, model)
+
+    @property
+    def styles(self) -> list[Style]:
+        """The styles whose own files are all there."""
+        return [style for style in STYLES if all(map(self.has, style.files.values()))]
+
+    def backend(self, path: str | Path | None = None) -> "tokenizers.Tokenizer":
+        """A tokenizer.json, which need not be in this folder."""
+        name = str(self.path / TOKENIZER if path is None else path)
+        if name not in self.backends:
+            self.backends[name] = read_backend(Path(name))
+        return self.backends[name]
+
+    def style(self, named: str | None = None) -> Style:
+        """The style for a folder without tokenizer.json.
+
+        Args:
+            named: its class.
+
+        Raises:
+            InputError: none or several are possible.
+        """
+        found = self.styles
+        if named and CLASSES[named][0] in found:
+            return CLASSES[named][0]
+        if not found:
+            raise MissingError(
+                f"{self.path} contains no tokenizer: {TOKENIZER} or {VOCABULARY} is needed"
+            )
+        if found[0] is XLM_ROBERTA:
+            raise InputError(
+                f"{self.path}: {CONFIG} must state tokenizer_class, XLMRobertaTokenizer or "
+                f"CamembertTokenizer, because {XLM_ROBERTA.files['vocab_file']} does not determine it"
+            )
+        return found[0]
+
+    def special_names(self, style: Style) -> dict[str, str]:
+        """The tokens by ``pad_token`` and so on, from the files or else ``style``."""
+        stated = self.special_tokens | self.config
+        found = dict(style.special)
+        for name in SPECIAL_NAMES:
+            value = stated.get(name)
+            text = value.get("content") if isinstance(value, dict) else value
+            if isinstance(text, str):
+                found[name] = text
+        return found
+
+    def read(self) -> TokenizerFiles:
+        """The tokenizer.
+
+        Raises:
+            InputError: as above, or the vocabulary lacks a special token.
+        """
+        config, named, built = dict(self.config), self.class_name, not self.has(TOKENIZER)
+        bert = not built and kind_of(self.backend()) in ("blank", "wordpiece")
+        if named and bert:
+            # Words as BERT's, whatever network was pretrained on them (XLNet, T5).
+            named = named if CLASSES[named][0] is BERT else None
+        if named:
+            config.setdefault("tokenizer_class", named)
+        if built:
+            style = self.style(named)
+            special = self.special_names(style)
+            backend = _from_vocabulary(self.path, style, config, special)
+        else:
+            backend = self.backend()
+            if bert and self.has(VOCABULARY):
+                _require_agreement(self.path, vocabulary_of(backend))
+            if config.get("do_basic_tokenize", True):
+                apply_case_settings(backend, config)
+            style = CLASSES[named][0] if named else guess_style(backend)
+            special = self.special_names(style)
+        needed = [n for n in style.needed if not (built and n in style.behind)]
+        absent = [special[n] for n in needed if backend.token_to_id(special[n]) is None]
+        if absent:
+            source = style.files["vocab_file"] if built else TOKENIZER
+            raise InputError(f"{self.path / source} lacks the special tokens {' '.join(absent)}")
+        if built:
+            register(backend, special_tokens(style, special, config, built=True))
+            surround(backend, style, special)
+        return TokenizerFiles(backend, special, config)
+
+
+def read_folder(
+    folder: str | os.PathLike[str], model: Mapping[str, Any] | None = None
+) -> TokenizerFiles:
+    """The tokenizer of a folder; see ``TokenizerFolder``.
+
+    Args:
+        folder: of the tokenizer.
+        model: its config.json, if it has been read.
     """
     place = model_folder(folder) if model is None else Path(folder)
     if not place.is_dir():
         raise InputError(f"no such folder: {place}")
-    config = read_tokenizer_config(place)
-    values = read_json(place / MODEL_CONFIG, missing={}) if model is None else model
-    named = class_name(config, values)
-    backend = read_backend(place / TOKENIZER) if (place / TOKENIZER).is_file() else None
-    if named and backend is not None and kind_of(backend) in ("blank", "wordpiece"):
-        # Words as BERT's, whatever network was pretrained on them (XLNet, T5).
-        named = named if CLASSES[named][0] is BERT else None
-    if named:
-        config.setdefault("tokenizer_class", named)
-    if backend is not None:
-        source = place / TOKENIZER
-        if (place / VOCABULARY).is_file() and kind_of(backend) in ("blank", "wordpiece"):
-            _require_agreement(place, vocabulary_of(backend))
-        if config.get("do_basic_tokenize", True):
-            apply_case_settings(backend, config)
-        style = CLASSES[named][0] if named else guess_style(backend)
-        special = special_names(place, config, style)
-    else:
-        style = choose_style(place, named)
-        source = place / style.files["vocab_file"]
-        special = special_names(place, config, style)
-        backend = _from_vocabulary(place, style, config, special)
-    absent = [name for name in style.needed if backend.token_to_id(special[name]) is None]
-    if not (place / TOKENIZER).is_file():
-        absent = [name for name in absent if name not in style.behind]
-    if absent:
-        missing = [special[name] for name in absent]
-        raise InputError(f"{source} lacks the special tokens {' '.join(missing)}")
-    if not (place / TOKENIZER).is_file():
-        register(backend, special_tokens(style, special, config, built=True))
-        surround(backend, style, special)
-    return TokenizerFiles(backend, special, config)
-
-
-def styles_of(folder: Path) -> list[Style]:
-    """The styles whose own files are all in ``folder``."""
-    return [s for s in STYLES if all((folder / name).is_file() for name in s.files.values())]
-
-
-def choose_style(folder: Path, named: str | None) -> Style:
-    """The style for a folder without tokenizer.json.
-
-    Args:
-        folder: of the tokenizer.
-        named: its class, see ``class_name``.
-
-    Raises:
-        InputError: none or several are possible.
-    """
-    found = styles_of(folder)
-    if named and CLASSES[named][0] in found:
-        return CLASSES[named][0]
-    if not found:
-        raise MissingError(f"{folder} contains no tokenizer: {TOKENIZER} or {VOCABULARY} is needed")
-    if found[0] is XLM_ROBERTA:
-        raise InputError(
-            f"{folder}: {CONFIG} must state tokenizer_class, XLMRobertaTokenizer or "
-            f"CamembertTokenizer, because {XLM_ROBERTA.files['vocab_file']} does not determine it"
-        )
-    return found[0]
+    return TokenizerFolder(place, model).read()
 
 
 def guess_style(backend: "tokenizers.Tokenizer") -> Style:
@@ -172,18 +236,6 @@ def guess_style(backend: "tokenizers.Tokenizer") -> Style:
         if all(backend.token_to_id(token) is not None for token in tokens):
             return style
     return last
-
-
-def special_names(folder: Path, config: Mapping[str, Any], style: Style) -> dict[str, str]:
-    """The tokens by ``pad_token`` and so on, from the files of ``folder`` or else ``style``."""
-    stated = read_special_tokens(folder) | dict(config)
-    found = dict(style.special)
-    for name in SPECIAL_NAMES:
-        value = stated.get(name)
-        text = value.get("content") if isinstance(value, dict) else value
-        if isinstance(text, str):
-            found[name] = text
-    return found
 
 
 def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:

@@ -7,17 +7,10 @@ import os
 from typing import Any
 
 from ownbert.errors import InputError
-from ownbert.files import read_json
 from ownbert.hf.tokenizers.pretrained_tokenizer import PreTrainedTokenizerFast
-from ownbert.hf.tokenizers.tokenizer_files import TokenizerFolder
-from ownbert.text.styles import BERT, CLASSES, MODEL_TYPES, ROBERTA, class_name
-from ownbert.text.tokenizer_folder import (
-    MODEL_CONFIG,
-    TOKENIZER,
-    choose_style,
-    guess_style,
-    kind_of,
-)
+from ownbert.hf.tokenizers.tokenizer_files import find_folder
+from ownbert.text.styles import BERT, CLASSES, MODEL_TYPES, ROBERTA
+from ownbert.text.tokenizer_folder import TOKENIZER, TokenizerFolder, guess_style, kind_of
 
 # Arguments by position, as in 4.57.6.
 _ORDERS = {
@@ -91,7 +84,7 @@ class AutoTokenizer:
             if kind not in MODEL_TYPES:
                 raise InputError(f"tokenizer_type is {kind!r}; one of {', '.join(MODEL_TYPES)}")
             return globals()[MODEL_TYPES[kind]].from_pretrained(name, *args, **kwargs)
-        folder = TokenizerFolder.find(name, kwargs)
+        folder = find_folder(name, kwargs)
         chosen = _class_of(folder)
         found: type[PreTrainedTokenizerFast] = (
             globals()[chosen] if chosen else PreTrainedTokenizerFast
@@ -106,10 +99,10 @@ def _class_of(folder: TokenizerFolder) -> str | None:
     has_backend = folder.has(TOKENIZER)
     if stated and not known and has_backend:
         return None
-    found = class_name(folder.config, read_json(folder.path / MODEL_CONFIG, missing={}))
+    found = folder.class_name
     if found or not has_backend:
-        return found or choose_style(folder.path, None).tokenizer_class
-    backend = folder.backend(folder.path / TOKENIZER)
+        return found or folder.style().tokenizer_class
+    backend = folder.backend()
     style = guess_style(backend)
     general = kind_of(backend) == "blank" or (style is BERT and kind_of(backend) != "wordpiece")
     return None if general else style.tokenizer_class

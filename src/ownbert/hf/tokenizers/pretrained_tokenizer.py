@@ -34,7 +34,7 @@ from ownbert.hf.tokenizers.wordpiece import BasicTokenizer, WordpieceTokenizer
 from ownbert.text.bert_rules import keep_whole
 from ownbert.text.styles import BERT, ROBERTA, WITH_TYPES, Style
 from ownbert.text.subword import with_prefix_space
-from ownbert.text.tokenizer_folder import TOKENIZER, kind_of, never_split_of
+from ownbert.text.tokenizer_folder import TOKENIZER, TokenizerFolder, kind_of, never_split_of
 
 if TYPE_CHECKING:
     import tokenizers
@@ -163,11 +163,11 @@ class PreTrainedTokenizerFast:
         if cls.style and len(cls.style.files) == 1 and os.path.isfile(name):
             changes = {k: v for k, v in kwargs.items() if k not in files.HUB_ARGUMENTS}
             return cls(name, *args, **changes)
-        folder = files.TokenizerFolder.find(name, kwargs)
+        folder = files.find_folder(name, kwargs)
         return cls.from_folder(folder, *args, **{**kwargs, "name_or_path": str(name)})
 
     @classmethod
-    def from_folder(cls, folder: files.TokenizerFolder, *args: Any, **kwargs: Any) -> Any:
+    def from_folder(cls, folder: TokenizerFolder, *args: Any, **kwargs: Any) -> Any:
         """As ``from_pretrained``, of a folder of which some files may have been read already."""
         changes = {k: v for k, v in kwargs.items() if k not in files.HUB_ARGUMENTS}
         own = cls.style.files if cls.style else {}

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +10,8 @@ from ownbert.errors import InputError, MissingError, in_short
 from ownbert.hf.tokenizers.special import ADDITIONAL, ATTRIBUTES, texts
 from ownbert.hub import pretrained_folder
 from ownbert.text.styles import SPECIAL_NAMES, Style
-from ownbert.text.tokenizer_config import (
-    ADDED,
-    CONFIG,
-    SPECIAL,
-    read_added_tokens,
-    read_special_tokens,
-    read_tokenizer_config,
-)
-from ownbert.text.tokenizer_folder import TOKENIZER, read_backend
+from ownbert.text.tokenizer_config import ADDED, CONFIG, SPECIAL
+from ownbert.text.tokenizer_folder import TOKENIZER, TokenizerFolder
 from ownbert.text.writing import vocabulary_files, write_files
 
 if TYPE_CHECKING:
@@ -45,37 +37,12 @@ ALWAYS_SAVED = ("model_max_length", "clean_up_tokenization_spaces")
 SAVED_IF_GIVEN = ("padding_side", "truncation_side", "model_input_names", "split_special_tokens")
 
 
-class TokenizerFolder:
-    """A folder with a tokenizer, whose files are read when they are needed, and once."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.backends: dict[str, tokenizers.Tokenizer] = {}  # by path
-
-    @classmethod
-    def find(cls, name: Any, options: Mapping[str, Any]) -> "TokenizerFolder":
-        """The folder of a name and the option ``subfolder``; ``MissingError`` if there is none."""
-        path = pretrained_folder(name, options) / (options.get("subfolder") or "")
-        if not path.is_dir():
-            raise MissingError(
-                f"no such folder: {path}; a folder with a tokenizer's files is needed"
-            )
-        return cls(path)
-
-    def has(self, name: str) -> bool:
-        return (self.path / name).is_file()
-
-    @cached_property
-    def config(self) -> dict[str, Any]:
-        """tokenizer_config.json; empty if there is none."""
-        return read_tokenizer_config(self.path)
-
-    def backend(self, path: str | Path) -> "tokenizers.Tokenizer":
-        """The tokenizer.json ``path``, which need not be in this folder."""
-        name = str(path)
-        if name not in self.backends:
-            self.backends[name] = read_backend(Path(path))
-        return self.backends[name]
+def find_folder(name: Any, options: Mapping[str, Any]) -> TokenizerFolder:
+    """The folder of a name and the option ``subfolder``; ``MissingError`` if there is none."""
+    path = pretrained_folder(name, options) / (options.get("subfolder") or "")
+    if not path.is_dir():
+        raise MissingError(f"no such folder: {path}; a folder with a tokenizer's files is needed")
+    return TokenizerFolder(path)
 
 
 def read_arguments(
@@ -140,7 +107,7 @@ def _older_added_tokens(
     """
     from tokenizers import AddedToken
 
-    for name, token in read_special_tokens(folder.path).items():
+    for name, token in folder.special_tokens.items():
         if not changes.get(name):
             many = isinstance(token, list)
             found[name] = [_token(t) for t in token] if many else _token(token, special=True)
@@ -148,7 +115,7 @@ def _older_added_tokens(
     special |= {_text(token) for token in found.get(ADDITIONAL) or ()}
     added = {
         index: AddedToken(text, special=text in special, normalized=text not in special)
-        for text, index in read_added_tokens(folder.path).items()
+        for text, index in folder.added_tokens.items()
     }
     if "tokenizer_file" in found and os.path.isfile(found["tokenizer_file"]):
         backend = folder.backend(found["tokenizer_file"])
