@@ -61,7 +61,6 @@ class Calls:
     Args:
         arguments: of the forward pass of a class, by the kinds of its heads and whether it
             generates text.
-        main_input: the first of them.
         unsupported: arguments of batches that are packed already.
         as_tuple: what ``return_dict=False`` returns of the named values; None: these, in their
             order.
@@ -72,7 +71,6 @@ class Calls:
     """
 
     arguments: Callable[[Kinds, bool], Arguments] = encoder_arguments
-    main_input: str = "input_ids"
     unsupported: tuple[str, ...] = ()
     as_tuple: Callable[[Kinds, Any], tuple[Any, ...] | None] = lambda kinds, named: None
     update_losses: tuple[Kinds, ...] = ()

@@ -153,7 +153,5 @@ VIT = Family(
     reads=_reads,
     writes=_writes,
     required={"pooler_act": ("tanh",), "quantization_config": (None,)},
-    calls=Calls(
-        _arguments, main_input="pixel_values", as_tuple=lambda kinds, named: named.to_tuple()
-    ),
+    calls=Calls(_arguments, as_tuple=lambda kinds, named: named.to_tuple()),
 )

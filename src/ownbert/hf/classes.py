@@ -58,15 +58,16 @@ def _model_class(family: Family, architecture: str) -> type[PreTrainedModel]:
     base = next(name for name, other in family.architectures.items() if not other.heads)
     kinds = tuple(head.kind for head in spec.heads)
     heads, calls = " and ".join(kinds), family.calls
+    arguments, rest = calls.arguments(kinds, spec.decoder)
     members: dict[str, Any] = {
         "family": family,
         "architecture": architecture,
         "config_class": config_of(family.model_type),
-        "arguments": signature(*calls.arguments(kinds, spec.decoder)),
+        "arguments": signature(arguments, rest),
         "accepts_loss_kwargs": spec.decoder or kinds in calls.update_losses,
         "base_class": classmethod(lambda cls: model_of(base)),
         "_tied_weights_keys": _tied(family) if "mlm" in kinds else None,
-        "main_input_name": calls.main_input,
+        "main_input_name": arguments[0],
         "__module__": "ownbert.hf",
         "__doc__": f"{family.model_type} " + (f"with the head {heads}." if heads else "alone."),
     }

@@ -106,10 +106,6 @@ class PackedInputs:
         """(T, ...) -> (B, S, ...)"""
         return to_padded(rows, self.index, self.size)
 
-    def last_stream(self, rows: Tensor) -> Tensor:
-        """The rows of the predicting stream: all (T, ...), or those of predictions (M, ...)."""
-        return rows if self.context.query_stream is None else rows[self.batch.tokens :]
-
     def answers(self, rows: Tensor) -> Tensor:
         """Like ``padded``; with a query stream (M, ...) -> (B, P, ...)."""
         if self.context.query_stream is None:

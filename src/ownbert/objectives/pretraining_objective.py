@@ -77,12 +77,8 @@ class PretrainingObjective(Objective):
 
     @classmethod
     def masker(cls, tokenizer: Tokenizer, ordinary: np.ndarray, task: Any) -> Masker | None:
-        """What chooses the targets of a sequence; None: that of another objective.
-
-        Args:
-            ordinary: (V), true for tokens that are not special.
-            task: settings, a ``PretrainTask``.
-        """
+        """What chooses the targets of a sequence by the settings of a ``PretrainTask``; None: that
+        of another objective. ``ordinary`` (V) is true for tokens that are not special."""
         return None
 
     @classmethod
@@ -94,22 +90,14 @@ class PretrainingObjective(Objective):
     def make_network(
         cls, config: EncoderConfig, settings: Any
     ) -> tuple[Model, Model | None] | None:
-        """The network with random weights, and its generator if it has one; None: a BERT.
-
-        Args:
-            settings: a ``PretrainModel``.
-        """
+        """The network with random weights, and its generator if it has one, by the settings of a
+        ``PretrainModel``; None: a BERT."""
         return None
 
     @classmethod
     def unigram(cls, unigram: Tensor, data: PretrainingData, ordinary: np.ndarray) -> Tensor:
-        """Log probabilities (V) of the tokens that are predicted, by their frequency.
-
-        Args:
-            unigram: (V), those of the corpus.
-            data: examples.
-            ordinary: (V), true for tokens that are not special.
-        """
+        """Log probabilities (V) of the tokens that are predicted, by their frequency in examples;
+        ``unigram`` (V) has those of the corpus."""
         return unigram
 
     # What follows is that of objectives that predict single tokens.

@@ -157,7 +157,8 @@ class TokenizerFolder:
         if found[0] is XLM_ROBERTA:
             raise InputError(
                 f"{self.path}: {CONFIG} must state tokenizer_class, XLMRobertaTokenizer or "
-                f"CamembertTokenizer, because {XLM_ROBERTA.files['vocab_file']} does not determine it"
+                f"CamembertTokenizer, because {XLM_ROBERTA.files['vocab_file']} does not "
+                "determine it"
             )
         return found[0]
 
