@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ownbert.cli.options import (
-    Calibrate,
-    Coverage,
+    TASK_COLUMNS,
+    AbstainSettings,
     Data,
     Device,
     Encoding,
@@ -15,15 +15,13 @@ from ownbert.cli.options import (
     FolderPrecision,
     Network,
     Quiet,
-    TaskLabelColumn,
-    TaskSecondColumn,
-    TaskTextColumn,
-    Unknown,
 )
 from ownbert.cli.progress import counting, saying
+from ownbert.cli.recipe_options import chosen, settings_command
 from ownbert.errors import InputError
 from ownbert.files import together
 from ownbert.language import translated
+from ownbert.tables.columns import ColumnNames
 from ownbert.terminal import console, echo
 
 if TYPE_CHECKING:
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
 _LABELS = 100  # most labels in the table
 
 
+@settings_command
 def evaluate(
     folder: FinetunedFolder,
     file: Annotated[
@@ -53,16 +52,13 @@ def evaluate(
             "PNG.",
         ),
     ] = None,
-    text_column: TaskTextColumn = None,
-    second_column: TaskSecondColumn = None,
-    label_column: TaskLabelColumn = None,
+    *,
+    columns: Annotated[ColumnNames, chosen(**TASK_COLUMNS)],
     encoding: Encoding = None,
     device: Device = "auto",
     precision: FolderPrecision = None,
     network: Network = False,
-    unknown: Unknown = None,
-    coverage: Coverage = None,
-    calibrate: Calibrate = None,
+    abstain: AbstainSettings,
     out_of_scope: Annotated[
         Path | None,
         typer.Option(
@@ -112,15 +108,13 @@ def evaluate(
                 folder,
                 file or data,
                 output=output,
-                text_column=text_column,
-                second_column=second_column,
-                label_column=label_column,
+                text_column=columns.text,
+                second_column=columns.second,
+                label_column=columns.label,
                 device=device,
                 precision=precision,
                 network=network,
-                unknown=unknown,
-                coverage=coverage,
-                calibrate=calibrate,
+                **vars(abstain),
                 out_of_scope=out_of_scope,
                 progress=progress,
                 say=lambda text: say(text if _is_marked(text) else f"warning: {text}"),

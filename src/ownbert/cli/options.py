@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -235,54 +235,42 @@ Network = Annotated[
     typer.Option("--network", help="For fit folders: use only the network."),
 ]
 # The meaning of the columns depends on the task; see ownbert finetune TASK --help.
-_DEFAULT_COLUMN = "as in training, else detected by name"
-TaskTextColumn = Annotated[
-    str | None,
-    typer.Option(
-        help="Column with the texts, questions, prompts or words.", show_default=_DEFAULT_COLUMN
-    ),
-]
-TaskSecondColumn = Annotated[
-    str | None,
-    typer.Option(
-        help="Column with the second texts, the contexts of questions, or the choices.",
-        show_default=_DEFAULT_COLUMN,
-    ),
-]
-TaskLabelColumn = Annotated[
-    str | None,
-    typer.Option(
-        help="Column with the labels, numbers, tags, answers, correct choices or scores.",
-        show_default=_DEFAULT_COLUMN,
-    ),
-]
-Unknown = Annotated[
-    float | None,
-    typer.Option(
-        help="Predict no label for texts that seem to fit none; this share of texts that fit one "
-        "may be refused, such as 0.05.",
+_AS_IN_TRAINING = {"shown": "as in training, else detected by name"}
+TASK_COLUMNS: dict[str, Any] = {
+    "text": {"help": "Column with the texts, questions, prompts or words.", **_AS_IN_TRAINING},
+    "second": {
+        "help": "Column with the second texts, the contexts of questions, or the choices.",
+        **_AS_IN_TRAINING,
+    },
+    "label": {
+        "help": "Column with the labels, numbers, tags, answers, correct choices or scores.",
+        **_AS_IN_TRAINING,
+    },
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbstainSettings:
+    """Options for predictions that may be rejected, or that are sets of labels."""
+
+    unknown: float | None = setting(
+        None,
+        "Predict no label for texts that seem to fit none; this share of texts that fit one may "
+        "be refused, such as 0.05.",
         metavar="SHARE",
-        min=0,
-        max=1,
-        show_default=False,
-    ),
-]
-Coverage = Annotated[
-    float | None,
-    typer.Option(
-        help="Predict sets of possible labels; this share of the sets contains the correct "
-        "label, such as 0.9.",
+        shown=False,
+        check=between(0, 1, "[]"),
+    )
+    coverage: float | None = setting(
+        None,
+        "Predict sets of possible labels; this share of the sets contains the correct label, such "
+        "as 0.9.",
         metavar="SHARE",
-        min=0,
-        max=1,
-        show_default=False,
-    ),
-]
-Calibrate = Annotated[
-    Path | None,
-    typer.Option(
-        help="Labelled rows not used for training, for --unknown and --coverage; saved in the "
-        "folder.",
-        show_default="held-out rows of fit, dev rows of finetune",
-    ),
-]
+        shown=False,
+        check=between(0, 1, "[]"),
+    )
+    calibrate: Path | None = setting(
+        None,
+        "Labelled rows not used for training, for --unknown and --coverage; saved in the folder.",
+        shown="held-out rows of fit, dev rows of finetune",
+    )

@@ -1,16 +1,18 @@
 """predict: predictions of a fine-tuned model."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ownbert import limits
+from ownbert.checks import between
 from ownbert.cli.input_texts import given_input
 from ownbert.cli.options import (
-    Calibrate,
-    Coverage,
+    TASK_COLUMNS,
+    AbstainSettings,
     Data,
     Device,
     Engine,
@@ -23,21 +25,46 @@ from ownbert.cli.options import (
     RaySettings,
     ResumeFile,
     ShardOption,
-    TaskSecondColumn,
-    TaskTextColumn,
     TextsOrFile,
-    Unknown,
 )
 from ownbert.cli.progress import counting, saying
-from ownbert.cli.recipe_options import settings_command
+from ownbert.cli.recipe_options import chosen, settings_command
 from ownbert.errors import InputError
 from ownbert.language import translated
+from ownbert.settings import setting
+from ownbert.tables.columns import ColumnNames
 from ownbert.terminal import echo, print_rows
 
 _NOTHING = (
     'nothing to predict; give a file, a text, such as ownbert predict FOLDER "a text", or lines '
     "on standard input"
 )
+_IDS = {
+    "help": "Column with ids, written to the output instead of texts.",
+    "shown": "id, guid, uid, uuid, ..., if present",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictSettings:
+    """Options for the predictions, named as in the Python function."""
+
+    top_k: int | None = setting(
+        None,
+        "Number of labels per row, the most probable first.",
+        option="--top",
+        metavar="N",
+        shown="the label, or all assigned labels",
+        check=between(1, limits.VOCABULARY, "[]"),
+    )
+    threshold: float | None = setting(
+        None,
+        "Omit predictions with a lower score.",
+        metavar="SCORE",
+        shown="as in training",
+        check=between(0, 1, "[]"),
+    )
+    probabilities: bool = setting(False, "Include the probabilities of all labels.")
 
 
 @settings_command
@@ -54,43 +81,12 @@ def predict(
             "standard output.",
         ),
     ] = Path("-"),
-    top: Annotated[
-        int | None,
-        typer.Option(
-            "--top",
-            help="Number of labels per row, the most probable first.",
-            metavar="N",
-            min=1,
-            max=limits.VOCABULARY,
-            show_default="the label, or all assigned labels",
-        ),
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            help="Omit predictions with a lower score.",
-            metavar="SCORE",
-            min=0,
-            max=1,
-            show_default="as in training",
-        ),
-    ] = None,
-    probabilities: Annotated[
-        bool,
-        typer.Option("--probabilities", help="Include the probabilities of all labels."),
-    ] = False,
-    unknown: Unknown = None,
-    coverage: Coverage = None,
-    calibrate: Calibrate = None,
-    text_column: TaskTextColumn = None,
-    second_column: TaskSecondColumn = None,
-    id_column: Annotated[
-        str | None,
-        typer.Option(
-            help="Column with ids, written to the output instead of texts.",
-            show_default="id, guid, uid, uuid, ..., if present",
-        ),
-    ] = None,
+    *,
+    settings: PredictSettings,
+    abstain: AbstainSettings,
+    columns: Annotated[
+        ColumnNames, chosen(text=TASK_COLUMNS["text"], second=TASK_COLUMNS["second"], id=_IDS)
+    ],
     encoding: RareEncoding = None,
     device: Device = "auto",
     precision: FolderPrecision = None,
@@ -98,7 +94,6 @@ def predict(
     network: Network = False,
     resume: ResumeFile = False,
     shard: ShardOption = None,
-    *,
     ray: RaySettings,
     quiet: Quiet = False,
     help_all: RayHelp = False,
@@ -119,77 +114,76 @@ def predict(
 
     Example: ownbert predict runs/clf new.csv --unknown 0.05 --coverage 0.9 -o predictions.jsonl
     """
-    from ownbert.inference.compute import Compute
-    from ownbert.inference.output.shards import as_shard
-    from ownbert.inference.pipeline import output_options
-    from ownbert.inference.predict import RowPredictions, count_rows, refuse_missing
-    from ownbert.inference.predict import predict as run
-    from ownbert.tables.columns import ColumnNames
+    from ownbert.inference.predict import refuse_missing
     from ownbert.tables.memory import Lines
     from ownbert.tasks.task import DEFAULT
     from ownbert.train.device import keep_memory
 
     names = [*(texts or ()), *([str(data)] if data is not None else [])]
     bulk = ray.options(names, output, shard=shard, engine=engine, encoding=encoding)
-    say = saying(quiet=quiet)
-    top_k = DEFAULT if top is None else top
-    options = output_options(top_k, threshold, probabilities, unknown, coverage)
+    given: dict[str, Any] = {
+        "text_column": columns.text,
+        "second_column": columns.second,
+        "id_column": columns.id,
+        "device": device,
+        "precision": precision,
+        "network": network,
+        "say": saying(quiet=quiet),
+        **vars(settings),
+        **vars(abstain),
+    }
     if bulk is not None:
-        from ownbert.bulk.ray_runner import predict_with_ray
-
-        if calibrate is not None:
-            raise InputError(
-                "--calibrate cannot be combined with --runner ray; calibrate beforehand"
-            )
-        with counting("rows predicted", quiet=quiet) as progress:
-            count = predict_with_ray(
-                folder,
-                names,
-                output,
-                text_column=text_column,
-                second_column=second_column,
-                id_column=id_column,
-                device=device,
-                precision=precision,
-                network=network,
-                top_k=top,
-                threshold=threshold,
-                probabilities=probabilities,
-                unknown=unknown,
-                coverage=coverage,
-                resume=resume,
-                progress=progress,
-                say=say,
-                **bulk,
-            )
-        _say_saved(count, output, quiet)
+        _predict_with_ray(folder, names, output, resume, quiet, bulk | given)
         return
     keep_memory()
+    given["engine"] = engine
+    if settings.top_k is None:
+        given["top_k"] = DEFAULT
     found: Any = given_input(texts or (), data, missing=_NOTHING)
     if isinstance(found, Iterator):
         found = Lines(found)
-    if str(output) == "-":
-        if resume:
-            raise InputError("--resume continues an output file; name it with -o FILE")
-        if shard is not None:
-            raise InputError("--shard writes one part of a file; name the file with -o FILE")
-        if isinstance(found, Path):
-            refuse_missing(found)
-        rows = RowPredictions(
-            folder,
-            found,
-            columns=ColumnNames(text_column, second_column, id=id_column),
-            compute=Compute(device, precision, engine, network),
-            options=options,
-            calibrate=calibrate,
-            say=say,
-        )
-        for note in rows.notes():
-            say(note)
-        print_rows(rows)
-        for warning in rows.warnings():
-            say(warning)
+    if str(output) != "-":
+        _predict_to_file(folder, found, output, resume, shard, quiet, given)
         return
+    if resume:
+        raise InputError("--resume continues an output file; name it with -o FILE")
+    if shard is not None:
+        raise InputError("--shard writes one part of a file; name the file with -o FILE")
+    if isinstance(found, Path):
+        refuse_missing(found)
+    _print_predictions(folder, found, columns, given)
+
+
+def _predict_with_ray(
+    folder: Path,
+    names: list[str],
+    output: Path,
+    resume: bool,
+    quiet: bool,
+    given: dict[str, Any],
+) -> None:
+    from ownbert.bulk.ray_runner import predict_with_ray
+
+    if given.pop("calibrate") is not None:
+        raise InputError("--calibrate cannot be combined with --runner ray; calibrate beforehand")
+    with counting("rows predicted", quiet=quiet) as progress:
+        count = predict_with_ray(folder, names, output, resume=resume, progress=progress, **given)
+    _say_saved(count, output, quiet)
+
+
+def _predict_to_file(
+    folder: Path,
+    found: Any,
+    output: Path,
+    resume: bool,
+    shard: str | None,
+    quiet: bool,
+    given: dict[str, Any],
+) -> None:
+    from ownbert.inference.output.shards import as_shard
+    from ownbert.inference.predict import count_rows
+    from ownbert.inference.predict import predict as run
+
     own_shard = as_shard(shard)
 
     def total() -> int | None:
@@ -197,29 +191,33 @@ def predict(
         return rows if rows is None or own_shard is None else own_shard.share(rows)
 
     with counting("rows predicted", quiet=quiet, total=total) as progress:
-        count = run(
-            folder,
-            found,
-            output,
-            text_column=text_column,
-            second_column=second_column,
-            id_column=id_column,
-            top_k=top_k,
-            threshold=threshold,
-            probabilities=probabilities,
-            unknown=unknown,
-            coverage=coverage,
-            calibrate=calibrate,
-            resume=resume,
-            shard=own_shard,
-            progress=progress,
-            say=say,
-            device=device,
-            precision=precision,
-            engine=engine,
-            network=network,
-        )
+        count = run(folder, found, output, resume=resume, shard=own_shard, progress=progress, **given)
     _say_saved(count, output if own_shard is None else own_shard.path(output), quiet)
+
+
+def _print_predictions(
+    folder: Path, found: Any, columns: ColumnNames, given: dict[str, Any]
+) -> None:
+    from ownbert.inference.compute import Compute
+    from ownbert.inference.pipeline import output_options
+    from ownbert.inference.predict import RowPredictions
+
+    options = ("top_k", "threshold", "probabilities", "unknown", "coverage")
+    say = given["say"]
+    rows = RowPredictions(
+        folder,
+        found,
+        columns=columns,
+        compute=Compute(*(given[n] for n in ("device", "precision", "engine", "network"))),
+        options=output_options(*(given[name] for name in options)),
+        calibrate=given["calibrate"],
+        say=say,
+    )
+    for note in rows.notes():
+        say(note)
+    print_rows(rows)
+    for warning in rows.warnings():
+        say(warning)
 
 
 def _say_saved(count: int, output: Path, quiet: bool) -> None:
