@@ -191,7 +191,9 @@ def _predict_to_file(
         return rows if rows is None or own_shard is None else own_shard.share(rows)
 
     with counting("rows predicted", quiet=quiet, total=total) as progress:
-        count = run(folder, found, output, resume=resume, shard=own_shard, progress=progress, **given)
+        count = run(
+            folder, found, output, resume=resume, shard=own_shard, progress=progress, **given
+        )
     _say_saved(count, output if own_shard is None else own_shard.path(output), quiet)
 
 
