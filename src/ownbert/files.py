@@ -229,6 +229,12 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         temporary.write_bytes(text.encode("utf-8"))
 
 
+def require_json_name(path: str | os.PathLike[str]) -> None:
+    """Raise ``InputError`` unless the name ends with .json or has no extension."""
+    if Path(path).suffix.lower() not in ("", ".json"):
+        raise InputError(f"{path}: the output is JSON; its name must end with .json")
+
+
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Write ``value`` as indented JSON, atomically."""
     write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")

@@ -338,6 +338,7 @@ def test_n_grams_are_for_many_rows_where_no_network_can_be_taught(columns: list[
         (["--task", "tag"], "task is 'tag'; it must be one of classify, multilabel, regress"),
         (["--unlabelled", "missing.txt"], "no such file: missing.txt"),
         (["--model", "missing"], "missing"),
+        (["--model", "any", "--size", "mini"], "does not apply to --model"),
         (["--dev", "missing.csv"], "missing.csv"),
         (["--label-column", "nothing"], "nothing"),
         (["--device", "cuda"], "--device cuda: PyTorch can use 0 GPUs"),

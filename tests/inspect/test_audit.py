@@ -121,3 +121,6 @@ def test_classifiers_are_audited_by_their_loss(classifier: Path, topics: Path, t
     assert found.rare is None
     says = refusal("audit", classifier, "--train", topics / "train.csv", "--held-out", "none.csv")
     assert "none.csv" in says
+    data = ("--train", topics / "train.csv", "--held-out", topics / "test.csv")
+    assert ".json" in refusal("audit", classifier, *data, "-o", tmp_path / "audit.txt")
+    assert not list(tmp_path.iterdir())

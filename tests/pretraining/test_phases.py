@@ -118,6 +118,7 @@ def test_each_kind_of_masking_learns(topics: Path, tmp_path: Path, masking: str)
         (["task.mask_rate=1.5"], "between 0 and 1"),
         (["task.span_length=0.5"], r"task.span_length is 0.5; .*\[1, 512\]"),
         (["model.init_counts=x.txt"], "needs model.init_from"),
+        (["model.size=mini", "model.init_from=x"], "does not apply to model.init_from"),
     ],
 )
 def test_what_cannot_be_learnt_is_said_in_one_line(

@@ -37,6 +37,15 @@ def test_answers_have_a_known_ending(classifier: Path, topics: Path, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
+def test_metrics_are_written_to_json_alone(classifier: Path, topics: Path, tmp_path: Path):
+    for name in ("metrics.txt", "metrics.csv"):
+        with pytest.raises(InputError, match=r"its name must end with \.json"):
+            evaluate(classifier, topics / "test.csv", output=tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+    evaluate(classifier, topics / "test.csv", output=tmp_path / "metrics.JSON")
+    assert json.loads((tmp_path / "metrics.JSON").read_text())
+
+
 def test_single_texts_and_pairs_are_not_mixed_up(classifier: Path, pretrained, tmp_path: Path):
     pairs = tmp_path / "pairs.csv"
     rows = [f"{'red' if i % 2 else 'blue'},red{i % 12} 9,blue{i % 7} 9" for i in range(20)]

@@ -52,7 +52,7 @@ def audit(
 
     Example: ownbert audit runs/bert --train corpus.txt --held-out other.txt --card
     """
-    from ownbert.files import refuse_same, together, write_json
+    from ownbert.files import refuse_same, require_json_name, together, write_json
     from ownbert.inspect.audit.audit import audit as run
     from ownbert.inspect.audit.audit_card import add_to_card, lines
     from ownbert.train.device import keep_memory
@@ -61,6 +61,7 @@ def audit(
     say = saying(quiet=quiet)
     if output is not None:
         refuse_same([folder, train, held_out], output)
+        require_json_name(output)
     found = run(folder, train, held_out, text_column=text_column, most=most, device=device, say=say)
     with together():
         if output is not None:

@@ -132,13 +132,13 @@ def evaluate(
 def _show(scores: "Scores") -> None:
     """Print the scores of each label, the most frequent confusions, and the metrics."""
     from ownbert.finetuning.confusion import most_confused
-    from ownbert.train.watch.metric_names import shown_name
+    from ownbert.train.watch.metric_names import decimals, shown_name
 
     if scores.labels:
         _show_labels(scores)
     if confused := most_confused(scores):
         echo(translated(f"most often confused: {'; '.join(map(translated, confused))}") + "\n")
-    named = (f"{translated(shown_name(n))} {v:.4f}" for n, v in scores.values.items())
+    named = (f"{translated(shown_name(n))} {decimals(v, 4)}" for n, v in scores.values.items())
     echo("   ".join(named))
 
 

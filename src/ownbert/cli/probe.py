@@ -78,7 +78,7 @@ def probe(
     """
     from ownbert.fitting.network_probe import probe as run
     from ownbert.train.device import keep_memory
-    from ownbert.train.watch.metric_names import shown_name
+    from ownbert.train.watch.metric_names import decimals, shown_name
 
     keep_memory()
     if settings.layers:
@@ -93,7 +93,8 @@ def probe(
     named = columns.settings()
     scores, source = run(model, train, output, overwrite=overwrite, **named, **settings.given())
     if not quiet:
-        shown = "   ".join(f"{translated(shown_name(n))} {v:.4f}" for n, v in scores.values.items())
+        values = (f"{translated(shown_name(n))} {decimals(v, 4)}" for n, v in scores.values.items())
+        shown = "   ".join(values)
         echo(f"{translated(source)}: {shown}\n{translated(f'saved {output}')}")
 
 
@@ -102,7 +103,7 @@ def _compare_layers(
 ) -> None:
     from ownbert.fitting.network_probe import probe_layers
     from ownbert.inspect.figures import draw_layers, figure_class
-    from ownbert.train.watch.metric_names import shown_name
+    from ownbert.train.watch.metric_names import decimals, shown_name
 
     png = settings.png
     if png is not None:
@@ -112,7 +113,8 @@ def _compare_layers(
     if not quiet:
         echo(f"{translated(source)}:")
         for layer, each in enumerate(found):
-            named = "   ".join(f"{translated(shown_name(n))} {each.values[n]:.4f}" for n in names)
+            values = ((translated(shown_name(n)), decimals(each.values[n], 4)) for n in names)
+            named = "   ".join(f"{name} {value}" for name, value in values)
             echo(f"  {translated(f'layer {layer}' if layer else 'embeddings')}   {named}")
     if png is not None:
         values = [each.values[names[0]] for each in found]

@@ -74,6 +74,13 @@ class FindSettings:
     json: bool = setting(False, "Print JSON, one line per text.")
     model: Path | None = setting(None, "Folder of the model, if it was moved.", shown="as built")
 
+    def require(self) -> None:
+        """Raise ``InputError`` for options that do not go together."""
+        if self.by == "words" and self.model is not None:
+            raise InputError("--by words does not use a model; omit --model or choose another --by")
+        if self.json and self.output is not None:
+            raise InputError("--json applies to printed results; omit it or --output")
+
 
 @app.command()
 @settings_command
@@ -159,6 +166,7 @@ def find(
     from ownbert.terminal import print_rows
     from ownbert.unlabelled.index import Index
 
+    settings.require()
     given: Any = given_input(queries or (), None, missing=_NO_QUERY)
     if isinstance(given, list) and not any(map(str.strip, given)):
         raise InputError(_NO_QUERY)
@@ -196,6 +204,8 @@ def _show(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from ownbert.train.watch.metric_names import decimals
+
     output = console()
     if not rows:
         echo(translated("nothing found: no text has a word of the query"), err=True)
@@ -207,6 +217,6 @@ def _show(rows: list[dict[str, Any]]) -> None:
         table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
         for hit in hits:
             id = hit.get("id", hit["row"])
-            cells = (f"{hit['rank']}", f"{hit['score']:.3f}", f"{id}", hit["text"][:_SHOWN])
+            cells = (f"{hit['rank']}", decimals(hit["score"]), f"{id}", hit["text"][:_SHOWN])
             table.add_row(*map(Text, cells))
         output.print(table)

@@ -28,6 +28,7 @@ from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from ownbert.train.state_files import require_same_identity
 from ownbert.train.watch.display import Display
+from ownbert.train.watch.metric_names import decimals
 
 _FORMAT = 1
 _FILE = record({"identity": object_}, required=("identity",))
@@ -304,5 +305,5 @@ def _show(
     lines += [("dev, averaged predictions", ensemble.dev)]
     for title, values in lines:
         if values:
-            table.add_row(translated(title), *(f"{values[name]:.4f}" for name in names))
+            table.add_row(translated(title), *(decimals(values[name], 4) for name in names))
     display.console.print(table)

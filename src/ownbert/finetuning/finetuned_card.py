@@ -28,6 +28,7 @@ from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.metrics import LabelScore
 from ownbert.tasks.task import Task, task_class
 from ownbert.train.watch.log import CURVES
+from ownbert.train.watch.metric_names import decimals
 
 _PICTURES = {
     CURVES: "Loss and metrics during training",
@@ -165,8 +166,8 @@ def _named(metric: str) -> str:
 
 def _spread(values: Sequence[float]) -> str:
     if len(values) < 2:
-        return f"{values[0]:.4f}"
-    return f"{mean(values):.4f} ± {stdev(values):.4f}"
+        return decimals(values[0], 4)
+    return f"{decimals(mean(values), 4)} ± {stdev(values):.4f}"
 
 
 def _pairs(task: type[Task], parts: Sequence[LabelledSplit]) -> bool:

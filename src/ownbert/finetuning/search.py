@@ -26,6 +26,7 @@ from ownbert.tasks.task import load_finetuned
 from ownbert.train.state_files import require_same_identity
 from ownbert.train.watch.display import Display, duration
 from ownbert.train.watch.log import BOARD, CURVES, LOG, read_log
+from ownbert.train.watch.metric_names import decimals
 
 _FORMAT = 1
 _FILE = record(
@@ -209,7 +210,7 @@ def _show(display: Display, done: list[dict[str, Any]], best: int, metric: str) 
             f"{one['learning_rate']:g}",
             str(one["epochs"]),
             str(one["batch_size"]),
-            f"{one['measures'][metric]:.4f}",
+            decimals(one["measures"][metric], 4),
             duration(one["seconds"]),
         )
     display.console.print(table)

@@ -6,6 +6,7 @@ from ownbert import limits
 from ownbert.checks import between, choice, up_to
 from ownbert.config import SIZES
 from ownbert.encodings import ENCODING_HELP, UTF8, check_encoding
+from ownbert.errors import InputError
 from ownbert.settings import setting, validate
 from ownbert.tasks.finetune_recipe import TEXT_TASKS
 from ownbert.train.training_settings import DATA, MODEL, RUN
@@ -121,3 +122,7 @@ class FitRecipe:
 
     def __post_init__(self) -> None:
         validate(self)
+        if self.model is not None and self.size != FitRecipe.size:
+            raise InputError(
+                f"size {self.size} does not apply to --model, which has its own; omit one of them"
+            )

@@ -18,6 +18,7 @@ from ownbert.files import (
     read_yaml,
     refuse_same,
     refuse_unreadable,
+    require_json_name,
     write_json,
 )
 from ownbert.hub import model_folder
@@ -401,6 +402,8 @@ def evaluate(
         refuse_missing(Path(data))
         if output is not None:
             refuse_same([folder, data], output)
+    if output is not None:
+        require_json_name(output)
     compute = Compute(device, precision, network=network)
     try:
         predictor = open_folder(folder, compute, columns=columns)

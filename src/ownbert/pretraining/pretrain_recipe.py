@@ -124,6 +124,11 @@ class PretrainModel:
         validate(self, "model")
         if self.init_counts and not self.init_from:
             raise InputError("model.init_counts needs model.init_from")
+        if self.init_from and self.size != PretrainModel.size:
+            raise InputError(
+                f"model.size {self.size} does not apply to model.init_from, which has its own; "
+                "omit one of them"
+            )
 
 
 def _with_weights(task: type[T]) -> type[T]:

@@ -11,6 +11,7 @@ from ownbert.fitting.report.drift import QUANTILES
 from ownbert.fitting.report.learning_curve import LearningCurve
 from ownbert.fitting.report.typical import RatedRow
 from ownbert.language import translated
+from ownbert.train.watch.metric_names import decimals
 
 LARGEST_MATRIX = 20  # classes; above, only the most confused pairs are shown
 _PAIRS = 10
@@ -96,10 +97,10 @@ def _leaderboard(report: Report) -> Section:
     columns: list[tuple[str, Iterable[object], Callable]] = [
         ("model", [translated(row.name) for row in ranked], _name),
         ("kind", [translated(row.kind) for row in ranked], _name),
-        (metric_name(report.metric), scores, "{:.3f}".format),
-        ("±", [shown_spread(row.spread) for row in ranked], "{:.3f}".format),
-        ("test", [row.test_score for row in ranked], "{:.3f}".format),
-        ("weight", [row.weight for row in ranked], "{:.2f}".format),
+        (metric_name(report.metric), scores, decimals),
+        ("±", [shown_spread(row.spread) for row in ranked], decimals),
+        ("test", [row.test_score for row in ranked], decimals),
+        ("weight", [row.weight for row in ranked], lambda v: decimals(v, 2)),
         ("training", [row.seconds for row in ranked], _duration),
         ("size", [row.size for row in ranked], _bytes),
         ("texts/s", [row.texts_per_second for row in ranked], "{:,.0f}".format),
@@ -174,15 +175,17 @@ def _curve(key: str, title: str, report: Report, curve: LearningCurve | None) ->
         return None
     name, place = metric_name(report.metric), "{:,.0f}" if curve.unit == "rows" else "{:,.3g}"
     rows = [
-        (place.format(x), f"{score:.3f}", "", "")
+        (place.format(x), decimals(score), "", "")
         for x, score in zip(curve.at, curve.scores, strict=True)
     ]
     if len(rows) > _POINTS:  # show a subset of many checkpoints
         rows = [rows[i] for i in np.linspace(0, len(rows) - 1, _POINTS).astype(int)]
     for one in curve.further:
-        gain = f"{one.gain:+.3f} ({one.gain_low:+.3f} to {one.gain_high:+.3f})"
-        interval = f"{one.low:.3f} to {one.high:.3f}"
-        score = f"{one.score:.3f}"
+        gains = one.gain, one.gain_low, one.gain_high
+        gain, low, high = (decimals(each, sign="+") for each in gains)
+        gain = f"{gain} ({low} to {high})"
+        interval = f"{decimals(one.low)} to {decimals(one.high)}"
+        score = decimals(one.score)
         rows.append((place.format(one.at), score, translated(interval), translated(gain)))
     lead = "A power law fitted to the scores, with the interval of 90% of resampled fits."
     if not curve.known:

@@ -16,7 +16,7 @@ from ownbert.inspect.run_list.run_summary import BASELINE, RunSummary, differing
 from ownbert.inspect.terminal_tables import open_table, plain_text
 from ownbert.language import translated
 from ownbert.train.watch.display import duration
-from ownbert.train.watch.metric_names import shown_name
+from ownbert.train.watch.metric_names import decimals, shown_name
 from ownbert.train.watch.training_curves import draw_runs
 
 _HEADINGS = ("run", "name", "state", "time", "size", "steps", "tokens")
@@ -124,7 +124,7 @@ def _result(run: RunSummary, name: str) -> str:
 
 
 def _figure(name: str, value: float) -> str:
-    return f"{value:.1%}" if name.endswith("accuracy") else f"{value:.4f}"
+    return f"{value:.1%}" if name.endswith("accuracy") else decimals(value, 4)
 
 
 def _setting(value: Any) -> str:

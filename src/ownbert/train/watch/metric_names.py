@@ -49,4 +49,13 @@ def shown_name(metric: str) -> str:
 
 def shown_value(metric: str, value: float) -> str:
     """Format a value for display: accuracies in per cent."""
-    return f"{value:.1%}" if metric.endswith("accuracy") else f"{value:.3f}"
+    return f"{value:.1%}" if metric.endswith("accuracy") else decimals(value)
+
+
+def decimals(value: float, places: int = 3, sign: str = "") -> str:
+    """Format a number with ``places`` decimals, and zero without a minus sign.
+
+    sign: + to show the sign of positive numbers too.
+    """
+    text = f"{value:{sign}.{places}f}"
+    return text.replace("-", sign) if float(text) == 0 else text
