@@ -2,14 +2,17 @@
 
 import json
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ownbert import Embedder, Index, InputError, build_index
-from ownbert.unlabelled.bm25 import K1, B, WordCounts, WordIndex
+from ownbert.train.watch.metric_names import decimals
+from ownbert.unlabelled.bm25 import K1, B, WordIndex, write_word_index
 from ownbert.unlabelled.index import _fused
+from ownbert.unlabelled.word_counts import WordCounts
 from support.cli import printed_rows, refusal, run_cli
 
 TEXTS = [f"red{i % 12} w{i} green{i % 7} w{3 * i % 31} blue{i % 5} 9" for i in range(60)]
@@ -75,11 +78,16 @@ def test_blocks_find_what_one_matrix_finds(built: Path, monkeypatch: pytest.Monk
     ]
 
 
-def test_words_are_weighted_by_bm25():
-    counted = WordCounts()
+@pytest.mark.parametrize("entries", [1 << 21, 3])
+def test_words_are_weighted_by_bm25(entries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Also where counts and weights are read in several parts."""
+    for module in ("word_counts", "bm25"):
+        monkeypatch.setattr(f"ownbert.unlabelled.{module}.ENTRIES", entries)
+    counted = WordCounts(tmp_path / "counts")
     counted.add(["a b b", "a c"])
     counted.add(["a d d d d"])  # a block with words that the first one lacks
-    found = WordIndex.of(counted).scores(["b", "a d", "unknown"])
+    write_word_index(counted, tmp_path)
+    found = WordIndex(tmp_path, counted.kind, 3).scores(["b", "a d", "unknown"])
     mean = 10 / 3
 
     def weight(count: int, length: int, texts: int) -> float:
@@ -92,6 +100,25 @@ def test_words_are_weighted_by_bm25():
         [0, 0, 0],
     ]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_memory_does_not_grow_with_the_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """But for two numbers per text."""
+    for module in ("word_counts", "bm25"):
+        monkeypatch.setattr(f"ownbert.unlabelled.{module}.ENTRIES", 20_000)
+    draw, peaks = np.random.default_rng(0), []
+    for blocks in (5, 40):
+        folder = tmp_path / f"{blocks}"
+        folder.mkdir()
+        tracemalloc.start()
+        counted = WordCounts(folder / "counts")
+        for _ in range(blocks):
+            counted.add([" ".join(map(str, own)) for own in draw.integers(3000, size=(200, 100))])
+        write_word_index(counted, folder)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert len(counted.lengths) == 8000
+    assert peaks[1] < 1.5 * peaks[0]
 
 
 def test_hybrid_adds_reciprocal_ranks():
@@ -140,6 +167,18 @@ def test_texts_without_words_are_indexed_too(pretrained: Path, tmp_path: Path):
             index.search(wrong)
 
 
+def test_scores_of_no_size_have_no_sign(built: Path):
+    lines = run_cli("search", "find", built, TEXTS[3], "--by", "vectors", "--top", "60").stdout
+    scores = [line.split()[1] for line in lines.splitlines()[1:]]
+    assert any(score.startswith("-") for score in scores)
+    assert "-0.000" not in scores
+    assert decimals(-0.0004) == "0.000"
+    assert decimals(-0.0006) == "-0.001"
+    assert [decimals(x, 2, "+") for x in (-0.001, 0.001, 0.2, -0.2)] == [
+        *("+0.00", "+0.00", "+0.20", "-0.20")
+    ]
+
+
 def test_chinese_is_found_by_its_characters(pretrained: Path, tmp_path: Path):
     texts = ["我的包裹还没到", "音乐专辑发行了", "学校在北京"]
     index = build_index(pretrained, texts, tmp_path / "index")
@@ -180,6 +219,8 @@ def test_mistakes_leave_nothing(built: Path, pretrained: Path, tmp_path: Path):
         ("search", "find", built, tmp_path / "none.txt"),
         ("search", "find", built, " "),
         ("search", "find", built, "w1", "-o", tmp_path / "found.png"),
+        ("search", "find", built, "w1", "-o", tmp_path / "found.jsonl", "--json"),
+        ("search", "find", built, "w1", "--by", "words", "--model", pretrained),
     ):
         refusal(*wrong)
         assert sorted(tmp_path.rglob("*")) == before, wrong

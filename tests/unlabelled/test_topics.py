@@ -39,13 +39,14 @@ def test_topics_are_the_classes_of_easy_texts(pretrained: Path, dated: Path):
         assert found.similarity[rows[0]] == found.similarity[found.of_text == number].max()
 
 
-def test_words_of_a_topic_are_those_that_others_lack():
-    from ownbert.unlabelled.bm25 import WordCounts
-    from ownbert.unlabelled.topics import _word_weights
+def test_words_of_a_topic_are_those_that_others_lack(tmp_path: Path):
+    from ownbert.unlabelled.topics import _texts_with_words, _weights
+    from ownbert.unlabelled.word_counts import WordCounts
 
-    counted = WordCounts()
+    counted = WordCounts(tmp_path / "counts")
     counted.add(["the ship sails .", "the ship sinks .", "the album sells .", "the album plays ."])
-    weights = _word_weights(counted, np.array([0, 0, 1, 1]), 2)
+    with_word = _texts_with_words(counted, np.array([0, 0, 1, 1]), 2)
+    weights = np.stack([_weights(with_word, number, 2, 4) for number in (0, 1)])
     words = list(counted.words)
     assert [words[i] for i in weights.argmax(1)] == ["ship", "album"]
     assert not weights[:, [words.index("the"), words.index(".")]].any()
@@ -55,6 +56,33 @@ def test_the_number_of_topics_is_chosen_and_runs_agree(pretrained: Path, dated: 
     found, again = (ownbert.topics(pretrained, dated) for _ in range(2))
     assert len(found.topics) >= 2
     assert found.of_text.tolist() == again.of_text.tolist()
+
+
+@pytest.mark.parametrize(("count", "most"), [(3, 2), (9, 3), (30, 5), (60, 5)])
+def test_few_texts_have_few_topics_and_each_has_a_name(
+    count: int, most: int, pretrained: Path, dated: Path
+):
+    texts = [json.loads(line)["text"] for line in dated.read_text().splitlines()][:count]
+    found = ownbert.topics(pretrained, texts)
+    assert 1 <= len(found.topics) <= most
+    assert all(topic.name.strip(" ,") for topic in found.topics)
+
+
+def test_topics_of_texts_without_words_have_names(pretrained: Path):
+    found = ownbert.topics(pretrained, ["", "!", "?? !", " ", "- - -"], count=2)
+    assert all(topic.name for topic in found.topics)
+
+
+def test_words_of_one_text_name_a_topic_that_has_no_others(tmp_path: Path):
+    from ownbert.unlabelled.topics import _texts_with_words, _weights
+    from ownbert.unlabelled.word_counts import WordCounts
+
+    counted = WordCounts(tmp_path / "counts")
+    counted.add(["the ship sails", "the album sells", "the album plays"])
+    with_word = _texts_with_words(counted, np.array([0, 1, 1]), 2)
+    words = np.array(list(counted.words))
+    assert set(words[_weights(with_word, 0, 1, 3) > 0]) == {"ship", "sails"}
+    assert set(words[_weights(with_word, 1, 2, 3) > 0]) == {"album"}
 
 
 def test_topics_are_written_and_shown(pretrained: Path, dated: Path, tmp_path: Path):

@@ -2,6 +2,7 @@
 file."""
 
 import tempfile
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -97,7 +98,8 @@ def duplicates(
     Texts are equal if only case, punctuation or spaces differ. They are near duplicates if the
     Jaccard similarity of their five-character shingles (estimated by MinHash), or the cosine
     similarity of their vectors with a model, is at least ``threshold``. Every dropped row is that
-    similar to the row that is kept for it.
+    similar to the row that is kept for it. Blank texts are kept, because blank lines separate the
+    documents of a corpus.
 
     Args:
         rows: a file, or rows in memory, see ``ownbert.embed``.
@@ -119,6 +121,8 @@ def duplicates(
         threshold = THRESHOLD if model is None else VECTOR_THRESHOLD
     if not 0 < threshold <= 1:
         raise InputError(f"threshold is {threshold:g}; it must be above 0 and at most 1")
+    if model is None and device != "auto":
+        raise InputError(f"--device {device} requires --model; omit it or name a model")
     if keep not in KEEP:
         raise InputError(f"keep is {keep!r}; one of {', '.join(KEEP)}")
     row_sources = sources_of(as_inputs(rows))
@@ -145,6 +149,8 @@ def duplicates(
             vectors = corpus.vectors(embedder, work / "vectors.npy")
             kept, likeness = by_vectors(exact, vectors, order, threshold)
             warn_of_cut(embedder, say)
+        blank = corpus.blank()
+        kept[blank], likeness[blank] = blank, 1
         found = _result(corpus, exact, kept, likeness)
         if write_kept is not None:
             write_kept(np.isin(np.arange(corpus.counts[0]), found.kept))
@@ -178,7 +184,7 @@ class _Corpus:
     def __init__(self, sources: Sequence[Source], given: ColumnNames) -> None:
         self.sources, self._given = sources, given
         self.counts: list[int] = []
-        self._lengths: list[int] = []
+        self._lengths = array("i")
 
     def texts(self, progress: Progress | None) -> Iterator[list[str]]:
         """Yield blocks of texts, and count them."""
@@ -188,17 +194,22 @@ class _Corpus:
                 self.counts.append(0)
                 for _, text in read_texts_with_ids(source, self._given):
                     self.counts[number] += 1
-                    self._lengths.append(len(text))
+                    self._lengths.append(len(text.strip()))
                     yield text
                     if progress is not None and not len(self._lengths) % 1000:
                         progress(len(self._lengths))
 
         return in_blocks(read_all())
 
+    def blank(self) -> np.ndarray:
+        """The rows with blank texts."""
+        return np.flatnonzero(np.asarray(self._lengths) == 0)
+
     def priority(self, keep: str) -> np.ndarray:
         """All rows in order of preference for keeping; rows of the first source last, because all
         others are kept."""
-        lengths = np.asarray(self._lengths if keep == "longest" else [0] * len(self._lengths))
+        lengths = np.asarray(self._lengths)
+        lengths = lengths if keep == "longest" else np.zeros_like(lengths)
         return np.lexsort((-lengths, np.arange(len(lengths)) < self.counts[0]))
 
     def vectors(self, embedder: Any, path: Path) -> np.ndarray:
@@ -216,9 +227,10 @@ class _Corpus:
         rows: dict[int, DuplicateRow] = {}
         place = 0
         for source in self.sources:
+            name = str(source)
             for number, (_, text) in enumerate(read_texts_with_ids(source, self._given), start=1):
                 if place in wanted:
-                    location = str(source), number, round(float(likeness[place]), 4), text[:_TEXT]
+                    location = name, number, round(float(likeness[place]), 4), text[:_TEXT]
                     rows[place] = DuplicateRow(*location, bool(kept[place] == place))
                 place += 1
         found: dict[int, list[DuplicateRow]] = {}

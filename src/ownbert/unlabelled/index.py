@@ -3,9 +3,8 @@
 N texts, D vector size, Q queries.
 """
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from ownbert.errors import InputError
 from ownbert.files import read_json, write_json
 from ownbert.folders import refuse_foreign, writing
 from ownbert.hub import model_folder
-from ownbert.inference.embedding.embedder import Progress
+from ownbert.inference.embedding.embedder import Embedder, Progress
 from ownbert.inference.embedding.vector_files import (
     Record,
     Say,
@@ -33,8 +32,10 @@ from ownbert.inference.embedding.vector_files import (
 from ownbert.run.new_folder import complete_folder, refuse_taken
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import is_list, items
-from ownbert.unlabelled.bm25 import WORD_FILES, WordCounts, WordIndex
+from ownbert.unlabelled.bm25 import WORD_FILES, WordIndex, write_word_index
+from ownbert.unlabelled.row_file import RowFile, row_writer
 from ownbert.unlabelled.vectors import FORMS, VECTOR_FILES, VectorFile, write_vectors
+from ownbert.unlabelled.word_counts import WordCounts
 from ownbert.views.tokens import KINDS
 
 INDEX, ROWS = "index.json", "rows.arrow"
@@ -99,21 +100,22 @@ def build_index(
         records = records_of(inputs, ColumnNames(text=text_column, id=id_column))
         checksums = _checksums(folder)  # before reading: a training may replace the model
         embedder = opened_embedder(folder, device, precision, max_length, engine, say)
-        counted = WordCounts()
         with complete_folder(target) as new:
+            raw, counts = new / "raw.npy", new / "counts"
+            counted = WordCounts(counts)
 
             def blocks() -> Iterator[tuple[list[Record], np.ndarray]]:
-                with _row_writer(new / ROWS) as write:
+                with row_writer(new / ROWS) as write:
                     for block, vectors in embedded(embedder.encode_document, records, progress):
                         yield block, vectors
                         counted.add([text for _, text in block])
                         write(block)
 
-            raw = new / "raw.npy"
             count = write_blocks(raw, ".npy", blocks(), embedder.size, None, lambda done: None)
             write_vectors(np.load(raw, mmap_mode="r"), new, form)
             raw.unlink()
-            WordIndex.of(counted).save(new)
+            write_word_index(counted, new)
+            counts.unlink()
             settings = {
                 "format": 1,
                 "model": str(folder.resolve()),
@@ -129,25 +131,14 @@ def build_index(
     return Index(target, device=device, engine=engine)
 
 
+def is_index(folder: str | Path) -> bool:
+    """Whether a folder was written by ``build_index``."""
+    return (Path(folder) / INDEX).is_file()
+
+
 def _checksums(folder: Path) -> list[list[Any]]:
     """Checksums of a model, as JSON values."""
     return [list(each) for each in model_checksums(folder)]
-
-
-@contextmanager
-def _row_writer(path: Path) -> Iterator[Callable[[Sequence[Record]], None]]:
-    """Write ids, as JSON, and texts into a file that can be memory-mapped."""
-    import pyarrow as pa
-
-    schema = pa.schema({"id": pa.string(), "text": pa.large_string()})
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as rows:
-
-        def write(records: Sequence[Record]) -> None:
-            ids = pa.array([json.dumps(id) for id, _ in records], pa.string())
-            texts = pa.array([text for _, text in records], pa.large_string())
-            rows.write_batch(pa.record_batch([ids, texts], schema=schema))
-
-        yield write
 
 
 class Index:
@@ -157,6 +148,9 @@ class Index:
         folder: folder of the index. Its files are memory-mapped.
         model: folder of the model, if it has moved.
         device, engine: see ``Embedder``.
+
+    Attributes:
+        text_bytes: mean size of a text.
 
     Raises:
         InputError: the folder is not an index, or is damaged.
@@ -173,18 +167,18 @@ class Index:
         import pyarrow as pa
 
         self.folder = Path(folder)
-        if not (self.folder / INDEX).is_file():
+        if not is_index(self.folder):
             raise InputError(f"{folder} is not an index; make one with ownbert search build")
         self.settings: Mapping[str, Any] = read_json(self.folder / INDEX, check=_CHECK)
-        self._model, self._given = model, (device, engine)
-        self._embedder: Any = None
+        self.model: str | Path = model or self.settings["model"]
+        self._given = device, engine
         try:
-            self.words = WordIndex.open(self.folder, self.settings["kind"], len(self))
+            self.words = WordIndex(self.folder, self.settings["kind"], len(self))
             self.vectors = VectorFile(self.folder)
-            self._rows = pa.ipc.open_file(pa.memory_map(str(self.folder / ROWS))).read_all()
-            counts = {len(self), len(self._rows), len(self.vectors.vectors)}
-            if len(counts) > 1 or self._rows.schema.names != ["id", "text"]:
+            self._rows = RowFile(self.folder / ROWS)
+            if len({len(self), len(self._rows), len(self.vectors.vectors)}) > 1:
                 raise ValueError("sizes differ")
+            self.text_bytes = self._rows.bytes // len(self)
         except (ValueError, OSError, EOFError, pa.ArrowException) as error:
             raise InputError(f"the index {folder} is damaged; rebuild it") from error
 
@@ -227,7 +221,7 @@ class Index:
         depth = count if by != "hybrid" else max(count, _DEPTH)
         ways = []
         if by != "words":
-            cosines, rows = self.vectors.nearest(self._embed(queries), depth)
+            cosines, rows = self.vectors.nearest(self.embedder.encode_query(list(queries)), depth)
             ways.append(list(zip(rows, cosines, strict=True)))
         if by != "vectors":
             ways.append([_best(scores, depth) for scores in self.words.scores(queries)])
@@ -235,24 +229,30 @@ class Index:
             return ways[0]
         return [_fused([one, two], count) for (one, _), (two, _) in zip(*ways, strict=True)]
 
-    def _embed(self, queries: Sequence[str]) -> np.ndarray:
-        if self._embedder is None:
-            folder = model_folder(self._model or self.settings["model"])
-            if not folder.is_dir():
-                raise InputError(f"the model of the index is not at {folder}; name it with --model")
-            if _checksums(folder) != self.settings["checksums"]:
-                raise InputError(f"{folder} is not the model of the index; rebuild the index")
-            device, engine = self._given
-            precision, length = (self.settings[key] for key in ("precision", "max_length"))
-            self._embedder = opened_embedder(folder, device, precision, length, engine, None)
-        return self._embedder.encode_query(list(queries))
+    @cached_property
+    def embedder(self) -> Embedder:
+        """The embedding model for queries, opened on first use.
+
+        Raises:
+            InputError: the model has changed or is missing.
+        """
+        folder = model_folder(self.model)
+        if not folder.is_dir():
+            raise InputError(
+                f"the model of the index is not at {folder}; move it there, or name it with "
+                "--model of search find"
+            )
+        if _checksums(folder) != self.settings["checksums"]:
+            raise InputError(f"{folder} is not the model of the index; rebuild the index")
+        device, engine = self._given
+        precision, length = (self.settings[key] for key in ("precision", "max_length"))
+        return opened_embedder(folder, device, precision, length, engine, None)
 
     def _hits(self, rows: np.ndarray, scores: np.ndarray) -> list[dict[str, Any]]:
         found = []
         for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
-            id = json.loads(self._rows["id"][row].as_py())
-            row_id = {} if self.settings["ids"] is None else {"id": id}
-            text = self._rows["text"][row].as_py()
+            row_id = {} if self.settings["ids"] is None else {"id": self._rows.id(row)}
+            text = self._rows.text(row)
             found.append({"row": row + 1, **row_id, "score": float(f"{score:.6g}"), "text": text})
         return found
 

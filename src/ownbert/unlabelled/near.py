@@ -6,6 +6,7 @@ N rows, ordered by priority: of two similar rows the earlier one is kept.
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -83,8 +84,11 @@ def by_pieces(
         band = band[signed[band[:, 0], start] > 0]  # skip texts without shingles
         pairs.append(band[_estimated_similarity(signed, band[:, 0], band[:, 1]) >= threshold])
     every = np.unique(np.concatenate(pairs), axis=0)
+    every = every[np.argsort(rank[every[:, 0]], kind="stable")]
     kept, likeness = np.arange(len(order)), np.ones(len(order))
-    for row, other in every[np.argsort(rank[every[:, 0]], kind="stable")].tolist():
+    # Python's numbers take several times as much memory: some at a time.
+    some = (every[start : start + _ROWS].tolist() for start in range(0, len(every), _ROWS))
+    for row, other in chain.from_iterable(some):
         root = int(kept[other])
         if exact[row] == exact[root]:
             value = 1.0

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-_NAME = 4  # words
+_NAME, _TEXT = 4, 40  # words; characters of a text
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,9 @@ class Topic:
 
     @property
     def name(self) -> str:
-        """The first words."""
-        return ", ".join(self.words[:_NAME])
+        """The first words, or the start of the most typical text if there are no words."""
+        text = self.typical[0][1][:_TEXT].strip() if self.typical else ""
+        return ", ".join(self.words[:_NAME]) or text or "-"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ N texts, D vector size, C topics, F words.
 
 import re
 import tempfile
-from collections import Counter
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -35,13 +35,17 @@ from ownbert.inference.output.prediction_writer import PredictionWriter
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.tables import columns, require_column
 from ownbert.tasks.forward.batched_forward import blocks
-from ownbert.unlabelled.bm25 import WordCounts
+from ownbert.unlabelled.row_file import RowFile, row_writer
 from ownbert.unlabelled.topic_list import Topic, Topics
 from ownbert.unlabelled.topics_page import as_page
+from ownbert.unlabelled.word_counts import WordCounts
 from ownbert.views.ngram_counts import sparse
 
 # Numbers of topics to compare by default, and number of vectors for the comparison.
-_COUNTS, _COMPARED = (5, 8, 10, 12, 14, 17, 20, 25, 30, 40, 60), 3000
+_COUNTS, _COMPARED = (2, 3, 4, 5, 8, 10, 12, 14, 17, 20, 25, 30, 40, 60), 3000
+# The silhouette score of many texts is highest for very few topics: fewer than LEAST are compared
+# only for fewer than FEW texts.
+_LEAST, _FEW = 5, 100
 # Maximum number of vectors for fitting the clusters.
 _FITTED = 100_000
 _ROWS = 1 << 14
@@ -76,7 +80,8 @@ def topics(
         texts: files, folders or globs, or rows in memory, see ``ownbert.embed``.
         output: a .jsonl, .csv or .tsv file for the topic of each text.
         html: file for a page with the topics.
-        count: number of topics; by default the best of several by silhouette score.
+        count: number of topics; by default the best of several by silhouette score, at most the
+            square root of the number of texts.
         text_column, encoding, device, say: see ``ownbert.embed``.
         date_column: column of dates such as 2024-05-31, for counts of topics over time.
         seed: seed of the clustering.
@@ -99,33 +104,31 @@ def topics(
         file = None if output is None else PredictionWriter(output, None, resume=False)
         if file is not None:
             stack.callback(file.close)
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ownbert-topics-"))
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ownbert-topics-")))
         embedder = opened_embedder(model, device, None, None, None, say)
-        counted, kept, dates = WordCounts(), [], []
+        counted, dates = WordCounts(work / "counts"), _Dates(date_column)
 
         def read() -> Iterator[tuple[list[Record], np.ndarray]]:
-            for block, vectors in embedded(embedder.encode_document, records, progress):
-                yield block, vectors
-                block_texts = [text for _, text in block]
-                counted.add(block_texts)
-                kept.extend(block_texts)
-                dates.extend(_date(date, date_column) for date, _ in block)
+            with row_writer(work / "rows.arrow") as write:
+                for block, vectors in embedded(embedder.encode_document, records, progress):
+                    yield block, vectors
+                    counted.add([text for _, text in block])
+                    write([(None, text) for _, text in block])
+                    dates.add([date for date, _ in block])
 
-        path = Path(folder, "vectors.npy")
-        write_blocks(path, ".npy", read(), embedder.size, None, lambda done: None)
-        vectors = np.load(path, mmap_mode="r")
+        write_blocks(work / "vectors.npy", ".npy", read(), embedder.size, None, lambda done: None)
+        vectors, kept = np.load(work / "vectors.npy", mmap_mode="r"), RowFile(work / "rows.arrow")
         of_text, similarity = _clusters(vectors, count, seed)
         warn_of_cut(embedder, say)
-        periods = _periods(dates) if date_column is not None else []
-        found = _describe(counted, kept, of_text, similarity, periods)
+        found = _describe(counted, kept, of_text, similarity, dates)
         with together():
             if html is not None:
                 write_text(html, as_page(found))
             if file is not None:
                 rows = (
                     {"row": row + 1, "topic": int(number) + 1, "name": found.topics[number].name}
-                    | {"similarity": round(float(similarity[row]), 4), "text": kept[row]}
-                    for row, number in enumerate(of_text)
+                    | {"similarity": round(float(similarity[row]), 4), "text": text}
+                    for row, (number, text) in enumerate(zip(of_text, kept.texts(), strict=True))
                 )
                 file.fill(blocks(rows, size=lambda row: len(row["text"])), list)
     return found
@@ -151,7 +154,8 @@ def _clusters(vectors: np.ndarray, count: int | None, seed: int) -> tuple[np.nda
 
     if count is None:
         few = sample[draw.permutation(len(sample))[:_COMPARED]]
-        counts = [each for each in _COUNTS if 3 * each <= len(few)] or [2]
+        least = _LEAST if len(vectors) >= _FEW else 2
+        counts = [each for each in _COUNTS if least <= each and each * each <= len(vectors)] or [2]
         labels = [fit_clusters(few, each).labels_ for each in counts] if len(counts) > 1 else []
         scores = [
             silhouette_score(few, assignment) if assignment.max() else -1.0 for assignment in labels
@@ -172,51 +176,96 @@ def _clusters(vectors: np.ndarray, count: int | None, seed: int) -> tuple[np.nda
 
 def _describe(
     counted: WordCounts,
-    texts: Sequence[str],
+    texts: RowFile,
     of_text: np.ndarray,
     similarity: np.ndarray,
-    periods: Sequence[str | None],
+    dates: "_Dates",
 ) -> Topics:
     """The topics with their words, typical texts and periods."""
     size = int(of_text.max()) + 1
-    weights = _word_weights(counted, of_text, size)
-    words, names = list(counted.words), sorted({p for p in periods if p is not None})
+    with_word = _texts_with_words(counted, of_text, size)
+    words, (names, periods) = np.array(list(counted.words), object), dates.periods()
+    letters = np.array([re.search(r"\w", word) is not None for word in words], bool)
     found = []
     for number in range(size):
-        members = np.flatnonzero(of_text == number)
-        nearest = members[np.argsort(-similarity[members], kind="stable")]
-        best = np.argsort(-weights[number], kind="stable")[:_WORDS]
+        own = np.flatnonzero(of_text == number)
+        weights = np.where(letters, _weights(with_word, number, len(own), len(of_text)), 0)
+        best = np.argsort(-weights, kind="stable")[:_WORDS]
+        nearest = own[np.argsort(-similarity[own], kind="stable")]
         near: list[int] = nearest[: 4 * _TYPICAL][::-1].tolist()
-        typical: dict[str, int] = {str(texts[row]): row for row in near}  # distinct texts
-        counts = Counter(periods[row] for row in members.tolist()) if names else {}
+        typical: dict[str, int] = {texts.text(row): row for row in near}  # distinct texts
+        dated = periods[own] if names else np.zeros(0, np.int64)
         found.append(
             Topic(
-                [words[word] for word in best if weights[number, word] > 0],
-                len(members),
+                words[best[weights[best] > 0]].tolist(),
+                len(own),
                 [(row, text) for text, row in list(typical.items())[::-1][:_TYPICAL]],
-                [counts[name] for name in names],
+                np.bincount(dated[dated >= 0], minlength=len(names)).tolist(),
             )
         )
     return Topics(found, of_text, similarity, names)
 
 
-def _word_weights(counted: WordCounts, of_text: np.ndarray, size: int) -> np.ndarray:
-    """(C, F) distinctiveness of words for topics: the share p of the topic's texts with a word
-    times log(p / q), where q is the share among all texts."""
-    counts = counted.matrix()
-    counts.data[:] = 1
-    ones = np.ones(len(of_text), np.float32)
-    member = sparse.csr_array((ones, (of_text, np.arange(len(of_text)))), shape=(size, len(ones)))
-    shares = (member @ counts).toarray() / np.bincount(of_text, minlength=size)[:, None]
-    texts_with = np.bincount(counts.indices, minlength=counts.shape[1])
-    weights = shares * np.log(np.maximum(shares, 1e-9) * len(ones) / texts_with)
-    letters = np.array([re.search(r"\w", word) is not None for word in counted.words], bool)
-    return np.where(letters & (texts_with > 1), weights, 0)
+def _texts_with_words(counted: WordCounts, of_text: np.ndarray, size: int) -> np.ndarray:
+    """(C, F) number of texts of each topic that contain each word."""
+    found = np.zeros((size, len(counted.words)), np.int32)
+    for first, block in counted.blocks():
+        own = of_text[first : first + block.shape[0]]
+        block.data[:] = 1
+        place = (own, np.arange(len(own)))
+        member = sparse.csr_array((np.ones(len(own), np.int32), place), shape=(size, len(own)))
+        sums = (member @ block).tocoo()
+        found[sums.coords] += sums.data
+    return found
 
 
-def _date(value: Any, column: str | None) -> tuple[str, ...]:
-    """Year, month and day of a date as available; empty if it is missing."""
-    if column is None or value is None or value == "":
+def _weights(with_word: np.ndarray, number: int, own: int, texts: int) -> np.ndarray:
+    """(F) distinctiveness of words for a topic: the share p of its texts that contain a word times
+    log(p / q), where q is the share among all texts. Words of a single text are used only if there
+    are no others.
+
+    Args:
+        with_word: (C, F) number of texts of each topic that contain each word.
+        number: index of the topic.
+        own, texts: number of texts of the topic, and of all texts.
+    """
+    share, every = with_word[number] / own, with_word.sum(0)
+    weights = share * np.log(np.maximum(share, 1e-9) * texts / np.maximum(every, 1))
+    several = np.where(every > 1, weights, 0)
+    return several if (several > 0).any() else weights
+
+
+class _Dates:
+    """The dates of texts; distinct dates are stored once.
+
+    Args:
+        column: column of the dates; None: no dates.
+    """
+
+    def __init__(self, column: str | None) -> None:
+        self._column = column
+        self._numbers: dict[tuple[str, ...], int] = {}
+        self._of_text = array("i")
+
+    def add(self, values: Sequence[Any]) -> None:
+        """Add the dates of a block of texts."""
+        if self._column is not None:
+            found = (_date(value, self._column) for value in values)
+            self._of_text.extend(
+                self._numbers.setdefault(date, len(self._numbers)) for date in found
+            )
+
+    def periods(self) -> tuple[list[str], np.ndarray]:
+        """The names of the periods in order, and the index of each text's period, or -1."""
+        own = _periods(list(self._numbers))
+        names = sorted({period for period in own if period is not None})
+        number = np.array([-1 if p is None else names.index(p) for p in own], np.int64)
+        return names, number[np.asarray(self._of_text, np.int64)]
+
+
+def _date(value: Any, column: str) -> tuple[str, ...]:
+    """Year, month and day of a date, as far as it has them; none where it is missing."""
+    if value is None or value == "":
         return ()
     if (match := _DATE.match(str(value).strip())) is None:
         raise InputError(f"{column} has {str(value)[:40]!r}, no date such as 2024-05-31")
@@ -224,7 +273,7 @@ def _date(value: Any, column: str | None) -> tuple[str, ...]:
 
 
 def _periods(dates: Sequence[tuple[str, ...]]) -> list[str | None]:
-    """The period of each text, in days, months or years: the finest unit with few periods."""
+    """The period of each date, in days, months or years: the finest unit with few periods."""
     fewest = min((len(date) for date in dates if date), default=1)
     ways = (["-".join(d[:parts]) if d else None for d in dates] for parts in range(fewest, 1, -1))
     few = (found for found in ways if len(set(found)) <= _MOST_PERIODS)
