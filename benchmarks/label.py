@@ -1,24 +1,31 @@
 """Is it worth choosing which texts to label? Macro-F1 by the number of labels and how they are
 chosen: by chance, by uncertainty alone, and as ``ownbert label`` chooses.
 
-    python benchmarks/label.py [--data FOLDER ...] [--draws 3] [--thin]
+    python benchmarks/label.py [--data FOLDER ...] [--draws 3] [--thin] [--several]
 
 FOLDER contains train and test (csv, tsv, plain or .gz: label and text); the default is the sample
 in the repository. Labels begin with five per class by chance; each round adds five per class, up to
-40. The learner is a linear model of TF-IDF, vectors are those of LSA. --thin keeps a tenth of the
-training rows of every second label, so that there are rare ones.
+40. The learner is a linear model of TF-IDF, vectors are those of LSA; with several labels, as many
+are predicted per text as the labelled rows have. --thin keeps a tenth of the
+training rows of every second label, so that there are rare ones. --several: the reports with any
+number of 17 labels of benchmarks/several_labels.py instead.
 """
 
 import argparse
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from quality_sets import several_labels
 
 from ownbert.fitting.labelled_rows import find_task
 from ownbert.tables.columns import ColumnNames
+from ownbert.tables.memory import table_of
 from ownbert.tasks.metrics import score_labels
+from ownbert.tasks.multilabel import MultiLabelTask, score_multilabel
+from ownbert.tasks.scores import sigmoid
 from ownbert.unlabelled.choice import (
     FEW,
     POOL_FACTOR,
@@ -27,6 +34,7 @@ from ownbert.unlabelled.choice import (
     rare_labels,
     share_of_rare,
     uncertainty,
+    uncertainty_of_sets,
 )
 from ownbert.views.linear_models import Targets, fit_linear
 from ownbert.views.tokens import text_kind
@@ -37,11 +45,19 @@ _WAYS = ("chance", "uncertainty", "label")
 
 
 class Data:
-    """Features, vectors and labels of a data set."""
+    """Features, vectors and labels of a data set; folder None: that with several labels."""
 
-    def __init__(self, folder: Path, *, thin: bool) -> None:
-        train, test = (next(folder.glob(f"{name}.*")) for name in ("train", "test"))
-        task = find_task(train, ColumnNames())
+    def __init__(self, folder: Path | None, *, thin: bool) -> None:
+        if folder is None:
+            parts = several_labels()
+            train, test = (
+                table_of([{"text": t, "labels": own} for own, t in parts[name]], name=name)
+                for name in ("train", "test")
+            )
+        else:
+            train, test = (next(folder.glob(f"{name}.*")) for name in ("train", "test"))
+        task: Any = find_task(train, ColumnNames())
+        self.several = isinstance(task, MultiLabelTask)
         rows, held = list(task.read(train)), list(task.read(test))
         task.learn(rows, train)
         if thin:
@@ -59,29 +75,56 @@ class Data:
         self.test = view.features(Texts([row.texts for row in held], kind))
         self.vectors = np.asarray(VIEWS["lsa"].fit(texts, none).features(texts))
         self.labels = task.labels
-        self.known = np.asarray([task.labels.index(row.target) for row in rows])
-        self.truth = [task.labels.index(row.target) for row in held]
+
+        def known(of: list) -> np.ndarray:
+            """(N) indices of labels; with several (N, C) of 0 and 1."""
+            if self.several:
+                return np.asarray([task.target(row) for row in of])
+            return np.asarray([task.labels.index(row.target) for row in of])
+
+        self.known, self.truth = known(rows), known(held)
+
+    def counts(self, chosen: np.ndarray) -> np.ndarray:
+        """(C) rows of each label."""
+        own = self.known[chosen]
+        return own.sum(0) if self.several else np.bincount(own, minlength=len(self.labels))
 
     def model(self, chosen: np.ndarray):
-        targets = Targets("classify", self.known[chosen], len(self.labels))
+        task = "multilabel" if self.several else "classify"
+        targets = Targets(task, self.known[chosen], len(self.labels))
         return fit_linear(self.features[chosen], targets, 10.0)
 
-    def macro_f1(self, model) -> float:
+    def threshold(self, probabilities: np.ndarray, chosen: np.ndarray) -> float:
+        """With as many labels per row as the labelled rows have."""
+        return float(np.quantile(probabilities, 1 - self.known[chosen].mean()))
+
+    def macro_f1(self, chosen: np.ndarray) -> float:
+        model = self.model(chosen)
+        if self.several:
+            found = sigmoid(model.scores(self.test))
+            least = self.threshold(found, chosen)
+            return score_multilabel(self.truth, found, least, self.labels).values["macro_f1"]
         answers = model.scores(self.test).argmax(1).tolist()
-        return score_labels(self.truth, answers, self.labels).macro_f1
+        return score_labels(self.truth.tolist(), answers, self.labels).macro_f1
 
     def further(self, way: str, chosen: np.ndarray, count: int, draw: int) -> np.ndarray:
         """Rows to label next."""
         left = np.setdiff1d(np.arange(len(self.known)), chosen)
         if way == "chance":
             return np.random.default_rng([draw, len(chosen)]).permutation(left)[:count]
-        probabilities = np.exp(self.model(chosen).scores(self.features[left]))
-        scores = uncertainty(probabilities)
+        found = self.model(chosen).scores(self.features[left])
+        probabilities = sigmoid(found) if self.several else np.exp(found)
+        scores = (uncertainty_of_sets if self.several else uncertainty)(probabilities)
         if way == "uncertainty":
             return left[np.argsort(-scores, kind="stable")[:count]]
-        counts = np.bincount(self.known[chosen], minlength=len(self.labels))
+        counts = self.counts(chosen)
         share = share_of_rare(counts, count)
-        of_rare = np.flatnonzero(np.isin(probabilities.argmax(1), rare_labels(counts)))
+        rare = rare_labels(counts)
+        if self.several:
+            least = self.threshold(probabilities, chosen)
+            of_rare = np.flatnonzero((probabilities[:, rare] >= least).any(1))
+        else:
+            of_rare = np.flatnonzero(np.isin(probabilities.argmax(1), rare))
         of_rare = of_rare[np.argsort(-scores[of_rare], kind="stable")]
         first = self._clustered(left, of_rare, scores, share, POOL_FACTOR * share)
         rest = np.setdiff1d(np.arange(len(left)), first)
@@ -106,7 +149,7 @@ def curve(data: Data, way: str, draw: int) -> dict[int, float]:
     while len(chosen) < max(_SHOWN) * len(data.labels):
         chosen = np.concatenate([chosen, data.further(way, chosen, size, draw)])
         if len(chosen) // len(data.labels) in _SHOWN:
-            found[len(chosen) // len(data.labels)] = data.macro_f1(data.model(chosen))
+            found[len(chosen) // len(data.labels)] = data.macro_f1(chosen)
     return found
 
 
@@ -115,12 +158,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, nargs="*", default=[Path("examples/anonymised")])
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--thin", action="store_true")
+    parser.add_argument("--several", action="store_true")
     given = parser.parse_args()
-    for folder in given.data:
+    for folder in [None] if given.several else given.data:
         began = time.monotonic()
         data = Data(folder, thin=given.thin)
         print(
-            f"{folder.name}{', thinned' if given.thin else ''}: {len(data.known):,} texts, "
+            f"{folder.name if folder else 'several labels'}{', thinned' if given.thin else ''}: "
+            f"{len(data.known):,} texts, "
             f"{len(data.labels)} labels"
         )
         for way in _WAYS:

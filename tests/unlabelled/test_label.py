@@ -15,7 +15,13 @@ from ownbert.errors import InputError
 from ownbert.fitting.added_rows import with_added
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.label_studio import read_export
-from ownbert.unlabelled.choice import choose, rare_labels, share_of_rare, uncertainty
+from ownbert.unlabelled.choice import (
+    choose,
+    rare_labels,
+    share_of_rare,
+    uncertainty,
+    uncertainty_of_sets,
+)
 from ownbert.unlabelled.fit_report import worth_of_labels
 from support.cli import run_cli
 from support.shared import made_once
@@ -294,10 +300,77 @@ def test_a_pool_without_labels_is_not_added(made: Path, tmp_path: Path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As ``made``, with any number of labels per text; grey is rare."""
+
+    def make(folder: Path) -> None:
+        rng = random.Random(1)
+        kinds = [(), *((t,) for t in TOPICS), ("red", "green"), ("green", "blue"), ("red", "blue")]
+        drawn = [kinds[i % len(kinds)] for i in range(140)] + [("grey",)] * 4
+        rows = [(text_of(own or ("plain",), rng), "|".join(own)) for own in drawn]
+        write(rows, folder / "train.csv")
+        texts = [text_of(own or ("plain",), rng) for own in kinds for _ in range(30)]
+        texts += [text_of(("grey",), rng) for _ in range(5)]
+        texts += [text_of((topic, "plain"), rng) for topic in TOPICS for _ in range(8)]
+        rng.shuffle(texts)
+        (folder / "corpus.txt").write_text("\n".join(texts), encoding="utf-8")
+        options = {"task": "multilabel", "quiet": True}
+        ownbert.fit(folder / "train.csv", minutes=0.3, output=folder / "best", **options)
+
+    return made_once(tmp_path_factory, "sets-to-label", make)
+
+
+def test_sets_of_labels_are_as_uncertain_as_their_labels_on_average():
+    found = uncertainty_of_sets(np.asarray([[0.5, 0.5], [1.0, 0.0], [0.5, 1.0], [0.25, 0.75]]))
+    np.testing.assert_allclose(found, [1, 0, 0.5, 0.811278], atol=1e-6)
+
+
+def test_texts_with_several_labels_are_chosen(sets: Path, tmp_path: Path):
+    out = tmp_path / "to_label.csv"
+    line = ("--unlabelled", sets / "corpus.txt", "-n", 12, "-o", out, "--train", sets / "train.csv")
+    done = run_cli("label", sets / "best", *line)
+    assert done.returncode == 0, done.stderr
+    rows = read(out)
+    assert len({row["text"] for row in rows}) == 12
+    predictor = ownbert.Predictor(sets / "best")
+    for row in rows:
+        assert json.loads(row["suggested"]) == sorted(
+            (each["label"] for each in predictor(row["text"])),
+            key=list(predictor.labels).index,
+        )
+        assert 0.5 < float(row["score"]) <= 1
+        assert row["reason"].startswith(("undecided about", "may have the rare label grey"))
+    rare = ["grey" in row["suggested"] for row in rows]
+    assert rare == sorted(rare, reverse=True)  # they come first
+    texts = (sets / "corpus.txt").read_text(encoding="utf-8").splitlines()
+    known = {" ".join(text.split()) for text in texts}
+    means = [
+        uncertainty_of_sets(predictor.predict_proba(list(some))).mean()
+        for some in ([row["text"] for row in rows], known)
+    ]
+    assert means[0] > 1.3 * means[1]
+    answers = ["red;blue", "[]", '["green"]', "red|grey", *[""] * 8]
+    write([(row["text"], own) for row, own in zip(rows, answers, strict=True)], out)
+    table, notes = with_added(sets / "train.csv", out, ColumnNames(), "multilabel")
+    assert "labelled rows added: 4" in notes[0]
+    assert len(list(table.read(["label"]))) == 144 + 4
+
+
+def test_label_studio_gets_sets_of_labels(sets: Path, tmp_path: Path):
+    out = tmp_path / "tasks.json"
+    rows = ownbert.to_label(sets / "best", sets / "corpus.txt", out, count=4)
+    tasks = json.loads(out.read_text(encoding="utf-8"))
+    chosen = [task["predictions"][0]["result"][0]["value"]["choices"] for task in tasks]
+    assert chosen == [row["suggested"] for row in rows]
+    with pytest.raises(InputError, match="omit check"):
+        ownbert.to_label(sets / "best", ["a"], check=tmp_path / "errors.csv")
+
+
 def test_other_tasks_are_refused(tmp_path: Path):
     rows = [(f"a b {i}", str(i + 0.5)) for i in range(30)]
     ownbert.fit(
         write(rows, tmp_path / "train.csv"), minutes=0.1, output=tmp_path / "out", quiet=True
     )
-    with pytest.raises(InputError, match="one label per text"):
+    with pytest.raises(InputError, match="labels for single texts"):
         ownbert.to_label(tmp_path / "out", ["a b"])

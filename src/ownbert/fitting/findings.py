@@ -24,6 +24,7 @@ from ownbert.fitting.report.typical import hardest_rows, largest_errors, typical
 from ownbert.inference.blend import BlendMember
 from ownbert.inference.compute import Compute
 from ownbert.inference.opened_blend import Members, score_all
+from ownbert.tasks.multilabel import MultiLabelTask
 from ownbert.tasks.rows import Row
 from ownbert.time_limit import check_time, seconds_left
 from ownbert.views.blending import blend as add_up
@@ -151,9 +152,10 @@ def _of_rows(
         if outputs.shape[1] > 1:
             return {}
         return {"hardest": lambda: tuple(largest_errors(outputs[:, 0], targets[:, 0]))}
-    if task.name == "multilabel":
-        return {}
-    counts = Counter(compared.rows.rows[i].target for i in compared.rows.learnt)
+    learnt = [compared.rows.rows[i] for i in compared.rows.learnt]
+    if isinstance(task, MultiLabelTask):
+        return {"train_counts": lambda: tuple(map(int, task.label_counts(learnt)))}
+    counts = Counter(row.target for row in learnt)
     return {
         "train_counts": lambda: tuple(counts.get(label, 0) for label in task.labels),
         "calibration": lambda: calibrate(scores, targets),

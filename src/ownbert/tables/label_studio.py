@@ -22,11 +22,13 @@ def write_tasks(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
     Args:
         path: file to write.
-        rows: mappings with ``text``, ``suggested``, ``score`` and other values to show.
+        rows: mappings with ``text``, ``suggested`` (a label or a list of labels), ``score`` and
+            other values to show.
     """
     tasks = []
     for row in rows:
-        value = {"choices": [row["suggested"]]}
+        labels = row["suggested"]
+        value = {"choices": labels if isinstance(labels, list) else [labels]}
         found = {"from_name": _LABEL, "to_name": "text", "type": "choices", "value": value}
         prediction = {"model_version": "ownbert", "score": row["score"], "result": [found]}
         data = {key: row[key] for key in row if key != _LABEL}

@@ -105,9 +105,9 @@ class MultiLabelTask(SentenceTask):
             )
         self.labels = given or sort_labels(names)
         self.check([row for row in rows if is_soft(row.target)], source, "")
-        self.weights = self._weights(self._counts(rows), len(rows))
+        self.weights = self._weights(self.label_counts(rows), len(rows))
 
-    def _counts(self, rows: Sequence[Row]) -> np.ndarray:
+    def label_counts(self, rows: Sequence[Row]) -> np.ndarray:
         """(C) number of rows per label; for rows with probabilities, the expected number."""
         counts = Counter(label for row in rows if not is_soft(row.target) for label in row.target)
         soft = [row.target for row in rows if is_soft(row.target)]
@@ -196,7 +196,7 @@ class MultiLabelTask(SentenceTask):
         return ", ".join(row.target) or "no label"
 
     def label_distribution(self, rows: Sequence[Row]) -> str:
-        counts = zip(self.labels, self._counts(rows), strict=True)
+        counts = zip(self.labels, self.label_counts(rows), strict=True)
         parts = [f"{label} {count / len(rows):.1%}" for label, count in counts]
         none = sum(not is_soft(row.target) and not row.target for row in rows) / len(rows)
         return ", ".join([*parts, f"none {none:.1%}"] if none else parts)

@@ -30,6 +30,16 @@ def uncertainty(probabilities: np.ndarray) -> np.ndarray:
     return 1 - (first - second)
 
 
+def uncertainty_of_sets(probabilities: np.ndarray) -> np.ndarray:
+    """(N) mean binary entropy of the labels, in bits; 1 if all probabilities are 0.5.
+
+    Args:
+        probabilities: (N, C) probability of each label.
+    """
+    p = np.clip(probabilities.astype(np.float64), 1e-12, 1 - 1e-12)
+    return -(p * np.log2(p) + (1 - p) * np.log2(1 - p)).mean(1)
+
+
 def choose(scores: np.ndarray, vectors: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
     """Select diverse texts: the nearest to the centre of each of ``count`` clusters.
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from ownbert.tables.label_studio import ENDING, write_tasks
 from ownbert.tables.texts_or_files import corpus_files
 from ownbert.tasks.classification import ClassificationTask
 from ownbert.tasks.forward.batched_forward import blocks
+from ownbert.tasks.multilabel import MultiLabelTask
 from ownbert.tasks.rows import Row
 from ownbert.unlabelled.choice import (
     FEW,
@@ -33,6 +34,7 @@ from ownbert.unlabelled.choice import (
     rare_labels,
     share_of_rare,
     uncertainty,
+    uncertainty_of_sets,
 )
 from ownbert.unlabelled.fit_report import label_errors, read_report, worth_of_labels
 from ownbert.views.tokens import text_kind
@@ -64,20 +66,24 @@ class _Pool:
 
     Args:
         most: maximum number of texts.
-        labels: accept only texts with one of these as the most probable label; None: any.
+        labels: accept only texts for which one of these is predicted; None: any.
         drawn: generator of random ranks; None: rank by uncertainty.
     """
 
     def __init__(
         self, most: int, labels: Sequence[int] | None = None, drawn: Random | None = None
     ) -> None:
-        self.most, self.labels, self.drawn = most, labels, drawn
+        self.most, self.drawn = most, drawn
+        self.labels = None if labels is None else set(labels)
         self.heap: list[_Candidate] = []
         self.keys: set[str] = set()
 
-    def add(self, number: int, text: str, score: float, probabilities: np.ndarray) -> None:
+    def add(
+        self, number: int, text: str, score: float, probabilities: np.ndarray, held: Sequence[int]
+    ) -> None:
+        """Add a text if there is room or its rank is high enough; ``held``: predicted labels."""
         key = _key(text)
-        wanted = self.labels is None or int(probabilities.argmax()) in self.labels
+        wanted = self.labels is None or not self.labels.isdisjoint(held)
         if key in self.keys or not (self.most and wanted):
             return
         rank = score if self.drawn is None else self.drawn.random()
@@ -109,7 +115,7 @@ def to_label(
     those that may have a rare label. With few training rows, typical texts are selected.
 
     Args:
-        folder: single-label folder of ``fit`` or ``finetune``.
+        folder: folder of ``fit`` or ``finetune`` with one label or several labels per text.
         unlabelled: files, folders, globs, or texts, see ``fit``.
         output: .csv, .tsv or .jsonl; .json for Label Studio tasks. With labels filled in, it is an
             input for ``fit(add=...)``.
@@ -124,7 +130,8 @@ def to_label(
 
     Returns:
         For each text ``text``, ``label`` (empty), ``suggested``, ``score`` (the probability of the
-        suggested label) and ``reason``.
+        suggested label) and ``reason``. With several labels per text ``suggested`` is a list, and
+        ``score`` the mean probability of the decisions on single labels.
 
     Raises:
         InputError: a file or the folder cannot be used, or there are no texts.
@@ -132,37 +139,89 @@ def to_label(
     between(1, limits.COUNT, "[]")("count", count)
     predictor = open_folder(folder, Compute(device, "float32"))
     task, folder = predictor.task, predictor.folder
-    if not isinstance(task, ClassificationTask) or task.pair:
-        raise InputError(f"{folder}: texts can be chosen only for models with one label per text")
+    if not gives_labels(task):
+        raise InputError(
+            f"{folder}: texts can be chosen only for models with labels for single texts"
+        )
+    if check is not None and isinstance(task, MultiLabelTask):
+        raise InputError(
+            f"{folder} has several labels per text; likely label errors are only found for one "
+            "label per text: omit --check"
+        )
     report = read_report(folder)
     known = [row.texts[0] for row in task.read(train)] if train is not None else []
     with contextlib.ExitStack() as stack:
         save = [stack.enter_context(_writer(path)) for path in (output, check)]
         errors = label_errors(report, known) if check is not None else []
-        counts = np.asarray(report.get("train_counts") or [])
-        if len(counts) != len(task.labels):  # not a fit folder: assume many rows
-            counts = np.full(len(task.labels), FEW)
         files = stack.enter_context(corpus_files(unlabelled))
-        texts = Corpus(files, text_column).texts()
-        share = share_of_rare(counts, count)
-        pools = _pools(counts, count, share, seed)
-        _read(predictor, texts, pools, {_key(each) for each in known}, progress)
-        rows: list[dict[str, Any]] = []
-        for pool, most in zip(pools, (share, count), strict=True):
-            taken = {row["text"] for row in rows}
-            found = [each for each in pool.heap if each.text not in taken]
-            vectors = _vectors(folder, [each.text for each in found], device)
-            scores = np.asarray([each.score for each in found])
-            chosen = choose(scores, vectors, most - len(rows), seed)
-            rows += [_row(found[i], task, counts) for i in chosen]
-        if not rows:
-            raise InputError("there is no text to choose from: all are empty or already labelled")
+        rows = chosen_rows(
+            predictor,
+            Corpus(files, text_column).texts(),
+            count,
+            report=report,
+            known=known,
+            vectors=lambda texts: _vectors(folder, texts, device),
+            seed=seed,
+            progress=progress,
+        )
         for write, content in zip(save, (rows, errors), strict=True):
             write(content)
     if say is not None:
         if check is not None and not errors:
             say(f"the report has no likely label errors; {check} is not written")
         say(f"note: {worth_of_labels(report, len(rows))}")
+    return rows
+
+
+def gives_labels(task: Any) -> bool:
+    """Whether a task predicts labels of single texts."""
+    return isinstance(task, ClassificationTask | MultiLabelTask) and not task.pair
+
+
+def chosen_rows(
+    predictor: Any,
+    texts: Iterable[str],
+    count: int,
+    *,
+    report: Mapping[str, Any],
+    known: Iterable[str] = (),
+    vectors: Callable[[Sequence[str]], np.ndarray] | None = None,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Choose the rows for ``to_label``.
+
+    Args:
+        predictor: an ``Opened`` folder.
+        texts: unlabelled texts.
+        count: number of rows.
+        report: report of ``fit``, may be empty.
+        known: texts to exclude.
+        vectors: function that computes vectors (N, D) of texts; by default LSA.
+        seed, progress: see ``to_label``.
+
+    Raises:
+        InputError: there are no texts, or scikit-learn is not installed.
+    """
+    task = predictor.task
+    counts = np.asarray(report.get("train_counts") or [])
+    if len(counts) != len(task.labels):  # not a fit folder: assume many rows
+        counts = np.full(len(task.labels), FEW)
+    share = share_of_rare(counts, count)
+    pools = _pools(counts, count, share, seed)
+    _read(predictor, texts, pools, {_key(each) for each in known}, progress)
+    rows: list[dict[str, Any]] = []
+    for pool, most in zip(pools, (share, count), strict=True):
+        taken = {row["text"] for row in rows}
+        found = [each for each in pool.heap if each.text not in taken]
+        scores = np.asarray([each.score for each in found])
+        own = np.zeros((len(found), 1))  # all are chosen
+        if len(found) > most - len(rows):
+            own = (vectors or _lsa)([each.text for each in found])
+        chosen = choose(scores, own, most - len(rows), seed)
+        rows += [_row(found[i], task, counts) for i in chosen]
+    if not rows:
+        raise InputError("there is no text to choose from: all are empty or already labelled")
     return rows
 
 
@@ -177,7 +236,7 @@ def _pools(counts: np.ndarray, count: int, share: int, seed: int) -> tuple[_Pool
 
 def _read(
     predictor: Any,
-    texts: Iterator[str],
+    texts: Iterable[str],
     pools: Sequence[_Pool],
     known: set[str],
     progress: Callable[[int], None] | None,
@@ -188,10 +247,12 @@ def _read(
         new = [r for r in block if (key := _key(r.texts[0])) and key not in known]
         if new:
             probabilities = np.stack(predictor.raws(new)[0])
-            scores = uncertainty(probabilities).tolist()
+            several = isinstance(predictor.task, MultiLabelTask)
+            scores = (uncertainty_of_sets if several else uncertainty)(probabilities).tolist()
             for i, row in enumerate(new):
+                held = _predicted(predictor.task, probabilities[i])
                 for pool in pools:
-                    pool.add(number + i, row.texts[0], scores[i], probabilities[i])
+                    pool.add(number + i, row.texts[0], scores[i], probabilities[i], held)
         number += len(block)
         if progress is not None:
             progress(number)
@@ -199,35 +260,66 @@ def _read(
 
 def _vectors(folder: Path, texts: Sequence[str], device: str) -> np.ndarray:
     """(N, D) vectors of the folder's network, or of LSA if it only has linear models."""
-    if not texts:
-        return np.zeros((0, 1))
     if (folder / CONFIG).exists():
         return np.asarray(Embedder(folder, device=device).encode(list(texts)))
-    new_texts = Texts([(each,) for each in texts], text_kind(iter(texts)))
-    return np.asarray(VIEWS["lsa"].fit(new_texts, Texts([], new_texts.kind)).features(new_texts))
+    return _lsa(texts)
+
+
+def _lsa(texts: Sequence[str]) -> np.ndarray:
+    """(N, D) vectors of LSA on the texts themselves."""
+    own = Texts([(each,) for each in texts], text_kind(iter(texts)))
+    return np.asarray(VIEWS["lsa"].fit(own, Texts([], own.kind)).features(own))
+
+
+def _predicted(task: Any, probabilities: np.ndarray) -> list[int]:
+    """Indices of the predicted labels: one, or all that reach the threshold."""
+    if isinstance(task, MultiLabelTask):
+        return np.flatnonzero(probabilities >= task.threshold).tolist()
+    return [int(probabilities.argmax())]
 
 
 def _row(found: _Candidate, task: Any, counts: np.ndarray) -> dict[str, Any]:
-    first, second = np.argsort(-found.probabilities, kind="stable")[:2].tolist()
-    a, b = task.labels[first], task.labels[second]
-    p, q = found.probabilities[first], found.probabilities[second]
-    if first in rare_labels(counts):
-        reason = f"may have the rare label {a}, which has only {int(counts[first]):,} training rows"
+    """The output row of a chosen text."""
+    held = _predicted(task, found.probabilities)
+    rare = next((i for i in rare_labels(counts) if i in held), None)
+    several = isinstance(task, MultiLabelTask)
+    if rare is not None:
+        name, rows = task.labels[rare], int(counts[rare])
+        reason = f"may have the rare label {name}, which has only {rows:,} training rows"
     elif counts.mean() < FEW:
         reason = "typical of similar texts; there are few labels so far"
-    elif p + q < _NO_LABEL:
-        reason = f"does not fit any label well: {a} {p:.0%}, {b} {q:.0%}"
-    elif p - q < _UNDECIDED:
-        reason = f"undecided between {a} ({p:.0%}) and {b} ({q:.0%})"
     else:
-        reason = f"less certain than most texts: {a} {p:.0%}"
+        reason = (_reason_of_sets if several else _reason)(found.probabilities, task.labels)
+    suggested: Any = [task.labels[i] for i in held]
+    right = found.probabilities
+    if several:
+        right = np.where(np.isin(np.arange(len(right)), held), right, 1 - right)
     return {
         "text": found.text,
         "label": "",
-        "suggested": a,
-        "score": round(float(p), 4),
+        "suggested": suggested if several else suggested[0],
+        "score": round(float(right.mean() if several else right.max()), 4),
         "reason": translated(reason),
     }
+
+
+def _reason(probabilities: np.ndarray, labels: Sequence[str]) -> str:
+    first, second = np.argsort(-probabilities, kind="stable")[:2].tolist()
+    a, b, p, q = labels[first], labels[second], probabilities[first], probabilities[second]
+    if p + q < _NO_LABEL:
+        return f"does not fit any label well: {a} {p:.0%}, {b} {q:.0%}"
+    if p - q < _UNDECIDED:
+        return f"undecided between {a} ({p:.0%}) and {b} ({q:.0%})"
+    return f"less certain than most texts: {a} {p:.0%}"
+
+
+def _reason_of_sets(probabilities: np.ndarray, labels: Sequence[str]) -> str:
+    first, *others = np.argsort(np.abs(probabilities - 0.5), kind="stable").tolist()
+    a, p = labels[first], probabilities[first]
+    if not others:
+        return f"undecided about {a} ({p:.0%})"
+    b, q = labels[others[0]], probabilities[others[0]]
+    return f"undecided about {a} ({p:.0%}) and {b} ({q:.0%})"
 
 
 @contextlib.contextmanager
