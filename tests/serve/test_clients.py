@@ -20,9 +20,13 @@ from ownbert.batches.batch import Example
 from ownbert.checkpoint import load
 from ownbert.inspect.internals.attention_maps import attention_maps
 from ownbert.translate.decode import Translator
+from ownbert.unlabelled.choice import uncertainty
 from support.sequences import copying
 from support.serving import Served, served
 from support.tiny import TOKENIZER, change_config, made
+
+# What the index has.
+FOUND = ["red1 w2 9", "green3 w4 9", "", "blue5 red1 9", "long " * 20_000]
 
 
 def _image_model(folder: Path) -> Path:
@@ -52,7 +56,8 @@ def folders(
         change_config(base / name, **config)
     made(base / "vectors")
     made(base / "long", max_position_embeddings=1100)
-    found = {name: base / name for name in (*heads, "vectors", "long")}
+    ownbert.build_index(pretrained, FOUND, base / "index")
+    found = {name: base / name for name in (*heads, "vectors", "long", "index")}
     found |= {"topics": classifier, "words": pretrained, "images": _image_model(base / "images")}
     found["org/vectors"] = found["vectors"]
     (base / "translations").mkdir()
@@ -370,6 +375,93 @@ def test_tokens_there_and_back(server: Served):
     ids = [each["id"] for each in tokens]
     assert server.post("/decode?model=vectors", {"ids": ids})[1] == ["a d"]
     assert server.post("/decode?model=vectors", {"ids": [999]})[0] == 422
+
+
+def test_an_index_is_searched(server: Served, folders: dict[str, Path]):
+    index, queries = ownbert.Index(folders["index"]), ["red1 9", "w4"]
+    for by in ("hybrid", "vectors", "words"):
+        body = {"inputs": queries, "model": "index", "top_k": 2, "by": by}
+        status, found, _ = server.post("/v1/search", body)
+        assert status == 200
+        assert found["usage"]["tokens"] >= 3
+        for hits, expected in zip(
+            found["answers"], index.search(queries, top_k=2, by=by), strict=True
+        ):
+            assert [hit["text"] for hit in hits] == [hit["text"] for hit in expected]
+            assert [hit["row"] for hit in hits] == [hit["row"] for hit in expected]
+            for one, two in zip(hits, expected, strict=True):
+                assert one["score"] == pytest.approx(two["score"], abs=1e-3)
+    one = server.post("/v1/search", {"inputs": "w4", "model": "index"})[1]["answers"]
+    assert one == [index.search("w4")]
+    assert server.post("/v1/search", {"inputs": "nobody", "model": "index", "by": "words"})[1][
+        "answers"
+    ] == [[]]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"inputs": "a", "model": "words"}, 422, "not for search"),
+        ({"inputs": 5, "model": "index"}, 422, "a text or a list of texts"),
+        ({"inputs": "a", "model": "index", "by": "sense"}, 422, "by"),
+        ({"inputs": "a", "model": "index", "top_k": 0}, 422, "top_k"),
+        ({"inputs": ["a"] * 2048, "model": "index", "top_k": 10**9}, 413, "10,240 texts; at most"),
+    ],
+)
+def test_searches_that_cannot_be(server: Served, body: dict, status: int, message: str):
+    found = server.post("/v1/search", body)
+    assert found[0] == status, found[1]
+    assert message in str(found[1].get("error", ""))
+
+
+def test_an_index_gives_vectors_too(server: Served, folders: dict[str, Path]):
+    status, found, _ = server.post("/v1/embed", {"inputs": ["red1 9"], "model": "index"})
+    assert status == 200
+    expected = Embedder(folders["words"]).encode(["red1 9"])
+    np.testing.assert_allclose(found["answers"], expected, rtol=1e-2, atol=1e-3)
+    features = hub(server, "index").feature_extraction("red1 9")
+    np.testing.assert_allclose(np.ravel(features), expected[0], rtol=1e-2, atol=1e-3)
+    about = server.get("/info?model=index")[1]["models"][0]
+    assert (about["task"], about["operations"]) == ("search", ["search", "embed"])
+    assert server.post("/v1/classify", {"inputs": "a", "model": "index"})[0] == 422
+
+
+def test_texts_to_label_are_chosen(server: Served, folders: dict[str, Path], topics: Path):
+    texts = [row.split(",", 1)[1] for row in (topics / "test.csv").read_text().splitlines()[1:]]
+    texts = [*texts, "", texts[0]]
+    status, found, _ = server.post("/v1/label", {"inputs": texts, "count": 8, "model": "topics"})
+    assert status == 200
+    assert found["usage"]["tokens"] > len(texts)
+    rows = found["answers"]
+    assert len({row["text"] for row in rows}) == 8
+    assert [texts[row["index"]] for row in rows] == [row["text"] for row in rows]
+    predictor = Predictor(folders["topics"])
+    own = uncertainty(predictor.predict_proba([row["text"] for row in rows]))
+    assert own.mean() > uncertainty(predictor.predict_proba(texts)).mean()
+    for row in rows:
+        assert {*row} == {"index", "text", "suggested", "score", "reason"}
+        assert row["suggested"] == predictor(row["text"])[0]["label"]
+    every = server.post("/v1/label", {"inputs": texts[:5], "model": "topics"})[1]["answers"]
+    assert sorted(row["index"] for row in every) == [*range(5)]
+    scores = uncertainty(predictor.predict_proba([row["text"] for row in every])).tolist()
+    assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"inputs": ["a"], "model": "words"}, "does not predict labels"),
+        ({"inputs": ["a"], "model": "pairs"}, "does not predict labels"),
+        ({"inputs": [" ", ""], "model": "topics"}, "there is no text to choose from"),
+        ({"inputs": [], "model": "topics"}, "inputs"),
+        ({"inputs": ["a", 5], "model": "topics"}, "inputs"),
+        ({"inputs": ["a"], "count": 0, "model": "topics"}, "count"),
+    ],
+)
+def test_texts_that_cannot_be_chosen_from(server: Served, body: dict, message: str):
+    status, found, _ = server.post("/v1/label", body)
+    assert status == 422
+    assert message in str(found["error"])
 
 
 def test_texts_are_scored(server: Served, folders: dict[str, Path]):

@@ -228,6 +228,18 @@ def test_what_cannot_be_served_is_one_line(arguments: list[str], message: str, t
     assert message in done.stderr
 
 
+def test_an_index_is_refused_with_its_model(tmp_path: Path):
+    made(tmp_path / "m")
+    ownbert.build_index(tmp_path / "m", ["a b", "c"], tmp_path / "index")
+    line = ("serve", tmp_path / "index")
+    small = run_cli(*line, "--max-memory", "0.0000001")
+    (tmp_path / "m").rename(tmp_path / "moved")
+    moved = run_cli(*line)
+    for done, message in ((small, "serve fewer"), (moved, "the model of the index is not")):
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+        assert message in done.stderr
+
+
 @pytest.mark.slow
 def test_the_log_has_no_texts(tmp_path: Path):
     made(tmp_path / "m")

@@ -23,7 +23,8 @@ def serve(
         list[str],
         typer.Argument(
             metavar="FOLDER|NAME=FOLDER",
-            help="Model folders, for any task; requests select one of several by name.",
+            help="Model folders, for any task, or indexes of ownbert search build; requests select "
+            "one of several by name.",
             show_default=False,
         ),
     ],

@@ -29,6 +29,9 @@ from ownbert.tasks.task import NoTaskHead
 from ownbert.tasks.token_classification.entities import OUTSIDE
 from ownbert.tasks.token_classification.tag import TaggedSentence, tagged_words
 from ownbert.translate.decode import Translator
+from ownbert.unlabelled.fit_report import read_report
+from ownbert.unlabelled.index import WAYS, Index, is_index
+from ownbert.unlabelled.label import chosen_rows, gives_labels
 
 # Names of tasks in Transformers pipelines and on the hub.
 PIPELINES = {
@@ -37,7 +40,7 @@ PIPELINES = {
     "answer": "question-answering",
     "choose": "multiple-choice",
     "image": "image-classification",
-    "embed": "sentence-similarity",
+    **dict.fromkeys(("embed", "search"), "sentence-similarity"),
     "fill": "fill-mask",
     "translate": "translation",
 }
@@ -79,11 +82,12 @@ class ServedModel:
     Args:
         name: name in requests.
         folder: folder written by ``finetune``, ``fit``, ``probe``, ``pretrain`` or ``translate``,
-            or a sentence-transformers model.
+            a sentence-transformers model, or an index of ``search build``, whose model is loaded
+            too.
         compute: device, precision and engine.
 
     Attributes:
-        task: main task of the folder: a task of ``finetune``, fill, embed or translate.
+        task: main task of the folder: a task of ``finetune``, fill, embed, search or translate.
         operations: supported operations; a pretrained folder may support both embed and fill.
 
     Raises:
@@ -96,10 +100,12 @@ class ServedModel:
         self.embedder: Embedder | None = None
         self.filler: Filler | None = None
         self.translator: Translator | None = None
+        self.index: Index | None = None
         self._explainer: Explainer | None = None
         self._load()
         self._loaded = self._files()
         parts = {
+            "search": self.index,
             "embed": self.embedder,
             "fill": self.filler,
             "translate": self.translator,
@@ -116,6 +122,10 @@ class ServedModel:
             if engine not in (None, TORCH, AUTO):
                 raise InputError(f"{self.folder} translates, which only torch supports")
             self.translator = Translator(self.folder, **given)
+            return
+        if is_index(self.folder):  # uses the precision it was built with
+            self.index = Index(self.folder, device=self.compute.device, engine=engine)
+            self.embedder = self.index.embedder
             return
         try:
             opened = open_folder(self.folder, self.compute)
@@ -220,6 +230,8 @@ class ServedModel:
                 room = (self.filler.longest or length) // 2  # longer texts are rejected
                 masked = " ".join([self.filler.mask, *text.split()[:room]])
                 self.fill([masked] * (_WARM_TEXTS if length == 8 else 1))
+            if self.index is not None:
+                self.search([text])
             if self.translator is not None:
                 self.translate([text])
             if self.predictor is not None and self.task != "image":
@@ -359,6 +371,23 @@ class ServedModel:
         counts = [self.count((text,)) for text in texts]
         passes = [self.scorer.passes or count for count in counts]
         return Items(list(texts), [n * min(n, p) for n, p in zip(counts, passes, strict=True)])
+
+    def label_items(self, texts: Sequence[str]) -> Items:
+        """Candidate texts for labelling, as one item.
+
+        Raises:
+            Refusal: the model does not predict labels of single texts.
+        """
+        if self.predictor is None or not gives_labels(self.predictor.task):
+            raise Refusal(
+                422, f"the model {self.name} does not predict labels of texts", "wrong_task"
+            )
+        return Items([list(texts)], [sum(self.count((text,)) for text in texts)])
+
+    @cached_property
+    def report(self) -> dict[str, Any]:
+        """The report of ``fit``; empty if there is none."""
+        return read_report(self.folder)
 
     @cached_property
     def scorer(self) -> Scorer:
@@ -540,6 +569,20 @@ class ServedModel:
     def score(self, texts: list[str]) -> Sequence[ScoredText]:
         """Anomaly scores of texts."""
         return self.scorer(texts)
+
+    def to_label(self, requests: list[list[str]], count: int) -> Sequence[list[dict[str, Any]]]:
+        """The texts to label next for each request, chosen with LSA vectors."""
+        return [
+            chosen_rows(self._rows_predictor, texts, count, report=self.report)
+            for texts in requests
+        ]
+
+    def search(
+        self, queries: list[str], top: int = 1, by: str = WAYS[0]
+    ) -> Sequence[list[dict[str, Any]]]:
+        """Search the index; see ``Index.search``."""
+        assert self.index is not None
+        return self.index.search(queries, top_k=top, by=by)
 
     def translate(self, texts: list[str]) -> Sequence[str]:
         """Translations."""

@@ -51,7 +51,7 @@ def named_folders(given: Sequence[str]) -> dict[str, Path]:
 
 
 def require_memory(folders: Sequence[Path], gigabytes: float | None) -> None:
-    """Check the total size of the weights in all folders.
+    """Check the total size of the weights in all folders; for an index, those of its model.
 
     Raises:
         InputError: it exceeds the limit.
@@ -60,7 +60,7 @@ def require_memory(folders: Sequence[Path], gigabytes: float | None) -> None:
         return
     size = sum(
         file.stat().st_size
-        for folder in folders
+        for folder in map(_with_weights, folders)
         for pattern in ("*.safetensors", "pytorch_model*.bin")
         for file in folder.rglob(pattern)
         if "checkpoints" not in file.parts and "work" not in file.parts
@@ -70,6 +70,12 @@ def require_memory(folders: Sequence[Path], gigabytes: float | None) -> None:
             f"the weights take {size / 1e9:.1f} GB, and --max-memory is {gigabytes:g}; serve fewer "
             "models, or allow more"
         )
+
+
+def _with_weights(folder: Path) -> Path:
+    from ownbert.unlabelled.index import Index, is_index
+
+    return model_folder(Index(folder).model) if is_index(folder) else folder
 
 
 def read_key(path: Path) -> str:

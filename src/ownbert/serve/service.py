@@ -36,8 +36,8 @@ _TOKENISED = 2
 _UNTOKENISED = 4
 # Seconds between returns of free memory to the system: batches of varying sizes fragment it.
 _RETURNED = 10.0
-# Size of a mask candidate in a response, in numbers.
-_PER_CANDIDATE = 20
+# Size of a mask candidate in a response, in numbers, and of a number in bytes.
+_PER_CANDIDATE, _NUMBER = 20, 10
 
 
 @dataclass
@@ -324,6 +324,27 @@ class Service:
         """Anomaly scores of texts."""
         items = await self.prepared(request, texts, model.score_items, texts)
         return await self.compute(request, model, "score", model.score, items)
+
+    async def to_label(
+        self, request: Request, model: ServedModel, texts: Sequence[str], count: int
+    ) -> list[dict[str, Any]]:
+        """Choose texts to label next, see ``ownbert label``."""
+        items = await self.prepared(request, texts, model.label_items, texts)
+        work = partial(model.to_label, count=count)
+        (rows,) = await self.compute(request, model, ("label", count), work, items)
+        return rows
+
+    async def search(
+        self, request: Request, model: ServedModel, queries: Sequence[str], top: int, by: str
+    ) -> Sequence[Any]:
+        """Search an index; see ``Index.search``."""
+        model.require("search")
+        assert model.index is not None
+        size = _PER_CANDIDATE + model.index.text_bytes // _NUMBER
+        self.require_room(len(queries) * min(top, len(model.index)), "texts", size)
+        items = await self.prepared(request, queries, model.texts, queries)
+        work = partial(model.search, top=top, by=by)
+        return await self.compute(request, model, ("search", top, by), work, items)
 
     async def translate(
         self, request: Request, model: ServedModel, texts: Sequence[str]

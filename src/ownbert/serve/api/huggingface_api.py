@@ -116,7 +116,7 @@ def _task_of(model: ServedModel, inputs: Any, parameters: Mapping[str, Any]) -> 
         spelled = model.filler.spelling
         texts = texts_of(inputs)
         return "fill-mask" if any(map(spelled.search, texts)) else "feature-extraction"
-    return "feature-extraction" if model.task == "embed" else model.pipeline
+    return model.pipeline if model.embedder is None else "feature-extraction"
 
 
 def _top(parameters: Mapping[str, Any], default: int | None) -> int | None:

@@ -2,7 +2,7 @@
 
 import base64
 import binascii
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -27,6 +27,7 @@ _EXAMPLES: dict[str, Any] = {
     "fill": ["a text with a [MASK]"],
     "score": ["a text"],
     "embed": ["a text", "another one"],
+    "search": ["a query"],
     "translate": ["a text"],
 }
 _PREDICTED = ("classify", "multilabel", "regress", "tag", "answer", "choose")
@@ -49,6 +50,9 @@ class TaskRequest(BaseModel):
         lt=1,
         description="classify: the share of label sets that contain the correct label.",
     )
+    by: Literal["hybrid", "vectors", "words"] | None = Field(
+        None, description="search: as of ownbert search find."
+    )
     targets: Several[str] | None = Field(None, description="fill: the only candidates.")
     normalize: bool | None = Field(None, description="embed: normalise vectors to length 1.")
     prompt_name: str | None = Field(None, description="embed: a prompt of the folder.")
@@ -66,6 +70,18 @@ class RankRequest(BaseModel):
 
     query: str
     texts: Several[str]
+    model: str | None = None
+
+
+class LabelRequest(BaseModel):
+    """The body of ``/v1/label``."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"inputs": ["a", "b", "c"], "count": 1}]}
+    )
+
+    inputs: Several[str] = Field(min_length=1, description="Texts without labels.")
+    count: int = Field(10, ge=1, description="So many of them.")
     model: str | None = None
 
 
@@ -121,6 +137,19 @@ def router(service: Service) -> APIRouter:
         found = [{"index": i, "score": score, "text": body.texts[i]} for i, score in ranked]
         return await _reply(request, served.name, found)
 
+    @routes.post("/v1/label")
+    async def label(body: LabelRequest, request: Request) -> Response:
+        """Which texts to label next, those that may have a rare label and the least certain ones
+        first, as ownbert label chooses."""
+        served = service.models.get(body.model)
+        rows = await service.to_label(request, served, body.inputs, body.count)
+        places = {text: i for i, text in reversed([*enumerate(body.inputs)])}
+        found = [
+            {"index": places[row["text"]], **{k: row[k] for k in row if k != "label"}}
+            for row in rows
+        ]
+        return await _reply(request, served.name, found)
+
     @routes.post("/v1/explain")
     async def explain(body: ExplainRequest, request: Request) -> Response:
         """Relevance of each word for the prediction; all forward passes count as tokens."""
@@ -169,6 +198,8 @@ def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
         served.require("fill" if task == "score" else task)
         if body.top_k is not None and task in ("tag", "score", "embed", "translate"):
             raise bad_field(f"top_k does not apply to {task}", "top_k")
+        if body.by is not None and task != "search":
+            raise bad_field(f"by does not apply to {task}", "by")
         options = OutputOptions(body.top_k, unknown=body.unknown, coverage=body.coverage)
         if options.abstains and task not in ("classify", "image"):
             field = "unknown" if body.coverage is None else "coverage"
@@ -190,6 +221,9 @@ def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
         elif task == "score":
             scored = await service.score(request, served, texts_of(inputs))
             answers = [each.as_row(tokens=True) for each in scored]
+        elif task == "search":
+            how = body.top_k or 10, body.by or "hybrid"
+            answers = list(await service.search(request, served, texts_of(inputs), *how))
         elif task == "translate":
             answers = list(await service.translate(request, served, texts_of(inputs)))
         else:
