@@ -119,7 +119,7 @@ def test_a_table_keeps_its_columns(texts: list[str], tmp_path: Path):
     line = ("duplicates", tmp_path / "train.csv", "--against", tmp_path / "test.csv")
     done = run_cli(*line, *options)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("12 rows, 5 of them duplicates: 3 exact, 2 near\n2 of them are")
+    assert done.stdout.startswith("12 rows, 5 of them duplicates: 3 exact, 2 near\n2 of them")
     with names["clean.csv"].open(newline="") as file:
         assert list(csv.DictReader(file)) == [rows[i] for i in (0, 1, 2, 6, 8, 10, 11)]
     groups = [json.loads(line) for line in names["groups.jsonl"].read_text().splitlines()]
