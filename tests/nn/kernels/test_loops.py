@@ -107,7 +107,7 @@ def test_it_does_not_depend_on_where_in_memory_anything_lies(dtype: torch.dtype)
 @pytest.mark.parametrize("shape", [(1, 1), (16, 16), (15, 40), (64, 48), (33, 70), (200, 3)])
 def test_transpose(threads: int, shape: tuple[int, int]):
     x = torch.randn(shape).to(BF16)
-    found = linear._turned(x, compiled.loops())
+    found = linear._transposed(x, compiled.loops())
     assert found.is_contiguous()
     assert torch.equal(found, x.t())
 
