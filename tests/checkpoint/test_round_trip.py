@@ -132,11 +132,11 @@ WRONG_CONFIG = [
     ({"pruned_heads": {"0": [2]}}, "layer 0 has no head 2"),
     ({"pruned_heads": [1]}, "pruned_heads is [1]"),
     ({"quantization_config": {"bits": 4}}, "quantization_config is {'bits': 4}"),
-    ({"model_type": "gpt2"}, "model_type 'gpt2' is not known; use one of bert"),
+    ({"model_type": "gpt2"}, "model_type 'gpt2' is not known; it must be one of bert"),
     ({"model_type": "albert"}, "architecture 'BertForSequenceClassification' is not supported"),
     (
         {"model_type": ..., "type_vocab_size": ...},
-        "config.json: model_type is missing; one of bert",
+        "config.json: model_type is missing; it must be one of bert",
     ),
     ({"architectures": ["BertForWeather"]}, "architecture 'BertForWeather' is not supported"),
     ({"vocab_size": ...}, "vocab_size is missing"),
@@ -220,7 +220,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path):
     with pytest.raises(InputError, match="not the one that the model was trained with"):
         load_tokenizer(tmp_path, config=config)
     Tokenizer.blank([*SPECIAL, *"abcdefg"]).save(tmp_path)
-    with pytest.raises(InputError, match="the tokenizer has 12 tokens, the model only 11"):
+    with pytest.raises(InputError, match="the tokenizer has 12 tokens, but the model only 11"):
         load_tokenizer(tmp_path, config=config)
     TOKENIZER.save(tmp_path)
     assert load_tokenizer(tmp_path, config=config).vocab_size == 11

@@ -343,5 +343,7 @@ def test_rates_and_activations_of_heads():
 def test_an_unknown_family_is_refused():
     assert family_of("bert", "here") is BERT
     assert family_of("ownbert-roberta", "here") is FAMILIES["roberta"]
-    with pytest.raises(InputError, match=r"here: model_type 'gpt2' is not known; use one of bert"):
+    with pytest.raises(
+        InputError, match=r"here: model_type 'gpt2' is not known; it must be one of bert"
+    ):
         family_of("gpt2", "here")

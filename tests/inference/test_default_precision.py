@@ -176,7 +176,7 @@ def test_vectors(encoder: Path, agreeing: Path, tmp_path: Path):
     assert not np.array_equal(found, fine)
     assert np.array_equal(ownbert.Embedder(encoder).encode(texts), fine)
     assert run_cli("embed", encoder, texts[0], "-q").stderr == ""
-    assert run_cli("embed", encoder, texts[0]).stderr.startswith("note: bfloat16, as the model")
+    assert run_cli("embed", encoder, texts[0]).stderr.startswith("note: bfloat16, which the model")
     # A classifier's answers agree; nothing is known of its vectors.
     assert run_cli("embed", agreeing, texts[0]).stderr == ""
 

@@ -189,7 +189,7 @@ def test_refusals(exported: Path, both: Path, monkeypatch: pytest.MonkeyPatch):
             "--engine",
             "jax",
         ): "engine 'jax' is not known; use one of auto, torch, onnx, openvino",
-        (plain, "--engine", "onnx"): f"make it: ownbert export {plain} --to onnx -o {plain}/onnx",
+        (plain, "--engine", "onnx"): f"create it: ownbert export {plain} --to onnx -o {plain}/onnx",
         (onnx, "--engine", "openvino"): "was exported to onnx and has no file for openvino",
         (onnx, "--engine", "torch"): "was exported to onnx and has no file for torch",
         (onnx, "--device", "cuda"): "the engine onnx computes on the CPU",

@@ -140,7 +140,7 @@ def test_what_cannot_be_filled(tmp_path: Path):
         fill(tmp_path / "none", "[MASK]")
     with pytest.raises(InputError, match="top is 0"):
         fill(folder, "[MASK]", top=0)
-    with pytest.raises(InputError, match=r"text 2 has no mask: 'the dog'; write \[MASK\] where"):
+    with pytest.raises(InputError, match=r"text 2 has no mask: 'the dog'; write \[MASK\] for each"):
         fill(folder, ["the [MASK]", "the dog"])
     with pytest.raises(InputError, match="text 41 has no mask"):
         fill(folder, ["the [MASK]"] * 40 + [""])

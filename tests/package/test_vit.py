@@ -220,8 +220,8 @@ def test_numbers_that_are_no_shades_are_refused(size: tuple[int, int]):
             np.uint16(256),
             "contain values from 256 to 256; they must be whole numbers from 0 to 255",
         ),
-        (1j, "hold complex128; they must contain numbers"),
-        ("a", "hold <U1; they must contain numbers"),
+        (1j, "contain complex128; they must contain numbers"),
+        ("a", "contain <U1; they must contain numbers"),
     ):
         for given in ([np.full((8, 8), value)], np.full((1, 8, 8), value)):
             with pytest.raises(InputError, match=message):

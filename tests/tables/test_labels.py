@@ -276,7 +276,7 @@ def test_what_was_decided_is_said(tmp_path: Path):
 
     shown = said([i * 7 for i in range(80)])
     assert "80 different whole numbers in 80 rows: they are read as numbers; use --task cl" in shown
-    assert "they are read as classes; --task regress" in said([i % 60 for i in range(600)])
+    assert "they are read as classes; use --task regress" in said([i % 60 for i in range(600)])
     assert "multi-hot vectors of 2; --label-names" in said([[1, 0], [1, 1]] * 10)
     shown = said(["Smith, J", "Doe, A"] * 10, task="multilabel")
     assert "separated by ','; choose another separator with --label-separator" in shown

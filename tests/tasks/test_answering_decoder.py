@@ -254,9 +254,9 @@ def test_a_span_is_learnt_from_a_classifier(make: Make, tmp_path: Path):
     [
         ({"freeze": 1}, "model.freeze is for models without a decoder"),
         ({"layer_gate": "sum"}, "model.layer_gate is for models without a decoder"),
-        ({"pooling": "mean"}, "a head whose pooling is last, and not mean"),
-        ({"ngrams": 100}, "a head whose ngrams is None, and not 100"),
-        ({"long": "segments"}, "a head whose segments is None, and not attention"),
+        ({"pooling": "mean"}, "a head whose pooling is last, not mean"),
+        ({"ngrams": 100}, "a head whose ngrams is None, not 100"),
+        ({"long": "segments"}, "a head whose segments is None, not attention"),
         ({"pretrain_steps": 2}, "BERT"),
         ({"task": "tag"}, "has a head for classification or span, not for tokens"),
         ({"task": "embed"}, "has a head for classification or span, not"),

@@ -293,8 +293,8 @@ def test_files_that_cannot_be_learnt_or_measured_are_refused(
         tune(data, pretrained, output, train=odd)
     for label, message in (
         ("score,warm", "has no column 'warm'"),
-        ("score,score", "the column 'score' cannot be both"),
-        ("score,text", "the column 'text' cannot be both"),
+        ("score,score", "the column 'score' cannot be used twice"),
+        ("score,text", "the column 'text' cannot be used twice"),
         ("warm", "has no column 'warm'"),
     ):
         with pytest.raises(InputError, match=message):

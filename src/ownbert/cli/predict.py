@@ -225,4 +225,4 @@ def _print_predictions(
 def _say_saved(count: int, output: Path, quiet: bool) -> None:
     if not quiet:
         what = "row" if count == 1 else "rows"
-        echo(translated(f"{count:,} {what} answered; saved {output}"))
+        echo(translated(f"{count:,} {what} predicted; saved {output}"))

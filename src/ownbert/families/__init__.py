@@ -62,5 +62,5 @@ def family_of(model_type: str, where: str) -> Family:
         )
     if name not in families:
         wrong = f"{model_type!r} is not known" if model_type else "is missing"
-        raise InputError(f"{where}: model_type {wrong}; one of {', '.join(families)}")
+        raise InputError(f"{where}: model_type {wrong}; it must be one of {', '.join(families)}")
     return families[name]

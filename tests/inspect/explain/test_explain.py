@@ -281,7 +281,7 @@ def test_mistakes_are_one_line(folders: dict[str, Path], tmp_path: Path):
         with pytest.raises(InputError, match=message):
             explain(trained, "w1 w2", **options)
     made(tmp_path / "bert", "mlm")
-    with pytest.raises(InputError, match=r"write \[MASK\] into the text"):
+    with pytest.raises(InputError, match=r"put \[MASK\] into the text"):
         explain(tmp_path / "bert", ["a b"])
     made(tmp_path / "plain")
     with pytest.raises(InputError, match="has no task head"):

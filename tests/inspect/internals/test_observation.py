@@ -235,7 +235,7 @@ def test_mistakes_on_the_command_line(tmp_path: Path):
         assert (done.returncode, done.stderr) == (2, f"error: {message}\n")
     done = run_cli("explain", tmp_path / "model", "", "--html", page)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: a page: no words")
+    assert done.stderr.startswith("error: there is nothing to show on a page: no words")
     done = run_cli("explain", tmp_path / "model", "a b", "--layers", "1")
     assert done.stderr == "error: --layers and --heads apply to a page; name it with --html\n"
     assert not page.exists()

@@ -229,7 +229,9 @@ def test_scores_that_are_all_the_same_and_rows_of_two_kinds(
 
 
 def test_settings_that_cannot_be():
-    with pytest.raises(InputError, match=r"task.pooling is 'attention'; embed knows mean, first"):
+    with pytest.raises(
+        InputError, match=r"task.pooling is 'attention'; embed supports mean, first"
+    ):
         EmbeddingTask(TaskSettings(name="embed", pooling="attention"))
     with pytest.raises(InputError, match=r"task.rdrop does not apply to embed"):
         EmbeddingTask(TaskSettings(name="embed", rdrop=1.0))
