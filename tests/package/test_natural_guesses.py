@@ -69,7 +69,7 @@ def test_a_predictor_is_saved_without_what_training_needs(
 def test_the_leaderboard_is_that_of_the_report(classifier: Path, tmp_path: Path):
     folder = tmp_path / "best"
     Predictor(classifier).save(folder)
-    with pytest.raises(InputError, match=r"no report\.json of ownbert fit"):
+    with pytest.raises(InputError, match=r"no report\.json from ownbert fit"):
         Predictor(folder).leaderboard()
     models = [{"name": "a", "score": 0.5}, {"name": "b", "score": None}, {"name": "c", "score": 1}]
     (folder / "report.json").write_text(json.dumps({"leaderboard": models}))

@@ -142,7 +142,7 @@ def test_shapes_and_models_that_do_not_fit():
             vit.to_batch(values, model.config)
     with pytest.raises(InputError, match="reads text"):
         vit.to_batch(pixels(), EncoderConfig(vocab_size=9))
-    with pytest.raises(InputError, match="height 8 cannot be cut into patches of 5"):
+    with pytest.raises(InputError, match="height 8 must be a multiple of the patch size 5"):
         small(patch_size=5)
     with pytest.raises(InputError, match="8 x 12 cannot be cut into patches of 4 x 5"):
         split_into_patches(pixels()[0].numpy(), (4, 5))

@@ -44,7 +44,7 @@ def test_numbers_come_before_labels_and_may_be_several(found):
     assert found("regress", "score,value") == {"label": "score", "text": "value"}
     several = found("regress", "a,b,words here", ColumnNames(label="b, a"))
     assert several == {"label": "b,a", "text": "words here"}
-    with pytest.raises(InputError, match="the column 'text' cannot be both"):
+    with pytest.raises(InputError, match="the column 'text' cannot be used twice"):
         found("regress", "a,text,b", ColumnNames(label="a,text"))
 
 

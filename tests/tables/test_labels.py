@@ -190,7 +190,7 @@ def test_vectors_get_the_names_that_are_given(tmp_path: Path):
     [
         (["a", "", "b", ""] * 5, "classify", "line 3: the label .* is empty; 10 of 20 rows"),
         ([f"id{i}" for i in range(30)], None, "occurs once, so it looks like an id"),
-        ([i + 0.5 for i in range(30)], "classify", "looks like an id .*task='regress'"),
+        ([i + 0.5 for i in range(30)], "classify", "looks like an id, .*task='regress'"),
         ([["a", "b"], ["c", "d"]] * 10, "classify", "a list of 2 labels where one is needed"),
         ([[1, 1, 0], [0, 1, 0]] * 10, "classify", "the vector has 2 labels where one is needed"),
     ],

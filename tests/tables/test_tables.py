@@ -196,7 +196,7 @@ def test_missing_columns_name_those_there_are_and_the_option(tmp_path: Path):
     message = refusal(path, text="txt")
     assert "no column 'txt'; the columns are: category, body; choose with text_column" in message
     assert "label_column" in refusal(path, label="y")
-    assert "the column 'body' cannot be both" in refusal(path, text="body", label="body")
+    assert "the column 'body' cannot be used twice" in refusal(path, text="body", label="body")
     assert refusal(save(tmp_path, "a.txt", "x\ty\n")).endswith("file is needed")
     with pytest.raises(InputError, match="no column 'q'"):
         read_records(path, ["q"])
