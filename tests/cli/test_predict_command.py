@@ -93,7 +93,7 @@ def test_options_that_a_task_has_no_use_for(tmp_path: Path, classifier: Path):
     assert known["regress"] == known["embed"] == frozenset()
     of_labels = {"top", "threshold", "probabilities", "unknown", "coverage"}
     assert known["classify"] == known["image"] == of_labels
-    with pytest.raises(InputError, match="top does not apply to regress; it has none"):
+    with pytest.raises(InputError, match=r"top does not apply to regress$"):
         task_class("regress")().refuse_output_options(OutputOptions(top=2))
 
 

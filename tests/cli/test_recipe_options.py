@@ -91,7 +91,7 @@ def test_help_shows_defaults_in_their_panels():
     data = done.output.split("─ Data ─")[1].split("─ Learning ─")[0]
     assert "[default: (2048)]" in data
     assert "[default: (mlm,bow)]" in data
-    assert "[default: (by size)]" in done.output.split("─ Learning ─")[1]
+    assert "[default: (depends on the size)]" in done.output.split("─ Learning ─")[1]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_the_most_frequent_confusions_in_words():
 
 def test_no_confusion_no_words():
     assert most_confused(score_labels([0, 1, 1], [0, 1, 1], ["a", "b"])) == []
-    assert most_confused(score_labels([0, 1, 1], [0, 1, 0], ["a", "b"])) == ["b taken for a: 1"]
+    assert most_confused(score_labels([0, 1, 1], [0, 1, 0], ["a", "b"])) == ["b predicted as a: 1"]
     assert most_confused(Scores({"mae": 1.0})) == []
 
 

@@ -355,7 +355,7 @@ def test_a_finished_folder_is_a_fitted_estimator(classifier: Path, test, tmp_pat
     assert (OwnBertClassifier(classifier).predict(X) == found.predict(X)).all()
     found.save_pretrained(tmp_path / "saved")
     assert (Predictor(tmp_path / "saved").predict(X) == found.predict(X)).all()
-    with pytest.raises(InputError, match="trained for classify, and OwnBertRegressor is for"):
+    with pytest.raises(InputError, match="trained for classify, but OwnBertRegressor is for"):
         OwnBertRegressor.from_pretrained(classifier)
 
 

@@ -88,7 +88,7 @@ def test_pairs_are_shown_one_below_the_other(pretrained: Path, tmp_path: Path):
     rows = ["red1 9\tblue2 9\tsame", "red2 9\tw1 9\tother"] * 4
     path.write_text("premise\thypothesis\tlabel\n" + "\n".join(rows) + "\n")
     text = preview_finetuning(model=pretrained, train=path)
-    assert "'premise' and 'hypothesis' to read" in text
+    assert "'premise' and 'hypothesis' as input" in text
     assert "same:\n    [CLS] red1 9 [SEP]\n    blue2 9 [SEP]\n" in text
 
 

@@ -77,11 +77,11 @@ def test_an_evaluation_of_training_rows_says_so(
     said: list[str] = []
     ownbert.evaluate(fitted, topics / "train.csv", say=said.append)
     ownbert.evaluate(classifier, topics / "train.csv", say=said.append)
-    assert len([line for line in said if "was trained on" in line]) == 2
+    assert len([line for line in said if "is the training data of" in line]) == 2
     said.clear()
     ownbert.evaluate(fitted, topics / "test.csv", say=said.append)
     ownbert.evaluate(classifier, topics / "test.csv", say=said.append)
-    assert not [line for line in said if "was trained on" in line]
+    assert not [line for line in said if "is the training data of" in line]
 
 
 def test_messages_about_rows_in_memory_name_no_temporary_file():
@@ -308,7 +308,7 @@ def test_a_dry_run_says_what_would_be_fitted_and_writes_nothing(topics: Path, tm
     assert done.returncode == 0, done.stderr
     assert done.stdout == run_cli(*command).stdout
     for text in (
-        "2 without labels",
+        "2 unlabelled texts",
         "labels: ",
         "of the same kind?",
         "LSA\n",

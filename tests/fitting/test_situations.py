@@ -227,7 +227,7 @@ def test_a_part_that_fails_ends_no_run(
         *("--test", topics / "test.csv", "--minutes", "0.3", "-o", out),
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "left out, this part is broken" in done.stdout
+    assert "skipped, this part is broken" in done.stdout
     assert run_cli("predict", out, "red1 red2").returncode == 0
 
 
@@ -248,7 +248,7 @@ def test_a_network_that_fails_ends_no_run(
         *("--model", pretrained, "--minutes", MINUTES, "-o", out),
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "left out, this part is broken" in done.stdout
+    assert "skipped, this part is broken" in done.stdout
     assert run_cli("evaluate", out, topics / "test.csv").returncode == 0
 
 
@@ -266,7 +266,7 @@ def test_a_pretraining_that_fails_ends_no_run(
         "fit", topics / "train.csv", "--minutes", "0.8", "--seeds", "1", "--debug", "-o", out
     )
     assert done.returncode == 0
-    assert "left out, this part is broken" in done.stdout
+    assert "skipped, this part is broken" in done.stdout
     assert "Broken: this part is broken" in done.stderr  # the traceback of --debug
     assert run_cli("evaluate", out, topics / "test.csv").returncode == 0
 

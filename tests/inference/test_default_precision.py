@@ -205,7 +205,7 @@ def test_numbers_agree_by_their_metric(pretrained: Path, rows: Path, tmp_path: P
     table = [{"text": text, "value": float(len(text))} for text in lines]
     given: dict[str, Any] = {"model": pretrained, "train": table, "dev": table, "quiet": True}
     finetune("regress", output=tmp_path / "it", max_steps=8, **given)
-    assert "In bfloat16 60 dev rows have Spearman " in card_of(tmp_path / "it")
+    assert "In bfloat16, 60 dev rows have Spearman " in card_of(tmp_path / "it")
 
 
 @pytest.mark.usefixtures("native")

@@ -206,7 +206,9 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path):
     made(tmp_path / "old")
     change_weights(tmp_path / "old", encoder__layer__0__output__dense__bias=...)
     store = store_of(tmp_path, Tokenizer.blank([*SPECIAL, "the", "cat"]), ["the cat"])
-    with pytest.raises(InputError, match=r"model\.safetensors does not fit its config\.json.*bias"):
+    with pytest.raises(
+        InputError, match=r"model\.safetensors does not match its config\.json.*bias"
+    ):
         started(tmp_path / "old", store)
 
 

@@ -365,7 +365,7 @@ def test_the_pooling_of_sentence_transformers_is_the_default(
     assert run.recipe.task.pooling == (None if expected == "pooler" else expected)
     noted = [line for line in run.summary() if " pooling, as " in line]
     if given is None and expected != "pooler":
-        assert noted[0].startswith(f"{expected} pooling, as {folder} has it")
+        assert noted[0].startswith(f"{expected} pooling, as in {folder}")
         assert "--pooling pooler" in noted[0]
     else:
         assert not noted

@@ -230,8 +230,8 @@ def test_a_terminal_shows_two_lines_of_what_fits():
     assert len(first) == 160  # the bar takes what the rest leaves
     assert first.endswith("26,001 tokens/s  MFU 41%  gradient norm 1.2")
     assert second == (
-        "step 40  loss 6.600  held out: MLM 6.432  unigram 6.81  16.4% right  NSP 0.680  "
-        "56.0% right  uniform 9.11"
+        "step 40  loss 6.600  held out: MLM 6.432  unigram 6.81  16.4% correct  NSP 0.680  "
+        "56.0% correct  uniform 9.11"
     )
     for width in (20, 40, 80):
         lines = shown(width, *updates)
@@ -256,7 +256,7 @@ def test_evaluations_stay_on_a_terminal():
 
 def test_before_the_first_evaluation_it_shows_training():
     _, second = shown(120, (0.1, training_row(20)))
-    assert second == "step 20  loss 6.800  MLM 6.700  10.0% right  NSP 0.690  50.0% right"
+    assert second == "step 20  loss 6.800  MLM 6.700  10.0% correct  NSP 0.690  50.0% correct"
 
 
 def test_without_a_terminal_there_is_a_line_now_and_then(capsys):

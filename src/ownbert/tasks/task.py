@@ -369,8 +369,10 @@ class Task(ABC):
             InputError: an option is not supported.
         """
         if others := sorted(options.given - self.output_options):
-            known = ", ".join(f"--{name}" for name in sorted(self.output_options)) or "none"
-            raise InputError(f"--{others[0]} does not apply to {self.name}; it has {known}")
+            known = ", ".join(f"--{name}" for name in sorted(self.output_options))
+            if not known:
+                raise InputError(f"--{others[0]} does not apply to {self.name}")
+            raise InputError(f"--{others[0]} does not apply to {self.name}; it supports {known}")
 
     @abstractmethod
     def output_row(

@@ -199,7 +199,7 @@ def test_sorting(tmp_path: Path):
     expected |= {"learning_rate": "dacb", "optim.learning_rate": "dacb", "step": "dacb"}
     for sort, names in expected.items():
         assert "".join(run.name for run in find_runs(tmp_path, sort=sort).runs) == names
-    with pytest.raises(InputError, match="cannot sort by 'colour'; by name, when, time, step"):
+    with pytest.raises(InputError, match="cannot sort by 'colour'; sort by name, when, time, step"):
         find_runs(tmp_path, sort="colour")
 
 

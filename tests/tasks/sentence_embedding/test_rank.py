@@ -214,7 +214,10 @@ def test_scores_that_are_all_the_same_and_rows_of_two_kinds(
     pretrained: Path, files: Path, tmp_path: Path
 ):
     (tmp_path / "same.csv").write_text("text1,text2,score\nred1,red2,3\nred2,red3,3\n")
-    with pytest.raises(InputError, match=r"same.csv: all rows have the score 3; two are needed"):
+    with pytest.raises(
+        InputError,
+        match=r"same.csv: all rows have the score 3; at least two different scores are needed",
+    ):
         tune(pretrained, files, "pairs", tmp_path / "out", train=tmp_path / "same.csv")
     for kind, message in (
         ("pairs", "dev_scores.csv: its rows have a score, and the training data .* has none"),
