@@ -2,6 +2,7 @@
 
 import json
 import queue
+import re
 import shutil
 import subprocess
 import threading
@@ -52,6 +53,8 @@ def in_browser(
         fragment: of the address, after the sign #.
         dark: whether the reader wants dark pages.
     """
+    # A page may forbid all scripts but its own.
+    page = re.sub(r"<meta http-equiv=.Content-Security-Policy.[^>]*>", "", page)
     shown = page.replace("<head>", f"<head>{_WATCH}", 1) + _ASK % script
     with _served(shown.encode()) as (address, answers):
         command = [
