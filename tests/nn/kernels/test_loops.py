@@ -329,7 +329,8 @@ x, norm = torch.randn(2048, 256, requires_grad=True), torch.nn.LayerNorm(256)
 expected = add_and_norm(x, x.detach(), Dropout(0.0), norm)
 if os.fork() == 0:
     torch.set_num_threads(2)
-    assert torch.equal(add_and_norm(x, x.detach(), Dropout(0.0), norm), expected)
+    # Whole loops and parts of them may be vectorised differently.
+    assert torch.allclose(add_and_norm(x, x.detach(), Dropout(0.0), norm), expected, atol=1e-5)
     assert compiled._has_team.cache_info().currsize == 1 and not compiled._forked
     os._exit(0)
 sys.exit(os.wait()[1] >> 8)
