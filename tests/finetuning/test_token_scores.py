@@ -13,7 +13,7 @@ from ownbert.batches.example import Example
 from ownbert.checkpoint import save
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.finetuning.start import token_scores
-from ownbert.finetuning.start.token_pairs import can_hold_pairs, pair_numbers
+from ownbert.finetuning.start.token_pairs import can_hold_pairs, tokens_and_rows
 from ownbert.finetuning.start.token_scores import (
     TokenScores,
     can_hold_scores,
@@ -21,6 +21,7 @@ from ownbert.finetuning.start.token_scores import (
     with_token_scores,
 )
 from ownbert.nn.model import Model
+from ownbert.views.ngram_counts import ngram_numbers
 
 WORDS, SPECIAL = 60, 5
 LABELS = ("a", "b", "c")
@@ -73,9 +74,8 @@ def scores_of(table: np.ndarray, pairs: np.ndarray | None = None) -> TokenScores
 
 def with_pairs(examples: list[Example], count: int = 40) -> TokenScores:
     """Scores of all tokens and of the commonest pairs of neighbours."""
-    numbers, times = np.unique(
-        pair_numbers(examples, WORDS, range(SPECIAL))[:, 0], return_counts=True
-    )
+    ids, row, _ = tokens_and_rows(examples, range(SPECIAL))
+    numbers, times = np.unique(ngram_numbers(ids, row, 2, WORDS)[0], return_counts=True)
     pairs = np.sort(numbers[np.argsort(-times, kind="stable")[:count]])
     own = np.random.default_rng(2).normal(scale=4, size=(count, len(LABELS)))
     return scores_of(np.concatenate([table(), own.astype(np.float32)]), pairs)

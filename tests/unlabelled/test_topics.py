@@ -46,7 +46,7 @@ def test_words_of_a_topic_are_those_that_others_lack(tmp_path: Path):
     counted = WordCounts(tmp_path / "counts")
     counted.add(["the ship sails .", "the ship sinks .", "the album sells .", "the album plays ."])
     with_word = _texts_with_words(counted, np.array([0, 0, 1, 1]), 2)
-    weights = np.stack([_weights(with_word, number, 2, 4) for number in (0, 1)])
+    weights = np.stack([_weights(with_word[number], with_word.sum(0), 2, 4) for number in (0, 1)])
     words = list(counted.words)
     assert [words[i] for i in weights.argmax(1)] == ["ship", "album"]
     assert not weights[:, [words.index("the"), words.index(".")]].any()
@@ -81,8 +81,8 @@ def test_words_of_one_text_name_a_topic_that_has_no_others(tmp_path: Path):
     counted.add(["the ship sails", "the album sells", "the album plays"])
     with_word = _texts_with_words(counted, np.array([0, 1, 1]), 2)
     words = np.array(list(counted.words))
-    assert set(words[_weights(with_word, 0, 1, 3) > 0]) == {"ship", "sails"}
-    assert set(words[_weights(with_word, 1, 2, 3) > 0]) == {"album"}
+    assert set(words[_weights(with_word[0], with_word.sum(0), 1, 3) > 0]) == {"ship", "sails"}
+    assert set(words[_weights(with_word[1], with_word.sum(0), 2, 3) > 0]) == {"album"}
 
 
 def test_topics_are_written_and_shown(pretrained: Path, dated: Path, tmp_path: Path):

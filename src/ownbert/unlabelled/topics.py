@@ -184,12 +184,13 @@ def _describe(
     """The topics with their words, typical texts and periods."""
     size = int(of_text.max()) + 1
     with_word = _texts_with_words(counted, of_text, size)
+    every = with_word.sum(0)
     words, (names, periods) = np.array(list(counted.words), object), dates.periods()
     letters = np.array([re.search(r"\w", word) is not None for word in words], bool)
     found = []
     for number in range(size):
         own = np.flatnonzero(of_text == number)
-        weights = np.where(letters, _weights(with_word, number, len(own), len(of_text)), 0)
+        weights = np.where(letters, _weights(with_word[number], every, len(own), len(of_text)), 0)
         best = np.argsort(-weights, kind="stable")[:_WORDS]
         nearest = own[np.argsort(-similarity[own], kind="stable")]
         near: list[int] = nearest[: 4 * _TYPICAL][::-1].tolist()
@@ -219,17 +220,17 @@ def _texts_with_words(counted: WordCounts, of_text: np.ndarray, size: int) -> np
     return found
 
 
-def _weights(with_word: np.ndarray, number: int, own: int, texts: int) -> np.ndarray:
+def _weights(with_word: np.ndarray, every: np.ndarray, own: int, texts: int) -> np.ndarray:
     """(F) distinctiveness of words for a topic: the share p of its texts that contain a word times
     log(p / q), where q is the share among all texts. Words of a single text are used only if there
     are no others.
 
     Args:
-        with_word: (C, F) number of texts of each topic that contain each word.
-        number: index of the topic.
+        with_word, every: (F) number of texts of the topic, and of all texts, that contain each
+            word.
         own, texts: number of texts of the topic, and of all texts.
     """
-    share, every = with_word[number] / own, with_word.sum(0)
+    share = with_word / own
     weights = share * np.log(np.maximum(share, 1e-9) * texts / np.maximum(every, 1))
     several = np.where(every > 1, weights, 0)
     return several if (several > 0).any() else weights

@@ -44,10 +44,8 @@ class WordNgrams:
         keys = []
         for n in range(1, order + 1):
             check_time()
-            numbers, of_text = _numbers(ids, document, n, len(words))
-            distinct, place = np.unique(numbers, return_inverse=True)
-            pairs = np.unique(place * len(found) + of_text)
-            texts_with = np.bincount(pairs // max(1, len(found)), minlength=len(distinct))
+            numbers, of_text = ngram_numbers(ids, document, n, len(words))
+            distinct, texts_with = texts_with_each(numbers, of_text, len(found))
             if len(distinct) > most:
                 distinct = distinct[np.argsort(-texts_with, kind="stable")[:most]]
             keys.append(np.sort(distinct))
@@ -61,12 +59,10 @@ class WordNgrams:
         rows, columns, start = [], [], 0
         for n, keys in enumerate(self.keys, start=1):
             check_time()
-            numbers, of_text = _numbers(ids, document, n, len(known))
-            if len(keys):
-                place = np.minimum(np.searchsorted(keys, numbers), len(keys) - 1)
-                right = keys[place] == numbers
-                rows.append(of_text[right])
-                columns.append(place[right] + start)
+            numbers, of_text = ngram_numbers(ids, document, n, len(known))
+            right, place = find_keys(keys, numbers)
+            rows.append(of_text[right])
+            columns.append(place + start)
             start += len(keys)
         return _sum(rows, columns, (len(found), self.size))
 
@@ -201,7 +197,7 @@ def _joined(texts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     return ids, np.repeat(np.arange(len(texts)), sizes)
 
 
-def _numbers(
+def ngram_numbers(
     ids: np.ndarray, document: np.ndarray, n: int, words: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The keys of n-grams of known words within one text, and their text indices."""
@@ -213,6 +209,24 @@ def _numbers(
         numbers = numbers * words + ids[window]
         right &= (ids[window] >= 0) & (document[window] == document[:length])
     return numbers[right], document[:length][right]
+
+
+def texts_with_each(
+    numbers: np.ndarray, of_text: np.ndarray, texts: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct keys, sorted, and the number of texts that contain each."""
+    distinct, place = np.unique(numbers, return_inverse=True)
+    found = np.unique(place * texts + of_text)
+    return distinct, np.bincount(found // max(1, texts), minlength=len(distinct))
+
+
+def find_keys(keys: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which numbers are among the sorted keys, and the places of these in ``keys``."""
+    if not len(keys):
+        return np.zeros(len(numbers), dtype=bool), np.zeros(0, dtype=np.int64)
+    place = np.minimum(np.searchsorted(keys, numbers), len(keys) - 1)
+    right = keys[place] == numbers
+    return right, place[right]
 
 
 def _sum(rows: list[np.ndarray], columns: list[np.ndarray], shape: tuple[int, int]) -> Matrix:

@@ -21,7 +21,13 @@ from torch import Tensor
 
 from ownbert.batches.example import Example
 from ownbert.nn.model import Model
-from ownbert.views.ngram_counts import Matrix, sparse
+from ownbert.views.ngram_counts import (
+    Matrix,
+    find_keys,
+    ngram_numbers,
+    sparse,
+    texts_with_each,
+)
 
 # Channels of a code; frequencies of a position, with two channels each. This seed gives frequencies
 # for which the similarity of two different positions, up to 512 apart, is at most .38 (1 if equal).
@@ -48,17 +54,14 @@ def can_hold_pairs(model: Model) -> bool:
     return fits and not config.gated_feed_forward and config.hidden_act.startswith("gelu")
 
 
-def pair_numbers(
-    examples: Sequence[Example], vocab_size: int, special: Sequence[int]
-) -> np.ndarray:
-    """(n, 2): the number of each pair of adjacent tokens, first id * V + second id, and the index
-    of its text. Pairs with a special token are omitted."""
-    sizes = [len(example.token_ids) for example in examples]
+def tokens_and_rows(
+    examples: Sequence[Example], special: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The token ids of all texts, -1 for special tokens; the index of the text of each; and the
+    number of tokens of each text (N)."""
+    sizes = np.asarray([len(example.token_ids) for example in examples])
     ids = np.concatenate([example.token_ids for example in examples]).astype(np.int64)
-    row = np.repeat(np.arange(len(sizes)), sizes)
-    usual = ~np.isin(ids, special)
-    whole = usual[:-1] & usual[1:] & (row[:-1] == row[1:])
-    return np.stack([ids[:-1] * vocab_size + ids[1:], row[1:]], 1)[whole]
+    return np.where(np.isin(ids, special), -1, ids), np.repeat(np.arange(len(sizes)), sizes), sizes
 
 
 def pair_counts(
@@ -66,14 +69,16 @@ def pair_counts(
 ) -> Matrix:
     """(N, P): the count of each pair in each text, divided by the number of tokens of the text.
 
-    ``pairs`` (P) must be sorted.
+    ``pairs`` (P): sorted numbers, first id * V + second id. Special tokens are in no pair.
     """
-    numbers, row = pair_numbers(examples, vocab_size, special).T
-    place = np.minimum(np.searchsorted(pairs, numbers), max(0, len(pairs) - 1))
-    known = pairs[place] == numbers if len(pairs) else np.zeros(len(numbers), bool)
-    sizes = np.asarray([len(example.token_ids) for example in examples], dtype=np.float32)
-    share = 1 / sizes[row[known]]
-    return sparse.csr_matrix((share, (row[known], place[known])), shape=(len(examples), len(pairs)))
+    ids, row, sizes = tokens_and_rows(examples, special)
+    return _shares(*ngram_numbers(ids, row, 2, vocab_size), sizes, pairs)
+
+
+def _shares(numbers: np.ndarray, row: np.ndarray, sizes: np.ndarray, pairs: np.ndarray) -> Matrix:
+    known, place = find_keys(pairs, numbers)
+    share = 1 / sizes[row[known]].astype(np.float32)
+    return sparse.csr_matrix((share, (row[known], place)), shape=(len(sizes), len(pairs)))
 
 
 def informative_pairs(
@@ -93,17 +98,16 @@ def informative_pairs(
         most: the largest number of pairs.
 
     Returns:
-        Sorted numbers of pairs, as in ``pair_numbers``.
+        Sorted numbers of pairs, as in ``pair_counts``.
     """
-    numbers, row = pair_numbers(examples, vocab_size, special).T
-    distinct, place = np.unique(numbers, return_inverse=True)
-    seen = np.unique(place * len(examples) + row)
-    texts_with = np.bincount(seen // len(examples), minlength=len(distinct))
+    ids, row, sizes = tokens_and_rows(examples, special)
+    numbers, row = ngram_numbers(ids, row, 2, vocab_size)
+    distinct, texts_with = texts_with_each(numbers, row, len(examples))
     common = np.argsort(-texts_with, kind="stable")[:_CANDIDATES]
     often = np.sort(distinct[common[texts_with[common] >= _FEWEST_TEXTS]])
     if not len(often):
         return often
-    counts = pair_counts(examples, vocab_size, special, often)
+    counts = _shares(numbers, row, sizes, often)
     squares = np.asarray(counts.power(2).sum(0)).ravel()
     explained = np.square(counts.T @ missing).sum(1) / (squares + np.median(squares))
     return np.sort(often[np.argsort(-explained, kind="stable")[:most]])
@@ -142,22 +146,7 @@ def add_pairs(
     waves = torch.stack([angle.cos(), angle.sin()], -1).flatten(1)
     embeddings.position.weight[:, place] = _SIZE * waves * deviation.mean()
 
-    size = config.head_size
-    head = slice(config.hidden_size - size, config.hidden_size)  # the last one
-    queries, keys, read = (part[head] for part in block.attention.qkv.weight.chunk(3))
-    turn = torch.stack([_frequencies().cos(), _frequencies().sin()])
-    back = torch.block_diag(*(torch.tensor([[c, s], [-s, c]]) for c, s in turn.T.tolist()))
-    sharp = (_ATTENDED * size**0.5 / _FREQUENCIES) ** 0.5 / _SIZE
-    count = 2 * _FREQUENCIES
-    queries[:count, place] = sharp * back
-    keys[:count, place] = sharp * torch.eye(count)
-    read.zero_()
-    read[:_CODE, own] = torch.eye(_CODE)
-    for weight in (queries, keys, read):
-        weight[:, zero] = -weight.sum(1)  # cancels the mean that LayerNorm subtracts
-    block.attention.output.weight[:, head] = 0
-    block.attention.output.weight[before, head.start : head.start + _CODE] = torch.eye(_CODE)
-
+    _attend_to_previous(block.attention, config.head_size, place, own, before, zero)
     earlier, later = (torch.from_numpy(x) for x in np.divmod(pairs, config.vocab_size))
     feed = block.feed_forward
     units = feed.up.weight[config.intermediate_size - len(pairs) :]
@@ -169,6 +158,32 @@ def add_pairs(
     feed.down.weight[scores, config.intermediate_size - len(pairs) :] = values.T / (
         _STEEP * (2 - _THRESHOLD)
     )
+
+
+def _attend_to_previous(
+    attention: Any, size: int, place: Tensor, own: Tensor, before: Tensor, zero: int
+) -> None:
+    """Make the last head, of this size, copy the code of the previous token.
+
+    Args:
+        attention: self-attention of the first block.
+        place, own, before: channels of the position, of the code, and of the copy.
+        zero: the empty channel.
+    """
+    queries, keys, read = (part[-size:] for part in attention.qkv.weight.chunk(3))
+    waves = zip(_frequencies().cos().tolist(), _frequencies().sin().tolist(), strict=True)
+    back = torch.block_diag(*(torch.tensor([[c, s], [-s, c]]) for c, s in waves))
+    sharp = (_ATTENDED * size**0.5 / _FREQUENCIES) ** 0.5 / _SIZE
+    count = 2 * _FREQUENCIES
+    queries[:count, place] = sharp * back
+    keys[:count, place] = sharp * torch.eye(count)
+    read.zero_()
+    read[:_CODE, own] = torch.eye(_CODE)
+    for weight in (queries, keys, read):
+        weight[:, zero] = -weight.sum(1)  # cancels the mean that LayerNorm subtracts
+    output = attention.output.weight[:, -size:]
+    output.zero_()
+    output[before, :_CODE] = torch.eye(_CODE)
 
 
 def channels_energy() -> float:

@@ -59,7 +59,7 @@ class TokenScores:
     Args:
         table: (V + P, C), the scores of each token and of each pair.
         bias: (C).
-        pairs: (P), sorted numbers of pairs (``token_pairs.pair_numbers``).
+        pairs: (P), sorted numbers of pairs (``token_pairs.pair_counts``).
         special: ids of the special tokens, which have no scores.
     """
 
@@ -78,7 +78,11 @@ class TokenScores:
 
     def counts(self, examples: Sequence[Example]) -> Matrix:
         """(N, V + P): counts of tokens and pairs, divided by the number of tokens of the text."""
-        return _counts(examples, self.vocab_size, self.special, self.pairs)
+        counts = mean_counts(examples, self.vocab_size, self.special)
+        if not len(self.pairs):
+            return counts
+        of_pairs = token_pairs.pair_counts(examples, self.vocab_size, self.special, self.pairs)
+        return sparse.hstack([counts, of_pairs], format="csr")
 
 
 def fit_token_scores(
@@ -107,7 +111,8 @@ def fit_token_scores(
         table, bias = _ridge(counts[~held], scores[~held])
         missing = (scores - counts @ table - bias)[~held]
         pairs = token_pairs.informative_pairs(learnt, vocab_size, special, missing, most_pairs)
-        both = _counts(examples, vocab_size, special, pairs)
+        of_pairs = token_pairs.pair_counts(examples, vocab_size, special, pairs)
+        both = sparse.hstack([counts, of_pairs], format="csr")
         wider, offset = _ridge(both[~held], scores[~held])
         errors = [
             float(np.square(scores[held] - own @ fitted - mean).sum())
@@ -121,22 +126,10 @@ def fit_token_scores(
 def mean_counts(examples: Sequence[Example], vocab_size: int, special: Sequence[int]) -> Matrix:
     """(N, V): counts of tokens, divided by the number of tokens of the text. Columns of special
     tokens are 0."""
-    sizes = [len(example.token_ids) for example in examples]
-    ids = np.concatenate([example.token_ids for example in examples])
-    row = np.repeat(np.arange(len(sizes)), sizes)
-    share = np.repeat(1 / np.asarray(sizes, dtype=np.float32), sizes)
-    share[np.isin(ids, special)] = 0.0
-    return sparse.csr_matrix((share, (row, ids)), shape=(len(sizes), vocab_size))
-
-
-def _counts(
-    examples: Sequence[Example], vocab_size: int, special: Sequence[int], pairs: np.ndarray
-) -> Matrix:
-    counts = mean_counts(examples, vocab_size, special)
-    if not len(pairs):
-        return counts
-    both = [counts, token_pairs.pair_counts(examples, vocab_size, special, pairs)]
-    return sparse.hstack(both, format="csr")
+    ids, row, sizes = token_pairs.tokens_and_rows(examples, special)
+    usual = ids >= 0
+    share = 1 / sizes[row[usual]].astype(np.float32)
+    return sparse.csr_matrix((share, (row[usual], ids[usual])), shape=(len(sizes), vocab_size))
 
 
 def _ridge(counts: Matrix, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -81,7 +81,7 @@ class LabelRequest(BaseModel):
     )
 
     inputs: Several[str] = Field(min_length=1, description="Texts without labels.")
-    count: int = Field(10, ge=1, description="So many of them.")
+    count: int = Field(10, ge=1, description="Number of texts to choose.")
     model: str | None = None
 
 
