@@ -15,7 +15,7 @@ from ownbert.errors import InputError
 from ownbert.fitting.candidates import ComparedModel, Comparison, best_network
 from ownbert.fitting.fit import preview_fit
 from ownbert.fitting.labelled_rows import find_task, read_labelled
-from ownbert.fitting.networks import finetune_on
+from ownbert.fitting.networks import _size_and_batch, finetune_on
 from ownbert.fitting.teaching.student import taught_texts
 from ownbert.inference.compute import Compute
 from ownbert.inference.finished_files import copy_files, finished_files
@@ -43,6 +43,15 @@ def test_the_blend_and_its_network_answer_new_texts(fitted: Path, topics: Path):
     network = ownbert.evaluate(fitted, topics / "test.csv", network=True)
     assert blend.macro_f1 > 0.9
     assert network.macro_f1 > 0.7
+
+
+def test_pretraining_goes_on_with_its_size_on_another_device(pretrained: Path):
+    begun = _size_and_batch(pretrained, None, cpu=False)
+    assert begun == _size_and_batch(pretrained, "base", cpu=True)
+    assert begun["size"] == "tiny"
+    assert _size_and_batch(None, None, cpu=False)["size"] == "mini"
+    assert _size_and_batch(None, None, cpu=True)["size"] == "tiny"
+    assert _size_and_batch(None, "base", cpu=False)["size"] == "base"
 
 
 def test_a_network_is_trained_with_the_settings_it_is_given(

@@ -52,8 +52,11 @@ class EmbedSettings:
         shown="the model's limit",
         check=between(1, limits.LENGTH, "[]"),
     )
-    batch_tokens: int = setting(
-        4096, "Tokens per forward pass.", check=between(1, limits.BATCH_TOKENS, "[]")
+    batch_tokens: int | None = setting(
+        None,
+        "Tokens per forward pass.",
+        shown="4096, on a GPU 131072",
+        check=between(1, limits.BATCH_TOKENS, "[]"),
     )
 
 

@@ -376,9 +376,12 @@ def _clear(folder: Path) -> None:
 
 
 def _without_unset(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """An identity without settings that are None: earlier versions had fewer settings."""
+    """An identity without settings that are None: earlier versions had fewer settings, and tiny as
+    the default size."""
     settings = identity.get("settings") or {}
-    return {**identity, "settings": {k: v for k, v in settings.items() if v is not None}}
+    unset = {"size": "tiny"}
+    kept = {k: v for k, v in settings.items() if v is not None and v != unset.get(k)}
+    return {**identity, "settings": kept}
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -100,11 +100,12 @@ class FitRecipe:
         path=True,
         shown="pretrained on the texts",
     )
-    size: str = setting(
-        "tiny",
+    size: str | None = setting(
+        None,
         "Size of the network to pretrain: tiny, mini, small, medium, base or large.",
         MODEL,
         check=choice(*SIZES),
+        shown="tiny, on a GPU mini",
     )
     seeds: int = setting(
         4,
@@ -122,7 +123,7 @@ class FitRecipe:
 
     def __post_init__(self) -> None:
         validate(self)
-        if self.model is not None and self.size != FitRecipe.size:
+        if self.model is not None and self.size is not None:
             raise InputError(
                 f"size {self.size} does not apply to --model, which has its own; omit one of them"
             )

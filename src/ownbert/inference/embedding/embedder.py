@@ -53,7 +53,9 @@ if TYPE_CHECKING:
 Progress = Callable[[int], None]
 T = TypeVar("T")
 
-BATCH_TOKENS = 4096
+# Maximum tokens per forward pass. A GPU takes 3 to 5 times as long with batches of 4,096
+# (docs/benchmarks.md).
+_BATCH_TOKENS, _BATCH_TOKENS_ON_GPU = 4096, 131_072
 # Texts and characters per block of ``stream``: enough for batches of texts of similar lengths after
 # sorting, and at most some ten megabytes.
 BLOCK_TEXTS, BLOCK_CHARACTERS = 8192, 8_000_000
@@ -234,7 +236,7 @@ class Embedder:
         *,
         pooling: str | None = None,
         normalize: bool | None = None,
-        batch_tokens: int = BATCH_TOKENS,
+        batch_tokens: int | None = None,
         progress: Progress | None = None,
         task: str | None = None,
         inputs: Any = None,
@@ -265,7 +267,8 @@ class Embedder:
             pooling: mean, first or max over the tokens including special tokens; by default
                 as in the folder.
             normalize: whether vectors have unit length, overriding the folder.
-            batch_tokens: maximum tokens per forward pass; a longer text is its own batch.
+            batch_tokens: maximum tokens per forward pass, by default 4,096, on a GPU 131,072; a
+                longer text is its own batch.
             progress: called with the number of texts so far.
             task: ignored; in sentence-transformers only for routed models, which are
                 rejected.
@@ -434,7 +437,7 @@ class Embedder:
         pooling: str | None = None,
         normalize: bool | None = None,
         precision: str | None = None,
-        batch_tokens: int = BATCH_TOKENS,
+        batch_tokens: int | None = None,
         batch_size: int | None = None,
         progress: Progress | None = None,
     ) -> np.ndarray:
@@ -445,6 +448,8 @@ class Embedder:
         """
         pool = self._pooling(pooling)
         unit = self.embedding_config.normalize if normalize is None else normalize
+        if batch_tokens is None:
+            batch_tokens = self._default_tokens
         between(1, limits.BATCH_TOKENS, "[]")("batch_tokens", batch_tokens)
         if batch_size is not None:
             between(1, limits.BATCH_ROWS, "[]")("batch_size", batch_size)
@@ -468,7 +473,7 @@ class Embedder:
         """The token vectors of sequences of ids: float32 (tokens, D) each."""
         found: list[np.ndarray] = []
         lengths = [len(one) for one in ids]
-        for chosen in _batches(np.arange(len(ids)), lengths, BATCH_TOKENS, None):
+        for chosen in _batches(np.arange(len(ids)), lengths, self._default_tokens, None):
             ends = np.cumsum([lengths[i] for i in chosen])[:-1]
             found += np.split(self._network.token_vectors([ids[i] for i in chosen]), ends)
         return found
@@ -555,6 +560,12 @@ class Embedder:
             f"warning: {self.cut:,} of {self.seen:,} texts are longer than {self.max_length} "
             "tokens and are truncated"
         )
+
+    @property
+    def _default_tokens(self) -> int:
+        """Default of the maximum tokens per forward pass."""
+        on_gpu = str(self.device).startswith("cuda")
+        return _BATCH_TOKENS_ON_GPU if on_gpu else _BATCH_TOKENS
 
     def _pooling(self, name: str | None) -> str:
         pooling = name or self.embedding_config.pooling
