@@ -99,17 +99,18 @@ MOST_LABELS = 1_000_000
 _LARGEST_BASE = 1e15
 # With a kernel of three tokens the weights are uniform long before this.
 WIDEST_BLUR = 100
-_WIDTH, _LAYERS = count(1, limits.WIDTH), count(1, limits.LAYERS)
+WIDTH_CHECK = count(1, limits.WIDTH)
+_LAYERS = count(1, limits.LAYERS)
 _RATE = number_in(between(0, 1, "[)"))
 _BASE = number_in(Interval(1, _LARGEST_BASE, "(]", f"more than 1 and at most {_LARGEST_BASE:,}"))
 
 
-def _checked(default: Any, check: Check) -> Any:
+def checked(default: Any, check: Check) -> Any:
     """A field with its check, so that a damaged or hostile file cannot exhaust the memory."""
     return field(default=default, metadata={"check": check})
 
 
-def _check_fields(config: Any) -> None:
+def check_fields(config: Any) -> None:
     """Raise ``InputError`` for the first field whose value fails its check."""
     for one in fields(config):
         if "check" in one.metadata:
@@ -146,26 +147,26 @@ class HeadSpec:
     """
 
     kind: str = field(metadata={"check": one_of(*HEADS)})
-    pooling: str = _checked("pooler", one_of("pooler", *POOLINGS))
-    dense: str | None = _checked(None, maybe(one_of(*ACTIVATIONS)))
-    dropout_first: bool = _checked(True, truth)
-    activation: str | None = _checked(None, maybe(one_of(*ACTIVATIONS)))
-    dropout: float | None = _checked(None, maybe(number(0, 1)))
-    output: int | None = _checked(None, maybe(whole(1, MOST_LABELS)))
-    segments: str | None = _checked(None, maybe(one_of(*POOLINGS)))
-    crf: bool = _checked(False, truth)
-    ngrams: int | None = _checked(None, maybe(whole(1, 1 << 23)))
-    dense_bias: bool = _checked(True, truth)
-    dense_norm: bool = _checked(False, truth)
-    output_bias: bool = _checked(True, truth)
-    transform: bool = _checked(True, truth)
-    tied: bool = _checked(True, truth)
-    scaled: bool = _checked(False, truth)
-    dense_dropout: float | None = _checked(None, maybe(number(0, 1)))
-    features: tuple[int, ...] | None = _checked(
+    pooling: str = checked("pooler", one_of("pooler", *POOLINGS))
+    dense: str | None = checked(None, maybe(one_of(*ACTIVATIONS)))
+    dropout_first: bool = checked(True, truth)
+    activation: str | None = checked(None, maybe(one_of(*ACTIVATIONS)))
+    dropout: float | None = checked(None, maybe(number(0, 1)))
+    output: int | None = checked(None, maybe(whole(1, MOST_LABELS)))
+    segments: str | None = checked(None, maybe(one_of(*POOLINGS)))
+    crf: bool = checked(False, truth)
+    ngrams: int | None = checked(None, maybe(whole(1, 1 << 23)))
+    dense_bias: bool = checked(True, truth)
+    dense_norm: bool = checked(False, truth)
+    output_bias: bool = checked(True, truth)
+    transform: bool = checked(True, truth)
+    tied: bool = checked(True, truth)
+    scaled: bool = checked(False, truth)
+    dense_dropout: float | None = checked(None, maybe(number(0, 1)))
+    features: tuple[int, ...] | None = checked(
         None, maybe(list_of(whole(1, MOST_LABELS), most=limits.FEATURES))
     )
-    feature_size: int = _checked(10, whole(1, limits.WIDTH))
+    feature_size: int = checked(10, whole(1, limits.WIDTH))
 
     def __post_init__(self) -> None:
         if self.features is not None:  # JSON has no tuples
@@ -199,17 +200,17 @@ class SecondReading:
 class Mobile:
     """The options of MobileBERT (Sun et al. 2020), named as in its ``config.json``."""
 
-    intra_bottleneck_size: int = _checked(128, _WIDTH)
+    intra_bottleneck_size: int = checked(128, WIDTH_CHECK)
     use_bottleneck: bool = True
     use_bottleneck_attention: bool = False
     key_query_shared_bottleneck: bool = True
-    num_feedforward_networks: int = _checked(4, count(1, 16))
-    normalization_type: str = _checked("no_norm", known("no_norm", "layer_norm"))
+    num_feedforward_networks: int = checked(4, count(1, 16))
+    normalization_type: str = checked("no_norm", known("no_norm", "layer_norm"))
     trigram_input: bool = True
-    classifier_activation: bool = _checked(True, truth)
+    classifier_activation: bool = checked(True, truth)
 
     def __post_init__(self) -> None:
-        _check_fields(self)
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -237,19 +238,19 @@ class Disentangled:
         InputError: values are invalid.
     """
 
-    relative_attention: bool = _checked(True, truth)
-    pos_att_type: tuple[str, ...] = _checked(POSITION_TERMS, each(known(*POSITION_TERMS)))
-    share_att_key: bool = _checked(False, truth)
-    position_buckets: int = _checked(0, count(0, limits.LENGTH))
-    max_relative_positions: int = _checked(512, count(1, limits.LENGTH))
-    norm_rel_ebd: bool = _checked(False, truth)
-    conv_kernel_size: int = _checked(0, count(0, 1_024))
-    conv_groups: int = _checked(1, _WIDTH)
-    conv_act: str = _checked("tanh", known(*ACTIVATIONS))
-    legacy: bool = _checked(True, truth)
+    relative_attention: bool = checked(True, truth)
+    pos_att_type: tuple[str, ...] = checked(POSITION_TERMS, each(known(*POSITION_TERMS)))
+    share_att_key: bool = checked(False, truth)
+    position_buckets: int = checked(0, count(0, limits.LENGTH))
+    max_relative_positions: int = checked(512, count(1, limits.LENGTH))
+    norm_rel_ebd: bool = checked(False, truth)
+    conv_kernel_size: int = checked(0, count(0, 1_024))
+    conv_groups: int = checked(1, WIDTH_CHECK)
+    conv_act: str = checked("tanh", known(*ACTIVATIONS))
+    legacy: bool = checked(True, truth)
 
     def __post_init__(self) -> None:
-        _check_fields(self)
+        check_fields(self)
         object.__setattr__(self, "pos_att_type", tuple(dict.fromkeys(self.pos_att_type)))
         if self.position_buckets == 1:
             raise InputError("position_buckets is 1; it must be at least 2, or -1 for none")
@@ -281,7 +282,7 @@ class Image:
 
     size: tuple[int, int]
     patch: tuple[int, int]
-    channels: int = _checked(3, count(1, 4_096))
+    channels: int = checked(3, count(1, 4_096))
 
     def __post_init__(self) -> None:
         for name in ("size", "patch"):
@@ -293,7 +294,7 @@ class Image:
                     f"and at most {limits.PIXELS:,}"
                 )
             object.__setattr__(self, name, pair)
-        _check_fields(self)
+        check_fields(self)
         for pixels, patch, name in zip(self.size, self.patch, ("height", "width"), strict=True):
             if pixels % patch:
                 raise InputError(
@@ -417,28 +418,28 @@ class EncoderConfig:
     """
 
     vocab_size: int
-    hidden_size: int = _checked(768, _WIDTH)
-    num_hidden_layers: int = _checked(12, _LAYERS)
-    num_attention_heads: int = _checked(12, _WIDTH)
-    intermediate_size: int = _checked(3072, count(1, 4 * limits.WIDTH))
-    hidden_act: str = _checked("gelu", known(*ACTIVATIONS))
-    hidden_dropout_prob: float = _checked(0.1, _RATE)
-    attention_probs_dropout_prob: float = _checked(0.1, _RATE)
-    max_position_embeddings: int = _checked(512, count(1, limits.LENGTH))
-    type_vocab_size: int = _checked(2, count(0, limits.WIDTH))
-    initializer_range: float = _checked(0.02, number_in(positive))
-    layer_norm_eps: float = _checked(1e-12, number_in(positive))
+    hidden_size: int = checked(768, WIDTH_CHECK)
+    num_hidden_layers: int = checked(12, _LAYERS)
+    num_attention_heads: int = checked(12, WIDTH_CHECK)
+    intermediate_size: int = checked(3072, count(1, 4 * limits.WIDTH))
+    hidden_act: str = checked("gelu", known(*ACTIVATIONS))
+    hidden_dropout_prob: float = checked(0.1, _RATE)
+    attention_probs_dropout_prob: float = checked(0.1, _RATE)
+    max_position_embeddings: int = checked(512, count(1, limits.LENGTH))
+    type_vocab_size: int = checked(2, count(0, limits.WIDTH))
+    initializer_range: float = checked(0.02, number_in(positive))
+    layer_norm_eps: float = checked(1e-12, number_in(positive))
     pad_token_id: int = 0
-    position_embedding_type: str = _checked("absolute", known(*POSITIONS))
-    position_offset: int = _checked(0, count(0, limits.LENGTH))
-    embedding_size: int | None = _checked(None, maybe(_WIDTH))
-    task_type_vocab_size: int = _checked(0, count(0, limits.WIDTH))
+    position_embedding_type: str = checked("absolute", known(*POSITIONS))
+    position_offset: int = checked(0, count(0, limits.LENGTH))
+    embedding_size: int | None = checked(None, maybe(WIDTH_CHECK))
+    task_type_vocab_size: int = checked(0, count(0, limits.WIDTH))
     is_decoder: bool = False
     add_cross_attention: bool = False
     pruned_heads: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    chunk_size_feed_forward: int = _checked(0, count(0, limits.COUNT))
-    num_hidden_groups: int | None = _checked(None, maybe(_LAYERS))
-    inner_group_num: int = _checked(1, _LAYERS)
+    chunk_size_feed_forward: int = checked(0, count(0, limits.COUNT))
+    num_hidden_groups: int | None = checked(None, maybe(_LAYERS))
+    inner_group_num: int = checked(1, _LAYERS)
     drop_attention_output: bool = True
     drop_feed_forward_output: bool = True
     scale_relative_positions: bool = True
@@ -448,26 +449,26 @@ class EncoderConfig:
     norm_embeddings: bool = True
     scale_embeddings: bool = False
     first_norm: bool = True
-    norm_type: str = _checked("layer_norm", known(*NORMS))
+    norm_type: str = checked("layer_norm", known(*NORMS))
     norm_bias: bool = True
     qkv_bias: bool = True
     output_bias: bool = True
-    head_width: int | None = _checked(None, maybe(count(0, limits.WIDTH)))
-    qk_scale: float | None = _checked(None, maybe(number_in(positive)))
-    local_attention: int | None = _checked(None, maybe(count(0, limits.LENGTH)))
-    global_attn_every_n_layers: int = _checked(1, _LAYERS)
-    rotary_base: float = _checked(10_000.0, _BASE)
-    local_rotary_base: float | None = _checked(None, maybe(_BASE))
-    relative_buckets: int = _checked(32, count(0, limits.LENGTH))
-    relative_max_distance: int = _checked(128, count(0, limits.LENGTH))
+    head_width: int | None = checked(None, maybe(count(0, limits.WIDTH)))
+    qk_scale: float | None = checked(None, maybe(number_in(positive)))
+    local_attention: int | None = checked(None, maybe(count(0, limits.LENGTH)))
+    global_attn_every_n_layers: int = checked(1, _LAYERS)
+    rotary_base: float = checked(10_000.0, _BASE)
+    local_rotary_base: float | None = checked(None, maybe(_BASE))
+    relative_buckets: int = checked(32, count(0, limits.LENGTH))
+    relative_max_distance: int = checked(128, count(0, limits.LENGTH))
     gated_feed_forward: bool = False
     feed_forward_bias: bool = True
-    activation_dropout: float = _checked(0.0, _RATE)
+    activation_dropout: float = checked(0.0, _RATE)
     attention_rate_on_output: bool = False
-    layer_gate: str | None = _checked(None, maybe(known(*LAYER_GATES)))
-    attention_blur: float | None = _checked(None, maybe(number_in(up_to(WIDEST_BLUR))))
+    layer_gate: str | None = checked(None, maybe(known(*LAYER_GATES)))
+    attention_blur: float | None = checked(None, maybe(number_in(up_to(WIDEST_BLUR))))
     drop_output: bool = False
-    longest_distance: int | None = _checked(None, maybe(count(1, limits.LENGTH)))
+    longest_distance: int | None = checked(None, maybe(count(1, limits.LENGTH)))
     mask_vector: bool = False
     drop_everywhere: bool = False
     disentangled: Disentangled | None = None
@@ -482,7 +483,7 @@ class EncoderConfig:
                 )
         else:
             self._check_image(self.image)
-        _check_fields(self)
+        check_fields(self)
         if self.head_width is None and self.attention_size % self.num_attention_heads:
             name = (
                 "hidden_size"

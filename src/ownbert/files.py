@@ -208,8 +208,7 @@ def refuse_unwritable(path: Path) -> None:
         raise InputError(f"cannot write {path}: it is a folder, a file name is needed")
     if path.exists() and not path.is_file():
         raise InputError(f"cannot write {path}: it is a device or a pipe, a file name is needed")
-    if _identity(path) in _protected.get():
-        raise InputError(f"{path} is {_IS_INPUT}")
+    refuse_input(path)
 
 
 def make_folder(folder: str | os.PathLike[str]) -> Path:
@@ -388,7 +387,7 @@ def open_text(path: str | os.PathLike[str], *, internal: bool = False) -> Iterat
     return _lines(source, UTF8 if internal else current_encoding(), internal=internal)
 
 
-def _refuse_second_reading(path: Path) -> None:
+def refuse_second_reading(path: Path) -> None:
     """Refuse to read a pipe twice: the second reading would block forever."""
     pipes = _pipes.get()
     if pipes is None or not path.is_fifo():
@@ -411,7 +410,7 @@ def refuse_unreadable(path: Path) -> None:
 
 def _lines(path: Path, encoding: str, *, internal: bool) -> Iterator[tuple[int, str]]:
     number, start = 0, b""
-    _refuse_second_reading(path)
+    refuse_second_reading(path)
     by_bytes = has_plain_line_feeds(encoding)
     with _read_errors(path, lambda: number), open(path, "rb") as raw, _unpacked(raw) as stream:
         if not by_bytes:
@@ -529,6 +528,12 @@ def refuse_same(sources: Any, output: str | os.PathLike[str] | None) -> None:
     """
     if output is not None and _identity(output) in _identities(sources):
         raise InputError(f"{output} is {_IS_INPUT}")
+
+
+def refuse_input(path: Path) -> None:
+    """Raise ``InputError`` if ``path`` is an input of the enclosing ``protected`` block."""
+    if _identity(path) in _protected.get():
+        raise InputError(f"{path} is {_IS_INPUT}")
 
 
 @contextlib.contextmanager
