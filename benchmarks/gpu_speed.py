@@ -24,7 +24,7 @@ from gpu_report import Report
 
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checkpoint import save
-from ownbert.config import SIZES, EncoderConfig
+from ownbert.config.encoder import SIZES, EncoderConfig
 from ownbert.nn.model import Model
 from ownbert.tasks.forward.batched_forward import batches_by_tokens
 from ownbert.train.device import keep_memory
@@ -419,7 +419,7 @@ Vectors = Callable[[Sequence[np.ndarray]], np.ndarray]
 
 
 def own_encoders(folder: Path, about: Machine, batches: Sequence[int]) -> dict[str, Vectors]:
-    from ownbert.inference.embedding.packed_encoder import PackedEncoder
+    from ownbert.run.packed_encoder import PackedEncoder
 
     encoder = PackedEncoder(folder, about.device.type, "bfloat16")
 

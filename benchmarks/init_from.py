@@ -31,7 +31,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import ownbert
-from ownbert.files import write_json
+from ownbert.files.json_files import write_json
 from ownbert.objectives.learner import Learner
 from ownbert.pretraining.init_weights import initialise, new_learner
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from ownbert.batches.batch import Batch, Example, pack
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.model import Model
 from ownbert.objectives import MaskedLM
 

@@ -40,7 +40,7 @@ import torch
 from pretrain_ways import BLOCK, VOCABULARY, OwnBERT, Text, Transformers, make_both, make_text, step
 from rounds import add_rounds, native_precisions, rounds_of
 
-from ownbert.config import SIZES, EncoderConfig
+from ownbert.config.encoder import SIZES, EncoderConfig
 from ownbert.train.device import keep_memory
 from ownbert.train.flops import matmul_rate, training_flops
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ownbert.config import SIZES
+from ownbert.config.encoder import SIZES
 
 VOCABULARY, BLOCK, MASKED = 30_522, 128, 0.15
 # Ids below are special tokens in BERT's vocabulary.

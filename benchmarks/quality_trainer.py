@@ -21,7 +21,7 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 from transformers.data.data_collator import DataCollatorWithPadding
 
 import ownbert
-from ownbert.config import SIZES
+from ownbert.config.encoder import SIZES
 
 RATES = (3e-4, 1e-3)
 LOOKS = 10  # evaluations of a run

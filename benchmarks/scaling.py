@@ -242,7 +242,7 @@ def make_ours(shape: Shape, device: torch.device) -> OwnBERT:
 
 
 def make_ours_model(shape: Shape) -> Any:
-    from ownbert.config import EncoderConfig
+    from ownbert.config.encoder import EncoderConfig
     from ownbert.nn.model import Model
 
     return Model(EncoderConfig(**sizes(shape)), ["mlm"])

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from ownbert.batches.batch import Batch, Example, pack
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.inspect.overview.parameters import head_columns
 from ownbert.inspect.trace import EXAMPLE, trace_attention
 from ownbert.inspect.trace.trace_page import write_page

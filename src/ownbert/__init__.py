@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ownbert.checkpoint import load_tokenizer as load_tokenizer
-    from ownbert.config import EncoderConfig as EncoderConfig
+    from ownbert.config.encoder import EncoderConfig as EncoderConfig
     from ownbert.corpus.learn_vocabulary import learn_vocabulary as learn_vocabulary
     from ownbert.corpus.store import prepare as prepare
     from ownbert.errors import InputError as InputError
@@ -75,7 +75,7 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "Callbacks": "train.watch.callbacks",
-    "EncoderConfig": "config",
+    "EncoderConfig": "config.encoder",
     "Index": "unlabelled.index",
     "InputError": "errors",
     "Model": "nn.model",

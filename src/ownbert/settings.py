@@ -18,7 +18,7 @@ import yaml
 
 from ownbert.checks import Check
 from ownbert.errors import InputError, in_short
-from ownbert.files import parse_yaml, read_yaml
+from ownbert.files.json_files import parse_yaml, read_yaml
 
 T = TypeVar("T")
 

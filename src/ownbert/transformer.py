@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.batches.batch import Batch, from_padded, to_padded
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.nn.fast.linear_layers import Linear
 from ownbert.nn.heads import NextTokenHead

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from ownbert.batches.batch import Batch
 from ownbert.checkpoint import copy_weights, first_of, named_tensors
-from ownbert.config import EncoderConfig, Image
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.variants import Image
 from ownbert.errors import InputError
-from ownbert.families.rules import Rename
+from ownbert.families.mapping.rules import Rename
+from ownbert.families.mapping.weight_map import WeightMap
 from ownbert.families.vit import CLASSIFICATION, STRUCTURE, image_rules
-from ownbert.families.weight_map import WeightMap
 from ownbert.images.pixels import Processor as Processor
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ownbert import InputError, fit, predict
-from ownbert.files import together, write_text
+from ownbert.files.writing import together, write_text
 from support.cli import refusal, run_cli
 from support.limits import files_of_at_most
 from support.plots import matplotlib_installed

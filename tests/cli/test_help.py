@@ -82,7 +82,7 @@ def test_the_other_options_are_shown_too(name: str):
 
 def test_commands_stand_in_groups():
     shown = run_cli("--help").stdout
-    places = [shown.index(f"─ {panel} ─") for panel in PANELS]
+    places = [shown.index(f"─ {panel} ─") for panel in PANELS.values()]
     assert places == sorted(places)
     assert "--install-completion" in shown
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from ownbert import InputError
-from ownbert.files import atomic_path, protected
+from ownbert.files.input_files import protected
+from ownbert.files.writing import atomic_path
 from support.cli import run_cli
 from support.limits import files_of_at_most
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ownbert.cli.prepare import report
+from ownbert.cli.corpus.prepare import report
 from ownbert.corpus import chunks
 from ownbert.corpus.documents import Document
 from ownbert.corpus.duplicates import DuplicateFilter, digest

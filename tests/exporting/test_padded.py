@@ -9,7 +9,9 @@ from torch import Tensor
 
 from ownbert.batches.batch import from_padded
 from ownbert.checkpoint import load
-from ownbert.config import Disentangled, EncoderConfig, HeadSpec
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.heads import HeadSpec
+from ownbert.config.variants import Disentangled
 from ownbert.errors import InputError
 from ownbert.exporting.padded import PaddedModel
 from ownbert.nn.model import Model

@@ -11,7 +11,7 @@ import torch
 from ownbert import InputError, evaluate, finetune
 from ownbert.checkpoint import load as load_folder
 from ownbert.checkpoint import load_tokenizer, save
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.finetuning.default_settings import DefaultSettings
 from ownbert.finetuning.ensemble import Ensemble
 from ownbert.finetuning.finetuning_run import FinetuningRun

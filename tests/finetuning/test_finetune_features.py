@@ -11,7 +11,7 @@ import torch
 
 from ownbert import InputError, Predictor, evaluate
 from ownbert.checkpoint import save
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 from support.cli import run_cli

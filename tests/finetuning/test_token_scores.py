@@ -11,7 +11,8 @@ from torch import Tensor
 from ownbert.batches.batch import pack
 from ownbert.batches.example import Example
 from ownbert.checkpoint import save
-from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.heads import HeadSpec
 from ownbert.finetuning.start import token_scores
 from ownbert.finetuning.start.token_pairs import can_hold_pairs, tokens_and_rows
 from ownbert.finetuning.start.token_scores import (

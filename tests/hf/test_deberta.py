@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 
 import ownbert.hf as hf
 from ownbert.checkpoint import load, save
-from ownbert.config import Disentangled, EncoderConfig
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.variants import Disentangled
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from support.floats import assert_close

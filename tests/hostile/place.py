@@ -15,7 +15,7 @@ from hostile.commands import IN, TRAINED
 from hostile.forks import run
 from ownbert import learn_vocabulary, prepare
 from ownbert.checkpoint import save
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.inference.output.shards import DealtRows, Shard
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer

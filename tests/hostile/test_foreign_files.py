@@ -16,7 +16,8 @@ from ownbert.checkpoint import load
 from ownbert.checks import dict_of, either, list_of, maybe, number, one_of, record, text, whole
 from ownbert.corpus.store import Store
 from ownbert.errors import InputError
-from ownbert.files import inside, parse_yaml, read_json
+from ownbert.files.folders import inside
+from ownbert.files.json_files import parse_yaml, read_json
 from ownbert.inference.fill_mask import Filler
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import list_members

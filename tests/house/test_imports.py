@@ -14,16 +14,13 @@ SOURCE = Path(ownbert.__file__).parent
 # What each part may import of the others; the parts below all of them are for everyone.
 EVERYONE = {
     "checks",
-    "encodings",
     "errors",
     "files",
-    "folders",
     "fonts",
     "hub",
     "language",
     "limits",
     "protobuf",
-    "resumable_file",
     "settings",
     "terminal",
     "threads",
@@ -31,16 +28,13 @@ EVERYONE = {
 }
 ALLOWED = {
     "checks": set(),
-    "encodings": set(),
     "errors": set(),
     "files": set(),
-    "folders": set(),
     "fonts": set(),
     "hub": set(),
     "language": set(),
     "limits": set(),
     "protobuf": set(),
-    "resumable_file": set(),
     "settings": set(),
     "terminal": set(),
     "threads": set(),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ownbert.checkpoint import save
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.inference.fill_mask import Filler, fill
 from ownbert.nn.model import Model

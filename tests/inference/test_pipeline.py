@@ -16,7 +16,7 @@ from PIL import Image
 
 import ownbert
 from ownbert import InputError, Predictor, evaluate, finetune, predict
-from ownbert.config import HeadSpec
+from ownbert.config.heads import HeadSpec
 from ownbert.inference import pipeline
 from support.tiny import change_config, made
 

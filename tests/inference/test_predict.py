@@ -14,7 +14,7 @@ import torch
 
 from ownbert import InputError, finetune, learn_vocabulary, predict
 from ownbert.checkpoint import load_tokenizer, save
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.finetuning.ensemble import Ensemble
 from ownbert.inference.compute import Compute
 from ownbert.inference.open_folder import open_folder

@@ -29,7 +29,7 @@ msgstr ""
 "Content-Type: text/plain; charset=UTF-8\n"
 
 #. What it is for.
-#: cli/fit.py:12
+#: cli/train/fit.py:12
 msgid ""
 "a line, \"quoted\", "
 "and its end\n"

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.batches.batch import make_layout
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.attention.attend import BACKENDS, attend
 from ownbert.nn.attention.varlen import unsupported
 from ownbert.nn.context import Context

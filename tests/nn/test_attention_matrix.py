@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.batches.layout import Layout, make_layout
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.attention.attend import BACKENDS, AttentionResult, attend
 from ownbert.nn.positions import RelativeBuckets, make_bias
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ownbert.batches.batch import Batch, from_padded
 from ownbert.batches.layout import Layout, make_layout
-from ownbert.config import POSITIONS, EncoderConfig
+from ownbert.config.encoder import POSITIONS, EncoderConfig
 from ownbert.nn.context import Cache, Context
 from ownbert.nn.model import Model
 

@@ -8,7 +8,8 @@ import torch
 
 from ownbert.batches.batch import Batch
 from ownbert.batches.layout import distances, make_layout
-from ownbert.config import Disentangled, EncoderConfig
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.variants import Disentangled
 from ownbert.errors import InputError
 from ownbert.nn.attention.attend import BACKENDS, attend
 from ownbert.nn.model import Model

@@ -11,7 +11,8 @@ import torch
 
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checkpoint import load, save
-from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.heads import HeadSpec
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.nn.variants.feature_embeddings import WordFeatures

@@ -12,7 +12,7 @@ import torch
 
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.batches.layout import make_layout
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.attention.attend import attend
 from ownbert.nn.attention.varlen import attend_varlen, unsupported
 from ownbert.nn.model import Model

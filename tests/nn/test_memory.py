@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ownbert.batches.batch import Batch, Example, pack
-from ownbert.config import EncoderConfig, Mobile
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.variants import Mobile
 from ownbert.nn.context import Cache, Context
 from ownbert.nn.model import Model
 

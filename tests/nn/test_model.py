@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ownbert.batches.batch import Batch, Example, pack
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.fast.dropout import Dropout
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ownbert.batches.batch import Batch, Example, pack
-from ownbert.config import POSITIONS, EncoderConfig, Mobile
+from ownbert.config.encoder import POSITIONS, EncoderConfig
+from ownbert.config.variants import Mobile
 from ownbert.errors import InputError
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model, Outputs

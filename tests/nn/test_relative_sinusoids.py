@@ -7,7 +7,7 @@ import torch
 
 from ownbert.batches.batch import Batch
 from ownbert.batches.layout import distances, make_layout
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.attention.attend import BACKENDS, attend
 from ownbert.nn.model import Model
 from ownbert.nn.packed.prepack import prepack

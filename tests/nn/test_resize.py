@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from ownbert.batches.batch import Batch, Example, pack
-from ownbert.config import EncoderConfig, Mobile
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.variants import Mobile
 from ownbert.errors import InputError
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model

@@ -14,7 +14,9 @@ import ownbert.hf as hf
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.batches.layout import make_layout
 from ownbert.checkpoint import load, save
-from ownbert.config import EncoderConfig, HeadSpec, Mobile
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.heads import HeadSpec
+from ownbert.config.variants import Mobile
 from ownbert.errors import InputError
 from ownbert.exporting.padded import PaddedModel
 from ownbert.nn.model import Model

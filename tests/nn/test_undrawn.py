@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ownbert.batches.batch import Example, pack
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import Undrawn, materialize, shapes_alone, truncated_normal_
 

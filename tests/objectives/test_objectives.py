@@ -11,7 +11,8 @@ import torch.nn.functional as F
 
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.batches.sampled_softmax import Candidates, CandidateSampler
-from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.heads import HeadSpec
 from ownbert.nn.model import Model
 from ownbert.objectives import (
     PRETRAINING,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ownbert.batches.batch import Example, pack
-from ownbert.config import XLNET_STRUCTURE, EncoderConfig
+from ownbert.config.encoder import XLNET_STRUCTURE, EncoderConfig
 from ownbert.objectives import PermutationLM
 from ownbert.objectives.learner import Learner
 from ownbert.objectives.objective import unmasked

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import ownbert
 from ownbert.checkpoint import load, save
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.families import FAMILIES
 from ownbert.nn.model import Model
 from support.parity_models import (

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ownbert import InputError, prepare
 from ownbert.batches.batch import Example, pack
 from ownbert.checkpoint import load, save
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.corpus.store import Store
 from ownbert.nn.model import Model
 from ownbert.objectives.learner import Learner

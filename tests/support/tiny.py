@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ownbert.checkpoint import save
-from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.heads import HeadSpec
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from ownbert import InputError, evaluate, finetune
 from ownbert.batches.batch import Example, pack
 from ownbert.checkpoint import load
-from ownbert.files import read_yaml
+from ownbert.files.json_files import read_yaml
 from ownbert.finetuning.finetuning_run import FinetuningRun, WordsInUse
 from ownbert.inference.open_folder import open_folder
 from ownbert.tasks.finetune_recipe import FinetuneData, FinetuneModel, FinetuneRecipe, TaskSettings

@@ -8,7 +8,7 @@ import pytest
 import transformers
 
 from ownbert.batches.batch import Example, pack
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, UnknownWords, join
 from ownbert.text.tokenizer import Tokenizer
 from support.tokenizer_folders import FOLDERS

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 
 from ownbert import pretrain
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.model import Model
 from ownbert.objectives.learner import Learner
 from ownbert.train.distributed import World, gather_full_model, shard

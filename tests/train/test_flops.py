@@ -8,7 +8,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ownbert.batches.batch import Example, pack
-from ownbert.config import EncoderConfig, Mobile
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.variants import Mobile
 from ownbert.nn.model import Model
 from ownbert.train.flops import matmul_rate, training_flops
 

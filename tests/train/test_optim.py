@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert import InputError
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.model import Model
 from ownbert.train.optim.lamb import Lamb
 from ownbert.train.optim.optimizers import (

@@ -9,7 +9,7 @@ import torch
 
 from ownbert.batches.batch import Example, pack
 from ownbert.batches.loader import Position
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import MaskedLM

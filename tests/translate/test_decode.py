@@ -8,7 +8,7 @@ import torch
 
 import ownbert
 from ownbert import checkpoint
-from ownbert.cli import translate as command
+from ownbert.cli.train import translate as command
 from ownbert.errors import InputError
 from ownbert.translate.decode import Translator
 from ownbert.translate.translation_pairs import encode_sources

@@ -18,7 +18,7 @@ from typing import Any
 from ownbert.bulk.storage import as_address, is_local, open_file_system, read_errors
 from ownbert.corpus.documents import find_files
 from ownbert.errors import InputError
-from ownbert.files import GZIP_MAGIC, READ_BUFFER, UTF8_BOM
+from ownbert.files.text_files import GZIP_MAGIC, READ_BUFFER, UTF8_BOM
 from ownbert.tables.delimited import all_rows
 from ownbert.tables.memory import MemoryTable, arrow_cells
 from ownbert.tables.tables import ENDINGS, kind_of

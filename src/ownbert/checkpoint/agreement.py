@@ -11,7 +11,8 @@ from typing import Any
 
 from ownbert.checkpoint.description import Description, describe
 from ownbert.checkpoint.model_files import AGREEMENT_KEY, CONFIG, weights_checksums
-from ownbert.files import atomic_path, read_json
+from ownbert.files.json_files import read_json
+from ownbert.files.writing import atomic_path
 
 ANSWERS, VECTORS = "answers", "vectors"
 

@@ -21,7 +21,8 @@ from ownbert.checks import (
     truth,
     whole,
 )
-from ownbert.config import HEAD_KEYS, HEADS, LAYER_GATES, MOST_LABELS
+from ownbert.config.encoder import LAYER_GATES
+from ownbert.config.heads import HEAD_KEYS, HEADS, MOST_LABELS
 from ownbert.families import all_families, marian
 from ownbert.families.bert import BERT
 

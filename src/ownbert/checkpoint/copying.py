@@ -9,10 +9,10 @@ from torch import Tensor
 
 from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.model_files import CONFIG
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.errors import InputError
-from ownbert.families.family import OWN_FIELDS
-from ownbert.families.weight_map import MISSING, UNEXPECTED, WeightMap
+from ownbert.families.mapping.family import OWN_FIELDS
+from ownbert.families.mapping.weight_map import MISSING, UNEXPECTED, WeightMap
 from ownbert.nn.model import Model
 from ownbert.nn.packed.int8 import QuantizedLinear
 from ownbert.nn.undrawn import materialize

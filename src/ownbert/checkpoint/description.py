@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.model_files import CONFIG
-from ownbert.config import EncoderConfig, HeadSpec, SecondReading
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.heads import HeadSpec
+from ownbert.config.variants import SecondReading
 from ownbert.errors import InputError
 from ownbert.families import ENCODER_DECODERS, family_of
-from ownbert.families.encoder_decoder import EncoderDecoder
-from ownbert.families.family import Family, label_count
-from ownbert.families.weight_map import WeightMap
+from ownbert.families.mapping.encoder_decoder import EncoderDecoder
+from ownbert.families.mapping.family import Family, label_count
+from ownbert.families.mapping.weight_map import WeightMap
 from ownbert.hub import model_folder
 
 if TYPE_CHECKING:

@@ -12,11 +12,12 @@ from ownbert.checkpoint.description import describe_config
 from ownbert.checkpoint.tensor_bundle import INDEX, read_bundle
 from ownbert.checkpoint.weights import require_finite
 from ownbert.errors import InputError
-from ownbert.files import read_json, refuse_same
+from ownbert.files.input_files import refuse_same
+from ownbert.files.json_files import read_json
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
+from ownbert.text.folder.tokenizer_folder import read_vocabulary
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.text.tokenizer_folder import read_vocabulary
 
 CONFIG, VOCABULARY = "bert_config.json", "vocab.txt"
 # Optimizer slots of tensors, and counters.

@@ -6,7 +6,9 @@ from typing import Any, NoReturn
 
 from ownbert.checks import Check, dict_of, record, text
 from ownbert.errors import InputError, MissingError
-from ownbert.files import checksum, inside, read_json
+from ownbert.files.folders import inside
+from ownbert.files.json_files import read_json
+from ownbert.files.writing import checksum
 
 CONFIG = "config.json"
 # File in a ``fit`` folder, which may have linear models and no network.

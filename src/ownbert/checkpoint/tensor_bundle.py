@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ownbert.errors import InputError, in_short
-from ownbert.files import refuse_unreadable
+from ownbert.files.text_files import refuse_unreadable
 from ownbert.protobuf import DamagedError, Reader
 
 INDEX = ".index"

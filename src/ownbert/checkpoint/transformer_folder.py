@@ -12,12 +12,14 @@ from ownbert.checkpoint.copying import (
     require_fit,
 )
 from ownbert.checkpoint.weights import CONFIG, read_weights, write_model
-from ownbert.config import EncoderConfig, HeadSpec, SecondReading
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.heads import HeadSpec
+from ownbert.config.variants import SecondReading
 from ownbert.errors import InputError
 from ownbert.families import ENCODER_DECODERS
-from ownbert.families.encoder_decoder import EncoderDecoder
-from ownbert.families.family import OWN
-from ownbert.families.weight_map import WeightMap
+from ownbert.families.mapping.encoder_decoder import EncoderDecoder
+from ownbert.families.mapping.family import OWN
+from ownbert.families.mapping.weight_map import WeightMap
 from ownbert.hub import model_folder
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone

@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from ownbert import files
 from ownbert.checkpoint.agreement import without_agreement
 from ownbert.checkpoint.model_files import (
     CONFIG,
@@ -25,6 +24,8 @@ from ownbert.checkpoint.model_files import (
 )
 from ownbert.checkpoint.model_files import FORMS as FORMS
 from ownbert.errors import InputError, MissingError
+from ownbert.files.text_files import refuse_unreadable
+from ownbert.files.writing import atomic_path, make_folder
 from ownbert.text.tokenizer import Tokenizer
 
 
@@ -70,11 +71,11 @@ def write_model(
 
     Old files are replaced only after all files were written.
     """
-    folder = files.make_folder(folder)
+    folder = make_folder(folder)
     config = without_agreement(config)
     with (
-        files.atomic_path(folder / CONFIG) as config_path,
-        files.atomic_path(folder / WEIGHTS) as path,
+        atomic_path(folder / CONFIG) as config_path,
+        atomic_path(folder / WEIGHTS) as path,
     ):
         path.write_bytes(to_bytes(dict(tensors), metadata={"format": "pt"}))
         config_path.write_bytes(json.dumps(config, ensure_ascii=False, indent=2).encode())
@@ -120,7 +121,7 @@ def read_file(path: Path) -> dict[str, Tensor]:
     Raises:
         InputError: it is damaged, or a pickle with more than tensors.
     """
-    files.refuse_unreadable(path)
+    refuse_unreadable(path)
     try:
         if path.suffix == ".safetensors":
             return load_file(path)

@@ -8,14 +8,14 @@ import atexit
 import contextlib
 import functools
 import gc
-import inspect
 import os
 import re
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
@@ -24,60 +24,46 @@ from typer.core import TyperGroup
 
 from ownbert import __version__
 from ownbert.cli.other_names import meant, respelled
-from ownbert.encodings import reading_as
 from ownbert.errors import InputError, in_short, on_command_line
-from ownbert.files import protected, refuse_same
+from ownbert.files.encodings import reading_as
+from ownbert.files.input_files import protected, refuse_same
 from ownbert.language import translate_command, translate_frames, translated, translated_message
 from ownbert.terminal import accept_any_encoding, echo, escape_warnings, printable
 from ownbert.threads import share_the_machine
 
-# Panels of --help, in order. Each command is a module with a function of the same name, or an
-# ``app`` with subcommands.
+# Panels of --help, in order, by the folders of their commands. Each command is a module with a
+# function of the same name, or an ``app`` with subcommands.
 PANELS = {
-    "Prepare for pretraining": ("vocab", "prepare"),
-    "Train": ("fit", "pretrain", "finetune", "probe", "translate"),
-    "Use": (
-        *("predict", "evaluate", "embed", "merge", "fill", "score", "export", "quantize"),
-        *("convert", "search", "duplicates", "topics", "label", "serve", "push"),
-    ),
-    "Inspect": (
-        *("runs", "describe", "trace", "explain", "faithfulness", "relevance", "heads", "errors"),
-        "audit",
-    ),
+    "corpus": "Prepare for pretraining",
+    "train": "Train",
+    "use": "Use",
+    "deploy": "Deploy",
+    "inspect": "Inspect",
 }
-COMMANDS = tuple(name for names in PANELS.values() for name in names)
-# Hidden options whose values are treated as arguments: the inputs of a command.
-_AS_ARGUMENT = {
-    "fit": ("--train", "--data", "--input"),
-    "pretrain": ("--tokens", "--data", "--input"),
-    "probe": ("--model",),
-    "vocab": ("--data", "--input"),
-    "prepare": ("--data", "--input"),
-    "predict": ("--text",),
-    "embed": ("--data", "--input", "--text"),
-    "score": ("--data", "--input", "--text"),
-    "export": ("--data", "--input"),
-    "quantize": ("--data", "--input"),
-    "describe": ("--text",),
-    "trace": ("--text",),
-    "explain": ("--text",),
-    "faithfulness": ("--data", "--input"),
-    "heads": ("--data", "--input"),
-    "errors": ("--data", "--input"),
-    "search": ("--data", "--input", "--text", "--query"),
-    "duplicates": ("--data", "--input"),
-    "topics": ("--data", "--input", "--text"),
-}
+# The first commands of a panel; all others follow by name.
+_FIRST = ("vocab", "prepare", "fit", "pretrain", "finetune", "predict", "evaluate", "embed")
 
+
+def _commands() -> Iterator[tuple[str, str]]:
+    """The commands with their folders, in the order of --help."""
+    for folder in PANELS:
+        found = {file.stem for file in Path(__file__).with_name(folder).glob("[a-z]*.py")}
+        first = [name for name in _FIRST if name in found]
+        yield from ((name, folder) for name in (*first, *sorted(found - {*first})))
+
+
+COMMANDS = dict(_commands())
+# Hidden options whose values are treated as arguments, by the names of the arguments.
+_FILE_OPTIONS = ("--data", "--input")
+_AS_ARGUMENT = {
+    **dict.fromkeys(("file", "data", "inputs"), _FILE_OPTIONS),
+    **{name: (f"--{name}", *_FILE_OPTIONS) for name in ("train", "tokens")},
+    "text": ("--text",),
+    "texts": (*_FILE_OPTIONS, "--text"),
+    "queries": (*_FILE_OPTIONS, "--text", "--query"),
+}
 # The same for the first argument, the folder.
-_AS_FIRST: Mapping[str, tuple[str, ...]] = dict.fromkeys(
-    (
-        *("predict", "evaluate", "embed", "fill", "score", "export", "quantize", "push"),
-        *("explain", "faithfulness", "errors", "heads", "describe", "topics", "label"),
-        "audit",
-    ),
-    ("--model", "--folder"),
-)
+_AS_FIRST = dict.fromkeys(("folder", "model"), ("--model", "--folder"))
 
 # Options that name outputs. Paths given to other options are inputs, and are never overwritten.
 OUTPUTS = ("output", "html", "curves", "png", "groups", "check")
@@ -124,13 +110,13 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"{__name__}.{cmd_name}")
+        module = import_module(f"{__name__}.{COMMANDS[cmd_name]}.{cmd_name}")
         command = getattr(module, "app", None)
         if command is None:
             command = typer.Typer(add_completion=False)
             command.command(cmd_name)(getattr(module, cmd_name))
-        found = _guard_inputs(_with_spellings(typer.main.get_command(command), cmd_name))
-        found.rich_help_panel = next(p for p, names in PANELS.items() if cmd_name in names)
+        found = _guard_inputs(_with_spellings(typer.main.get_command(command)))
+        found.rich_help_panel = PANELS[COMMANDS[cmd_name]]
         translate_command(found)
         _join_lines(found)
         return found
@@ -159,35 +145,39 @@ def _join_lines(command: Any) -> None:
     twice.
     """
     if command.help:
-        paragraphs = inspect.cleandoc(command.help).split("\n\n")
+        paragraphs = cleandoc(command.help).split("\n\n")
         command.help = "\n\n".join(" ".join(each.split("\n")) for each in paragraphs)
     for each in getattr(command, "commands", {}).values():
         _join_lines(each)
 
 
-def _with_spellings(command: Any, name: str) -> Any:
+def _with_spellings(command: Any) -> Any:
     """Make commands accept the option names of other programs, and arguments given as options."""
     for each in getattr(command, "commands", {}).values():
-        _with_spellings(each, name)
+        _with_spellings(each)
     if hasattr(command, "commands"):
         return command
     parse = command.parse_args
-    options = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help-all"}
-    options |= {*_AS_ARGUMENT.get(name, ()), *_AS_FIRST.get(name, ())}
+    own = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help-all"}
+    arguments = [p.name for p in command.params if p.param_type_name == "argument"]
+    at_start = {o for name in arguments[:1] for o in _AS_FIRST.get(name, ())} - own
+    at_end = {o for name in arguments for o in _AS_ARGUMENT.get(name, ())} - own
+    known = own | at_start | at_end
 
     def parse_args(ctx: Any, args: list[str]) -> Any:
-        for typed, known in zip(args, (renamed := respelled(args, options)), strict=True):
-            if typed != known:
-                _typed[known.partition("=")[0]] = typed.partition("=")[0]
-        args = renamed
-        args = _as_arguments(args, _AS_ARGUMENT.get(name, ()))
-        return parse(ctx, _as_arguments(args, _AS_FIRST.get(name, ()), first=True))
+        for typed, name in zip(args, (renamed := respelled(args, known)), strict=True):
+            if typed != name:
+                _typed[name.partition("=")[0]] = typed.partition("=")[0]
+        args = _as_arguments(renamed, at_end)
+        return parse(ctx, _as_arguments(args, at_start, first=True))
 
     command.parse_args = parse_args
     return command
 
 
-def _as_arguments(args: Sequence[str], options: Sequence[str], *, first: bool = False) -> list[str]:
+def _as_arguments(
+    args: Sequence[str], options: Collection[str], *, first: bool = False
+) -> list[str]:
     """Move the values of ``options`` to the end or the start of ``args``, as arguments."""
     rest, moved, given = [], [], iter(args)
     for each in given:

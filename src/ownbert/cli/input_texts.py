@@ -6,8 +6,8 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from ownbert.encodings import UTF8, current_encoding, decoded_lines
 from ownbert.errors import InputError
+from ownbert.files.encodings import UTF8, current_encoding, decoded_lines
 from ownbert.tables.columns import TEXT, ColumnNames, positional_names
 
 

@@ -10,8 +10,8 @@ import typer
 from ownbert import limits
 from ownbert.checks import between, known
 from ownbert.cli.recipe_options import chosen, help_all
-from ownbert.encodings import ENCODING_HELP, UTF8
 from ownbert.errors import InputError
+from ownbert.files.encodings import ENCODING_HELP, UTF8
 from ownbert.settings import setting
 from ownbert.tables.columns import ColumnNames
 from ownbert.train.training_settings import RUN
@@ -56,7 +56,7 @@ Data = Annotated[
 ]
 # Columns of tables of texts. Commands with ids copy them to their output rows.
 TextAndIds = Annotated[ColumnNames, chosen("text", "id")]
-# Applied before the command runs (``ownbert.cli._guarded``).
+# Applied before the command runs (``ownbert.cli._guard_inputs``).
 Encoding = Annotated[str | None, typer.Option(help=ENCODING_HELP, show_default=UTF8)]
 # For commands with ``RayHelp``, which shows the option.
 RareEncoding = Annotated[

@@ -4,7 +4,7 @@ Plain text has one of these layouts: ``line``, one document per line (blank line
 ``blank``, one sentence per line with blank lines between documents (the input of
 google-research/bert ``create_pretraining_data.py``); ``conll``, one word per line in columns, where
 each sentence is a document. Tables have one document per row. Files are plain or gzip, in the
-encoding of ``ownbert.encodings.reading_as``, by default UTF-8.
+encoding of ``ownbert.files.encodings.reading_as``, by default UTF-8.
 """
 
 import glob
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ownbert.errors import InputError
-from ownbert.files import open_text, refuse_unreadable
+from ownbert.files.text_files import open_text, refuse_unreadable
 from ownbert.tables.columns import CORPUS_FEATURES, TEXT, ColumnNames, find_columns
 from ownbert.tables.conll import read_conll
 from ownbert.tables.feature_cells import Cells, read_features, split_cell

@@ -25,7 +25,8 @@ from ownbert.corpus.store_writer import INDEX, StoreWriter, WorkFolder
 from ownbert.corpus.text_encoding import ChunkEncoder, EncodedChunk
 from ownbert.corpus.workers import MAX_PROCESSES, WorkerDied, WorkerPool, cores
 from ownbert.errors import InputError
-from ownbert.files import GZIP_MAGIC, WriteFailed, explained
+from ownbert.files.text_files import GZIP_MAGIC
+from ownbert.files.writing import WriteFailed, explained
 from ownbert.tables.tables import kind_of
 from ownbert.text.tokenizer import Tokenizer
 

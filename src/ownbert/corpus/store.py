@@ -33,13 +33,14 @@ from ownbert.corpus.documents import (
 from ownbert.corpus.prepare import FORMAT, Progress, StoreOptions, contents, write_store
 from ownbert.corpus.store_writer import INDEX, checksum, remove_work
 from ownbert.corpus.word_segmenter import require_segmenter
-from ownbert.encodings import UTF8, current_encoding, reads_encoding
 from ownbert.errors import InputError
-from ownbert.files import read_json, refuse_same
-from ownbert.folders import is_ours
+from ownbert.files.encodings import UTF8, current_encoding, reads_encoding
+from ownbert.files.folders import is_ours
+from ownbert.files.input_files import refuse_same
+from ownbert.files.json_files import read_json
 from ownbert.tables.texts_or_files import corpus_files
+from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.text.tokenizer_folder import TOKENIZER_FILES
 from ownbert.text.vocabulary_report import proposed_sentence_ends
 
 _SIZE = whole(0, 1 << 50)

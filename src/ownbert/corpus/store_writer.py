@@ -19,7 +19,8 @@ import numpy as np
 
 from ownbert.corpus.text_encoding import EncodedChunk
 from ownbert.errors import InputError
-from ownbert.files import explained, flush_to_disk, lock_file, make_folder, read_json
+from ownbert.files.json_files import read_json
+from ownbert.files.writing import explained, flush_to_disk, lock_file, make_folder
 
 INDEX = "store.json"
 _BLOCK = 1 << 24

@@ -21,8 +21,9 @@ from ownbert.exporting.export_card import name_of, write_export_card
 from ownbert.exporting.formats import FORMATS, Format
 from ownbert.exporting.padded import PaddedModel
 from ownbert.exporting.parity import Parity, compare, sequences_of
-from ownbert.files import make_folder, write_json
-from ownbert.folders import refuse_foreign, writing
+from ownbert.files.folders import refuse_foreign, writing
+from ownbert.files.json_files import write_json
+from ownbert.files.writing import make_folder
 from ownbert.hub import model_folder
 from ownbert.inference.engines import KINDS, PARITY
 from ownbert.inference.exported_network import CRF
@@ -37,7 +38,7 @@ from ownbert.nn.heads import ClassificationHead, TokenHead
 from ownbert.nn.model import Model
 from ownbert.run.file_names import BLEND
 from ownbert.run.new_folder import complete_folder, refuse_taken
-from ownbert.text.tokenizer_folder import TOKENIZER, TOKENIZER_FILES, has_tokenizer
+from ownbert.text.folder.tokenizer_folder import TOKENIZER, TOKENIZER_FILES, has_tokenizer
 
 Say = Callable[[str], None]
 

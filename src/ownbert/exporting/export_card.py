@@ -9,7 +9,7 @@ from ownbert.exporting.padded import PaddedModel
 from ownbert.exporting.parity import Parity
 from ownbert.language import translated
 from ownbert.run.model_card import hub_base, save_card, table
-from ownbert.text.tokenizer_folder import has_tokenizer
+from ownbert.text.folder.tokenizer_folder import has_tokenizer
 
 _LIBRARIES = {"onnx": "onnx", "openvino": "openvino", "torch": "pytorch"}
 _FIELDS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ownbert.batches.layout import distances, lowest
 from ownbert.errors import InputError
-from ownbert.hf.outputs import logits_by_name
+from ownbert.hf.forward_pass.outputs import logits_by_name
 from ownbert.nn.blocks import EncoderBlock
 from ownbert.nn.context import Context
 from ownbert.nn.embeddings import Embeddings

@@ -14,7 +14,7 @@ import torch
 
 from ownbert.batches.batch import Example, pack
 from ownbert.checkpoint import load_tokenizer
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.exporting.padded import PaddedModel, named_outputs
 from ownbert.inference.embedding.vector_files import records_of
@@ -22,8 +22,8 @@ from ownbert.inference.engines import Engine
 from ownbert.nn.model import Model
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.text_input import TextInputBuilder
+from ownbert.text.folder.tokenizer_folder import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.text.tokenizer_folder import has_tokenizer
 
 # Maximum number of compared texts, and of tokens per text.
 MOST_TEXTS, MOST_TOKENS = 256, 1024

@@ -17,8 +17,8 @@ from ownbert.exporting.export import copy_beside, describe_network
 from ownbert.exporting.parity import Sequences, batches, sequences_of
 from ownbert.exporting.quantize_card import write_quantize_card
 from ownbert.exporting.quantized_parity import QuantizedParity, compare_models, halves
-from ownbert.files import write_json
-from ownbert.folders import refuse_foreign, writing
+from ownbert.files.folders import refuse_foreign, writing
+from ownbert.files.json_files import write_json
 from ownbert.hub import model_folder
 from ownbert.inference.finished_files import MODULES, network_files
 from ownbert.nn.model import Model
@@ -27,7 +27,7 @@ from ownbert.nn.packed.prepack import prepack
 from ownbert.run.file_names import BLEND
 from ownbert.run.new_folder import complete_folder, refuse_taken
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, read_embedding_config
-from ownbert.text.tokenizer_folder import TOKENIZER_FILES
+from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES
 
 Say = Callable[[str], None]
 REPORT = "quantization.json"

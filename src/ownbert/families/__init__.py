@@ -8,7 +8,7 @@ from ownbert.families.deberta import DEBERTA
 from ownbert.families.distilbert import DISTILBERT
 from ownbert.families.electra import ELECTRA
 from ownbert.families.ernie import ERNIE
-from ownbert.families.family import OWN, Family
+from ownbert.families.mapping.family import OWN, Family
 from ownbert.families.mobilebert import MOBILEBERT
 from ownbert.families.modernbert import MODERNBERT
 from ownbert.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA

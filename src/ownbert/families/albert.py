@@ -1,6 +1,6 @@
 """ALBERT (Lan et al. 2020): factorised embeddings, and layers that share their weights."""
 
-from ownbert.config import HeadSpec
+from ownbert.config.heads import HeadSpec
 from ownbert.families.bert import (
     CHOICE,
     CLASSIFICATION,
@@ -14,9 +14,9 @@ from ownbert.families.bert import (
     label_rules,
     mlm_rules,
 )
-from ownbert.families.family import ArchitectureSpec, Family
-from ownbert.families.rules import Fuse, Rename
-from ownbert.families.weight_map import WeightMap
+from ownbert.families.mapping.family import ArchitectureSpec, Family
+from ownbert.families.mapping.rules import Fuse, Rename
+from ownbert.families.mapping.weight_map import WeightMap
 
 _LAYER = "albert.encoder.albert_layer_groups.{g}.albert_layers.{j}."
 _BLOCK = "encoder.blocks.{i}."

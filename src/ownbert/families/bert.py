@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ownbert.config import EncoderConfig, HeadSpec
-from ownbert.families.calls import CROSSING, Arguments, Calls, Kinds, encoder_arguments
-from ownbert.families.family import ArchitectureSpec, Family
-from ownbert.families.rules import Drop, Fuse, Make, Rename, Rule, Tie
-from ownbert.families.weight_map import WeightMap
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.heads import HeadSpec
+from ownbert.families.mapping.calls import CROSSING, Arguments, Calls, Kinds, encoder_arguments
+from ownbert.families.mapping.family import ArchitectureSpec, Family
+from ownbert.families.mapping.rules import Drop, Fuse, Make, Rename, Rule, Tie
+from ownbert.families.mapping.weight_map import WeightMap
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,13 +6,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ownbert.checks import each, known
-from ownbert.config import Disentangled, EncoderConfig, HeadSpec
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.heads import HeadSpec
+from ownbert.config.variants import Disentangled
 from ownbert.errors import InputError, in_short
 from ownbert.families.bert import REQUIRED, SPAN, TOKENS, label_rules
-from ownbert.families.calls import Calls, encoder_arguments
-from ownbert.families.family import ArchitectureSpec, Family, activation_of
-from ownbert.families.rules import Drop, Fuse, Make, Rename, Rule, Tie
-from ownbert.families.weight_map import WeightMap
+from ownbert.families.mapping.calls import Calls, encoder_arguments
+from ownbert.families.mapping.family import ArchitectureSpec, Family, activation_of
+from ownbert.families.mapping.rules import Drop, Fuse, Make, Rename, Rule, Tie
+from ownbert.families.mapping.weight_map import WeightMap
 
 if TYPE_CHECKING:
     from torch import Tensor

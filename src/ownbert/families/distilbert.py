@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from ownbert.config import HeadSpec
+from ownbert.config.heads import HeadSpec
 from ownbert.families.bert import (
     MLM,
     OLD_NAMES,
@@ -14,10 +14,10 @@ from ownbert.families.bert import (
     embedding_rules,
     label_rules,
 )
-from ownbert.families.calls import Calls, encoder_arguments
-from ownbert.families.family import ArchitectureSpec, Family
-from ownbert.families.rules import Fuse, Rename, Tie
-from ownbert.families.weight_map import WeightMap
+from ownbert.families.mapping.calls import Calls, encoder_arguments
+from ownbert.families.mapping.family import ArchitectureSpec, Family
+from ownbert.families.mapping.rules import Fuse, Rename, Tie
+from ownbert.families.mapping.weight_map import WeightMap
 
 _LAYER = "distilbert.transformer.layer.{i}."
 _BLOCK = "encoder.blocks.{i}."

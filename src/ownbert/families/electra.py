@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.heads import HeadSpec
 from ownbert.families.bert import (
     DEFAULTS,
     OLD_NAMES,
@@ -14,10 +15,10 @@ from ownbert.families.bert import (
     encoder_rules,
     label_rules,
 )
-from ownbert.families.calls import Calls, encoder_arguments
-from ownbert.families.family import ArchitectureSpec, Family
-from ownbert.families.rules import Rename, Tie
-from ownbert.families.weight_map import WeightMap
+from ownbert.families.mapping.calls import Calls, encoder_arguments
+from ownbert.families.mapping.family import ArchitectureSpec, Family
+from ownbert.families.mapping.rules import Rename, Tie
+from ownbert.families.mapping.weight_map import WeightMap
 
 _MLM = HeadSpec("mlm", activation="gelu")
 _DISCRIMINATOR = HeadSpec("discriminator")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.families.bert import (
     DEFAULTS,
     DROPOUTS,
@@ -13,10 +13,10 @@ from ownbert.families.bert import (
     bert_architectures,
     bert_rules,
 )
-from ownbert.families.calls import CROSSING, Calls, encoder_arguments
-from ownbert.families.family import Family
-from ownbert.families.rules import Rename
-from ownbert.families.weight_map import WeightMap
+from ownbert.families.mapping.calls import CROSSING, Calls, encoder_arguments
+from ownbert.families.mapping.family import Family
+from ownbert.families.mapping.rules import Rename
+from ownbert.families.mapping.weight_map import WeightMap
 
 
 def _reads(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,12 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from ownbert.checks import known
-from ownbert.config import ACTIVATIONS, EncoderConfig
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.fields import ACTIVATIONS
 from ownbert.errors import InputError
-from ownbert.families.encoder_decoder import EncoderDecoder, require_expressed
-from ownbert.families.family import OWN, POSITIONS
-from ownbert.families.rules import Drop, Fuse, Rename, Reshape, Rule, Tie, written_out
-from ownbert.families.weight_map import WeightMap
+from ownbert.families.mapping.encoder_decoder import EncoderDecoder, require_expressed
+from ownbert.families.mapping.family import OWN, POSITIONS
+from ownbert.families.mapping.rules import Drop, Fuse, Rename, Reshape, Rule, Tie, written_out
+from ownbert.families.mapping.weight_map import WeightMap
 
 MODEL_TYPE = "marian"
 ARCHITECTURE = "MarianMTModel"

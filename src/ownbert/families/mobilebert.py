@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
-from ownbert.config import EncoderConfig, Mobile
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.variants import Mobile
 from ownbert.errors import InputError
 from ownbert.families.bert import (
     DEFAULTS,
@@ -16,10 +17,10 @@ from ownbert.families.bert import (
     label_rules,
     mlm_rules,
 )
-from ownbert.families.calls import Arguments, Calls, Kinds, encoder_arguments
-from ownbert.families.family import Family
-from ownbert.families.rules import Fuse, Make, Rename, Rule
-from ownbert.families.weight_map import WeightMap
+from ownbert.families.mapping.calls import Arguments, Calls, Kinds, encoder_arguments
+from ownbert.families.mapping.family import Family
+from ownbert.families.mapping.rules import Fuse, Make, Rename, Rule
+from ownbert.families.mapping.weight_map import WeightMap
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,13 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 from ownbert.checks import known
-from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.heads import HeadSpec
 from ownbert.errors import InputError
 from ownbert.families.bert import REQUIRED
-from ownbert.families.calls import LAST, Arguments, Calls, Kinds, labels_of
-from ownbert.families.family import ArchitectureSpec, Family, activation_of
-from ownbert.families.rules import Rename, Rule, Tie
-from ownbert.families.weight_map import WeightMap
+from ownbert.families.mapping.calls import LAST, Arguments, Calls, Kinds, labels_of
+from ownbert.families.mapping.family import ArchitectureSpec, Family, activation_of
+from ownbert.families.mapping.rules import Rename, Rule, Tie
+from ownbert.families.mapping.weight_map import WeightMap
 
 _LAYER, _BLOCK = "model.layers.{i}.", "encoder.blocks.{i}."
 _POOLINGS = {"cls": "first", "mean": "mean"}

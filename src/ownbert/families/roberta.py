@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ownbert.config import HeadSpec
+from ownbert.config.heads import HeadSpec
 from ownbert.families.bert import (
     CHOICE,
     DEFAULTS,
@@ -16,10 +16,10 @@ from ownbert.families.bert import (
     label_rules,
     mlm_rules,
 )
-from ownbert.families.calls import CROSSING, Arguments, Calls, Kinds, encoder_arguments
-from ownbert.families.family import ArchitectureSpec, Family
-from ownbert.families.rules import Rename, Rule
-from ownbert.families.weight_map import WeightMap
+from ownbert.families.mapping.calls import CROSSING, Arguments, Calls, Kinds, encoder_arguments
+from ownbert.families.mapping.family import ArchitectureSpec, Family
+from ownbert.families.mapping.rules import Rename, Rule
+from ownbert.families.mapping.weight_map import WeightMap
 
 _MLM = HeadSpec("mlm", activation="gelu")
 _CLASSIFICATION = HeadSpec("classification", pooling="first", dense="tanh")

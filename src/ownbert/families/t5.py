@@ -5,13 +5,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ownbert.config import ACTIVATIONS, T5_STRUCTURE, EncoderConfig, HeadSpec
+from ownbert.config.encoder import T5_STRUCTURE, EncoderConfig
+from ownbert.config.fields import ACTIVATIONS
+from ownbert.config.heads import HeadSpec
 from ownbert.errors import InputError, in_short
-from ownbert.families.calls import Calls, Kinds, encoder_arguments
-from ownbert.families.encoder_decoder import EncoderDecoder, Stacks, require_expressed
-from ownbert.families.family import ArchitectureSpec, Family
-from ownbert.families.rules import Fuse, Rename, Rule, Tie, written_out
-from ownbert.families.weight_map import WeightMap
+from ownbert.families.mapping.calls import Calls, Kinds, encoder_arguments
+from ownbert.families.mapping.encoder_decoder import EncoderDecoder, Stacks, require_expressed
+from ownbert.families.mapping.family import ArchitectureSpec, Family
+from ownbert.families.mapping.rules import Fuse, Rename, Rule, Tie, written_out
+from ownbert.families.mapping.weight_map import WeightMap
 
 MODEL_TYPE = "t5"
 # Of folders without ``n_positions``: texts are cut there where nothing else is asked for.

@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ownbert.config import EncoderConfig, HeadSpec, Image
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.heads import HeadSpec
+from ownbert.config.variants import Image
 from ownbert.errors import InputError
-from ownbert.families.calls import Arguments, Calls, Kinds
-from ownbert.families.family import OWN, ArchitectureSpec, Family
-from ownbert.families.rules import Fuse, Rename, Reshape, Rule
-from ownbert.families.weight_map import WeightMap
+from ownbert.families.mapping.calls import Arguments, Calls, Kinds
+from ownbert.families.mapping.family import OWN, ArchitectureSpec, Family
+from ownbert.families.mapping.rules import Fuse, Rename, Reshape, Rule
+from ownbert.families.mapping.weight_map import WeightMap
 
 CLASSIFICATION = HeadSpec("classification", pooling="first", dropout=0.0)
 # Structure of ours that every ViT has.

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ownbert.config import XLNET_STRUCTURE, EncoderConfig, HeadSpec
+from ownbert.config.encoder import XLNET_STRUCTURE, EncoderConfig
+from ownbert.config.heads import HeadSpec
 from ownbert.errors import InputError
 from ownbert.families.bert import REQUIRED
-from ownbert.families.calls import LAST, Arguments, Calls, Kinds, labels_of
-from ownbert.families.family import ArchitectureSpec, Family
-from ownbert.families.rules import Heads, Rename, Reshape, Rule, Tie
-from ownbert.families.weight_map import WeightMap
+from ownbert.families.mapping.calls import LAST, Arguments, Calls, Kinds, labels_of
+from ownbert.families.mapping.family import ArchitectureSpec, Family
+from ownbert.families.mapping.rules import Heads, Rename, Reshape, Rule, Tie
+from ownbert.families.mapping.weight_map import WeightMap
 
 _LAYER, _BLOCK = "transformer.layer.{i}.", "encoder.blocks.{i}."
 _WORD = "transformer.word_embedding.weight"

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.files import atomic_path
-from ownbert.folders import PICTURE_METADATA
+from ownbert.files.folders import PICTURE_METADATA
+from ownbert.files.writing import atomic_path
 from ownbert.fonts import CJK_FONTS, PLAIN_FONT, fonts_for
 from ownbert.run.file_names import CONFUSION as CONFUSION
 from ownbert.tasks.metrics import Scores

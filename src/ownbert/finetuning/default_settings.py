@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ownbert.errors import InputError
-from ownbert.files import read_yaml
+from ownbert.files.json_files import read_yaml
 from ownbert.run.file_names import RECIPE
 
 # With fewer rows, training has more epochs and smaller batches.

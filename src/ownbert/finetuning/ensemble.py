@@ -12,12 +12,13 @@ import numpy as np
 from ownbert.checkpoint.agreement import agrees
 from ownbert.checks import object_, record
 from ownbert.errors import InputError
-from ownbert.files import read_json, write_json, write_text
+from ownbert.files.folders import refuse_foreign
+from ownbert.files.json_files import read_json, write_json
+from ownbert.files.writing import write_text
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.linear_baseline import LinearBaseline
-from ownbert.folders import refuse_foreign
 from ownbert.inference.compute import Compute
 from ownbert.inference.opened import Networks, average, decide_all, describe_members
 from ownbert.language import translated

@@ -14,7 +14,7 @@ import numpy as np
 
 from ownbert.checkpoint import save
 from ownbert.errors import InputError
-from ownbert.files import refuse_same
+from ownbert.files.input_files import refuse_same
 from ownbert.finetuning.arrays import labels_of, name_of, numbers_of, rows_of, texts_of
 from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder

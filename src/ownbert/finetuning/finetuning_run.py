@@ -15,7 +15,8 @@ from ownbert.batches.batch import Example
 from ownbert.batches.loader import Loader
 from ownbert.batches.word_features import describe_features
 from ownbert.checkpoint import Description, save
-from ownbert.config import EncoderConfig, SecondReading
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.variants import SecondReading
 from ownbert.errors import InputError
 from ownbert.finetuning.answers_check import MOST_ROWS, check_answers
 from ownbert.finetuning.confusion import CONFUSION, draw_confusion

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from ownbert.encodings import reading_as
+from ownbert.files.encodings import reading_as
 from ownbert.finetuning.finetune import (
     recipe_options,
     refuse_other_task,

@@ -12,10 +12,11 @@ from typing import Any
 from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.checks import list_of, object_, record
 from ownbert.errors import InputError
-from ownbert.files import atomic_path, read_json, write_json, write_text
+from ownbert.files.folders import refuse_foreign
+from ownbert.files.json_files import read_json, write_json
+from ownbert.files.writing import atomic_path, write_text
 from ownbert.finetuning.finetune_folder import SEARCH, FinetuneFolder
 from ownbert.finetuning.finetuning_run import FinetuningRun
-from ownbert.folders import refuse_foreign
 from ownbert.language import translated
 from ownbert.nn.model import Model
 from ownbert.run.file_names import RECIPE

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ownbert.errors import InputError
-from ownbert.files import atomic_path
+from ownbert.files.writing import atomic_path
 from ownbert.fitting.labelled_rows import LabelledRows, targets_of
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.frozen_probe import FrozenProbe, embed_rows

@@ -17,9 +17,11 @@ import numpy as np
 from ownbert.checkpoint import CONFIG, describe, load_tokenizer
 from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.corpus.documents import find_files, fingerprint
-from ownbert.encodings import reads_encoding
 from ownbert.errors import InputError, in_short
-from ownbert.files import atomic_path, inside, make_folder, refuse_same, uninterrupted, write_text
+from ownbert.files.encodings import reads_encoding
+from ownbert.files.folders import inside, refuse_both, refuse_foreign, writing
+from ownbert.files.input_files import refuse_same
+from ownbert.files.writing import atomic_path, make_folder, uninterrupted, write_text
 from ownbert.finetuning.default_settings import FEW
 from ownbert.finetuning.preview import label_shares
 from ownbert.fitting.added_rows import with_added
@@ -56,7 +58,6 @@ from ownbert.fitting.report.report import write_report
 from ownbert.fitting.teaching.joined_network import TokenScores, imitate, join, start_of
 from ownbert.fitting.teaching.self_training import self_train
 from ownbert.fitting.teaching.student import teach
-from ownbert.folders import refuse_both, refuse_foreign, writing
 from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.compute import Compute

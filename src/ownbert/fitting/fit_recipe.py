@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from ownbert import limits
 from ownbert.checks import between, choice, up_to
-from ownbert.config import SIZES
-from ownbert.encodings import ENCODING_HELP, UTF8, check_encoding
+from ownbert.config.encoder import SIZES
 from ownbert.errors import InputError
+from ownbert.files.encodings import ENCODING_HELP, UTF8, check_encoding
 from ownbert.settings import setting, validate
 from ownbert.tasks.finetune_recipe import TEXT_TASKS
 from ownbert.train.training_settings import DATA, MODEL, RUN

@@ -9,7 +9,7 @@ import numpy as np
 
 from ownbert import checks
 from ownbert.errors import InputError
-from ownbert.files import read_json, write_json
+from ownbert.files.json_files import read_json, write_json
 from ownbert.fitting.minutes_curve import Points
 from ownbert.inference.blend import KINDS
 from ownbert.views.view_features import VIEWS

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.files import make_folder
+from ownbert.files.writing import make_folder
 from ownbert.fitting.candidates import ComparedModel, Comparison, probe_scores
 from ownbert.fitting.labelled_rows import LabelledRows
 from ownbert.fitting.networks import copy_network

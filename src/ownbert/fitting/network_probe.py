@@ -6,7 +6,8 @@ from typing import Any
 
 from ownbert.checkpoint import CONFIG, describe
 from ownbert.errors import InputError
-from ownbert.files import make_folder, missing_folders, remove_empty
+from ownbert.files.folders import refuse_foreign, writing
+from ownbert.files.writing import make_folder, missing_folders, remove_empty
 from ownbert.fitting.candidates import (
     ComparedModel,
     Comparison,
@@ -16,7 +17,6 @@ from ownbert.fitting.candidates import (
 )
 from ownbert.fitting.labelled_rows import LabelledRows, find_task, read_labelled
 from ownbert.fitting.networks import copy_network
-from ownbert.folders import refuse_foreign, writing
 from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.embedding.layer_embedder import LayerEmbedder

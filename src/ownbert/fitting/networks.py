@@ -16,7 +16,8 @@ from ownbert.checkpoint import CONFIG, describe, load, save
 from ownbert.corpus.documents import read_documents
 from ownbert.corpus.learn_vocabulary import learn_vocabulary
 from ownbert.corpus.store import prepare
-from ownbert.files import make_folder, own_text
+from ownbert.files.text_files import own_text
+from ownbert.files.writing import make_folder
 from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuning_run import FinetuningRun

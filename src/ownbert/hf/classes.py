@@ -6,8 +6,8 @@ from typing import Any
 
 from ownbert.errors import InputError
 from ownbert.families import all_families
-from ownbert.families.family import Family
-from ownbert.families.rules import Tie
+from ownbert.families.mapping.family import Family
+from ownbert.families.mapping.rules import Tie
 from ownbert.hf.arguments import signature
 from ownbert.hf.configs import PretrainedConfig, config_class
 from ownbert.hf.custom import CustomModel

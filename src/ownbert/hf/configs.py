@@ -13,10 +13,10 @@ import torch
 
 from ownbert.checkpoint.config_file import read_config as read_config_file
 from ownbert.checkpoint.weights import CONFIG
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.errors import InputError, in_short
-from ownbert.families.family import OWN, Family, require_label_count
-from ownbert.files import make_folder, write_text
+from ownbert.families.mapping.family import OWN, Family, require_label_count
+from ownbert.files.writing import make_folder, write_text
 from ownbert.hub import HUB_OPTIONS, pretrained_folder
 
 # Keys of every Transformers configuration that models or scripts may read.

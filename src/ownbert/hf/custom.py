@@ -13,13 +13,13 @@ from safetensors.torch import save as to_bytes
 
 from ownbert.checkpoint.weights import WEIGHTS, read_weights
 from ownbert.errors import InputError
-from ownbert.families.family import Family
-from ownbert.files import atomic_path, make_folder
+from ownbert.families.mapping.family import Family
+from ownbert.files.writing import atomic_path, make_folder
 from ownbert.hf.arguments import read_arguments
 from ownbert.hf.common import CommonModel
 from ownbert.hf.configs import CONFIG, PretrainedConfig
 from ownbert.hf.pretrained import PreTrainedModel, written_over
-from ownbert.hf.states import initialise
+from ownbert.hf.weights.states import initialise
 
 
 class CustomModel(CommonModel):

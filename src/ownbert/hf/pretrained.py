@@ -17,15 +17,15 @@ from ownbert.checkpoint.copying import require_blocks
 from ownbert.checkpoint.description import CONFIG, describe_config
 from ownbert.checkpoint.weights import read_weights
 from ownbert.errors import InputError
-from ownbert.families.family import ArchitectureSpec, Family
-from ownbert.families.weight_map import WeightMap
+from ownbert.families.mapping.family import ArchitectureSpec, Family
+from ownbert.families.mapping.weight_map import WeightMap
 from ownbert.hf.arguments import LoadArguments, read_arguments, refuse, with_signature
 from ownbert.hf.common import CommonModel
 from ownbert.hf.configs import PretrainedConfig
-from ownbert.hf.forward import forward as run
-from ownbert.hf.names import find, replace_module, their_module_names
-from ownbert.hf.parameter_parts import children_by_name, follow, their_parameters
-from ownbert.hf.states import fill, to_ours, to_theirs, write
+from ownbert.hf.forward_pass.forward import forward as run
+from ownbert.hf.weights.names import find, replace_module, their_module_names
+from ownbert.hf.weights.parameter_parts import children_by_name, follow, their_parameters
+from ownbert.hf.weights.states import fill, to_ours, to_theirs, write
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import Undrawn, shapes_alone

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ownbert.errors import InputError
-from ownbert.files import GZIP_MAGIC, refuse_unreadable
+from ownbert.files.text_files import GZIP_MAGIC, refuse_unreadable
 
 _UBYTE = 0x08
 # Such as train-images-idx3-ubyte.gz; some copies have a dot before idx.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.errors import InputError
-from ownbert.files import refuse_unreadable
+from ownbert.files.text_files import refuse_unreadable
 from ownbert.images.idx import is_idx, is_idx_of_images, labels_beside, read_idx
 from ownbert.images.npz import open_npz
 from ownbert.images.pixels import checked_values, is_deep, read_deep_grey

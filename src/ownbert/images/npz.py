@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ownbert.errors import InputError
-from ownbert.files import refuse_unreadable
+from ownbert.files.text_files import refuse_unreadable
 
 # zipfile raises RuntimeError for encrypted files and unknown compression methods.
 _NPZ_ERRORS = (

@@ -12,7 +12,7 @@ import numpy as np
 
 from ownbert.checks import dict_of, either, known, list_of, maybe, number, record, truth, whole
 from ownbert.errors import InputError
-from ownbert.files import read_json, write_json
+from ownbert.files.json_files import read_json, write_json
 from ownbert.hub import model_folder
 
 PROCESSOR = "preprocessor_config.json"

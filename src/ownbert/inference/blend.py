@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.checks import list_of, number, object_, record, text
-from ownbert.config import MOST_LABELS
+from ownbert.config.heads import MOST_LABELS
 from ownbert.errors import InputError
-from ownbert.files import inside, read_json, write_json
+from ownbert.files.folders import inside
+from ownbert.files.json_files import read_json, write_json
 from ownbert.run.file_names import BLEND
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.finetune_recipe import TEXT_TASKS

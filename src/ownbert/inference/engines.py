@@ -20,7 +20,8 @@ from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.model_files import weights_checksums, weights_form
 from ownbert.checks import anything, dict_of, known, maybe, record, text, whole
 from ownbert.errors import InputError, in_short
-from ownbert.files import inside, read_json
+from ownbert.files.folders import inside
+from ownbert.files.json_files import read_json
 from ownbert.inference.compute import AUTO, TORCH, Compute
 
 PARITY = "parity.json"

@@ -12,12 +12,14 @@ from pathlib import Path
 from ownbert.checkpoint.model_files import CONFIG, INDEX, QUANTIZED, weights_form
 from ownbert.checks import anything, list_of, maybe, record, text
 from ownbert.errors import InputError
-from ownbert.files import atomic_path, inside, read_json
+from ownbert.files.folders import inside
+from ownbert.files.json_files import read_json
+from ownbert.files.writing import atomic_path
 from ownbert.images.pixels import PROCESSOR
 from ownbert.inference.engines import KINDS, PARITY
 from ownbert.inference.exported_network import CRF
 from ownbert.run.file_names import BLEND, CARD, CONFUSION, ENCODER, ENSEMBLE, SOURCE
-from ownbert.text.tokenizer_folder import TOKENIZER_FILES
+from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES
 from ownbert.train.watch.log import CURVES
 from ownbert.views.linear_files import LINEAR, PROBE
 

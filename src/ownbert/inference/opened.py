@@ -15,7 +15,8 @@ from ownbert.checkpoint import CONFIG, Description, describe
 from ownbert.checkpoint.model_files import no_network
 from ownbert.checks import list_of, maybe, record, text
 from ownbert.errors import InputError
-from ownbert.files import inside, read_json
+from ownbert.files.folders import inside
+from ownbert.files.json_files import read_json
 from ownbert.inference.compute import Compute
 from ownbert.inference.engines import Choice, choose_engine
 from ownbert.inference.exported_network import network_of, outputs_of

@@ -11,7 +11,8 @@ import numpy as np
 from ownbert import limits
 from ownbert.checks import between
 from ownbert.errors import InputError
-from ownbert.files import read_json, refuse_same
+from ownbert.files.input_files import refuse_same
+from ownbert.files.json_files import read_json
 from ownbert.images.image_files import is_image
 from ownbert.inference.abstaining.doubts import Doubts, output_rows
 from ownbert.inference.argument_aliases import INSTEAD

@@ -10,17 +10,12 @@ from typing import Any
 
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.corpus.documents import fingerprint
-from ownbert.encodings import UTF8, current_encoding, reads_encoding
 from ownbert.errors import InputError
-from ownbert.files import (
-    open_text,
-    read_json,
-    read_yaml,
-    refuse_same,
-    refuse_unreadable,
-    require_json_name,
-    write_json,
-)
+from ownbert.files.encodings import UTF8, current_encoding, reads_encoding
+from ownbert.files.input_files import refuse_same
+from ownbert.files.json_files import read_json, read_yaml, require_json_name, write_json
+from ownbert.files.resumable_file import first_read, identity_of
+from ownbert.files.text_files import open_text, refuse_unreadable
 from ownbert.hub import model_folder
 from ownbert.inference.abstaining.doubts import Doubts, output_rows
 from ownbert.inference.abstaining.measures import measure
@@ -36,7 +31,6 @@ from ownbert.inference.opened import (
 from ownbert.inference.output.prediction_writer import PredictionWriter
 from ownbert.inference.output.shards import DealtRows, part_of
 from ownbert.inference.pipeline import Predictor, output_options
-from ownbert.resumable_file import first_read, identity_of
 from ownbert.run.file_names import RECIPE
 from ownbert.tables.columns import ColumnNames, find_columns
 from ownbert.tables.columns import id_column as id_column_of

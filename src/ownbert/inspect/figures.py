@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.errors import InputError
-from ownbert.files import atomic_path
+from ownbert.files.writing import atomic_path
 
 DPI = 110
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.activations import ACTIVATION
 from ownbert.nn.context import Context
 from ownbert.nn.fast.dropout import Dropout

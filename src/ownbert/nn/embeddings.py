@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ownbert.batches.batch import Batch
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.fast.accumulation import candidate_rows
 from ownbert.nn.fast.dropout import Dropout
 from ownbert.nn.fast.linear_layers import Linear

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ownbert.batches.batch import Batch
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.blocks import EncoderBlock
 from ownbert.nn.context import AsPacked, Context, QueryStream
 from ownbert.nn.embeddings import Embeddings

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from ownbert.batches.batch import Batch
 from ownbert.batches.layout import make_layout
 from ownbert.batches.sampled_softmax import Candidates
-from ownbert.config import HEADS, EncoderConfig, HeadSpec
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.heads import HEADS, HeadSpec
 from ownbert.errors import InputError
 from ownbert.nn.activations import ACTIVATION
 from ownbert.nn.fast.accumulation import candidate_rows

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from ownbert.batches.batch import Batch, read_again
 from ownbert.batches.sampled_softmax import Candidates
-from ownbert.config import EncoderConfig, HeadSpec, SecondReading
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.heads import HeadSpec
+from ownbert.config.variants import SecondReading
 from ownbert.errors import InputError
 from ownbert.nn.context import Cache, Context
 from ownbert.nn.embeddings import Embeddings

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.batches.layout import Layout
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.attention.attend import attend
 from ownbert.nn.attention.equal_lengths import Bias
 from ownbert.nn.context import Context

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 
 
 class NoNorm(nn.Module):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
 from ownbert.batches.layout import Layout
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.errors import InputError
 
 

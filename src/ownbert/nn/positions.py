@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ownbert.batches.layout import Layout
-from ownbert.config import SEGMENTS, EncoderConfig
+from ownbert.config.encoder import SEGMENTS, EncoderConfig
 from ownbert.nn.fast.dropout import Dropout
 from ownbert.nn.fast.linear_layers import Linear
 from ownbert.nn.variants.disentangled import DisentangledBias

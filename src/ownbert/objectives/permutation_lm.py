@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ownbert.config import XLNET_STRUCTURE, EncoderConfig, HeadSpec
+from ownbert.config.encoder import XLNET_STRUCTURE, EncoderConfig
+from ownbert.config.heads import HeadSpec
 from ownbert.objectives.pretraining_objective import PretrainingObjective
 
 if TYPE_CHECKING:

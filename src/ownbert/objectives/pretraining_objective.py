@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ownbert.batches.batch import Batch
     from ownbert.batches.masking import Masker
-    from ownbert.config import EncoderConfig
+    from ownbert.config.encoder import EncoderConfig
     from ownbert.corpus.sentence_pairs import PretrainingData
     from ownbert.nn.model import Model
     from ownbert.text.tokenizer import Tokenizer

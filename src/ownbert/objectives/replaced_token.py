@@ -6,7 +6,8 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.heads import HeadSpec
 from ownbert.errors import InputError
 from ownbert.objectives.objective import Loss, unmasked
 from ownbert.objectives.pretraining_objective import PretrainingObjective

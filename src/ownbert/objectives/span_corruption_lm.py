@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ownbert.config import T5_STRUCTURE, EncoderConfig
+from ownbert.config.encoder import T5_STRUCTURE, EncoderConfig
 from ownbert.objectives.pretraining_objective import PretrainingObjective
 from ownbert.text.styles import SENTINEL
 

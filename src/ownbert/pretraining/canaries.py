@@ -10,7 +10,7 @@ import numpy as np
 from ownbert.corpus.span_examples import hold_out
 from ownbert.corpus.store import Store
 from ownbert.errors import InputError
-from ownbert.files import write_json
+from ownbert.files.json_files import write_json
 from ownbert.run.file_names import CANARIES
 
 LENGTH = 6  # tokens of a canary

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from ownbert.batches.word_features import Features
-from ownbert.config import HEADS, EncoderConfig, HeadSpec
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.heads import HEADS, HeadSpec
 from ownbert.corpus.cooccurrence import cooccurrence_vectors
 from ownbert.corpus.store import Store
 from ownbert.nn.heads import MaskedLMHead

@@ -6,7 +6,7 @@ from typing import TypeVar
 from ownbert import limits
 from ownbert.batches import MASKINGS
 from ownbert.checks import between, choice, each, positive, up_to
-from ownbert.config import SIZES
+from ownbert.config.encoder import SIZES
 from ownbert.errors import InputError
 from ownbert.objectives import PRETRAINING, objectives_of
 from ownbert.objectives.pretraining_objective import PretrainingObjective

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.language import translated
 from ownbert.objectives import PRETRAINING, objectives_of
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe

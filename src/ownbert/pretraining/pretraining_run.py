@@ -20,7 +20,7 @@ from ownbert.checkpoint import CONFIG, FEATURES, save
 from ownbert.checkpoint.transformer_folder import save_translation
 from ownbert.corpus.store import Store
 from ownbert.errors import InputError
-from ownbert.folders import writing
+from ownbert.files.folders import writing
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
 from ownbert.objectives import PRETRAINING, objectives_of

@@ -20,10 +20,10 @@ from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.copying import first_of, require_blocks
 from ownbert.checkpoint.description import Description, describe
 from ownbert.checkpoint.weights import read_weights
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.corpus.store import Store
 from ownbert.errors import InputError
-from ownbert.files import open_text
+from ownbert.files.text_files import open_text
 from ownbert.hub import model_folder
 from ownbert.language import translated
 from ownbert.nn.model import Model

@@ -15,8 +15,8 @@ import torch
 import yaml
 
 import ownbert
-from ownbert.files import write_text
-from ownbert.folders import CARD_SIGN
+from ownbert.files.folders import CARD_SIGN
+from ownbert.files.writing import write_text
 from ownbert.hub import PREFIX
 from ownbert.language import translated
 from ownbert.run.file_names import CARD as CARD

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.errors import InputError
-from ownbert.files import (
+from ownbert.files.folders import SIGNS, has_sign
+from ownbert.files.input_files import refuse_same
+from ownbert.files.writing import (
     explained,
     make_folder,
     missing_folders,
-    refuse_same,
     remove_empty,
     uninterrupted,
 )
-from ownbert.folders import SIGNS, has_sign
 from ownbert.run.model_card import CARD, is_ours
 
 

@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.errors import InputError
-from ownbert.files import make_folder, refuse_same
-from ownbert.folders import refuse_both, refuse_foreign
+from ownbert.files.folders import refuse_both, refuse_foreign
+from ownbert.files.input_files import refuse_same
+from ownbert.files.writing import make_folder
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve, settings_of
+from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES, has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.text.tokenizer_folder import TOKENIZER_FILES, has_tokenizer
 from ownbert.train.state_files import (
     STATES,
     SavedState,

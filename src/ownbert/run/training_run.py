@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ownbert.files import write_text
+from ownbert.files.writing import write_text
 from ownbert.nn.model import Model
 from ownbert.objectives.learner import Learner
 from ownbert.run.file_names import RECIPE

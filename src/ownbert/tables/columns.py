@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from ownbert.errors import InputError, in_short, option_with
-from ownbert.files import open_text
+from ownbert.files.text_files import open_text
 from ownbert.settings import setting
 from ownbert.tables.column_proposals import (
     are_numbers,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ownbert.errors import InputError, warn_of_input
-from ownbert.files import open_text
+from ownbert.files.text_files import open_text
 from ownbert.tables.tables import PathLike
 
 DOCUMENT = "-DOCSTART-"

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.errors import InputError
-from ownbert.files import open_text, read_json, write_json
+from ownbert.files.json_files import read_json, write_json
+from ownbert.files.text_files import open_text
 from ownbert.tables.memory import MemoryTable, table_of
 from ownbert.tables.tables import Source, as_text
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ownbert.errors import InputError
-from ownbert.files import open_text
+from ownbert.files.text_files import open_text
 from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns, id_value
 from ownbert.tables.memory import MemoryTable, is_nested
 from ownbert.tables.tables import Source, as_text, kind_of, place, read_values

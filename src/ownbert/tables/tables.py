@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from ownbert.errors import InputError, in_short
-from ownbert.files import open_text, refuse_unreadable
+from ownbert.files.text_files import open_text, refuse_unreadable
 from ownbert.tables import delimited, memory
 from ownbert.tables.memory import MemoryTable
 

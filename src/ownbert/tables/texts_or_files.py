@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.errors import InputError, is_on_command_line
-from ownbert.files import own_text
+from ownbert.files.text_files import own_text
 from ownbert.tables.memory import MemoryTable, table_of
 from ownbert.tables.tables import is_known
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from ownbert import limits
 from ownbert.checks import between, choice, each, up_to
-from ownbert.config import LAYER_GATES, WIDEST_BLUR
-from ownbert.config import POOLINGS as POOLING_NAMES
-from ownbert.encodings import ENCODING_HELP, UTF8, check_encoding
+from ownbert.config.encoder import LAYER_GATES, WIDEST_BLUR
+from ownbert.config.heads import POOLINGS as POOLING_NAMES
 from ownbert.errors import InputError
+from ownbert.files.encodings import ENCODING_HELP, UTF8, check_encoding
 from ownbert.settings import apply_values, section, setting, validate
 from ownbert.train.training_settings import DATA, LEARNING, MODEL, RUN, Optim, Run, refuse_shard
 

@@ -11,9 +11,9 @@ import numpy as np
 from ownbert.batches.example import Example
 from ownbert.batches.word_features import cut_words, word_table
 from ownbert.checkpoint import Description
-from ownbert.config import HeadSpec
+from ownbert.config.heads import HeadSpec
 from ownbert.errors import InputError
-from ownbert.files import open_text
+from ownbert.files.text_files import open_text
 from ownbert.hub import model_folder
 from ownbert.tables.columns import ColumnNames, feature_columns, find_columns
 from ownbert.tables.feature_cells import refuse_plain_text

@@ -12,7 +12,7 @@ import numpy as np
 
 from ownbert.batches.example import Example
 from ownbert.batches.masking import Masking
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.tasks.rows import Row, shortened
 from ownbert.text.text_parts import PART
 from ownbert.text.tokenizer import Tokenizer

@@ -1,18 +1,14 @@
 """Byte-level BPE (RoBERTa) and SentencePiece models (XLM-R, CamemBERT, ALBERT, DeBERTa).
 
 Built from the parts of the ``tokenizers`` library, so that the ids are those of Transformers'
-fast tokenizers from the same files. ``ownbert.text.build`` adds special tokens and post-processors.
+fast tokenizers from the same files. ``ownbert.text.folder.build`` adds special tokens and
+post-processors.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ownbert.text.sentencepiece import (
-    BPE,
-    CONTROL,
-    USER_DEFINED,
-    SentencePieceModel,
-)
+from ownbert.text.folder.sentencepiece import BPE, CONTROL, USER_DEFINED, SentencePieceModel
 from ownbert.text.styles import ALBERT, CAMEMBERT, DEBERTA, XLM_ROBERTA, XLNET, Style
 
 if TYPE_CHECKING:

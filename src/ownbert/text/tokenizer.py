@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 from ownbert.errors import InputError
 from ownbert.text.bert_rules import keep_whole, wordpiece_backend
 from ownbert.text.blank import blank_backend
-from ownbert.text.build import register, special_tokens, surround
-from ownbert.text.input_format import InputFormat
-from ownbert.text.styles import ROBERTA
-from ownbert.text.text_parts import PART, parts_of, places_to_cut, together
-from ownbert.text.tokenizer_folder import (
+from ownbert.text.folder.build import register, special_tokens, surround
+from ownbert.text.folder.tokenizer_folder import (
     guess_style,
     kind_of,
     never_split_of,
     read_folder,
     vocabulary_of,
 )
-from ownbert.text.writing import write_folder
+from ownbert.text.folder.writing import write_folder
+from ownbert.text.input_format import InputFormat
+from ownbert.text.styles import ROBERTA
+from ownbert.text.text_parts import PART, parts_of, places_to_cut, together
 from ownbert.time_limit import check_wanted
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Tokenizer:
         cls, folder: str | os.PathLike[str], model: Mapping[str, Any] | None = None
     ) -> "Tokenizer":
         """Read a folder with tokenizer.json or a family's own files; see
-        ``text/tokenizer_folder.py``.
+        ``text/folder/tokenizer_folder.py``.
 
         Args:
             folder: of the tokenizer.

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ownbert.files import read_json
+from ownbert.files.json_files import read_json
 
 REPORT = "vocabulary_report.json"
 

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.fast.linear_layers import multiply, onednn_has_linear
 
 # Sizes of the square matrices for measuring the peak: few threads are fastest if everything fits in

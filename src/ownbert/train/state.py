@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ownbert.batches.loader import Position
 from ownbert.errors import InputError
-from ownbert.files import checksum, make_folder
+from ownbert.files.writing import checksum, make_folder
 from ownbert.objectives.learner import Learner
 from ownbert.train.distributed import ALONE, World, reshard
 from ownbert.train.state_files import (

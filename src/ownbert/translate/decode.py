@@ -15,11 +15,12 @@ from ownbert.checkpoint.model_files import model_checksums
 from ownbert.checkpoint.transformer_folder import load_translation
 from ownbert.checks import between, whole
 from ownbert.errors import InputError
-from ownbert.files import open_text, refuse_same, refuse_unreadable
+from ownbert.files.input_files import refuse_same
+from ownbert.files.resumable_file import ResumableFile, first_read, identity_of
+from ownbert.files.text_files import open_text, refuse_unreadable
 from ownbert.hub import model_folder
 from ownbert.nn.generate import Hypothesis, beam_search, greedy
 from ownbert.nn.packed.prepack import prepack
-from ownbert.resumable_file import ResumableFile, first_read, identity_of
 from ownbert.train.device import autocast, pick_device, pick_precision
 from ownbert.translate.translation_pairs import encode_sources
 from ownbert.translate.vocabulary import load_vocabularies

@@ -9,7 +9,7 @@ import numpy as np
 
 from ownbert.batches.batch import Example
 from ownbert.errors import InputError
-from ownbert.files import open_text
+from ownbert.files.text_files import open_text
 from ownbert.tables.tables import columns, kind_of, read_records, require_column
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.translate.translation_recipe import PairFiles

@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.encodings import reads_encoding
 from ownbert.errors import InputError
-from ownbert.files import open_text, refuse_same
+from ownbert.files.encodings import reads_encoding
+from ownbert.files.input_files import refuse_same
+from ownbert.files.resumable_file import ResumableFile
+from ownbert.files.text_files import open_text
 from ownbert.inference.embedding.embedder import Progress, in_blocks
 from ownbert.inference.embedding.vector_files import (
     Say,
@@ -26,7 +28,6 @@ from ownbert.inference.embedding.vector_files import (
     write_blocks,
 )
 from ownbert.inference.output.prediction_writer import PredictionWriter
-from ownbert.resumable_file import ResumableFile
 from ownbert.tables.columns import ColumnNames, id_value, read_texts_with_ids
 from ownbert.tables.memory import MemoryTable
 from ownbert.tables.tables import Source, columns, kind_of, read_values

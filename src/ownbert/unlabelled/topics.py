@@ -15,9 +15,10 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.checks import between
-from ownbert.encodings import reads_encoding
 from ownbert.errors import InputError
-from ownbert.files import refuse_same, together, write_text
+from ownbert.files.encodings import reads_encoding
+from ownbert.files.input_files import refuse_same
+from ownbert.files.writing import together, write_text
 from ownbert.inference.embedding.embedder import Progress
 from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.inference.embedding.vector_files import (

@@ -16,7 +16,7 @@ import ownbert
 from ownbert import Explainer, InputError, explain
 from ownbert.batches.batch import Example, pack
 from ownbert.checkpoint import save
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.inspect.explain.faithfulness import RANDOM, best_method
 from ownbert.inspect.explain.input_words import Word, sentences_of, words_of
 from ownbert.inspect.explain.methods import METHODS, integrated_gradients, shapley

@@ -13,7 +13,8 @@ from ownbert import vit
 from ownbert.batches.batch import from_padded
 from ownbert.checkpoint import load, save
 from ownbert.cli import main
-from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.heads import HeadSpec
 from ownbert.errors import InputError
 from ownbert.images.pixels import Processor
 from ownbert.inspect.explain.attribution import (

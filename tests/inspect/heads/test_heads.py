@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification
 import ownbert
 from ownbert import InputError
 from ownbert.batches.batch import from_padded
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.inspect.heads.importance import (
     gradient_importance,
     labelled_model,

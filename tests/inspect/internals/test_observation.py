@@ -12,7 +12,8 @@ import torch
 
 from ownbert import Explainer, InputError
 from ownbert.batches.batch import Example, pack
-from ownbert.config import EncoderConfig, Mobile
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.variants import Mobile
 from ownbert.inspect.internals.attention_weights import HeadWeights
 from ownbert.inspect.internals.observation import (
     HeadChoice,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ownbert.checkpoint import save
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.inspect.internals.observation import observation_of_text
 from ownbert.inspect.internals.page_parts import script
 from ownbert.inspect.trace.model_trace import trace_model

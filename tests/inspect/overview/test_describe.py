@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ownbert.checkpoint import save
-from ownbert.config import Disentangled, EncoderConfig, HeadSpec, Mobile
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.heads import HeadSpec
+from ownbert.config.variants import Disentangled, Mobile
 from ownbert.errors import InputError
 from ownbert.inspect.overview.describe import Overview, describe
 from ownbert.inspect.overview.parameters import ranges

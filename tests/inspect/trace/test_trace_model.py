@@ -13,7 +13,8 @@ import torch
 
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checkpoint import save
-from ownbert.config import Disentangled, EncoderConfig, Mobile
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.variants import Disentangled, Mobile
 from ownbert.errors import InputError
 from ownbert.inspect.trace.model_trace import trace_model
 from ownbert.inspect.trace.trace import Trace, explain

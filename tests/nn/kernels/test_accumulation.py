@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ownbert.batches.batch import Example, pack
 from ownbert.batches.sampled_softmax import Candidates, CandidateSampler
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.fast import accumulation
 from ownbert.nn.fast import linear_layers as kernel
 from ownbert.nn.fast.accumulation import candidate_rows, converted, one_update

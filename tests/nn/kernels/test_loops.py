@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ownbert.batches.batch import Example, pack
 from ownbert.batches.layout import Layout, make_layout
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.attention.attend import attend
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.fast import compiled

@@ -9,7 +9,7 @@ import torch
 
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checkpoint import save
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.model import Model
 from ownbert.tasks.question_answering.answer import QuestionAnsweringTask, QuestionRow
 from ownbert.tasks.question_answering.answer_spans import (

@@ -10,7 +10,7 @@ import torch
 from torchcrf import CRF
 
 from ownbert.batches.batch import pack
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.tasks.finetune_recipe import TaskSettings
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import TextInputBuilder

@@ -9,7 +9,8 @@ from pathlib import Path
 from ownbert.checkpoint import Description
 from ownbert.corpus.store import prepare
 from ownbert.errors import InputError
-from ownbert.files import make_folder, own_text
+from ownbert.files.text_files import own_text
+from ownbert.files.writing import make_folder
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.pretraining.pretraining_run import pretrain
 from ownbert.tasks.finetune_recipe import FinetuneRecipe

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.files import make_folder, together, write_json, write_text
+from ownbert.files.json_files import write_json
+from ownbert.files.writing import make_folder, together, write_text
 from ownbert.fitting.report.advice import headline
 from ownbert.fitting.report.contents import Report, cleaned
 from ownbert.fitting.report.report_page import as_page

@@ -14,12 +14,12 @@ from ownbert.batches.batch import from_padded
 from ownbert.checkpoint.copying import copy_weights, require_blocks, require_fit
 from ownbert.checkpoint.transformer_folder import map_of, new_translation, save_translation
 from ownbert.errors import InputError
-from ownbert.families.encoder_decoder import EncoderDecoder
-from ownbert.families.family import ArchitectureSpec
-from ownbert.families.weight_map import WeightMap
-from ownbert.hf import losses
+from ownbert.families.mapping.encoder_decoder import EncoderDecoder
+from ownbert.families.mapping.family import ArchitectureSpec
+from ownbert.families.mapping.weight_map import WeightMap
 from ownbert.hf.arguments import LoadArguments, refuse, signature
-from ownbert.hf.forward import (
+from ownbert.hf.forward_pass import losses
+from ownbert.hf.forward_pass.forward import (
     all_hidden_states,
     attention_layers,
     attention_weights,
@@ -27,9 +27,9 @@ from ownbert.hf.forward import (
     option,
     returns_names,
 )
-from ownbert.hf.input_checks import check_inputs, check_tensors
-from ownbert.hf.inputs import PackedInputs, PaddedInputs, pack
-from ownbert.hf.outputs import ModelOutput
+from ownbert.hf.forward_pass.input_checks import check_inputs, check_tensors
+from ownbert.hf.forward_pass.inputs import PackedInputs, PaddedInputs, pack
+from ownbert.hf.forward_pass.outputs import ModelOutput
 from ownbert.hf.pretrained import PreTrainedModel
 from ownbert.hf.seq2seq.generation import Generating, default_mask
 from ownbert.nn.generate import beam_search, greedy

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from ownbert.errors import InputError
-from ownbert.files import read_json, write_text
-from ownbert.hf.input_checks import check_tensors
+from ownbert.files.json_files import read_json
+from ownbert.files.writing import write_text
+from ownbert.hf.forward_pass.input_checks import check_tensors
 
 # Arguments of ``generate`` that select other strategies, with their required values.
 _FIXED = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "penalty_alpha": None}

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.families import marian
-from ownbert.families.encoder_decoder import Stacks
+from ownbert.families.mapping.encoder_decoder import Stacks
 from ownbert.hf.configs import PretrainedConfig
 from ownbert.hf.seq2seq.encoder_decoder_models import EncoderDecoderModel
 

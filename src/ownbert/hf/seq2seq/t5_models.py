@@ -6,10 +6,10 @@ from torch import Tensor
 
 from ownbert.errors import InputError
 from ownbert.families.t5 import T5_ENCODER_DECODER
-from ownbert.hf import losses
 from ownbert.hf.arguments import signature
 from ownbert.hf.classes import config_of
-from ownbert.hf.inputs import PackedInputs
+from ownbert.hf.forward_pass import losses
+from ownbert.hf.forward_pass.inputs import PackedInputs
 from ownbert.hf.seq2seq.encoder_decoder_models import ARGUMENTS, EncoderDecoderModel
 from ownbert.nn.heads import ClassificationHead
 from ownbert.nn.model import Outputs

@@ -9,8 +9,8 @@ from typing import Any
 from ownbert.errors import InputError
 from ownbert.hf.tokenizers.pretrained_tokenizer import PreTrainedTokenizerFast
 from ownbert.hf.tokenizers.tokenizer_files import find_folder
+from ownbert.text.folder.tokenizer_folder import TOKENIZER, TokenizerFolder, guess_style, kind_of
 from ownbert.text.styles import BERT, CLASSES, MODEL_TYPES, ROBERTA
-from ownbert.text.tokenizer_folder import TOKENIZER, TokenizerFolder, guess_style, kind_of
 
 # Arguments by position, as in 4.57.6.
 _ORDERS = {

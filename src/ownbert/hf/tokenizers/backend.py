@@ -8,9 +8,14 @@ from ownbert.errors import InputError
 from ownbert.hf.tokenizers.special import text_of, unique_tokens
 from ownbert.hf.tokenizers.tokenizer_files import READ_BACKEND
 from ownbert.text.bert_rules import split_at_whitespace
-from ownbert.text.build import build, register, surround
+from ownbert.text.folder.build import build, register, surround
+from ownbert.text.folder.tokenizer_folder import (
+    apply_case_settings,
+    kind_of,
+    never_split_of,
+    read_backend,
+)
 from ownbert.text.styles import BERT, ROBERTA, SPECIAL_NAMES, Style
-from ownbert.text.tokenizer_folder import apply_case_settings, kind_of, never_split_of, read_backend
 
 if TYPE_CHECKING:
     import tokenizers

@@ -32,9 +32,9 @@ from ownbert.hf.tokenizers.calls import (
 from ownbert.hf.tokenizers.padding import Ids, pad_batch, truncate
 from ownbert.hf.tokenizers.wordpiece import BasicTokenizer, WordpieceTokenizer
 from ownbert.text.bert_rules import keep_whole
+from ownbert.text.folder.tokenizer_folder import TOKENIZER, TokenizerFolder, kind_of, never_split_of
 from ownbert.text.styles import BERT, ROBERTA, WITH_TYPES, Style
 from ownbert.text.subword import with_prefix_space
-from ownbert.text.tokenizer_folder import TOKENIZER, TokenizerFolder, kind_of, never_split_of
 
 if TYPE_CHECKING:
     import tokenizers

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
-from ownbert.text.build import special_token
+from ownbert.text.folder.build import special_token
 from ownbert.text.styles import SPECIAL_NAMES, T5, Style, additional_tokens
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from ownbert.errors import InputError, MissingError, in_short
 from ownbert.hf.tokenizers.special import ADDITIONAL, ATTRIBUTES, texts
 from ownbert.hub import pretrained_folder
+from ownbert.text.folder.tokenizer_config import ADDED, CONFIG, SPECIAL
+from ownbert.text.folder.tokenizer_folder import TOKENIZER, TokenizerFolder
+from ownbert.text.folder.writing import vocabulary_files, write_files
 from ownbert.text.styles import SPECIAL_NAMES, Style
-from ownbert.text.tokenizer_config import ADDED, CONFIG, SPECIAL
-from ownbert.text.tokenizer_folder import TOKENIZER, TokenizerFolder
-from ownbert.text.writing import vocabulary_files, write_files
 
 if TYPE_CHECKING:
     import tokenizers

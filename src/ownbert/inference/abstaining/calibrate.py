@@ -10,7 +10,8 @@ import numpy as np
 from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.model_files import model_checksums, weights_checksums, weights_form
 from ownbert.errors import InputError
-from ownbert.files import inside, read_yaml
+from ownbert.files.folders import inside
+from ownbert.files.json_files import read_yaml
 from ownbert.hub import model_folder
 from ownbert.inference.abstaining.held_out import HeldOut
 from ownbert.inference.abstaining.scope import Scope

@@ -14,7 +14,7 @@ from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.checkpoint import Description, describe, load_tokenizer
 from ownbert.checks import between, known
 from ownbert.errors import InputError, warn_of_input
-from ownbert.files import refuse_same
+from ownbert.files.input_files import refuse_same
 from ownbert.inference.compute import Compute
 from ownbert.inference.embedding.embedding_outputs import (
     FORMS,

@@ -15,9 +15,10 @@ from ownbert.checkpoint import describe
 from ownbert.checkpoint.agreement import VECTORS
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.corpus.documents import find_files
-from ownbert.encodings import reads_encoding
 from ownbert.errors import InputError, in_short
-from ownbert.files import atomic_path, refuse_same
+from ownbert.files.encodings import reads_encoding
+from ownbert.files.input_files import refuse_same
+from ownbert.files.writing import atomic_path
 from ownbert.inference.compute import TORCH, Compute
 from ownbert.inference.embedding.embedder import Embedder, Progress, after, in_blocks
 from ownbert.inference.output.shards import part_of

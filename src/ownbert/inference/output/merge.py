@@ -13,7 +13,9 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.errors import InputError, in_short
-from ownbert.files import atomic_path, open_text, refuse_same, refuse_unwritable
+from ownbert.files.input_files import refuse_same
+from ownbert.files.text_files import open_text
+from ownbert.files.writing import atomic_path, refuse_unwritable
 from ownbert.inference.embedding.embedder import in_blocks
 from ownbert.inference.embedding.vector_files import (
     Record,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.errors import InputError
-from ownbert.resumable_file import ResumableFile
+from ownbert.files.resumable_file import ResumableFile
 from ownbert.tables.delimited import quoted
 
 # Column separators of tables by extension; and the extensions of JSON lines.

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from ownbert import limits
 from ownbert.errors import InputError, in_short
-from ownbert.files import read_json, write_json
-from ownbert.folders import refuse_foreign
+from ownbert.files.folders import refuse_foreign
+from ownbert.files.json_files import read_json, write_json
 
 Item = TypeVar("Item")
 

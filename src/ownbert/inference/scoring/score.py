@@ -11,9 +11,11 @@ from ownbert import limits
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.checks import between
 from ownbert.corpus.documents import find_files
-from ownbert.encodings import UTF8, current_encoding, reads_encoding
 from ownbert.errors import InputError
-from ownbert.files import checksum, refuse_same
+from ownbert.files.encodings import UTF8, current_encoding, reads_encoding
+from ownbert.files.input_files import refuse_same
+from ownbert.files.resumable_file import first_read, identity_of
+from ownbert.files.writing import checksum
 from ownbert.hub import is_name, model_folder
 from ownbert.inference.embedding.vector_files import Record, as_inputs, records_of
 from ownbert.inference.fill_mask import Filler
@@ -22,7 +24,6 @@ from ownbert.inference.output.prediction_writer import PredictionWriter
 from ownbert.inference.output.shards import DealtRows, part_of
 from ownbert.inference.scoring.normal_profile import MOST_ROWS, NORMAL, NormalProfile
 from ownbert.inference.scoring.surprisal import PASSES, surprisals
-from ownbert.resumable_file import first_read, identity_of
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import MemoryTable
 from ownbert.tasks.forward.batched_forward import blocks

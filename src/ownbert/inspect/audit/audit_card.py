@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ownbert.files import write_text
+from ownbert.files.writing import write_text
 from ownbert.inspect.audit.audit import Audit
 from ownbert.language import translated
 from ownbert.run.model_card import CARD, cell, is_ours, table

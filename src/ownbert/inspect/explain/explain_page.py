@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ownbert.errors import InputError
-from ownbert.files import write_text
+from ownbert.files.writing import write_text
 from ownbert.inspect.explain.explain import Explanation
 from ownbert.inspect.explain.images import PatchExplanation, picture_data
 from ownbert.inspect.internals.observation import Observation

@@ -11,7 +11,7 @@ import torch
 
 from ownbert.checkpoint import describe, load
 from ownbert.errors import InputError
-from ownbert.files import atomic_path
+from ownbert.files.writing import atomic_path
 from ownbert.finetuning.confusion import fitting_fonts
 from ownbert.images.image_files import ImageSource, stream_images
 from ownbert.images.pixels import Processor

@@ -13,7 +13,7 @@ import numpy as np
 from ownbert.checkpoint import describe, save
 from ownbert.errors import InputError
 from ownbert.families import family_of
-from ownbert.files import refuse_unwritable
+from ownbert.files.writing import refuse_unwritable
 from ownbert.inspect.heads.importance import (
     LabelledModel,
     gradient_importance,

@@ -22,8 +22,8 @@ from ownbert.nn.model import Model
 from ownbert.nn.multihead import MultiHeadAttention
 from ownbert.nn.norms import NoNorm
 from ownbert.nn.undrawn import shapes_alone
+from ownbert.text.folder.tokenizer_folder import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.text.tokenizer_folder import has_tokenizer
 
 
 def describe(

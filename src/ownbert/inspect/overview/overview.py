@@ -10,9 +10,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ownbert.config import Disentangled, EncoderConfig
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.variants import Disentangled
 from ownbert.families import all_families
-from ownbert.families.rules import Fuse, Heads
+from ownbert.families.mapping.rules import Fuse, Heads
 from ownbert.inspect.overview.parameters import (
     HeadColumns,
     ModuleParameters,

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ownbert.config import SIZES
+from ownbert.config.encoder import SIZES
 from ownbert.errors import InputError
-from ownbert.files import read_json, read_yaml
+from ownbert.files.json_files import read_json, read_yaml
 from ownbert.train.watch.log import LOG, read_log
 from ownbert.train.watch.metric_names import LOWER, UP_TO_ONE
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.files import write_text
+from ownbert.files.writing import write_text
 from ownbert.inspect.internals.observation import Observation
 from ownbert.inspect.internals.page_parts import as_data, as_json, script, style, weights_of
 from ownbert.inspect.trace.steps import HeadSlice, TraceStep, row_names, shown_formula

@@ -13,7 +13,7 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.errors import InputError
-from ownbert.files import read_json
+from ownbert.files.json_files import read_json
 from ownbert.images.npz import open_npz
 from ownbert.inspect.trace.steps import (
     PROJECTIONS,

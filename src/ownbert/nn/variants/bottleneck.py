@@ -5,7 +5,8 @@ Sun et al. 2020, figure 1 (c). T tokens, D hidden, N narrow width.
 
 from torch import Tensor, nn
 
-from ownbert.config import EncoderConfig, Mobile
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.variants import Mobile
 from ownbert.nn.blocks import FeedForward
 from ownbert.nn.context import Context
 from ownbert.nn.fast.dropout import Dropout

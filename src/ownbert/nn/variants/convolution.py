@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ownbert.batches.layout import Layout
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.activations import ACTIVATION
 from ownbert.nn.fast.dropout import Dropout
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.batches.layout import Layout
-from ownbert.config import Disentangled, EncoderConfig
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.variants import Disentangled
 from ownbert.nn.fast.dropout import Dropout
 from ownbert.nn.fast.linear_layers import Linear
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from ownbert.batches.batch import Batch
 from ownbert.batches.layout import make_layout
-from ownbert.config import EncoderConfig, Image
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.variants import Image
 from ownbert.errors import InputError
 from ownbert.nn.fast.dropout import Dropout
 from ownbert.nn.fast.linear_layers import Linear

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.batches.layout import Layout
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.nn.pooling import sums_per_sequence
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.batches.example import Example
-from ownbert.config import Image
+from ownbert.config.variants import Image
 from ownbert.errors import InputError
 from ownbert.images.augmentation import Augmentation
 from ownbert.images.image_files import ImageSource

@@ -7,7 +7,8 @@ from typing import Any
 
 from ownbert.checks import dict_of, either, list_of, maybe, record, text, truth, whole
 from ownbert.errors import InputError
-from ownbert.files import inside, read_json, write_json
+from ownbert.files.folders import inside
+from ownbert.files.json_files import read_json, write_json
 
 POOLINGS = ("mean", "first", "max")
 _MODES = {"cls": "first", "mean": "mean", "max": "max"}

@@ -10,9 +10,10 @@ import numpy as np
 
 from ownbert.batches.example import Example
 from ownbert.checkpoint import Description
-from ownbert.config import HeadSpec
+from ownbert.config.heads import HeadSpec
 from ownbert.errors import InputError, in_short
-from ownbert.files import make_folder, write_json
+from ownbert.files.json_files import write_json
+from ownbert.files.writing import make_folder
 from ownbert.tables.columns import COLUMNS, LABEL_NAMES, find_columns
 from ownbert.tables.tables import Source, kind_of
 from ownbert.tasks.finetune_recipe import FinetuneRecipe

@@ -10,7 +10,7 @@ import numpy as np
 from ownbert.batches.example import Example
 from ownbert.batches.word_features import word_table
 from ownbert.checkpoint import Description
-from ownbert.config import HeadSpec
+from ownbert.config.heads import HeadSpec
 from ownbert.errors import InputError
 from ownbert.tables.columns import COLUMNS
 from ownbert.tables.tables import Source, place

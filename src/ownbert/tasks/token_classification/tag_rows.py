@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ownbert.errors import InputError
-from ownbert.files import open_text
+from ownbert.files.text_files import open_text
 from ownbert.tables.columns import (
     COLUMNS,
     TAG_NAMES,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.errors import InputError
-from ownbert.files import write_text
+from ownbert.files.writing import write_text
 
 LOG = "log.jsonl"
 CURVES = "curves.png"

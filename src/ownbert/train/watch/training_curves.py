@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ownbert.files import atomic_path
-from ownbert.folders import PICTURE_METADATA
+from ownbert.files.folders import PICTURE_METADATA
+from ownbert.files.writing import atomic_path
 from ownbert.objectives import PRETRAINING
 from ownbert.train.watch.log import CURVES
 from ownbert.train.watch.metric_names import UP_TO_ONE, shown_name

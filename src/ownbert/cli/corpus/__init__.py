@@ -1,0 +1,1 @@
+"""Commands that prepare text for pretraining."""

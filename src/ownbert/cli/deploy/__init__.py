@@ -1,0 +1,1 @@
+"""Commands that export, serve and share a model."""

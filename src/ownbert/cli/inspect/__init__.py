@@ -1,0 +1,1 @@
+"""Commands that look inside models, data and runs."""

@@ -1,0 +1,79 @@
+"""audit: what a model remembers of its training texts."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ownbert import limits
+from ownbert.cli.options import Device, Encoding, Quiet, TextColumn
+from ownbert.cli.progress import saying
+from ownbert.language import translated
+from ownbert.terminal import echo
+
+
+def audit(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of a pretrained model, or of one with one label per text.",
+            show_default=False,
+        ),
+    ],
+    train: Annotated[
+        Path,
+        typer.Option(help="Texts that the model was trained on; with labels for a classifier."),
+    ],
+    held_out: Annotated[
+        Path, typer.Option(help="Similar texts that the model was not trained on.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write the findings to this file, as JSON."),
+    ] = None,
+    most: Annotated[
+        int,
+        typer.Option(help="Number of texts to sample from each side.", min=20, max=limits.COUNT),
+    ] = 2000,
+    card: Annotated[
+        bool, typer.Option("--card", help="Add a section to the folder's model card.")
+    ] = False,
+    text_column: TextColumn = None,
+    encoding: Encoding = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Measure what a model remembers of its training texts.
+
+    Measures how well the model's loss separates training texts from others; the exposure of
+    sequences planted by pretrain --canaries; rare tokens that the model fills in; and parts of
+    training texts in pages and cards of the folder. docs/audit.md explains what this does not
+    prove.
+
+    Example: ownbert audit runs/bert --train corpus.txt --held-out other.txt --card
+    """
+    from ownbert.files.input_files import refuse_same
+    from ownbert.files.json_files import require_json_name, write_json
+    from ownbert.files.writing import together
+    from ownbert.inspect.audit.audit import audit as run
+    from ownbert.inspect.audit.audit_card import add_to_card, lines
+    from ownbert.train.device import keep_memory
+
+    keep_memory()
+    say = saying(quiet=quiet)
+    if output is not None:
+        refuse_same([folder, train, held_out], output)
+        require_json_name(output)
+    found = run(folder, train, held_out, text_column=text_column, most=most, device=device, say=say)
+    with together():
+        if output is not None:
+            write_json(output, found.as_json())
+        warning = add_to_card(folder, found) if card else None
+    if warning is not None:
+        say(warning)
+    if quiet:
+        return
+    for name, value in lines(found):
+        echo(f"{name}: {value}")
+    for sentence in found.advice():
+        echo(translated(sentence))

@@ -1,0 +1,279 @@
+"""explain: the words that an answer depends on."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ownbert import limits
+from ownbert.checks import between
+from ownbert.cli.input_texts import given_input
+from ownbert.cli.options import Data, Device, Encoding, TextsOrFile
+from ownbert.cli.recipe_options import settings_command
+from ownbert.errors import InputError
+from ownbert.files.input_files import refuse_same
+from ownbert.files.writing import together
+from ownbert.language import translated
+from ownbert.settings import setting
+from ownbert.terminal import console, echo
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ownbert.inspect.explain.explain import Explanation
+    from ownbert.inspect.internals.observation import Observation
+
+_BAR = 16
+_METHOD = "integrated_gradients"
+_LABELS = 3  # of a page
+_NOTHING = 'nothing to explain; give a text, such as ownbert explain FOLDER "a text", or a file'
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainSettings:
+    """Options for explanations and their outputs."""
+
+    method: str = setting(
+        _METHOD,
+        "integrated_gradients, gradient_x_input, attention_rollout, attention_x_gradient, "
+        "leave_one_out or shapley; for a page, several separated by commas. For images, "
+        "attention_x_gradient and attention_rollout.",
+    )
+    target: str | None = setting(
+        None,
+        "What to explain: a label, the number of a choice, an entity type, or a token for the "
+        "mask.",
+        option="--target --class",
+        shown="the prediction",
+    )
+    by: str = setting("word", "Sum values by word or by sentence.")
+    top: int = setting(
+        12, "Number of words to show per text.", check=between(1, limits.VOCABULARY, "[]")
+    )
+    rows: int = setting(
+        20, "Number of rows to read from a file.", check=between(1, limits.COUNT, "[]")
+    )
+    html: Path | None = setting(None, "Write a page with the coloured texts, attention and layers.")
+    png: Path | None = setting(None, "Draw the predictions and the coloured texts as a picture.")
+    layers: str | None = setting(
+        None,
+        "Layers whose attention the page shows, such as 0,3-5.",
+        shown="as many as fit",
+    )
+    heads: str | None = setting(None, "Heads of these layers, such as 0,3-5.", shown="all")
+    json: bool = setting(False, "Print JSON, one line per prediction.")
+
+    @property
+    def outputs(self) -> list[Path]:
+        """The output files; without any, answers are printed."""
+        return [file for file in (self.html, self.png) if file is not None]
+
+    @property
+    def methods(self) -> list[str]:
+        return [name.strip() for name in self.method.split(",")]
+
+
+@settings_command
+def explain(
+    folder: Annotated[
+        Path,
+        typer.Argument(help="Folder of a trained model of texts or images.", show_default=False),
+    ],
+    texts: TextsOrFile = None,
+    data: Data = None,
+    *,
+    settings: ExplainSettings,
+    encoding: Encoding = None,
+    device: Device = "auto",
+) -> None:
+    """Show how much each word of a text contributes to a model's prediction.
+
+    Works for any task on texts: a label, several labels, a number, tagged entities, an answer,
+    a choice, the similarity of two texts, the word predicted for a mask, and each word of a
+    translation. For images, shows the patches, on a page or as a picture. Values above 0
+    support the prediction, values below 0 oppose it; those of integrated_gradients add up to
+    the effect of all words together. ownbert faithfulness measures which method is most
+    faithful to a model.
+
+    Example: ownbert explain runs/clf "my parcel has still not arrived"
+
+    Example: ownbert explain runs/clf dev.csv --rows 50 --html explained.html
+
+    Example: ownbert explain runs/clf "my parcel has still not arrived" --png explained.png
+    """
+    if (description := _image_description(folder)) is not None:
+        paths = [*map(Path, texts or ()), *([] if data is None else [data])]
+        _explain_images(folder, description, paths, settings, device)
+    else:
+        _explain_texts(folder, given_input(texts or (), data, missing=_NOTHING), settings, device)
+
+
+def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, device: str) -> None:
+    from itertools import islice
+
+    from ownbert.inspect.explain.explain import Explainer
+    from ownbert.inspect.explain.explain_page import write_page
+    from ownbert.inspect.explain.picture import draw_explanations
+    from ownbert.inspect.figures import figure_class
+    from ownbert.inspect.internals.observation import BUDGET, HeadChoice
+
+    html, png = settings.html, settings.png
+    if isinstance(given, Path):
+        _refuse_inputs([given], settings)
+    if html is None and (settings.layers is not None or settings.heads is not None):
+        raise InputError("--layers and --heads apply to a page; name it with --html")
+    if png is not None:
+        figure_class(png)
+    choice = HeadChoice(_numbers("--layers", settings.layers), _numbers("--heads", settings.heads))
+    if not isinstance(given, list | Path):
+        given = list(islice(given, settings.rows))
+    explainer = Explainer(folder, device=device)
+    found: list[Explanation] = []
+    inside: list[Observation | None] = []
+    expected = min(settings.rows, len(given)) if isinstance(given, list) else settings.rows
+    options = {"target": settings.target, "by": settings.by, "rows": settings.rows}
+    if html is not None:  # a page offers several of the most probable labels
+        options["labels"] = _LABELS
+    for encoded, explanations in explainer.explained(given, method=settings.methods, **options):
+        found += explanations
+        if html is not None:
+            inside.append(explainer.observe(encoded, choice=choice, budget=BUDGET // expected))
+    _print_explanations(found, settings)
+    with together():
+        if html is not None:
+            write_page(found, html, title=folder.name, inside=inside)
+        if png is not None:
+            answers = [
+                each for each in found if html is None or settings.target or _is_answer(each)
+            ]
+            if (warning := draw_explanations(answers, png, title=folder.name)) is not None:
+                echo(translated(f"warning: {warning}"), err=True)
+    _say_saved(settings)
+    if not settings.outputs and not found:
+        echo(translated("nothing to explain: no words, or nothing found in them"), err=True)
+
+
+def _print_explanations(found: Sequence["Explanation"], settings: ExplainSettings) -> None:
+    shown = console()
+    for number, each in enumerate(found):
+        if settings.json:
+            echo(json.dumps({"row": each.row, **each.to_dict()}, ensure_ascii=False))
+        elif not settings.outputs:
+            if number:
+                shown.print()
+            _show(each, settings.top, shown)
+
+
+def _refuse_inputs(inputs: Sequence[Path], settings: ExplainSettings) -> None:
+    for output in settings.outputs:
+        refuse_same(inputs, output)
+
+
+def _say_saved(settings: ExplainSettings) -> None:
+    for file in settings.outputs:
+        echo(translated(f"saved {file}"), err=settings.json)
+
+
+def _image_description(folder: Path) -> Any:
+    """The description of an image model; None for a text model."""
+    from ownbert.checkpoint import CONFIG, describe
+    from ownbert.checkpoint.transformer_folder import is_translation
+    from ownbert.hub import model_folder
+
+    folder = model_folder(folder)
+    if not (folder / CONFIG).is_file() or is_translation(folder):
+        return None
+    description = describe(folder)
+    return None if description.config.image is None else description
+
+
+def _explain_images(
+    folder: Path, description: Any, images: list[Path], settings: ExplainSettings, device: str
+) -> None:
+    """Explain the classes of images, on a page or as a picture with the relevance of patches."""
+    from ownbert.hub import model_folder
+    from ownbert.inspect.explain.explain_page import write_page
+    from ownbert.inspect.explain.images import IMAGE_METHODS, explain_images
+    from ownbert.inspect.explain.overlay import draw_relevance
+
+    if settings.layers is not None or settings.heads is not None or settings.by != "word":
+        raise InputError("images have no words: omit --by, --layers and --heads")
+    if not images:
+        raise InputError(_NOTHING)
+    _refuse_inputs(images, settings)
+    html, png, target, rows = settings.html, settings.png, settings.target, settings.rows
+    methods = settings.methods
+    if settings.method == _METHOD:  # the default only works for texts
+        methods = list(IMAGE_METHODS) if html is not None else [IMAGE_METHODS[0]]
+    found, pixels = explain_images(
+        model_folder(folder),
+        description,
+        images,
+        methods=methods,
+        target=target,
+        rows=rows,
+        classes=1 if html is None else _LABELS,
+        device=device,
+    )
+    for each in found:
+        if settings.json:
+            echo(json.dumps(each.to_dict(), ensure_ascii=False))
+        elif not settings.outputs:
+            echo(translated(f"{each.name}: {each.target}, probability {each.probability:.3f}"))
+    with together():
+        if html is not None:
+            write_page(found, html, title=folder.name, pixels=pixels)
+        if png is not None:
+            draw_relevance(folder, images, png, label=target, rows=rows)
+    _say_saved(settings)
+
+
+def _is_answer(found: "Explanation") -> bool:
+    """Whether it explains the most probable answer, not an alternative offered on a page."""
+    return len(found.answers) < 2 or found.target == found.answers[0][0]
+
+
+def _numbers(option: str, given: str | None) -> list[int] | None:
+    """Parse numbers such as "0,3-5"; None stays None."""
+    if given is None:
+        return None
+    found: set[int] = set()
+    for piece in given.split(","):
+        first, dash, last = (part.strip() for part in piece.partition("-"))
+        last = last if dash else first
+        if not (first.isdecimal() and last.isdecimal() and len(first + last) < 10):
+            raise InputError(f"{option} is {given!r}; it must be numbers, as in 0,3-5")
+        if int(last) < int(first) or int(last) > limits.WIDTH:
+            raise InputError(f"{option} is {given!r}; it must be numbers, as in 0,3-5")
+        found |= set(range(int(first), int(last) + 1))
+    return sorted(found)
+
+
+def _show(found: "Explanation", top: int, output: "Console") -> None:
+    """Print the target, and the words with the largest values in text order, with bars."""
+    import numpy as np
+    from rich.table import Table
+    from rich.text import Text
+
+    output.print(Text(f"{found.target}  {found.probability:.3f}", style="bold"))
+    chosen = np.sort(np.argsort(-np.abs(found.values), kind="stable")[:top])
+    largest = float(np.abs(found.values).max(initial=0)) or 1.0
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(max_width=40, no_wrap=True, overflow="ellipsis")
+    table.add_column(justify="right")
+    table.add_column(no_wrap=True)
+    for index in chosen:
+        value = float(found.values[index])
+        bar = "█" * max(1, round(_BAR * abs(value) / largest))
+        style = "blue" if value > 0 else "yellow"
+        table.add_row(Text(f"  {found.word(index)}"), f"{value:+.4f}", Text(bar, style=style))
+    output.print(table)
+    if found.gap is not None:
+        output.print(
+            Text(
+                translated(f"not accounted for: {found.gap:.1%} of the effect of all words"), "dim"
+            )
+        )

@@ -1,0 +1,144 @@
+"""heads: the importance of attention heads, and pruning."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ownbert import limits
+from ownbert.checks import between, known
+from ownbert.cli.options import Device, FinetunedFolder
+from ownbert.cli.recipe_options import settings_command
+from ownbert.errors import InputError
+from ownbert.language import translated
+from ownbert.settings import setting
+from ownbert.terminal import echo
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadsSettings:
+    """Options for measuring importance and for pruning."""
+
+    by: str = setting(
+        "gradient",
+        "gradient (one pass), or masking: the increase in loss without each single head (one "
+        "pass per head).",
+    )
+    prune: float | None = setting(
+        None,
+        "Prune this share of the heads, the least important first, and save the remaining model.",
+        shown="none",
+        check=between(0, 1, "[]"),
+    )
+    rounds: int = setting(5, "Number of pruning rounds.", check=between(1, limits.LAYERS, "[]"))
+    drop_layers: int | None = setting(
+        None,
+        "Drop this many layers instead, from the top, one by one.",
+        shown="none",
+        check=between(1, limits.LAYERS, "[]"),
+    )
+    train: Path | None = setting(
+        None, "Labelled rows for fine-tuning the remaining model after each round."
+    )
+    epochs: int = setting(
+        1, "With --train: number of passes over its rows.", check=between(1, limits.EPOCHS, "[]")
+    )
+    output: Path | None = setting(None, "Folder for the pruned model.", option="--output -o")
+    png: Path | None = setting(None, "Plot the table, or the rounds, into this file.")
+    rows: int = setting(
+        1000, "Number of rows to use, from the first.", check=between(1, limits.COUNT, "[]")
+    )
+    json: bool = setting(False, "Print JSON.")
+
+    def require_output(self) -> None:
+        """Raise ``InputError`` unless -o is given exactly when something is pruned."""
+        if self.prune is not None and self.drop_layers is not None:
+            raise InputError("--prune and --drop-layers cannot be combined; use one of them")
+        taken = self.prune if self.drop_layers is None else self.drop_layers
+        if (taken is None) != (self.output is None):
+            raise InputError("--prune and --drop-layers require -o, and vice versa")
+
+
+@settings_command
+def heads(
+    folder: FinetunedFolder,
+    file: Annotated[
+        Path, typer.Argument(help="Labelled rows, such as dev rows.", show_default=False)
+    ],
+    *,
+    settings: HeadsSettings,
+    device: Device = "auto",
+) -> None:
+    """Measure the importance of each attention head of a model, and prune the least important
+    ones.
+
+    The importance of a head is the expected sensitivity of the loss to its output, normalised
+    per layer, or the increase in loss when the head is masked. --prune removes the least
+    important heads in rounds, --drop-layers removes whole layers; both show the score and speed
+    of the remaining model. Transformers can load the resulting folder, and ownbert finetune
+    --model can train it further.
+
+    Example: ownbert heads runs/clf dev.csv
+
+    Example: ownbert heads runs/clf dev.csv --prune 0.5 -o runs/clf-pruned --png pruned.png
+
+    Example: ownbert heads runs/clf dev.csv --drop-layers 1 -o runs/clf-small
+    """
+    from ownbert.inspect.figures import figure_class
+    from ownbert.inspect.heads.importance import gradient_importance, masking_importance
+
+    measures = {"gradient": gradient_importance, "masking": masking_importance}
+    known(*measures)("by", settings.by)
+    settings.require_output()
+    if settings.png is not None:
+        figure_class(settings.png)
+    if settings.output is None:
+        _measure(folder, file, measures[settings.by], settings, device)
+    else:
+        _prune(folder, file, settings.output, settings, device)
+
+
+def _measure(folder: Path, file: Path, measure: Any, settings: HeadsSettings, device: str) -> None:
+    from ownbert.inspect.heads.importance import heads_table, labelled_model, left_heads
+    from ownbert.inspect.heads.pictures import draw_importance
+
+    labelled = labelled_model(folder, file, rows=settings.rows, device=device)
+    importance, left = measure(labelled), left_heads(labelled.model)
+    if settings.png is not None:
+        draw_importance(importance, left, f"importance of heads, by {settings.by}", settings.png)
+    if settings.json:
+        echo(json.dumps({"importance": importance.round(6).tolist()}))
+        return
+    for line in heads_table(importance, left):
+        echo(line)
+
+
+def _prune(folder: Path, file: Path, output: Path, settings: HeadsSettings, device: str) -> None:
+    from ownbert.files.folders import writing
+    from ownbert.inspect.heads.pictures import draw_rounds
+    from ownbert.inspect.heads.pruning import Pruning, PruningRound
+
+    def show(found: PruningRound) -> None:
+        if settings.json:
+            echo(json.dumps(vars(found)))
+            return
+        echo(
+            translated(
+                f"layers {found.layers}, heads {found.heads:,}: {found.metric} {found.score:.4f}, "
+                f"{found.tokens_per_second:,.0f} tokens/s"
+            )
+        )
+
+    pruning = Pruning(
+        folder, file, output, settings.rows, settings.train, settings.epochs, device, show
+    )
+    with writing(output):
+        if settings.drop_layers is not None:
+            found = pruning.layers(settings.drop_layers)
+        else:
+            found = pruning.heads(settings.prune or 0.0, settings.rounds)
+    if settings.png is not None:
+        draw_rounds(found, settings.png)
+    echo(translated(f"saved {output}"), err=settings.json)

@@ -1,0 +1,163 @@
+"""evaluate: metrics of a fine-tuned model."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ownbert.cli.options import (
+    TASK_COLUMNS,
+    AbstainSettings,
+    Data,
+    Device,
+    Encoding,
+    FinetunedFolder,
+    FolderPrecision,
+    Network,
+    Quiet,
+)
+from ownbert.cli.progress import counting, saying
+from ownbert.cli.recipe_options import chosen, settings_command
+from ownbert.errors import InputError
+from ownbert.files.writing import together
+from ownbert.language import translated
+from ownbert.tables.columns import ColumnNames
+from ownbert.terminal import console, echo
+
+if TYPE_CHECKING:
+    from ownbert.tasks.metrics import Scores
+
+_LABELS = 100  # most labels in the table
+
+
+@settings_command
+def evaluate(
+    folder: FinetunedFolder,
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE",
+            help="Labelled rows: csv, tsv, jsonl or parquet; CoNLL columns (tag), SQuAD JSON "
+            "(answer), or a folder of class folders, IDX or .npz (image); also .gz.",
+            show_default=False,
+        ),
+    ] = None,
+    data: Data = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write the metrics to this file as JSON, and the confusion matrix next to it as "
+            "PNG.",
+        ),
+    ] = None,
+    *,
+    columns: Annotated[ColumnNames, chosen(**TASK_COLUMNS)],
+    encoding: Encoding = None,
+    device: Device = "auto",
+    precision: FolderPrecision = None,
+    network: Network = False,
+    abstain: AbstainSettings,
+    out_of_scope: Annotated[
+        Path | None,
+        typer.Option(
+            help="Texts with none of the labels, to measure how many of them --unknown refuses.",
+            show_default=False,
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a page with the metrics and the error rate by share of texts answered.",
+            show_default=False,
+        ),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Evaluate a fine-tuned model for any task on labelled rows.
+
+    Labels, tags and images: accuracy or F1, and scores per label. Numbers and similarities:
+    correlations. Answers in texts: exact match and F1. Choices: accuracy. Matching texts: the
+    rank of the correct one.
+
+    With --unknown and --coverage: the share of rows refused and the accuracy on the others, the
+    share of label sets with the correct label and their size.
+
+    Example: ownbert evaluate runs/clf test.csv
+
+    Example: ownbert evaluate runs/clf test.csv --unknown 0.05 --html risk.html
+    """
+    from ownbert.files.folders import refuse_foreign
+    from ownbert.finetuning.confusion import CONFUSION, draw_confusion
+    from ownbert.inference.predict import evaluate as run
+    from ownbert.inspect.risk_page import write_risk_page
+    from ownbert.train.device import keep_memory
+
+    keep_memory()
+    if (file is None) == (data is None):
+        raise InputError("a file of labelled rows is needed: evaluate FOLDER FILE")
+    picture = None if output is None else output.with_name(f"{output.stem}.{CONFUSION}")
+    if output is not None and picture is not None:
+        refuse_foreign(picture.parent, [picture.name], signs=[output.name])
+    say = saying(quiet=quiet)
+    message = None
+    with together():
+        with counting("rows evaluated", quiet=quiet) as progress:
+            scores = run(
+                folder,
+                file or data,
+                output=output,
+                text_column=columns.text,
+                second_column=columns.second,
+                label_column=columns.label,
+                device=device,
+                precision=precision,
+                network=network,
+                **vars(abstain),
+                out_of_scope=out_of_scope,
+                progress=progress,
+                say=lambda text: say(text if _is_marked(text) else f"warning: {text}"),
+            )
+        if picture is not None:
+            message = draw_confusion(picture, scores)
+        if html is not None:
+            write_risk_page(html, scores, title=folder.name)
+    if message is not None and not quiet:
+        echo(translated(message), err=True)
+    if not quiet:
+        _show(scores)
+
+
+def _show(scores: "Scores") -> None:
+    """Print the scores of each label, the most frequent confusions, and the metrics."""
+    from ownbert.finetuning.confusion import most_confused
+    from ownbert.train.watch.metric_names import decimals, shown_name
+
+    if scores.labels:
+        _show_labels(scores)
+    if confused := most_confused(scores):
+        echo(translated(f"most often confused: {'; '.join(map(translated, confused))}") + "\n")
+    named = (f"{translated(shown_name(n))} {decimals(v, 4)}" for n, v in scores.values.items())
+    echo("   ".join(named))
+
+
+def _show_labels(scores: "Scores") -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(translated("label"), title_justify="left", box=None, pad_edge=False)
+    for name in ("precision", "recall", "F1", "support"):
+        table.add_column(translated(name), justify="right")
+    for row in scores.labels[:_LABELS]:
+        figures = (f"{value:.3f}" for value in (row.precision, row.recall, row.f1))
+        table.add_row(Text(row.label), *figures, f"{row.support:,}")
+    console().print(table)
+    if (more := len(scores.labels) - _LABELS) > 0:
+        labels = "label" if more == 1 else "labels"
+        echo(translated(f"and {more:,} more {labels}; -o metrics.json has them all"))
+    echo()
+
+
+def _is_marked(text: str) -> bool:
+    return text.startswith(("warning: ", "note: "))

@@ -1,0 +1,1 @@
+"""The structure of a network, independent of training and labels."""

@@ -1,0 +1,90 @@
+"""The heads of a model."""
+
+from dataclasses import dataclass, field, fields
+
+from ownbert import limits
+from ownbert.checks import (
+    list_of,
+    maybe,
+    number,
+    one_of,
+    record,
+    truth,
+    whole,
+)
+from ownbert.config.fields import ACTIVATIONS, checked
+
+# How token vectors are pooled to one vector without BERT's pooler (nn/pooling.py).
+POOLINGS = ("first", "last", "mean", "max", "attention", "gru", "lstm")
+HEADS = (
+    *("mlm", "nsp", "sop", "classification", "choice", "tokens", "span", "discriminator"),
+    *("embedding", "generator", "beam_span"),
+)
+# Number of classes; the largest published label sets are about this large.
+MOST_LABELS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSpec:
+    """A head, with the options in which families differ.
+
+    Args:
+        kind: one of ``HEADS``.
+        pooling: how token vectors are pooled: ``pooler`` or one of ``POOLINGS``.
+        dense: activation of a dense layer (D x D) before the output layer; None: no such layer.
+        dropout_first: whether dropout is also applied before the dense layer.
+        activation: activation of the mlm and discriminator heads, by default the encoder's.
+        dropout: dropout rate of the head, by default ``hidden_dropout_prob``.
+        output: output width, by default the number of labels.
+        segments: how the segment vectors of a document are pooled, one of ``POOLINGS``; None: each
+            sequence is classified separately.
+        crf: whether tag sequences are decoded with a CRF.
+        features: sizes of the embedding tables of word features, one for each column of tags
+            (nn/variants/feature_embeddings.py); None: no such columns.
+        feature_size: width of the embedding of a word feature.
+        ngrams: rows of the table of hashed n-gram embeddings, whose sum is concatenated to the
+            pooled vector; None: no such table.
+        dense_bias: whether the dense layer has a bias.
+        output_bias: whether the decoder of an mlm head, or the matrix of a generator, has a bias.
+        dense_norm: whether a norm follows the dense layer (always true of an mlm head).
+        transform: whether an mlm head has its dense layer and norm (not in XLNet).
+        tied: whether a generator shares the word embeddings when encoder and decoder share them.
+        scaled: whether a generator divides hidden states by sqrt(D) (T5).
+        dense_dropout: dropout rate before the dense layer, by default ``dropout``.
+    """
+
+    kind: str = field(metadata={"check": one_of(*HEADS)})
+    pooling: str = checked("pooler", one_of("pooler", *POOLINGS))
+    dense: str | None = checked(None, maybe(one_of(*ACTIVATIONS)))
+    dropout_first: bool = checked(True, truth)
+    activation: str | None = checked(None, maybe(one_of(*ACTIVATIONS)))
+    dropout: float | None = checked(None, maybe(number(0, 1)))
+    output: int | None = checked(None, maybe(whole(1, MOST_LABELS)))
+    segments: str | None = checked(None, maybe(one_of(*POOLINGS)))
+    crf: bool = checked(False, truth)
+    ngrams: int | None = checked(None, maybe(whole(1, 1 << 23)))
+    dense_bias: bool = checked(True, truth)
+    dense_norm: bool = checked(False, truth)
+    output_bias: bool = checked(True, truth)
+    transform: bool = checked(True, truth)
+    tied: bool = checked(True, truth)
+    scaled: bool = checked(False, truth)
+    dense_dropout: float | None = checked(None, maybe(number(0, 1)))
+    features: tuple[int, ...] | None = checked(
+        None, maybe(list_of(whole(1, MOST_LABELS), most=limits.FEATURES))
+    )
+    feature_size: int = checked(10, whole(1, limits.WIDTH))
+
+    def __post_init__(self) -> None:
+        if self.features is not None:  # JSON has no tuples
+            object.__setattr__(self, "features", tuple(self.features))
+
+    @property
+    def needs_pooler(self) -> bool:
+        return self.kind in ("nsp", "sop", "classification", "choice") and self.pooling == "pooler"
+
+
+# The schema of a head in config.json.
+HEAD_KEYS = record(
+    {one.name: one.metadata["check"] for one in fields(HeadSpec)}, required=("kind",), closed=True
+)

@@ -1,0 +1,1 @@
+"""Files and folders: read with clear errors, and written completely or not at all."""

@@ -1,0 +1,90 @@
+"""The inputs of a command: never overwritten by it, and pipes read once."""
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from ownbert.errors import InputError
+
+# Names of files that loading a model folder reads; predictions in the same folder are not.
+_READ_OF_FOLDERS = (
+    *("config.json", "tokenizer*.json", "vocab.*", "merges.txt", "*.model", "*.safetensors"),
+    *("*.bin", "ensemble.json", "blend.json", "modules.json"),
+)
+_IS_INPUT = "read by this command; write to another file or folder"
+# Device and inode of a file or folder.
+_Identity = tuple[int, int]
+_protected: ContextVar[frozenset[_Identity]] = ContextVar("protected", default=frozenset())
+# Pipes read since the start of the outermost ``protected`` block.
+_pipes: ContextVar[set[_Identity] | None] = ContextVar("pipes", default=None)
+
+
+def refuse_second_reading(path: Path) -> None:
+    """Refuse to read a pipe twice: the second reading would block forever."""
+    pipes = _pipes.get()
+    if pipes is None or not path.is_fifo():
+        return
+    status = os.stat(path)
+    if (status.st_dev, status.st_ino) in pipes:
+        raise InputError(f"{path} is a pipe, which can be read only once; write it to a file")
+    pipes.add((status.st_dev, status.st_ino))
+
+
+def refuse_same(sources: Any, output: str | os.PathLike[str] | None) -> None:
+    """Refuse to overwrite an input with an output.
+
+    Args:
+        sources: a path, or a list or tuple of paths of files or folders. Other values, such as
+            arrays or iterators, and missing paths are ignored.
+        output: the file or folder to write; None: nothing is written.
+
+    Raises:
+        InputError: the output is an input, under any name, or a model file in an input folder.
+    """
+    if output is not None and _identity(output) in _identities(sources):
+        raise InputError(f"{output} is {_IS_INPUT}")
+
+
+def refuse_input(path: Path) -> None:
+    """Raise ``InputError`` if ``path`` is an input of the enclosing ``protected`` block."""
+    if _identity(path) in _protected.get():
+        raise InputError(f"{path} is {_IS_INPUT}")
+
+
+@contextlib.contextmanager
+def protected(sources: Any) -> Iterator[None]:
+    """Refuse, inside the block, to overwrite its inputs and to read a pipe twice.
+
+    Args:
+        sources: as for ``refuse_same``.
+    """
+    token = _protected.set(_protected.get() | _identities(sources))
+    pipes = _pipes.set(_pipes.get() or set())
+    try:
+        yield
+    finally:
+        _protected.reset(token)
+        _pipes.reset(pipes)
+
+
+def _identities(sources: Any) -> frozenset[_Identity]:
+    found = set()
+    for source in sources if isinstance(sources, list | tuple) else [sources]:
+        if isinstance(source, str | os.PathLike) and (identity := _identity(source)):
+            read = (file for name in _READ_OF_FOLDERS for file in Path(source).glob(name))
+            found |= {identity, *map(_identity, read)}
+    return frozenset(found - {None})
+
+
+def _identity(path: str | os.PathLike[str]) -> _Identity | None:
+    """The identity of a file or folder; None for missing paths, terminals and pipes."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    kept = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+    return (status.st_dev, status.st_ino) if kept else None

@@ -1,0 +1,102 @@
+"""Reads and writes JSON, and reads YAML."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ownbert.checks import Check
+from ownbert.errors import InputError
+from ownbert.files.text_files import read_text
+from ownbert.files.writing import write_text
+
+# Most bytes of a JSON file (the largest published tokenizer.json has 35 MB) and of a recipe.
+_MOST_JSON = 1 << 28
+_MOST_YAML = 1 << 20
+# Maximum nesting of objects and lists: far below Python's recursion limit, so that values can be
+# copied, compared and written.
+_MOST_NESTED = 100
+# Most objects and lists in a recipe. YAML aliases can expand exponentially.
+_MOST_PARTS = 100_000
+
+
+def require_json_name(path: str | os.PathLike[str]) -> None:
+    """Raise ``InputError`` unless the name ends with .json or has no extension."""
+    if Path(path).suffix.lower() not in ("", ".json"):
+        raise InputError(f"{path}: the output is JSON; its name must end with .json")
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Write ``value`` as indented JSON, atomically."""
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+def read_json(
+    path: str | os.PathLike[str],
+    kind: type = dict,
+    *,
+    missing: Any = None,
+    check: Check | None = None,
+    pipe: bool = False,
+) -> Any:
+    """Read a JSON file.
+
+    Args:
+        path: the file, in UTF-8.
+        kind: required type of the value: dict, list, or object for any.
+        missing: value for a missing file; by default that is an error.
+        check: schema of the value, see ``ownbert.checks``.
+        pipe: whether the path may be a pipe.
+
+    Raises:
+        InputError: the file cannot be read, or does not contain JSON of that type.
+    """
+    if missing is not None and not Path(path).exists():
+        return missing
+    value = _parsed(path, read_text(path, most=_MOST_JSON, pipe=pipe), json.loads, "valid JSON")
+    if not isinstance(value, kind):
+        raise InputError(
+            f"{path} must contain a JSON {'object' if kind is dict else kind.__name__}"
+        )
+    if check is not None:
+        check(str(path), value)
+    return value
+
+
+def read_yaml(path: str | os.PathLike[str]) -> Any:
+    """Read a YAML file. Raises ``InputError`` if it cannot be read."""
+    return parse_yaml(read_text(path, most=_MOST_YAML), path)
+
+
+def parse_yaml(text: str, source: str | os.PathLike[str]) -> Any:
+    """Parse YAML; the ``InputError`` for malformed text names ``source``."""
+    import yaml
+
+    return _parsed(source, text, yaml.safe_load, "YAML")
+
+
+def _parsed(
+    source: str | os.PathLike[str], text: str, parse: Callable[[str], Any], language: str
+) -> Any:
+    try:
+        value = parse(text)
+        level, parts = [v for v in [value] if isinstance(v, dict | list)], 0
+        for _ in range(_MOST_NESTED):
+            inner = (v.values() if isinstance(v, dict) else v for v in level)
+            level = [v for each in inner for v in each if isinstance(v, dict | list)]
+            parts += len(level)
+            if not level:
+                return value
+            if language == "YAML" and parts > _MOST_PARTS:
+                raise InputError(f"{source} contains too many objects and lists")
+        raise RecursionError
+    except InputError:
+        raise
+    except Exception as error:  # errors of yaml, and of the constructors that it calls
+        reason = " ".join(str(error).split())
+        if isinstance(error, RecursionError):
+            reason = "it is nested too deeply"
+        elif isinstance(error, ValueError) and "integer string conversion" in reason:
+            reason = "a whole number has too many digits"
+        raise InputError(f"{source} is not {language}: {reason}") from None

@@ -1,0 +1,249 @@
+"""Reads text files, plain or gzip, line by line or as a whole, with clear errors."""
+
+import contextlib
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, AnyStr, BinaryIO, cast
+
+from ownbert.errors import InputError
+from ownbert.files.encodings import (
+    UTF8,
+    current_encoding,
+    has_option,
+    has_plain_line_feeds,
+    likely_encoding,
+)
+from ownbert.files.input_files import refuse_second_reading
+
+GZIP_MAGIC = b"\x1f\x8b"
+UTF8_BOM = b"\xef\xbb\xbf"
+# Signatures of binary files whose names suggest text.
+_BINARY_KINDS = {
+    b"\x89PNG": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"GIF8": "a GIF image",
+    b"%PDF-": "a PDF document; save its text as a file",
+    b"PK\x03\x04": "a ZIP archive, or a document of Word or Excel; save its content as text or csv",
+    b"PAR1": "a Parquet file; its name must end with .parquet",
+    b"\x93NUMPY": "a NumPy array",
+    b"SQLite format 3": "a SQLite database",
+    b"BZh": "compressed by bzip2; unpack it, or compress it by gzip",
+    b"\xfd7zXZ": "compressed by xz; unpack it, or compress it by gzip",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd; unpack it, or compress it by gzip",
+    b"7z\xbc\xaf": "a 7z archive; unpack it",
+    b"\xd0\xcf\x11\xe0": "a document of old Word or Excel; save its content as text or csv",
+}
+UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+READ_BUFFER = 1 << 20
+# Most bytes of a line of text; longer lines are a gzip bomb, or a file without line ends.
+_MOST_LINE = 1 << 26
+# Temporary files of this process, which are read with the same functions as users' files.
+_own_files: set[str] = set()
+
+
+def read_text(path: str | os.PathLike[str], *, most: int, pipe: bool = False) -> str:
+    """Read a file of UTF-8 text, plain or gzip.
+
+    Args:
+        path: the file.
+        most: maximum size in bytes, uncompressed.
+        pipe: whether the path may be a pipe; reading a pipe in a folder from elsewhere could block.
+
+    Raises:
+        InputError: the file is missing, unreadable, too large, not regular or not UTF-8.
+    """
+    source = Path(path)
+    if not pipe and source.exists() and not (source.is_file() or source.is_dir()):
+        raise InputError(f"{source} is a pipe or a device, a file is needed")
+    with _read_errors(source), open(source, "rb") as raw, _unpacked(raw) as stream:
+        data = stream.read(most + 1)
+    if len(data) > most:
+        raise InputError(
+            f"{source} is larger than {most >> 20} MB, too large for a file of this kind"
+        )
+    data = data.removeprefix(UTF8_BOM)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        number = data.count(b"\n", 0, error.start) + 1
+        raise InputError(_undecodable(source, data, number, data, error)) from error
+
+
+def own_text(path: str | os.PathLike[str]) -> Path:
+    """Register ``path`` as a temporary file of this process, always UTF-8 in ``reading_as``."""
+    _own_files.add(os.path.abspath(path))
+    return Path(path)
+
+
+def open_text(path: str | os.PathLike[str], *, internal: bool = False) -> Iterator[tuple[int, str]]:
+    """Yield ``(line number from 1, line without its end)`` of a text file, plain or gzip.
+
+    Gzip is recognised by its first two bytes, whatever the name. Only ``\\n`` and ``\\r\\n`` end a
+    line; other Unicode separators (U+2028, form feed, ...) are part of the text. ``\\r`` alone ends
+    lines if the first megabyte contains no ``\\n``, as in files of old Macs. A byte order mark is
+    dropped. Only one line is in memory at a time.
+
+    Args:
+        path: a file in the encoding of ``reading_as``, by default UTF-8; a UTF-8 byte order mark
+            overrides it.
+        internal: whether the file belongs to a model or was written by a command; then it is UTF-8
+            with lines that end in ``\\n``.
+
+    Raises:
+        InputError: at the call, if the file is missing, a folder or unreadable; during iteration,
+            for bytes of another encoding and for corrupt gzip data.
+    """
+    source = Path(path)
+    refuse_unreadable(source)
+    internal = internal or os.path.abspath(path) in _own_files
+    return _lines(source, UTF8 if internal else current_encoding(), internal=internal)
+
+
+def refuse_unreadable(path: Path) -> None:
+    """Check that ``path`` is a file or pipe that can be opened.
+
+    Raises:
+        InputError: it is not.
+    """
+    with _read_errors(path), path.open("rb") if not path.is_fifo() else contextlib.nullcontext():
+        pass
+
+
+def _lines(path: Path, encoding: str, *, internal: bool) -> Iterator[tuple[int, str]]:
+    number, start = 0, b""
+    refuse_second_reading(path)
+    by_bytes = has_plain_line_feeds(encoding)
+    with _read_errors(path, lambda: number), open(path, "rb") as raw, _unpacked(raw) as stream:
+        if not by_bytes:
+            text = io.TextIOWrapper(cast(Any, stream), encoding, newline="\n")
+            try:
+                for number, line in enumerate(_split(path, text, "\n", "\r"), start=1):
+                    yield number, line.removeprefix("\ufeff") if number == 1 else line
+            except UnicodeError:
+                raise InputError(
+                    f"{path}, line {number + 1} or soon after it: not {encoding}; name the "
+                    "encoding of the file with --encoding"
+                ) from None
+            return
+        lines = _split(path, stream, b"\n", b"\r", returns=not internal)
+        for number, line in enumerate(lines, start=1):
+            if number == 1:
+                start = line
+                if line.startswith(UTF8_BOM):  # overrides the given encoding
+                    line, encoding = line.removeprefix(UTF8_BOM), UTF8
+            try:
+                yield number, line.decode(encoding)
+            except UnicodeDecodeError as error:
+                hint = not internal and has_option()
+                message = _undecodable(path, start, number, line, error, encoding, hint=hint)
+                raise InputError(message) from error
+
+
+def _split(
+    path: Path, stream: Any, feed: AnyStr, turn: AnyStr, *, returns: bool = True
+) -> Iterator[AnyStr]:
+    """Yield lines without their ends.
+
+    Args:
+        path: the file, for messages.
+        stream: stream of text or bytes.
+        feed: a line feed.
+        turn: a carriage return.
+        returns: whether a carriage return alone may end a line.
+    """
+    line: AnyStr = stream.readline(READ_BUFFER)
+    if not line.endswith(feed):
+        if returns and turn in line.rstrip(turn):
+            yield from _split_at_returns(path, line, stream, feed, turn)
+            return
+        line += stream.readline(_MOST_LINE - len(line))
+    number = 1
+    while line:
+        if len(line) >= _MOST_LINE and not line.endswith(feed):
+            _refuse_long(path, number)
+        yield line.removesuffix(feed).removesuffix(turn)
+        line, number = stream.readline(_MOST_LINE), number + 1
+
+
+def _split_at_returns(path: Path, rest: Any, stream: Any, feed: Any, turn: Any) -> Iterator[Any]:
+    number, more = 1, rest
+    while more:
+        # Later line feeds end lines as well.
+        *lines, rest = rest.replace(turn + feed, turn).replace(feed, turn).split(turn)
+        yield from lines
+        number += len(lines)
+        if len(rest) > _MOST_LINE:
+            _refuse_long(path, number)
+        more = stream.read(READ_BUFFER)
+        rest += more
+    if rest:
+        yield rest
+
+
+def _refuse_long(path: Path, number: int) -> None:
+    raise InputError(
+        f"{path}, line {number} is longer than {_MOST_LINE >> 20} MB; put each text on a "
+        "separate line"
+    )
+
+
+@contextlib.contextmanager
+def _read_errors(path: Path, lines: Callable[[], int] = lambda: 0) -> Iterator[None]:
+    """Turn read errors into ``InputError``; ``lines`` returns the number of lines read so far."""
+    try:
+        yield
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        where = f"after line {number}" if (number := lines()) else "at its start"
+        raise InputError(f"{path}: the gzip data is damaged or cut short {where}") from error
+    except FileNotFoundError as error:
+        raise InputError(f"no such file: {path}") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path} is a folder, a file is needed") from error
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _unpacked(raw: io.BufferedReader) -> Iterator[BinaryIO]:
+    if raw.peek(2)[:2] != GZIP_MAGIC:
+        yield raw
+        return
+    # GzipFile yields lines slowly; the buffer reads a megabyte at a time.
+    with gzip.GzipFile(fileobj=raw) as packed, io.BufferedReader(packed, READ_BUFFER) as stream:
+        yield cast(BinaryIO, stream)
+
+
+def _undecodable(
+    path: Path,
+    start: bytes,
+    number: int,
+    line: bytes,
+    error: UnicodeDecodeError,
+    encoding: str = UTF8,
+    *,
+    hint: bool = False,
+) -> str:
+    """The message for text that is not in its encoding; ``hint``: mention --encoding."""
+    if number == 1 and line.startswith(UTF16_BOMS):
+        if hint:
+            return f"{path} is UTF-16: give --encoding utf-16, or save it as UTF-8"
+        return f"{path} is UTF-16: save it as UTF-8"
+    for magic, kind in _BINARY_KINDS.items():
+        if start.startswith(magic):
+            return f"{path} is not text but {kind}"
+    byte, shown = line[error.start], "UTF-8" if encoding == UTF8 else encoding
+    if hint and encoding == UTF8:
+        return (
+            f"{path}, line {number}: not UTF-8 (byte 0x{byte:02x}); save the file as UTF-8, or "
+            f"name its encoding, as in --encoding {likely_encoding(line)}"
+        )
+    if hint:
+        return (
+            f"{path}, line {number}: not {shown} (byte 0x{byte:02x}); name the encoding of the "
+            "file with --encoding"
+        )
+    return f"{path}, line {number}: not {shown} (byte 0x{byte:02x}); save the file as UTF-8"

@@ -1,0 +1,1 @@
+"""The forward pass with Transformers' API: arguments, inputs, outputs and losses."""

@@ -1,0 +1,131 @@
+"""The losses of models with Transformers' API.
+
+B sequences, S longest sequence, V vocabulary, C classes. The label -100 is ignored.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ownbert.errors import InputError
+from ownbert.hf.forward_pass.input_checks import class_labels
+
+NO_LABEL = -100
+REGRESSION = "regression"
+ONE_LABEL = "single_label_classification"
+MANY_LABELS = "multi_label_classification"
+_BINARY = F.binary_cross_entropy_with_logits
+
+
+def causal_lm(logits: Tensor, labels: Tensor, count: Any = None) -> Tensor:
+    """Mean cross entropy of the next token; with ``count`` the sum divided by it."""
+    class_labels("labels", labels, logits.shape[:-1], logits.shape[-1])
+    targets = F.pad(labels.long(), (0, 1), value=NO_LABEL)[..., 1:]
+    return cross_entropy(logits.float(), targets, count=count)
+
+
+def cross_entropy(
+    logits: Tensor, labels: Tensor, name: str = "labels", count: Any = None
+) -> Tensor:
+    """Mean cross entropy of logits (..., C) and labels (...); with ``count`` the sum divided by
+    it."""
+    targets = class_labels(name, labels, logits.shape[:-1], logits.shape[-1])
+    reduction = "mean" if count is None else "sum"
+    total = F.cross_entropy(
+        logits.flatten(0, -2), targets, ignore_index=NO_LABEL, reduction=reduction
+    )
+    return total if count is None else total / count
+
+
+def sequence(logits: Tensor, labels: Tensor, config: Any) -> Tensor:
+    """The loss for labels of sequences, selected by ``config.problem_type``.
+
+    If this is None, it is set: regression (mean squared error) for a single output, single-label
+    (cross entropy) for integer labels, else multi-label (binary cross entropy).
+
+    Args:
+        logits: (B, C).
+        labels: (B) classes, or a value for each logit.
+        config: configuration of the model.
+
+    Raises:
+        InputError: labels do not match, or the problem type is unknown.
+    """
+    if config.problem_type is None:
+        integers = labels.dtype in (torch.long, torch.int)
+        several = ONE_LABEL if integers else MANY_LABELS
+        config.problem_type = REGRESSION if logits.shape[-1] == 1 else several
+    if config.problem_type == ONE_LABEL:
+        return cross_entropy(logits, labels)
+    if config.problem_type in (REGRESSION, MANY_LABELS):
+        if labels.numel() != logits.numel():
+            raise InputError(
+                f"labels has shape {tuple(labels.shape)}; for {config.problem_type} it must be "
+                f"{tuple(logits.shape)}"
+            )
+        targets = labels.view(logits.shape).to(logits.dtype)
+        loss = F.mse_loss if config.problem_type == REGRESSION else _BINARY
+        return loss(logits, targets)
+    raise InputError(
+        f"problem_type {config.problem_type!r} is not known; use one of {REGRESSION}, "
+        f"{ONE_LABEL}, {MANY_LABELS}"
+    )
+
+
+def sequence_by_shape(logits: Tensor, labels: Tensor) -> Tensor:
+    """DeBERTa's loss for labels of sequences if ``config.problem_type`` is None.
+
+    Regression (mean squared error) for a single output; cross entropy for class indices, ignoring
+    negative ones; or cross entropy with distributions.
+
+    Args:
+        logits: (B, C).
+        labels: (B) or (B, 1), values or classes, or (B, C), distributions.
+
+    Raises:
+        InputError: labels do not match.
+    """
+    count = logits.shape[-1]
+    if labels.numel() not in (len(logits), logits.numel()):
+        raise InputError(
+            f"labels has shape {tuple(labels.shape)}; it must be {(len(logits),)} or "
+            f"{tuple(logits.shape)}"
+        )
+    if count == 1:
+        return F.mse_loss(logits.view(-1).to(labels.dtype), labels.view(-1))
+    if labels.ndim > 1 and labels.shape[-1] > 1:
+        return -(logits.log_softmax(-1) * labels).sum(-1).mean()
+    classes = labels.view(-1).long()
+    there = classes >= 0
+    if not bool(there.any()):
+        return logits.new_zeros(())
+    return cross_entropy(logits[there].float(), classes[there])
+
+
+def span(start: Tensor, end: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
+    """Mean of the cross entropies of an answer's start and end.
+
+    Args:
+        start, end: (B, S) logits.
+        starts, ends: (B) positions; positions beyond S are ignored.
+    """
+    size, losses = start.shape[1], []
+    for name, logits, positions in (("start", start, starts), ("end", end, ends)):
+        positions = positions.clamp(0, size)
+        name = f"{name}_positions"
+        targets = class_labels(name, positions, logits.shape[:1], size, ignored=size)
+        losses.append(F.cross_entropy(logits, targets, ignore_index=size))
+    return (losses[0] + losses[1]) / 2
+
+
+def replaced(logits: Tensor, labels: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Mean binary cross entropy of logits (B, S) over non-padding tokens."""
+    labels = labels.float()
+    if labels.shape != logits.shape:
+        raise InputError(f"labels has shape {tuple(labels.shape)}; it must be {logits.shape}")
+    if attention_mask is not None:
+        seen = attention_mask == 1
+        logits, labels = logits[seen], labels[seen]
+    return F.binary_cross_entropy_with_logits(logits, labels)

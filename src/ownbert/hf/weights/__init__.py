@@ -1,0 +1,1 @@
+"""The tensors of a model under Transformers' names."""

@@ -1,0 +1,222 @@
+"""Tensors of models with Transformers' API: loading from folders, and Transformers' names.
+
+``model`` is a model of ``ownbert.hf`` and ``model.model``, or ``core``, the packed model inside.
+"""
+
+import copy
+import warnings
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ownbert import checkpoint
+from ownbert.checkpoint.copying import copy_weights, first_of
+from ownbert.checkpoint.description import Description
+from ownbert.errors import InputError
+from ownbert.families.mapping.weight_map import MISSING, UNEXPECTED
+from ownbert.hf.weights.names import their_tensors, with_second_names
+from ownbert.nn.undrawn import materialize
+from ownbert.text.tokenizer import Tokenizer
+
+
+@dataclass
+class SelectedTensors:
+    """The tensors of a folder to load into a model, by Transformers' names, and all others.
+
+    Args:
+        tensors: tensors of the folder, or of the model for newly initialised ones.
+        new: names of newly initialised tensors.
+        unused: names of tensors that are left out.
+        mismatched: tensors newly initialised because of their shape: name, shape in the folder,
+            shape in the model.
+        misshapen: names of all tensors with another shape.
+    """
+
+    tensors: dict[str, Tensor]
+    new: list[str]
+    unused: list[str]
+    mismatched: list[tuple[str, torch.Size, torch.Size]]
+    misshapen: list[str]
+
+
+def fill(
+    model: Any,
+    description: Description,
+    read: dict[str, Tensor],
+    path: Path,
+    *,
+    mismatched: bool = False,
+) -> dict[str, list[Any]]:
+    """Copy a folder's tensors into the model, and initialise missing ones.
+
+    Args:
+        model: model created in ``written_over``.
+        description: description of the folder.
+        read: tensors of the folder.
+        path: file of the tensors.
+        mismatched: whether tensors of another shape are newly initialised.
+
+    Returns:
+        Transformers' loading info (missing_keys, unexpected_keys, ...), and the dtype.
+
+    Raises:
+        InputError: tensors do not fit.
+    """
+    core, weight_map = model.model, model.weight_map
+    selected = _select(model, description, read, mismatched)
+    # A head whose tensors are all in the folder is loaded by name, whatever the folder's
+    # architecture.
+    kinds = (
+        kind
+        for kind in core.specs
+        if weight_map.tensor_names(core.config, kind) <= selected.tensors.keys()
+    )
+    specs = (*(core.specs[kind] for kind in kinds), *description.specs)
+    report = copy_weights(
+        core,
+        selected.tensors,
+        weight_map,
+        description=replace(description, specs=specs),
+        lenient=True,
+    )
+    if report.problems:
+        shown = "; ".join(first_of(report.problems))
+        advice = "; ignore_mismatched_sizes=True reinitialises them" * bool(selected.misshapen)
+        raise InputError(f"{path} does not fit: {shown}{advice}")
+    new = [*selected.new, *report.new]
+    initialised = ", ".join([*new, *(name for name, *_ in selected.mismatched)])
+    if initialised:
+        warnings.warn(
+            f"{type(model).__name__} from {path.parent}: {initialised} are not in it, or of "
+            "another shape, and are newly initialised; train the model before using it",
+            stacklevel=3,
+        )
+    return {
+        "missing_keys": new,
+        "unexpected_keys": [*selected.unused, *report.unused],
+        "mismatched_keys": selected.mismatched,
+        "dtype": [next(t.dtype for t in read.values() if t.is_floating_point())],
+        "error_msgs": [],
+    }
+
+
+def _select(
+    model: Any, description: Description, read: dict[str, Tensor], mismatched: bool
+) -> SelectedTensors:
+    """The tensors for the model, without layers beyond the model's and layers added by a custom
+    class; missing cross-attention is newly initialised."""
+    core, weight_map = model.model, model.weight_map
+    theirs = {weight_map.full_name(name): tensor for name, tensor in read.items()}
+    theirs = theirs if len(theirs) == len(read) else dict(read)
+    own_layers = added_tensors(model)
+    new = sorted(own_layers.keys() - theirs.keys())
+    for name in own_layers.keys() & theirs.keys():
+        own_layers[name].copy_(theirs.pop(name))
+    known = weight_map.tensor_names(description.config)
+    unused = set(theirs) & (known - weight_map.tensor_names(core.config))
+    named = description.values.get("architectures") or [description.architecture]
+    if description.architecture not in named:
+        unused |= theirs.keys() - known
+    theirs = {name: tensor for name, tensor in theirs.items() if name not in unused}
+    our_tensors = _own(model)
+    misshapen = [
+        name
+        for name in our_tensors
+        if name in theirs and theirs[name].shape != our_tensors[name].shape
+    ]
+    wrong = [(n, theirs[n].shape, our_tensors[n].shape) for n in misshapen] if mismatched else []
+    crossing = core.config.add_cross_attention and not description.config.add_cross_attention
+    lacking = [n for n in our_tensors if crossing and ".crossattention." in n and n not in theirs]
+    if anew := [*lacking, *(name for name, *_ in wrong)]:
+        materialize(core)
+        initialise(model, anew)
+        our_tensors = _own(model)
+        theirs |= {name: our_tensors[name] for name in anew}
+    return SelectedTensors(theirs, [*new, *lacking], sorted(unused), wrong, misshapen)
+
+
+def _own(model: Any) -> dict[str, Tensor]:
+    parameters = {name: parameter.detach() for name, parameter in model.model.named_parameters()}
+    return their_tensors(model.model, model.weight_map, parameters)
+
+
+def initialise(model: Any, names: Collection[str]) -> None:
+    """Initialise the parameters that contain these tensors, given by full names."""
+    core = model.model
+    core.initialize(model.weight_map.our_names(names, core.config, core.specs))
+
+
+def write(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> None:
+    """Write the folder of a model, including tensors of layers added by a subclass."""
+    core = model.model
+    if not model.kinds and core.heads:  # the base of a model with heads
+        core = copy.copy(core)
+        core._modules = {**core._modules, "heads": nn.ModuleDict()}
+        core.specs, core.labels = {}, ()
+    values = {**model.config.to_dict(), "dtype": str(model.dtype).removeprefix("torch.")}
+    values["architectures"] = [type(model).__name__]
+    checkpoint.save(
+        core,
+        folder,
+        tokenizer=tokenizer,
+        architecture=model.architecture,
+        values=values,
+        more=added_tensors(model),
+    )
+
+
+def added_tensors(model: Any) -> dict[str, Tensor]:
+    """Tensors of the modules that a subclass has added beside ``model``, by name."""
+    names = (n for n, module in model._modules.items() if n != "model" and module is not None)
+    starts = tuple(f"{name}." for name in names)
+    state = model.state_dict() if starts else {}
+    return {name: tensor for name, tensor in state.items() if name.startswith(starts)}
+
+
+def to_theirs(model: Any, state: dict[str, Tensor], prefix: str, metadata: Any) -> None:
+    """State dict hook: convert our names to Transformers'."""
+    start = prefix + "model."
+    ours = {n.removeprefix(start): state.pop(n) for n in list(state) if n.startswith(start)}
+    if not model.kinds:  # a base model may share the core of a full model
+        ours = {name: tensor for name, tensor in ours.items() if not name.startswith("heads.")}
+    for name, tensor in their_tensors(model.model, model.weight_map, ours).items():
+        if tensor.device.type == "cpu" and tensor.nbytes < tensor.untyped_storage().nbytes():
+            # The same memory as a separate storage, because safetensors does not save views.
+            tensor = torch.from_dlpack(tensor.detach())
+        state[prefix + model.own_name(name)] = tensor
+
+
+def to_ours(
+    model: Any,
+    state: dict[str, Tensor],
+    prefix: str,
+    metadata: Any,
+    strict: bool,
+    missing: list[str],
+    unexpected: list[str],
+    errors: list[str],
+) -> None:
+    """Hook before loading a state dict: convert Transformers' names to ours."""
+    more = tuple(f"{prefix}{name}." for name in model._modules if name != "model")
+    names = [n for n in state if n.startswith(prefix) and not (more and n.startswith(more))]
+    theirs = {name.removeprefix(prefix): state.pop(name) for name in names}
+    ours, problems = model.weight_map.to_ours(theirs, model.model.config, model.kinds)
+    if model.kinds:
+        ours = with_second_names(model.model, ours)
+    for problem in problems:
+        if problem.startswith(UNEXPECTED):
+            unexpected.append(prefix + problem.removeprefix(UNEXPECTED))
+        elif not problem.startswith(MISSING):
+            errors.append(problem)
+    core, given = model.model, {model.weight_map.full_name(name) for name in theirs}
+    parameters = {n: p.detach() for n, p in core.named_parameters(remove_duplicate=False)}
+    wanted = {n: t for n, t in parameters.items() if model.kinds or not n.startswith("heads.")}
+    # Second names of tied tensors are required, too, as in PyTorch, for safetensors' load_model.
+    wanted = their_tensors(core, model.weight_map, wanted)
+    missing += [prefix + model.own_name(name) for name in wanted if name not in given]
+    ours = {**parameters, **ours}  # Missing tensors keep their values.
+    state.update({f"{prefix}model.{name}": tensor for name, tensor in ours.items()})

@@ -1,0 +1,193 @@
+"""A backend from a family's own files, where there is no tokenizer.json."""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ownbert.errors import InputError
+from ownbert.files.text_files import open_text
+from ownbert.text.bert_rules import wordpiece_rules
+from ownbert.text.folder.sentencepiece import read_model
+from ownbert.text.folder.tokenizer_config import read_ids_file
+from ownbert.text.styles import (
+    BERT,
+    DEBERTA,
+    ROBERTA,
+    SPECIAL_NAMES,
+    T5,
+    XLM_ROBERTA,
+    Style,
+    additional_tokens,
+)
+from ownbert.text.subword import bpe_backend, pieces_backend
+
+if TYPE_CHECKING:
+    import tokenizers
+
+PathLike = str | os.PathLike[str]
+
+BERT_SETTINGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "do_basic_tokenize")
+PIECES_SETTINGS = ("do_lower_case", "keep_accents", "split_by_punct")
+HEADER = "#version"
+
+
+def build(
+    style: Style, files: Mapping[str, PathLike], settings: Mapping[str, Any]
+) -> "tokenizers.Tokenizer":
+    """The backend of ``style``, without special tokens and post-processor.
+
+    Args:
+        style: the family.
+        files: paths by the keys of ``style.files``.
+        settings: arguments of Transformers' constructors; unknown ones are ignored.
+
+    Raises:
+        InputError: a file is damaged.
+    """
+    if style is BERT:
+        known = {name: settings[name] for name in BERT_SETTINGS if name in settings}
+        unk = str(settings.get("unk_token") or BERT.special["unk_token"])
+        return wordpiece_rules(read_ids(files["vocab_file"]), **known, unk_token=unk)
+    if style is ROBERTA:
+        source = files["merges_file"]
+        try:
+            return bpe_backend(
+                read_ids_file(Path(files["vocab_file"])),
+                read_merges(source),
+                add_prefix_space=bool(settings.get("add_prefix_space", False)),
+            )
+        except InputError:
+            raise
+        except ValueError as error:
+            raise InputError(f"{source} does not fit {files['vocab_file']}: {error}") from error
+    defaults = {name: style.settings[name] for name in PIECES_SETTINGS if name in style.settings}
+    known = {name: bool(settings.get(name, value)) for name, value in defaults.items()}
+    # The first sentinel has the last id.
+    last = tuple(reversed(additional_tokens(style, settings))) if style is T5 else ()
+    return pieces_backend(read_model(files["vocab_file"]), style, last=last, **known)
+
+
+def special_token(
+    style: Style, name: str, text: str, *, built: bool
+) -> "str | tokenizers.AddedToken":
+    """A special token as Transformers registers it where it is given as a plain string.
+
+    Except for BERT and DeBERTa, the mask token includes the space before it.
+
+    Args:
+        style: the family.
+        name: ``mask_token`` and so on.
+        text: the token.
+        built: whether there was no tokenizer.json.
+    """
+    from tokenizers import AddedToken
+
+    if name == "mask_token" and style not in (BERT, DEBERTA):
+        normalized = style is XLM_ROBERTA and not built
+        return AddedToken(text, lstrip=True, rstrip=False, normalized=normalized, special=True)
+    if built and (style is ROBERTA or (style is DEBERTA and name == "unk_token")):
+        return AddedToken(text, normalized=True, special=True)
+    return text
+
+
+def special_tokens(
+    style: Style, names: Mapping[str, str], settings: Mapping[str, Any] = {}, *, built: bool
+) -> list["str | tokenizers.AddedToken"]:
+    """``special_token`` for each name in Transformers' order, the additional ones last."""
+    found = [
+        special_token(style, name, names[name], built=built)
+        for name in SPECIAL_NAMES
+        if name in names
+    ]
+    return [*found, *additional_tokens(style, settings)]
+
+
+def register(
+    backend: "tokenizers.Tokenizer",
+    special: Iterable["str | tokenizers.AddedToken"],
+    listed: Iterable["tokenizers.AddedToken"] = (),
+) -> None:
+    """Register the tokens of ``listed`` and then ``special`` ones, which are never split.
+
+    Tokens of the vocabulary keep their ids, others get new ones. A plain string that was registered
+    before stays as it was.
+    """
+    from tokenizers import AddedToken
+
+    special, wanted = list(special), list(listed)
+    names = {str(token.content if isinstance(token, AddedToken) else token) for token in special}
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    known |= {token.content for token in wanted}
+    for token in wanted:
+        token.special = token.special or token.content in names
+    for token in special:
+        if isinstance(token, AddedToken):
+            token.special = True
+            wanted.append(token)
+        elif token not in known:
+            known.add(token)
+            wanted.append(AddedToken(token, special=True))
+    backend.add_tokens(wanted)
+
+
+def surround(
+    backend: "tokenizers.Tokenizer",
+    style: Style,
+    special: Mapping[str, str],
+    *,
+    add_prefix_space: bool = False,
+    trim_offsets: bool = True,
+) -> None:
+    """Put the special tokens of ``style``, named in ``special``, around one text or two."""
+    from tokenizers import processors
+
+    sep_token = special[style.end]
+    sep = (sep_token, backend.token_to_id(sep_token))
+    if style.start is None:
+        backend.post_processor = processors.TemplateProcessing(
+            single=["$A", sep_token],
+            pair=["$A", sep_token, "$B", sep_token],
+            special_tokens=[sep],
+        )
+        return
+    cls_token = special[style.start]
+    cls = (cls_token, backend.token_to_id(cls_token))
+    if style.cls_last:
+        backend.post_processor = processors.TemplateProcessing(
+            single=["$A", sep_token, f"{cls_token}:2"],
+            pair=["$A", sep_token, "$B:1", f"{sep_token}:1", f"{cls_token}:2"],
+            special_tokens=list(dict([cls, sep]).items()),
+        )
+        return
+    if style is ROBERTA:
+        backend.post_processor = processors.RobertaProcessing(
+            sep=sep, cls=cls, add_prefix_space=add_prefix_space, trim_offsets=trim_offsets
+        )
+        return
+    pair = [cls_token, "$A", sep_token, "$B:1", f"{sep_token}:1"]
+    if style.double_sep:
+        pair = [cls_token, "$A", sep_token, sep_token, "$B", sep_token]
+    backend.post_processor = processors.TemplateProcessing(
+        single=[cls_token, "$A", sep_token],
+        pair=pair,
+        special_tokens=list(dict([cls, sep]).items()),
+    )
+
+
+def read_ids(path: PathLike) -> dict[str, int]:
+    """A vocab.txt as Transformers reads it: line n is id n, of duplicates the last."""
+    return {token: number - 1 for number, token in open_text(path, internal=True)}
+
+
+def read_merges(path: PathLike) -> list[tuple[str, str]]:
+    """The merges of a merges.txt: a version line, then two tokens per line, by priority."""
+    merges = []
+    for number, line in open_text(path, internal=True):
+        parts = line.split()
+        if not parts or (number == 1 and line.startswith(HEADER)):
+            continue
+        if len(parts) != 2:
+            raise InputError(f"{Path(path)}, line {number}: two tokens are needed, a space between")
+        merges.append((parts[0], parts[1]))
+    return merges

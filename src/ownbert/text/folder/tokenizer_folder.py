@@ -1,0 +1,342 @@
+"""The tokenizer's files in a Hugging Face model folder, and how they are read.
+
+tokenizer.json holds everything and takes precedence; a vocab.txt beside it must agree. Without it
+the family's own files are read: vocab.txt (how Google released BERT), vocab.json and
+merges.txt (RoBERTa), sentencepiece.bpe.model (XLM-R, CamemBERT), spiece.model (ALBERT, T5, XLNet),
+spm.model (DeBERTa).
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ownbert.errors import InputError, MissingError
+from ownbert.files.json_files import read_json
+from ownbert.files.text_files import open_text, read_text
+from ownbert.hub import model_folder
+from ownbert.text.bert_rules import CONTINUATION
+from ownbert.text.blank import blank_backend
+from ownbert.text.folder.build import build, register, special_tokens, surround
+from ownbert.text.folder.tokenizer_config import ADDED, CONFIG_KEYS, IDS, SPECIAL_TOKENS
+from ownbert.text.folder.tokenizer_config import CONFIG as CONFIG
+from ownbert.text.folder.tokenizer_config import SPECIAL as SPECIAL
+from ownbert.text.styles import (
+    ALBERT,
+    BERT,
+    CAMEMBERT,
+    CLASSES,
+    ROBERTA,
+    SPECIAL_NAMES,
+    STYLES,
+    T5,
+    XLM_ROBERTA,
+    XLNET,
+    Style,
+    class_name,
+)
+
+if TYPE_CHECKING:
+    import tokenizers
+
+VOCABULARY = "vocab.txt"
+TOKENIZER = "tokenizer.json"
+MODEL_CONFIG = "config.json"
+# All that a folder may have of a tokenizer.
+TOKENIZER_FILES = (
+    *(TOKENIZER, CONFIG, SPECIAL, ADDED),
+    *sorted({name for style in STYLES for name in style.files.values()}),
+)
+# Bytes of a tokenizer.json; the largest that is published has 35 MB.
+_MOST_TOKENIZER = 1 << 28
+KINDS = {"WordLevel": "blank", "WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram"}
+CASE_SETTINGS = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """What the files of a folder say about its tokenizer.
+
+    Args:
+        backend: the tokenizer itself.
+        special: the tokens by ``pad_token`` and so on.
+        config: tokenizer_config.json, with the class that config.json implies where it names none.
+    """
+
+    backend: "tokenizers.Tokenizer"
+    special: Mapping[str, str]
+    config: dict[str, Any]
+
+
+def has_tokenizer(folder: str | os.PathLike[str]) -> bool:
+    """Whether ``folder`` holds a tokenizer to load."""
+    place = model_folder(folder)
+    return (place / TOKENIZER).is_file() or bool(TokenizerFolder(place).styles)
+
+
+class TokenizerFolder:
+    """A folder with a tokenizer, whose files are read when they are needed, and once.
+
+    What tokenizer_config.json states about case, accents and Chinese characters takes precedence
+    over tokenizer.json, as in Transformers.
+
+    Args:
+        path: of the folder.
+        model: its config.json, if it has been read.
+
+    Attributes:
+        backends: of each tokenizer.json that has been read, by path.
+
+    Raises:
+        InputError: when a file is read that is missing, damaged or contradictory.
+    """
+
+    def __init__(self, path: Path, model: Mapping[str, Any] | None = None) -> None:
+        self.path, self._model = path, model
+        self.backends: dict[str, tokenizers.Tokenizer] = {}
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).is_file()
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """tokenizer_config.json; empty if there is none."""
+        return read_json(self.path / CONFIG, missing={}, check=CONFIG_KEYS)
+
+    @cached_property
+    def special_tokens(self) -> dict[str, Any]:
+        """special_tokens_map.json: tokens by ``pad_token`` and so on."""
+        return read_json(self.path / SPECIAL, missing={}, check=SPECIAL_TOKENS)
+
+    @cached_property
+    def added_tokens(self) -> dict[str, int]:
+        """added_tokens.json: ids by token."""
+        return read_json(self.path / ADDED, missing={}, check=IDS)
+
+    @cached_property
+    def class_name(self) -> str | None:
+        """The class that the files name, without ``Fast``; None if they name none that is known."""
+        model = self._model
+        if model is None:
+            model = read_json(self.path / MODEL_CONFIG, missing={})
+        return class_name(self.config, model)
+
+    @property
+    def styles(self) -> list[Style]:
+        """The styles whose own files are all there."""
+        return [style for style in STYLES if all(map(self.has, style.files.values()))]
+
+    def backend(self, path: str | Path | None = None) -> "tokenizers.Tokenizer":
+        """A tokenizer.json, which need not be in this folder."""
+        name = str(self.path / TOKENIZER if path is None else path)
+        if name not in self.backends:
+            self.backends[name] = read_backend(Path(name))
+        return self.backends[name]
+
+    def style(self, named: str | None = None) -> Style:
+        """The style for a folder without tokenizer.json.
+
+        Args:
+            named: its class.
+
+        Raises:
+            InputError: none or several are possible.
+        """
+        found = self.styles
+        if named and CLASSES[named][0] in found:
+            return CLASSES[named][0]
+        if not found:
+            raise MissingError(
+                f"{self.path} contains no tokenizer: {TOKENIZER} or {VOCABULARY} is needed"
+            )
+        if found[0] is XLM_ROBERTA:
+            raise InputError(
+                f"{self.path}: {CONFIG} must state tokenizer_class, XLMRobertaTokenizer or "
+                f"CamembertTokenizer, because {XLM_ROBERTA.files['vocab_file']} does not "
+                "determine it"
+            )
+        return found[0]
+
+    def special_names(self, style: Style) -> dict[str, str]:
+        """The tokens by ``pad_token`` and so on, from the files or else ``style``."""
+        stated = self.special_tokens | self.config
+        found = dict(style.special)
+        for name in SPECIAL_NAMES:
+            value = stated.get(name)
+            text = value.get("content") if isinstance(value, dict) else value
+            if isinstance(text, str):
+                found[name] = text
+        return found
+
+    def read(self) -> TokenizerFiles:
+        """The tokenizer.
+
+        Raises:
+            InputError: as above, or the vocabulary lacks a special token.
+        """
+        config, named, built = dict(self.config), self.class_name, not self.has(TOKENIZER)
+        bert = not built and kind_of(self.backend()) in ("blank", "wordpiece")
+        if named and bert:
+            # Words as BERT's, whatever network was pretrained on them (XLNet, T5).
+            named = named if CLASSES[named][0] is BERT else None
+        if named:
+            config.setdefault("tokenizer_class", named)
+        if built:
+            style = self.style(named)
+            special = self.special_names(style)
+            backend = _from_vocabulary(self.path, style, config, special)
+        else:
+            backend = self.backend()
+            if bert and self.has(VOCABULARY):
+                _require_agreement(self.path, vocabulary_of(backend))
+            if config.get("do_basic_tokenize", True):
+                apply_case_settings(backend, config)
+            style = CLASSES[named][0] if named else guess_style(backend)
+            special = self.special_names(style)
+        needed = [n for n in style.needed if not (built and n in style.behind)]
+        absent = [special[n] for n in needed if backend.token_to_id(special[n]) is None]
+        if absent:
+            source = style.files["vocab_file"] if built else TOKENIZER
+            raise InputError(f"{self.path / source} lacks the special tokens {' '.join(absent)}")
+        if built:
+            register(backend, special_tokens(style, special, config, built=True))
+            surround(backend, style, special)
+        return TokenizerFiles(backend, special, config)
+
+
+def read_folder(
+    folder: str | os.PathLike[str], model: Mapping[str, Any] | None = None
+) -> TokenizerFiles:
+    """The tokenizer of a folder; see ``TokenizerFolder``.
+
+    Args:
+        folder: of the tokenizer.
+        model: its config.json, if it has been read.
+    """
+    place = model_folder(folder) if model is None else Path(folder)
+    if not place.is_dir():
+        raise InputError(f"no such folder: {place}")
+    return TokenizerFolder(place, model).read()
+
+
+def guess_style(backend: "tokenizers.Tokenizer") -> Style:
+    """The style of a tokenizer.json that nothing else describes."""
+    if kind_of(backend) in ("blank", "wordpiece"):
+        return BERT
+    maskless = kind_of(backend) == "unigram" and backend.token_to_id("<mask>") is None
+    if maskless and all(backend.token_to_id(t) is not None for t in T5.special.values()):
+        return T5
+    last = ROBERTA if kind_of(backend) == "bpe" else XLM_ROBERTA
+    for style in (BERT, ALBERT, XLNET, CAMEMBERT):
+        tokens = [*style.special.values(), *style.additional]
+        if all(backend.token_to_id(token) is not None for token in tokens):
+            return style
+    return last
+
+
+def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
+    """The tokens of a vocab.txt, in the order of their ids.
+
+    Raises:
+        InputError: the file or a line is empty, or a token occurs twice.
+    """
+    lines: dict[str, int] = {}
+    for number, token in open_text(path, internal=True):
+        if not token:
+            raise InputError(f"{path}, line {number}: empty, a token is needed on every line")
+        if token in lines:
+            raise InputError(f"{path}, line {number}: {token!r} is on line {lines[token]} already")
+        lines[token] = number
+    if not lines:
+        raise InputError(f"{path} is empty")
+    return list(lines)
+
+
+def vocabulary_of(backend: "tokenizers.Tokenizer") -> list[str]:
+    """The tokens of the model in the order of their ids, without tokens added later."""
+    ids = backend.get_vocab(with_added_tokens=False)
+    return sorted(ids, key=ids.__getitem__)
+
+
+def read_backend(path: Path) -> "tokenizers.Tokenizer":
+    """Read a tokenizer.json, without truncation and padding; ``InputError`` if it is damaged."""
+    from tokenizers import Tokenizer
+
+    text = read_text(path, most=_MOST_TOKENIZER)
+    try:
+        backend = Tokenizer.from_str(text)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises nothing narrower; a panic is no Exception
+        raise InputError(
+            f"{path} is damaged or not a tokenizer of the tokenizers library"
+        ) from error
+    # Some folders (sentence-transformers) set truncation and padding here; both are set elsewhere.
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
+def kind_of(backend: "tokenizers.Tokenizer") -> str:
+    """``blank``, ``wordpiece``, ``bpe`` or ``unigram``."""
+    return KINDS[type(backend.model).__name__]
+
+
+def _require_agreement(folder: Path, tokens: list[str]) -> None:
+    listed = read_vocabulary(folder / VOCABULARY)
+    if listed == tokens:
+        return
+    if len(listed) != len(tokens):
+        detail = f"{len(listed)} tokens and {len(tokens)}"
+    else:
+        first = next(
+            i for i, pair in enumerate(zip(listed, tokens, strict=True)) if len({*pair}) > 1
+        )
+        detail = f"id {first} is {listed[first]!r} and {tokens[first]!r}"
+    raise InputError(f"{folder}: {VOCABULARY} and {TOKENIZER} disagree ({detail}); remove one")
+
+
+def _from_vocabulary(
+    folder: Path, style: Style, config: dict[str, Any], special: Mapping[str, str]
+) -> "tokenizers.Tokenizer":
+    files = {key: folder / name for key, name in style.files.items()}
+    if style is BERT:
+        tokens = read_vocabulary(files["vocab_file"])
+        pieces = any(token.startswith(CONTINUATION) for token in tokens)
+        if config.get("do_basic_tokenize") is False and not pieces:
+            # How Transformers' BertTokenizer saves a blank vocabulary: split at whitespace only.
+            return blank_backend(tokens)
+    return build(style, files, {**config, "unk_token": special["unk_token"]})
+
+
+def apply_case_settings(backend: "tokenizers.Tokenizer", config: Mapping[str, Any]) -> None:
+    """Apply what ``config`` states about case, accents and Chinese characters, for BERT's rules."""
+    from tokenizers import normalizers
+
+    normalizer = backend.normalizer
+    if not isinstance(normalizer, normalizers.BertNormalizer):
+        return
+    for name, attribute in CASE_SETTINGS.items():
+        if name in config and getattr(normalizer, attribute) != config[name]:
+            setattr(normalizer, attribute, config[name])
+    backend.normalizer = normalizer
+
+
+def never_split_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The words of ``never_split``, a setting of BERT's tokenizers in Transformers.
+
+    Raises:
+        InputError: it is no list of words.
+    """
+    words = config.get("never_split") or ()
+    if not isinstance(words, list | tuple | set | frozenset) or not all(
+        isinstance(word, str) for word in words
+    ):
+        raise InputError(f"never_split must be a list of words, not {words!r}")
+    return tuple(words)
