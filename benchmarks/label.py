@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from quality_sets import several_labels
 
-from ownbert.fitting.labelled_rows import find_task
+from ownbert.fitting.rows.labelled_rows import find_task
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import table_of
 from ownbert.tasks.metrics import score_labels

@@ -138,7 +138,7 @@ def test_write_refuses_folder_and_file_in_the_way(tmp_path: Path):
 FULL_DISK = """
 import resource, signal, sys
 from ownbert.errors import InputError
-from ownbert.files import write_text
+from ownbert.files.writing import write_text
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:
@@ -216,7 +216,7 @@ def test_missing_and_unreadable_are_told_at_the_call(tmp_path: Path):
 
 def test_modules_of_the_command_line_import_nothing_heavy():
     modules = (
-        "ownbert.files, ownbert.corpus.documents, ownbert.corpus.learn_vocabulary, "
+        "ownbert.files.text_files, ownbert.corpus.documents, ownbert.corpus.learn_vocabulary, "
         "ownbert.text.sentences"
     )
     code = (

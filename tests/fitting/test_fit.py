@@ -14,8 +14,8 @@ import ownbert
 from ownbert.errors import InputError
 from ownbert.fitting.candidates import ComparedModel, Comparison, best_network
 from ownbert.fitting.fit import preview_fit
-from ownbert.fitting.labelled_rows import find_task, read_labelled
 from ownbert.fitting.networks import _size_and_batch, finetune_on
+from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.fitting.teaching.student import taught_texts
 from ownbert.inference.compute import Compute
 from ownbert.inference.finished_files import copy_files, finished_files
@@ -602,7 +602,7 @@ def test_a_taught_network_is_measured_without_dev_rows_too(
 def test_where_time_is_short_one_fold_has_a_network_with_all_epochs(
     topics: Path, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("ownbert.fitting.fit._SHORTENED", 0.0)  # as if there were none left
+    monkeypatch.setattr("ownbert.fitting.steps._SHORTENED", 0.0)  # as if there were none left
     out = tmp_path / "best"
     ownbert.fit(
         topics / "train.csv", model=pretrained, minutes=MINUTES, output=out, quiet=True, seeds=2

@@ -8,7 +8,7 @@ import pytest
 
 from ownbert.fitting import candidates
 from ownbert.fitting.candidates import FittedOnFolds, fit_on_folds, fit_view
-from ownbert.fitting.labelled_rows import LabelledRows, read_labelled
+from ownbert.fitting.rows.labelled_rows import LabelledRows, read_labelled
 from ownbert.tasks.task import task_class
 from ownbert.time_limit import OutOfTime, time_limit
 from ownbert.views.blending import loss

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ownbert.fitting.candidates import fit_on_folds
-from ownbert.fitting.labelled_rows import LabelledRows, read_labelled
+from ownbert.fitting.rows.labelled_rows import LabelledRows, read_labelled
 from ownbert.tasks.task import task_class
 from ownbert.time_limit import OutOfTime, time_limit
 from ownbert.views.linear_models import Targets, fit_linear

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ownbert.fitting.candidates import fit_view
-from ownbert.fitting.labelled_rows import LabelledRows, read_labelled
+from ownbert.fitting.rows.labelled_rows import LabelledRows, read_labelled
 from ownbert.fitting.teaching.self_training import self_train
 from ownbert.tasks.task import task_class
 from ownbert.time_limit import OutOfTime, time_limit

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import ownbert
-from ownbert.fitting import findings, fit, minutes_curve
+from ownbert.fitting import findings, fit, minutes_curve, steps
 from ownbert.fitting.report import report as written_report
 from ownbert.fitting.teaching import student
 from support.cli import run_cli
@@ -197,14 +197,15 @@ PARTS: Sequence[tuple[Any, str]] = (
     (findings, "best_network"),
     (written_report, "as_page"),
     (fit, "write_fit_card"),
-    (fit, "self_train"),
+    (steps, "self_train"),
 )
 NETWORKS: Sequence[tuple[Any, str]] = (
-    (fit, "fit_probe"),
+    (steps, "fit_probe"),
     (fit, "copy_network"),
+    (steps, "copy_network"),
     (student, "finetune_on"),
     (student, "taught_texts"),
-    (fit, "finetune_on"),
+    (steps, "finetune_on"),
 )
 
 
@@ -274,7 +275,7 @@ def test_a_pretraining_that_fails_ends_no_run(
 def test_without_any_model_the_reasons_are_said(
     topics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(fit, "fit_view", broken)
+    monkeypatch.setattr(steps, "fit_view", broken)
     done = run_cli("fit", topics / "train.csv", "--minutes", "0.1", "-o", tmp_path / "best")
     assert done.returncode == 2
     assert "no model could be fitted (TF-IDF of 1 to 2 words: this part is broken" in done.stderr

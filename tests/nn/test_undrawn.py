@@ -18,7 +18,7 @@ CONFIG = EncoderConfig(
 )
 SHAPES = """
 import sys
-from ownbert.config import EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
 with shapes_alone():

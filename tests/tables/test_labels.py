@@ -17,7 +17,7 @@ from ownbert.errors import InputError
 from ownbert.finetuning.arrays import labels_of
 from ownbert.finetuning.estimator import OwnBertClassifier
 from ownbert.fitting.fit import preview_fit
-from ownbert.fitting.labelled_rows import find_task
+from ownbert.fitting.rows.labelled_rows import find_task
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.labels import text_list
 from ownbert.tables.memory import table_of

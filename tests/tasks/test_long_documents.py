@@ -11,7 +11,8 @@ import pytest
 from ownbert import InputError, evaluate, finetune
 from ownbert.batches.batch import Example
 from ownbert.checkpoint import load
-from ownbert.finetuning.finetuning_run import FinetuningRun, WordsInUse
+from ownbert.finetuning.finetuning_run import FinetuningRun
+from ownbert.finetuning.start.words_in_use import WordsInUse
 from ownbert.inference.open_folder import open_folder
 from ownbert.settings import resolve
 from ownbert.tasks.finetune_recipe import FinetuneData, FinetuneModel, FinetuneRecipe, TaskSettings

@@ -6,8 +6,8 @@ import pytest
 
 import ownbert
 from ownbert.checkpoint import CONFIG
-from ownbert.fitting.labelled_rows import read_labelled
 from ownbert.fitting.minutes_curve import Checkpoints
+from ownbert.fitting.rows.labelled_rows import read_labelled
 from ownbert.tasks.task import task_class
 from ownbert.train.watch.log import read_log
 

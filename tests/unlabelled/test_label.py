@@ -12,7 +12,7 @@ import yaml
 
 import ownbert
 from ownbert.errors import InputError
-from ownbert.fitting.added_rows import with_added
+from ownbert.fitting.rows.added_rows import with_added
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.label_studio import read_export
 from ownbert.unlabelled.choice import (

@@ -226,6 +226,17 @@ class EncoderConfig:
         else:
             self._check_image(self.image)
         check_fields(self)
+        self._check_widths()
+        self._check_layers()
+        if self.mobile is not None:
+            self._check_mobile()
+        if self.disentangled is not None:
+            self._check_disentangled(self.disentangled)
+        self._check_sesame()
+        object.__setattr__(self, "pruned_heads", self._checked_heads())
+
+    def _check_widths(self) -> None:
+        """Check heads and positions."""
         if self.head_width is None and self.attention_size % self.num_attention_heads:
             name = (
                 "hidden_size"
@@ -257,15 +268,13 @@ class EncoderConfig:
                 f"position_offset {self.position_offset} leaves no positions of "
                 f"max_position_embeddings {self.max_position_embeddings}"
             )
+
+    def _check_layers(self) -> None:
         if self.local_attention is not None and self.num_hidden_groups is not None:
             raise InputError(
                 "local_attention cannot be combined with num_hidden_groups: shared blocks are of "
                 "one kind"
             )
-        if self.mobile is not None:
-            self._check_mobile()
-        if self.disentangled is not None:
-            self._check_disentangled(self.disentangled)
         if self.add_cross_attention and not self.is_decoder:
             raise InputError("add_cross_attention needs is_decoder true")
         if self.num_hidden_groups and self.num_hidden_groups > self.num_hidden_layers:
@@ -278,8 +287,6 @@ class EncoderConfig:
                 f"num_hidden_groups {self.num_hidden_groups} times inner_group_num "
                 f"{self.inner_group_num} is more than {limits.LAYERS:,} blocks"
             )
-        self._check_sesame()
-        object.__setattr__(self, "pruned_heads", self._checked_heads())
 
     def _check_mobile(self) -> None:
         if self.norm_first or self.activation_dropout:

@@ -7,16 +7,10 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
-import numpy as np
-import torch
-from torch import nn
-
-from ownbert.batches.batch import Example
 from ownbert.batches.loader import Loader
 from ownbert.batches.word_features import describe_features
 from ownbert.checkpoint import Description, save
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.variants import SecondReading
 from ownbert.errors import InputError
 from ownbert.finetuning.answers_check import MOST_ROWS, check_answers
 from ownbert.finetuning.confusion import CONFUSION, draw_confusion
@@ -38,8 +32,9 @@ from ownbert.finetuning.linear_baseline import (
 from ownbert.finetuning.row_checks import check_rows
 from ownbert.finetuning.start.linear_start import MOST_TOKENS, start_at_linear
 from ownbert.finetuning.start.task_weights import knows_labels, make_model
+from ownbert.finetuning.start.words_in_use import WordsInUse
 from ownbert.nn.model import Model
-from ownbert.nn.variants.ngram_embeddings import RATE_OF_FEW, NgramTable
+from ownbert.nn.variants.ngram_embeddings import RATE_OF_FEW, ngram_tables
 from ownbert.objectives.learner import Learner
 from ownbert.run.precision_check import PrecisionCheck
 from ownbert.run.run_folder import RunFolder
@@ -51,7 +46,6 @@ from ownbert.tasks.metrics import Scores
 from ownbert.tasks.row_objectives import RDrop
 from ownbert.tasks.soft_targets import is_soft
 from ownbert.tasks.task import Task, task_class
-from ownbert.tasks.text_input import EncodedRows
 from ownbert.train.device import pick_precision
 from ownbert.train.distributed import ALONE, World
 from ownbert.train.job import Job, Monitor, Phase
@@ -277,7 +271,7 @@ class FinetuningRun(TrainingRun):
         for stack in filter(None, (model.encoder, model.decoder)):
             stack.gradient_checkpointing = bool(data.sizes.max() > _LONG)
         if self.defaults.few:
-            for table in _ngram_tables(model):
+            for table in ngram_tables(model):
                 table.rate = RATE_OF_FEW
         learns_words = self.config.image is None and not recipe.model.freeze
         self.words = WordsInUse(model, data) if learns_words else None
@@ -507,84 +501,6 @@ class FinetuningRun(TrainingRun):
 
     def warnings(self) -> Iterator[str]:
         return (f.line for f in check_rows(*self.splits.parts) if f.severe)
-
-
-class WordsInUse:
-    """Replaces the word embedding table (V, E) of a model by one with only the words in ``data``.
-
-    Other words get no gradient. Updating them would take the optimizer more than half of a step for
-    short texts (docs/lab/fine-tuning.md), and weight decay would shrink them.
-
-    Args:
-        model: model whose word table is replaced, also in its decoder.
-        data: rows whose words are kept.
-
-    Attributes:
-        data: the rows, with indices into the smaller table.
-    """
-
-    def __init__(self, model: Model, data: EncodedRows) -> None:
-        self.model = model
-        self.full, self.second_reading = model.encoder.embeddings.word, model.second_reading
-        words = [np.unique(e.token_ids) for e in data.examples]
-        if data.masking is not None:
-            words.append(np.asarray([data.masking.mask_id]))
-        if self.second_reading is not None:
-            words.append(np.asarray([self.second_reading.start_id]))
-        ids = np.unique(np.concatenate(words))
-        self.index_of = np.full(self.full.num_embeddings, -1, dtype=np.int64)
-        self.index_of[ids] = np.arange(len(ids))
-        self.ids = torch.from_numpy(ids).to(model.device)
-        self.used = nn.Embedding.from_pretrained(self.full.weight.detach()[self.ids], freeze=False)
-        self.tables = _ngram_tables(model)
-        self._use()
-        masking = data.masking and replace(
-            data.masking,
-            mask_id=int(self.index_of[data.masking.mask_id]),
-            ordinary=data.masking.ordinary[ids],
-        )
-        examples = [self._reindexed(e) for e in data.examples]
-        self.data = replace(data, examples=examples, masking=masking)
-
-    def _reindexed(self, example: Example) -> Example:
-        return replace(example, token_ids=self.index_of[example.token_ids])
-
-    @torch.no_grad()
-    def restore(self) -> None:
-        """Restore the full table with the trained rows."""
-        self.full.weight[self.ids] = self.used.weight
-        self._set_embeddings(self.full, self.second_reading)
-        for table in self.tables:
-            table.ids = None
-
-    @contextlib.contextmanager
-    def all(self) -> Iterator[None]:
-        """Context with the full table, for texts with other words."""
-        self.restore()
-        try:
-            yield
-        finally:
-            self._use()
-
-    def _use(self) -> None:
-        second_reading = self.second_reading
-        if second_reading is not None:
-            second_reading = replace(
-                second_reading, start_id=int(self.index_of[second_reading.start_id])
-            )
-        self._set_embeddings(self.used, second_reading)
-        for table in self.tables:
-            table.ids = self.ids
-
-    def _set_embeddings(self, table: nn.Embedding, second_reading: SecondReading | None) -> None:
-        model = self.model
-        model.second_reading = second_reading
-        for stack in filter(None, (model.encoder, model.decoder)):
-            stack.embeddings.word = table
-
-
-def _ngram_tables(model: Model) -> list[NgramTable]:
-    return [module for module in model.heads.modules() if isinstance(module, NgramTable)]
 
 
 def _task(recipe: FinetuneRecipe, labels: Sequence[str]) -> Task:

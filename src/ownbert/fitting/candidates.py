@@ -12,7 +12,7 @@ import numpy as np
 
 from ownbert.errors import InputError
 from ownbert.files.writing import atomic_path
-from ownbert.fitting.labelled_rows import LabelledRows, targets_of
+from ownbert.fitting.rows.labelled_rows import LabelledRows, targets_of
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.frozen_probe import FrozenProbe, embed_rows
 from ownbert.tasks.metrics import Scores

@@ -13,7 +13,6 @@ import numpy as np
 from ownbert.errors import InputError
 from ownbert.fitting.attempts import Attempts
 from ownbert.fitting.candidates import ComparedModel, Comparison, best_network
-from ownbert.fitting.labelled_rows import LabelledRows
 from ownbert.fitting.report.advice import give_advice
 from ownbert.fitting.report.calibration import calibrate
 from ownbert.fitting.report.contents import LeaderboardRow, Report, bootstrap_margin
@@ -21,6 +20,7 @@ from ownbert.fitting.report.drift import compare_texts
 from ownbert.fitting.report.label_errors import find_label_errors
 from ownbert.fitting.report.learning_curve import LearningCurve, fit_learning_curve
 from ownbert.fitting.report.typical import hardest_rows, largest_errors, typical_rows
+from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.inference.blend import BlendMember
 from ownbert.inference.compute import Compute
 from ownbert.inference.opened_blend import Members, score_all

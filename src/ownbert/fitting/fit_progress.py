@@ -11,9 +11,9 @@ from rich.text import Text
 
 from ownbert.fitting.candidates import Comparison
 from ownbert.fitting.fit_recipe import FitRecipe
-from ownbert.fitting.labelled_rows import LabelledRows
 from ownbert.fitting.report.advice import headline, other_metrics
 from ownbert.fitting.report.contents import Report
+from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.language import translated
 from ownbert.terminal import console
 from ownbert.train.watch.metric_names import shown_name

@@ -1,5 +1,6 @@
 """fit.json: the state of a ``fit`` run, for resuming it."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ownbert import checks
-from ownbert.errors import InputError
+from ownbert.errors import InputError, in_short
 from ownbert.files.json_files import read_json, write_json
 from ownbert.fitting.minutes_curve import Points
 from ownbert.inference.blend import KINDS
@@ -18,11 +19,19 @@ STATE = "fit.json"
 _FORMAT = 1
 _SECONDS = checks.number(0, 1e9)
 _POINT = checks.list_of(checks.number(-1e9, 1e9), least=2, most=2)
+# Titles of candidates by name; linear models have those of their views. Names become file names.
+TITLES = {
+    **{name: view.title for name, view in VIEWS.items()},
+    "self-trained": "linear models, self-trained",
+    "joined": "network, linear models built in",
+    "start": "network, only its head trained",
+    "network": "network, fine-tuned",
+    "ngrams": "network with n-grams, fine-tuned",
+    "probe": "linear on the frozen network",
+    "student": "distilled network",
+}
 _REQUIRED = {
-    # Names become file names.
-    "name": checks.one_of(
-        *(*VIEWS, "self-trained", "probe", "start", "joined", "network", "ngrams", "student")
-    ),
+    "name": checks.one_of(*TITLES),
     "title": checks.text,
     "kind": checks.one_of(*KINDS),
     "folders": checks.list_of(checks.text, least=1, most=1000),
@@ -81,6 +90,35 @@ class FitState:
             raise InputError(f"{error}; start over with --overwrite") from None
         points = tuple((float(at), float(score)) for at, score in found.get("points", ()))
         return cls(found["identity"], float(found.get("seconds", 0.0)), points, found["candidates"])
+
+    def require_same(self, identity: Mapping[str, Any], folder: Path) -> None:
+        """Raise ``InputError`` if a run with other files or settings has written this state."""
+        before = _without_unset(self.identity)
+        now = _without_unset(json.loads(json.dumps(identity)))
+        if before != now:
+            raise InputError(
+                f"{folder} was made with {_difference(before, now)}; use the same, or start over "
+                "with --overwrite"
+            )
+
+
+def _without_unset(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """An identity without settings that are None: earlier versions had fewer settings, and tiny as
+    the default size."""
+    settings = identity.get("settings") or {}
+    unset = {"size": "tiny"}
+    kept = {k: v for k, v in settings.items() if v is not None and v != unset.get(k)}
+    return {**identity, "settings": kept}
+
+
+def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The first difference between two identities, with the earlier run's value."""
+    old, new = before["settings"], now["settings"]
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            option = f"--{name.replace('_', '-')}"
+            return f"{option} {in_short(old[name])}" if name in old else f"no {option}"
+    return "other files"
 
 
 def saved_scores(path: Path, shapes: Sequence[tuple[int, int]]) -> np.ndarray | None:

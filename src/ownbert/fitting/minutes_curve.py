@@ -11,8 +11,8 @@ import numpy as np
 
 from ownbert.files.writing import make_folder
 from ownbert.fitting.candidates import ComparedModel, Comparison, probe_scores
-from ownbert.fitting.labelled_rows import LabelledRows
 from ownbert.fitting.networks import copy_network
+from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.time_limit import OutOfTime, check_time, time_limit
 
 # Number of checkpoints, and the first one as a share of the run: an earlier network knows little

@@ -15,8 +15,8 @@ from ownbert.fitting.candidates import (
     fit_probe,
     standardised,
 )
-from ownbert.fitting.labelled_rows import LabelledRows, find_task, read_labelled
 from ownbert.fitting.networks import copy_network
+from ownbert.fitting.rows.labelled_rows import LabelledRows, find_task, read_labelled
 from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.embedding.layer_embedder import LayerEmbedder

@@ -21,7 +21,7 @@ from ownbert.files.writing import make_folder
 from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuning_run import FinetuningRun
-from ownbert.fitting.labelled_rows import LabelledRows
+from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.inference.finished_files import copy_files, network_files
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.pretraining.pretraining_run import pretrain

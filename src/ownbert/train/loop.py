@@ -19,7 +19,7 @@ from ownbert.batches.loader import Position
 from ownbert.errors import InputError
 from ownbert.threads import adapt_threads
 from ownbert.train.distributed import World, data_parallel, is_lost
-from ownbert.train.job import Interrupted, Job
+from ownbert.train.job import Interrupted, Job, Phase
 from ownbert.train.schedule import factor
 from ownbert.train.state_files import SavedState, newest_state, remove_states_after, step_of
 from ownbert.train.step import NotANumber, count_targets, seed_step, step
@@ -76,7 +76,10 @@ def train(job: Job, *, resume_from: SavedState | None = None) -> None:
 
 
 def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> None:
-    """Train all phases from ``job.state`` on, and save the last state."""
+    """Train all phases from ``job.state`` on, and save the last state.
+
+    Longer than other functions, so that a training can be read from top to bottom.
+    """
     state, run, world, learner = job.state, job.run, job.world, job.state.learner
     start = time.perf_counter() - state.seconds
     next_save = state.seconds + _SAVE_SECONDS
@@ -90,9 +93,8 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
             # Data start again, and losses of different objectives are not comparable.
             state.phase, state.position, state.best = number, Position(), None
         phase = job.phases[number]
-        if phase.evaluate_first and not state.step and (metrics := phase.evaluate()):
-            _log_evaluation(job, log, metrics)
-            _keep_best(job, metrics)
+        if phase.evaluate_first and not state.step:
+            _evaluate(job, log, phase)
         module = data_parallel(learner, phase.objectives, world)
         with contextlib.closing(phase.loader.batches(state.position)) as batches:
             while job.progress < phase.until and not out_of_patience(job, log.rows):
@@ -147,21 +149,10 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
 
                 # Evaluate.
                 is_best = False
-                if run.eval_every:
-                    due = state.step % run.eval_every == 0
-                else:
-                    due = int(job.progress * EVALUATIONS) > evaluations_done
-                if due and job.limited_by_time:
-                    in_time = evaluation_clock.has_time(state.seconds)
-                    due = bool(world.total([in_time and world.first])[0])
-                if due or phase_over:
+                if phase_over or _evaluation_due(job, evaluation_clock, evaluations_done):
                     evaluations_done = int(job.progress * EVALUATIONS)
-                    # These are the weights that would be used: the running mean, if any.
-                    with state.averaged(), evaluation_clock.measure():
-                        if metrics := phase.evaluate():
-                            _log_evaluation(job, log, metrics)
-                            is_best = _keep_best(job, metrics)
-                    job.meter.pause()
+                    with evaluation_clock.measure():
+                        is_best = _evaluate(job, log, phase)
 
                 # Save.
                 if run.save_every:
@@ -190,6 +181,29 @@ def _next_micro_batches(
         count -= not batch.continues_step
         if not count:
             return micro_batches, position
+
+
+def _evaluation_due(job: Job, clock: EvaluationClock, done: int) -> bool:
+    """Whether to evaluate now; ``done``: evaluations so far of a run without ``eval_every``."""
+    if job.run.eval_every:
+        due = job.state.step % job.run.eval_every == 0
+    else:
+        due = int(job.progress * EVALUATIONS) > done
+    if due and job.limited_by_time:
+        in_time = clock.has_time(job.state.seconds)
+        due = bool(job.world.total([in_time and job.world.first])[0])
+    return due
+
+
+def _evaluate(job: Job, log: "RunLog | _NoLog", phase: Phase) -> bool:
+    """Evaluate the weights that would be used (the running mean, if any); whether they are best."""
+    is_best = False
+    with job.state.averaged():
+        if metrics := phase.evaluate():
+            _log_evaluation(job, log, metrics)
+            is_best = _keep_best(job, metrics)
+    job.meter.pause()
+    return is_best
 
 
 def _save(job: Job, *, interim: bool = False) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import ownbert
 from ownbert.fitting.candidates import fit_view, view_names
-from ownbert.fitting.labelled_rows import find_task, read_labelled
+from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.inference.open_folder import open_folder
 from ownbert.inspect.explain.linear_words import LinearShares
 from ownbert.tables.columns import ColumnNames

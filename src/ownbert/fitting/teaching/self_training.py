@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import scipy.sparse
 
-from ownbert.fitting.labelled_rows import LabelledRows
+from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.time_limit import check_time, seconds_left
 from ownbert.views.blending import blend
 from ownbert.views.linear_models import LinearModel, Targets, fit_linear, log_softmax

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ownbert.fitting.labelled_rows import LabelledRows
+from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.views.tokens import written_tokens
 from ownbert.views.view_features import Texts
 

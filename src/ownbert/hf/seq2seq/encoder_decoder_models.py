@@ -32,7 +32,7 @@ from ownbert.hf.forward_pass.inputs import PackedInputs, PaddedInputs, pack
 from ownbert.hf.forward_pass.outputs import ModelOutput
 from ownbert.hf.pretrained import PreTrainedModel
 from ownbert.hf.seq2seq.generation import Generating, default_mask
-from ownbert.nn.generate import beam_search, greedy
+from ownbert.nn.generate import Hypothesis, beam_search, greedy
 from ownbert.nn.model import Model, Outputs
 from ownbert.text.tokenizer import Tokenizer
 
@@ -411,12 +411,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
             found = beam_search(self.model, source, beams=beams, **settings)
         else:
             found = greedy(self.model, source, **settings)
-        rows = []
-        for written in found:
-            if written.ended:
-                rows.append([start, *written.ids, end])
-            else:
-                rows.append([start, *written.ids[:-1], written.ids[-1] if last is None else last])
+        rows = [_whole(written, start, end, last) for written in found]
         width = max(map(len, rows))
         rows = [row + [pad] * (width - len(row)) for row in rows]
         return torch.tensor(rows, device=input_ids.device)
@@ -454,3 +449,10 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
     def _write(self, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> None:
         values = {**self.config.to_dict(), "dtype": str(self.dtype).removeprefix("torch.")}
         save_translation(self.model, folder, values=values, tokenizer=tokenizer)
+
+
+def _whole(written: Hypothesis, start: int, end: int, last: int | None) -> list[int]:
+    """A generated sequence with its start and end; ``last`` ends those that are cut off."""
+    if written.ended:
+        return [start, *written.ids, end]
+    return [start, *written.ids[:-1], written.ids[-1] if last is None else last]

@@ -64,6 +64,11 @@ class NgramTable(nn.Module):
         return "bigrams and trigrams"
 
 
+def ngram_tables(model: nn.Module) -> list[NgramTable]:
+    """All tables of a model, which are in its heads."""
+    return [module for module in model.modules() if isinstance(module, NgramTable)]
+
+
 def ngram_buckets(
     batch: Batch, buckets: int, *, ids: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:

@@ -89,7 +89,43 @@ class SimilarityRequest(BaseModel):
 def router(service: Service) -> APIRouter:
     """The routes of this API; ``?model=NAME`` selects one of several models."""
     routes = APIRouter(tags=["text-embeddings-inference"])
+    _add_vectors(routes, service)
+    _add_answers(routes, service)
+    _add_tokens(routes, service)
 
+    @routes.get("/info")
+    async def info(model: str | None = None) -> dict[str, Any]:
+        chosen = [service.models.get(model)] if model else list(service.models)
+        first, limits = chosen[0], service.settings
+        return {
+            "model_id": first.name,
+            "model_sha": None,
+            "model_dtype": first.compute.precision,
+            "model_type": _type(first),
+            "max_input_length": first.max_length,
+            "max_batch_tokens": limits.batch_tokens,
+            "max_client_batch_size": limits.items,
+            "max_concurrent_requests": limits.connections,
+            "auto_truncate": True,
+            "version": __version__,
+            "models": [
+                {
+                    "name": each.name,
+                    "task": each.task,
+                    "pipeline": each.pipeline,
+                    "operations": each.operations,
+                    "pair": each.pair,
+                    "explains": each.explains,
+                    "labels": list(each.labels),
+                }
+                for each in chosen
+            ],
+        }
+
+    return routes
+
+
+def _add_vectors(routes: APIRouter, service: Service) -> None:
     @routes.post("/embed")
     async def embed(body: EmbedRequest, request: Request, model: str | None = None) -> Any:
         served, items = await _embed_items(service, request, model, body)
@@ -122,6 +158,8 @@ def router(service: Service) -> APIRouter:
             truncate=how.truncate,
         )
 
+
+def _add_answers(routes: APIRouter, service: Service) -> None:
     @routes.post("/predict")
     async def predict(body: PredictRequest, request: Request, model: str | None = None) -> Any:
         served = service.models.get(model)
@@ -149,6 +187,8 @@ def router(service: Service) -> APIRouter:
                 each["text"] = body.texts[each["index"]]
         return found
 
+
+def _add_tokens(routes: APIRouter, service: Service) -> None:
     @routes.post("/tokenize")
     async def tokenize(
         body: TokenizeRequest, request: Request, model: str | None = None
@@ -174,37 +214,6 @@ def router(service: Service) -> APIRouter:
             several,
             lambda: [tokenizer.decode(ids, skip_special_tokens=skip) for ids in several],
         )
-
-    @routes.get("/info")
-    async def info(model: str | None = None) -> dict[str, Any]:
-        chosen = [service.models.get(model)] if model else list(service.models)
-        first, limits = chosen[0], service.settings
-        return {
-            "model_id": first.name,
-            "model_sha": None,
-            "model_dtype": first.compute.precision,
-            "model_type": _type(first),
-            "max_input_length": first.max_length,
-            "max_batch_tokens": limits.batch_tokens,
-            "max_client_batch_size": limits.items,
-            "max_concurrent_requests": limits.connections,
-            "auto_truncate": True,
-            "version": __version__,
-            "models": [
-                {
-                    "name": each.name,
-                    "task": each.task,
-                    "pipeline": each.pipeline,
-                    "operations": each.operations,
-                    "pair": each.pair,
-                    "explains": each.explains,
-                    "labels": list(each.labels),
-                }
-                for each in chosen
-            ],
-        }
-
-    return routes
 
 
 async def _embed_items(

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from ownbert.errors import InputError
-from ownbert.fitting.labelled_rows import find_task, read_labelled
+from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import table_of
 

@@ -1,0 +1,1 @@
+"""The rows and texts of ``fit``."""

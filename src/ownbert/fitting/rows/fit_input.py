@@ -1,0 +1,288 @@
+"""What ``fit`` reads: labelled rows, unlabelled texts, and what follows from them."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ownbert.checkpoint import describe, load_tokenizer
+from ownbert.corpus.documents import find_files, fingerprint
+from ownbert.errors import InputError
+from ownbert.files.input_files import refuse_same
+from ownbert.finetuning.default_settings import FEW
+from ownbert.fitting.candidates import (
+    check_metric,
+)
+from ownbert.fitting.fit_progress import found_in_files
+from ownbert.fitting.fit_recipe import FitRecipe
+from ownbert.fitting.networks import (
+    Corpus,
+)
+from ownbert.fitting.rows.added_rows import with_added
+from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
+from ownbert.hub import model_folder
+from ownbert.inference.finished_files import (
+    network_files,
+    require_inside,
+)
+from ownbert.settings import resolve
+from ownbert.tables.columns import ColumnNames, with_label_columns
+from ownbert.tables.memory import table_of
+from ownbert.tables.tables import Source, columns, kind_of
+from ownbert.tables.texts_or_files import are_names, corpus_files
+from ownbert.tasks.rows import Row
+from ownbert.tasks.task import Task
+from ownbert.train.device import pick_device
+from ownbert.views.tokens import text_kind
+from ownbert.views.view_features import Texts
+
+# Number of labelled rows from which labels teach more than unlabelled text.
+MANY = 3000
+# Texts compared per kind, and the share of unknown words from which a warning is shown.
+_COMPARED, _OTHER_TEXTS = 5_000, 0.5
+# Maximum numbers of unlabelled texts and characters for the views and the distilled network;
+# characters per minute, so that fitting the views takes a small share of the time.
+_MOST_TEXTS, _MOST_CHARACTERS, _CHARACTERS_PER_MINUTE = 100_000, 20_000_000, 2_000_000
+# Words are shorter by about this factor in scripts without spaces.
+_UNSPACED_FACTOR = 4
+# Linear models are self-trained if unlabelled texts outnumber labelled ones by this factor.
+_SELF_TRAINING_FROM = 2
+# Settings that may change when a run is resumed, and files, which are compared by content.
+_NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled", "add")
+
+
+class LabelledSource(NamedTuple):
+    """Labelled rows as given by the user.
+
+    Args:
+        rows: input for the task: a file, or a table in memory with a name for messages.
+        file: file with the same rows; its content identifies them when a run is resumed.
+    """
+
+    rows: Source
+    file: Path
+
+    @property
+    def is_file(self) -> bool:
+        return self.rows is self.file
+
+    @classmethod
+    def of(cls, data: Any, name: str, scratch: Path) -> "LabelledSource":
+        """Wrap rows passed to ``fit`` as the argument ``name``."""
+        if isinstance(data, str | os.PathLike):
+            path = Path(data)
+            return cls(path, path)
+        path, table = scratch / f"{name}.jsonl", table_of(data, name=f"the {name} data")
+        table.write(path)
+        return cls(table, path)
+
+
+class FitInput:
+    """The checked input of a run of ``fit``.
+
+    Args:
+        recipe: settings of the run.
+        given: labelled rows by name: train and, optionally, dev and test.
+        texts: files of unlabelled texts.
+        folder: folder to write.
+        notes: notes for the user on how the rows were read.
+    """
+
+    def __init__(
+        self,
+        recipe: FitRecipe,
+        given: Mapping[str, LabelledSource],
+        texts: Sequence[str],
+        folder: Path,
+        notes: Sequence[str],
+    ) -> None:
+        self.recipe, self.notes = recipe, notes
+        pick_device(recipe.device)
+        named = ColumnNames(recipe.text_column, recipe.second_column, recipe.label_column)
+        sources = {name: source.rows for name, source in given.items()}
+        train = sources["train"]
+        label_options = {"separator": recipe.label_separator, "label_names": recipe.label_names}
+        task = find_task(train, named, recipe.task, label_options)
+        if recipe.model is not None:
+            refuse_same(recipe.model, folder)
+            _check_model(recipe.model, task)
+        self.metric = recipe.metric or task.metrics[0]
+        check_metric(self.metric, task)
+        self.rows = read_labelled(
+            task, train, sources.get("dev"), seed=recipe.seed, per_label=recipe.labels_per_class
+        )
+        self.test = self._read_test(sources.get("test"))
+        names = [str(path) for path in find_files(list(texts))] if texts else []
+        self.corpus = Corpus(names, _column_in(names, recipe.text_column))
+        self.kind = text_kind(text for row in self.rows.texts() for text in row)
+        self.labelled = Texts(self.rows.texts(), self.kind)
+        self.learnt = Texts(self.rows.texts(self.rows.learnt), self.kind)
+        self.unlabelled = Texts(self._select_unlabelled(), self.kind)
+        files = [*(source.file for source in given.values()), *names]
+        settings = {k: v for k, v in asdict(recipe).items() if k not in _NOT_SETTINGS}
+        # Rows in memory are written again for every run, so modification times do not matter.
+        known = [{k: f[k] for k in ("name", "sha256")} for f in fingerprint(files)]
+        self.identity = {"files": known, "settings": settings}
+
+    def _read_test(self, source: Source | None) -> list[Row]:
+        if source is None:
+            return []
+        rows = list(self.rows.task.read(source))
+        self.rows.task.check(rows, source, "the training data")
+        return rows
+
+    @property
+    def learnt_from_test(self) -> int:
+        """Number of test rows whose texts are also in the training data."""
+        known = set(self.rows.texts(self.rows.learnt))
+        return sum(row.texts in known for row in self.test)
+
+    def _select_unlabelled(self) -> list[tuple[str, ...]]:
+        """Distinct unlabelled texts up to the maximum number, without labelled texts."""
+        if len(self.rows.rows[0].texts) > 1:
+            return []  # unlabelled text has no pairs
+        most = min(_MOST_CHARACTERS, int(_CHARACTERS_PER_MINUTE * max(1.0, self.recipe.minutes)))
+        if self.kind == "chinese":
+            most //= _UNSPACED_FACTOR
+        # Test rows must not be trained on at all, and dev rows may only be used for selection.
+        known = [*self.rows.rows, *self.test]
+        seen = {text for row in known for text in row.texts}
+        found: list[tuple[str, ...]] = []
+        characters = 0
+        for text in self.corpus.texts():
+            if text in seen or not text.strip():
+                continue
+            seen.add(text)
+            found.append((text,))
+            characters += len(text)
+            if len(found) >= _MOST_TEXTS or characters >= most:
+                break
+        return found
+
+    def _mismatch_warning(self) -> str | None:
+        """A warning if most words of the labelled texts do not occur in the unlabelled texts."""
+        if not len(self.unlabelled):
+            return None
+        some = Texts(self.unlabelled.rows[:_COMPARED], self.kind)
+        known = {token for text in some.tokens for token in text}
+        tokens = [token for text in self.labelled.tokens[:_COMPARED] for token in text]
+        share = sum(token not in known for token in tokens) / max(1, len(tokens))
+        if share <= _OTHER_TEXTS:
+            return None
+        return (
+            f"warning: {share:.0%} of the words in the labelled texts do not occur in the "
+            "unlabelled texts: are these of the same kind?"
+        )
+
+    def notices(self) -> Iterator[str]:
+        """What was found in the files, one line each."""
+        yield found_in_files(self.rows, self.kind, len(self.unlabelled), self.recipe.minutes)
+        yield from self.notes
+        yield from self.rows.task.notes()
+        if warning := self._mismatch_warning():
+            yield warning
+        if count := self.learnt_from_test:
+            yield (
+                f"warning: {count:,} of the {len(self.test):,} test rows contain training "
+                "texts: their score says nothing about new texts"
+            )
+
+    @property
+    def has_few_rows(self) -> bool:
+        """Whether there are so few rows that fine-tuning can lose pretrained features."""
+        return len(self.rows.learnt) < FEW
+
+    @property
+    def can_teach(self) -> bool:
+        """Whether there are, or can be generated, texts for distillation: impossible for sentence
+        pairs; a network given by the user only uses unlabelled texts, not generated ones."""
+        single = len(self.rows.rows[0].texts) == 1
+        return single and (len(self.unlabelled) > 0 or self.recipe.model is None)
+
+    @property
+    def ngrams_help(self) -> bool:
+        """Whether to fit a network with n-gram embeddings.
+
+        It requires many rows, and is only useful where no network can be distilled
+        (docs/lab/distilled-network.md). In a blend with a sentence model it got zero weight.
+        """
+        model = self.recipe.model
+        sentence_model = model is not None and (model_folder(model) / "modules.json").exists()
+        many = len(self.rows.learnt) >= MANY
+        return many and not self.can_teach and not sentence_model
+
+    @property
+    def self_training_helps(self) -> bool:
+        """Whether there are many more unlabelled than labelled texts."""
+        several = len(self.unlabelled) >= _SELF_TRAINING_FROM * len(self.rows.learnt)
+        return several and self.rows.task.name == "classify"
+
+
+@contextlib.contextmanager
+def checked_input(
+    train: Any,
+    folder: Path,
+    dev: Any,
+    test: Any,
+    unlabelled: Any,
+    add: Any,
+    options: dict[str, Any],
+) -> Iterator[FitInput]:
+    """Yield the checked input of a run; rows in memory are kept in temporary files.
+
+    Args:
+        train: labelled rows, as for ``fit``; so are ``dev``, ``test``, ``unlabelled`` and ``add``.
+        folder: folder to write.
+        options: settings of ``FitRecipe`` by name.
+    """
+    unlabelled = () if unlabelled is None else unlabelled
+    with (
+        tempfile.TemporaryDirectory(prefix="ownbert-rows-") as scratch,
+        corpus_files(unlabelled) as texts,
+    ):
+        rows = {
+            name: LabelledSource.of(data, name, Path(scratch))
+            for name, data in (("train", train), ("dev", dev), ("test", test))
+            if data is not None
+        }
+        options = with_label_columns(options)
+        named = {name: str(source.rows) for name, source in rows.items() if source.is_file}
+        options |= {name: named.get(name) for name in ("dev", "test")}
+        # The saved recipe must not name temporary files.
+        options["unlabelled"] = tuple(texts) if are_names(unlabelled) else ()
+        options["add"] = _names(add)
+        recipe = resolve(FitRecipe, options=options)
+        notes: list[str] = []
+        if add is not None:
+            named = ColumnNames(recipe.text_column, recipe.second_column, recipe.label_column)
+            every, notes = with_added(rows["train"].rows, add, named, recipe.task)
+            rows["train"] = LabelledSource.of(every, "train", Path(scratch))
+        yield FitInput(recipe, rows, texts, folder, notes)
+
+
+def _names(given: Any) -> tuple[str, ...]:
+    """File names for the recipe; empty for rows in memory."""
+    if given is None or not are_names(given):
+        return ()
+    return (str(given),) if isinstance(given, str | os.PathLike) else tuple(map(str, given))
+
+
+def _column_in(names: Sequence[str], column: str | None) -> str | None:
+    """The column named for the labelled rows if tables of unlabelled texts have it too; otherwise
+    None, which means the usual names."""
+    tables = [name for name in names if kind_of(name) != "txt"]
+    return column if tables and all(column in columns(name) for name in tables) else None
+
+
+def _check_model(folder: str, task: Task) -> None:
+    """Reject an unsuitable model before anything is fitted."""
+    description = describe(folder)
+    task.check_modality(description, folder)
+    load_tokenizer(description)
+    place = model_folder(folder)
+    require_inside(place, network_files(place))
+    if not any(any(place.glob(name)) for name in ("*.safetensors", "pytorch_model*.bin")):
+        raise InputError(f"{folder} has no weights (model.safetensors)")

@@ -1,0 +1,276 @@
+"""The steps of ``fit``: each fits a candidate in a folder and scores the held-out rows."""
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ownbert.files.writing import make_folder
+from ownbert.fitting.budget import Budget
+from ownbert.fitting.candidates import (
+    PROBE_VECTORS,
+    ComparedModel,
+    Comparison,
+    fit_probe,
+    fit_view,
+)
+from ownbert.fitting.findings import TIMED
+from ownbert.fitting.fit_state import TITLES
+from ownbert.fitting.networks import (
+    copy_network,
+    finetune_on,
+    start_on,
+)
+from ownbert.fitting.rows.fit_input import FitInput
+from ownbert.fitting.teaching.joined_network import TokenScores, imitate, join, start_of
+from ownbert.fitting.teaching.self_training import self_train
+from ownbert.fitting.teaching.student import teach
+from ownbert.inference.compute import Compute
+from ownbert.inference.frozen_probe import ENCODER
+from ownbert.inference.opened import Networks, characters, describe_members
+from ownbert.inference.opened_blend import score_all
+from ownbert.tasks.rows import Row
+
+# Folder for intermediate files.
+WORK = "work"
+# Minimum lead of a linear model over the fine-tuned network, in the metric, from which building the
+# linear models into the distilled network helps (docs/lab/distilled-network.md).
+_FAR_BETTER = 0.05
+# Another fold is trained if the remaining time is at least the expected time divided by this.
+_SHORTENED = 1.5
+
+
+class Made(NamedTuple):
+    """The result of a step of ``fit``; for the fields, see ``ComparedModel``."""
+
+    folders: Sequence[str]
+    scores: np.ndarray | None = None
+    first: Sequence[str] = ()
+    partial: np.ndarray | None = None
+    share: float = 0.0
+
+
+class Steps:
+    """The steps of a run, one for each candidate.
+
+    Args:
+        given: input of the run.
+        folder: folder of the run.
+        candidates: list of the candidates so far, to which the run adds.
+        budget: time of the run.
+        left_out: reasons for skipped steps, keyed by their titles.
+    """
+
+    def __init__(
+        self,
+        given: FitInput,
+        folder: Path,
+        candidates: list[ComparedModel],
+        budget: Budget,
+        left_out: dict[str, str],
+    ) -> None:
+        self.given, self.rows, self.recipe = given, given.rows, given.recipe
+        self.folder, self.candidates = folder, candidates
+        self.budget, self.left_out = budget, left_out
+        self.token_scores: TokenScores | None = None
+        self.per_character = 0.0  # seconds per character of the last network
+
+    def compared(self, candidates: Sequence[ComparedModel] | None = None) -> Comparison:
+        """Compare some of the candidates, by default all."""
+        chosen = self.candidates if candidates is None else candidates
+        return Comparison(self.rows, chosen, self.given.metric)
+
+    def first_fold_folder(self, name: str) -> Path:
+        """The folder of a linear candidate's first-fold models."""
+        subfolder = "first-fold-self-trained" if name == "self-trained" else f"first-fold/{name}"
+        return self.folder / "members" / subfolder
+
+    def _linear(self, name: str, fit: Callable[[Path | None], np.ndarray]) -> Made:
+        """A linear candidate, with separate first-fold models if there is more than one fold."""
+        first = self.first_fold_folder(name) if self.rows.refit else None
+        scores = fit(first)
+        return Made(
+            [f"members/{name}"],
+            scores,
+            () if first is None else [str(first.relative_to(self.folder))],
+        )
+
+    def view(self, name: str, path: Path) -> Made:
+        texts = (self.given.labelled, self.given.learnt, self.given.unlabelled)
+        seconds = self.budget.linear
+        return self._linear(
+            name,
+            lambda first: fit_view(name, self.rows, *texts, path, first=first, seconds=seconds),
+        )
+
+    def self_trained(self, path: Path) -> Made:
+        # A resumed run may already have networks.
+        linear = [c for c in self.candidates if c.kind == "linear" and c.name != "self-trained"]
+        compared = self.compared(linear)
+        first = self.first_fold_folder("self-trained") if self.rows.refit else None
+        names = [c.name for c in compared.measured]
+        folders, scores = self_train(
+            names,
+            compared.weights,
+            self.rows,
+            self.given.labelled,
+            self.given.unlabelled,
+            path.parent,
+            path,
+            first=first,
+        )
+        of_first = () if first is None else [first / name for name in names]
+        return Made(self._relative(folders), scores, self._relative(of_first))
+
+    def _relative(self, folders: Sequence[Path]) -> list[str]:
+        return [str(path.relative_to(self.folder)) for path in folders]
+
+    def probe(self, base: Path, path: Path) -> Made:
+        copy_network(base, path / ENCODER)
+        keep = make_folder(self.folder / WORK) / PROBE_VECTORS
+        options: dict[str, Any] = {"device": self.recipe.device, "keep": keep}
+        return self._linear(
+            path.name,
+            lambda first: fit_probe(path / ENCODER, self.rows, path, first=first, **options),
+        )
+
+    def start(self, base: Path, path: Path) -> Made | None:
+        """The network that fine-tuning starts from, for the first fold, with zero blend weight.
+
+        It becomes the folder's network where fine-tuning on few rows loses pretrained features.
+        """
+        rows, recipe = self.rows, self.recipe
+        learn, held = rows.first_fold
+        if not start_on(rows, learn, base, path, device=recipe.device, seed=recipe.seed):
+            return None
+        return Made(self._relative([path]), partial=self._scores_of(path, held))
+
+    def join_linear_models(self, base: Path, seconds: float, path: Path) -> Made | None:
+        """The pretrained network with the linear models built in, for the first fold, with zero
+        blend weight."""
+        recipe, compared = self.recipe, self.compared()
+        given: Any = {"device": recipe.device, "seed": recipe.seed}
+        start = start_of(compared, base, **given)
+        if start is None:
+            return None
+        texts = self.given.labelled, self.given.unlabelled
+        self.token_scores = imitate(compared, self.folder, start, *texts, seconds=seconds, **given)
+        if self.token_scores is None:
+            return None
+        make = partial(join, compared, self.token_scores, start, path)
+        return Made(
+            self._relative([path]), partial=self._time_scoring(make, self.rows.first_fold[1])
+        )
+
+    def finetune(self, base: Path, seconds: float, path: Path, **settings: Any) -> Made:
+        """Fine-tune one network per fold, and repeat with other seeds while there is time.
+
+        If there is not enough time for all folds, only the first fold's network is trained, with
+        all epochs: one fully trained network is better than five that stopped early.
+        """
+        rows, recipe, began = self.rows, self.recipe, time.monotonic()
+        folders: list[Path] = []
+        scores: list[np.ndarray] = []
+        for seed in range(recipe.seeds):
+            fold_scores: list[np.ndarray] = []
+            of_seed: list[Path] = []
+            for number, (learn, held) in enumerate(rows.folds, start=1):
+                done, taken = len(folders) + len(fold_scores), time.monotonic() - began
+                to_make = (seed + 1) * len(rows.folds) - done
+                left = max(0.0, seconds - taken) / to_make if done else seconds
+                if done and taken / done > _SHORTENED * left:
+                    break
+                folder = path / f"seed-{seed}" / f"fold-{number}"
+                finetune_on(
+                    rows,
+                    [rows.rows[i] for i in learn],
+                    base,
+                    folder,
+                    seconds=left,
+                    device=recipe.device,
+                    seed=recipe.seed + seed,
+                    settings=settings,
+                )
+                of_seed.append(folder)
+                fold_scores.append(self._scores_of(folder, [rows.rows[i] for i in held]))
+            if len(fold_scores) < len(rows.folds):
+                if not seed:  # only the first fold's rows have logits
+                    first = self._relative(of_seed[:1])
+                    return Made(first, first=first, partial=fold_scores[0])
+                break
+            folders += of_seed
+            scores.append(np.concatenate(fold_scores))
+        first = folders[:: len(rows.folds)]
+        return Made(self._relative(folders), np.mean(scores, axis=0), self._relative(first))
+
+    def student(self, path: Path) -> Made | None:
+        """Distil the blend into a network, using its predictions for many texts."""
+        rows, recipe = self.rows, self.recipe
+        held, compared = rows.first_fold[1], self.compared()
+        base = self._start_of_student(compared)
+        if base is None:
+            return None
+        # Time for its own predictions and for the report.
+        self.budget.reported += (
+            self.per_character * 2 * sum(map(characters, [*held, *self.given.test]))
+        )
+        # An interrupted distillation cannot continue: its texts depended on the time left then.
+        shutil.rmtree(path, ignore_errors=True)
+        teach(
+            compared,
+            self.folder,
+            base,
+            path,
+            self.given.labelled,
+            self.given.unlabelled,
+            given=recipe.model is not None,
+            seconds=self.budget.left,
+            device=recipe.device,
+            seed=recipe.seed,
+        )
+        folders = self._relative([path])
+        scores = self._scores_of(path, held)
+        if len(rows.folds) == 1:
+            return Made(folders, scores)
+        return Made(folders, partial=scores, share=compared.share_of(scores))
+
+    def _scores_of(self, folder: Path, rows: Sequence[Row]) -> np.ndarray:
+        """A network's logits on held-out rows."""
+        network = Networks(folder, describe_members(folder), Compute(self.recipe.device))
+        return self._time_scoring(lambda: score_all(network.scores, rows), rows)
+
+    def _start_of_student(self, compared: Comparison) -> Path | None:
+        """The fine-tuned network, with the linear models built in if one of them is far better.
+
+        None if there is no unlabelled text in that case: distilled on mixed texts only, the
+        network is worse than the one with built-in linear models (docs/lab/distilled-network.md).
+        """
+        (tuned,) = (c for c in self.candidates if c.name == "network")
+        network, recipe = self.folder / tuned.first[0], self.recipe
+        linear = [c for c in self.candidates if c.kind == "linear"]
+        worth = compared.worth_on_first_fold
+        if self.token_scores is None or worth(tuned) >= max(map(worth, linear)) - _FAR_BETTER:
+            return network
+        if not len(self.given.unlabelled):
+            self.left_out[TITLES["student"]] = "there are no texts without labels for it"
+            return None
+        start = start_of(compared, network, device=recipe.device, seed=recipe.seed)
+        if start is None:
+            return network
+        path = self.folder / WORK / "joined"
+        join(compared, self.token_scores, start, path)
+        return path
+
+    def _time_scoring(self, scores_of: Callable[[], np.ndarray], rows: Sequence[Row]) -> np.ndarray:
+        """A network's logits of rows; the elapsed time predicts how long the report will take."""
+        began = time.monotonic()
+        scores = scores_of()
+        self.per_character = (time.monotonic() - began) / max(1, sum(map(characters, rows)))
+        # The report times a network twice: alone and as a member of the blend.
+        timed = 2 * sum(map(characters, rows[:TIMED])) + sum(map(characters, self.given.test))
+        self.budget.reported += self.per_character * timed
+        return scores
