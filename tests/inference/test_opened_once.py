@@ -1,61 +1,65 @@
 """A folder is opened once: each of its files is read once, and each config.json is checked once."""
 
 import json
+import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+import ownbert
 from ownbert.checkpoint import describe
 from ownbert.fitting.network_probe import probe
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.tasks.task import KEY, task_of
+from support.cli import run_cli
 
-# Runs Python with a count of the files of a folder that it opens,.
-COUNTED = """
-import json, os, sys
-from collections import Counter
-
-folder, output, code, *arguments = sys.argv[1:]
-opened, called = Counter(), Counter()
-
-def on_event(event, given):
-    if event == "open" and isinstance(given[0], str | os.PathLike):
-        path = os.path.realpath(given[0])
-        if path.startswith(folder + os.sep):
-            opened[os.path.relpath(path, folder)] += 1
-
-def on_call(frame, event, given):
-    if event == "call":
-        called[frame.f_code.co_name] += 1
-
-sys.addaudithook(on_event)
-sys.argv = ["ownbert", *arguments]
-sys.setprofile(on_call)
-try:
-    exec(code)
-except SystemExit as end:
-    assert not end.code, end.code
-sys.setprofile(None)
-with open(output, "w") as file:
-    json.dump([opened, called], file)
-"""
-COMMAND = "from ownbert.cli import main; main()"
+Counts = tuple[Mapping[str, int], int]
 
 
-def counted(
-    folder: Path, tmp_path: Path, *arguments: object, code: str = COMMAND
-) -> tuple[Mapping[str, int], int]:
-    """How often each JSON file of a folder is opened, and how often a config.json is described."""
+def counted(folder: Path, tmp_path: Path, call: Callable[[], object]) -> Counts:
+    """How often a call opens each JSON file of a folder, and how often it describes a config.json;
+    it is made in a fork, from which a hook of Python need not be removed."""
     output = tmp_path / "counted.json"
-    given = [str(folder.resolve()), str(output), code, *map(str, arguments)]
-    done = subprocess.run([sys.executable, "-c", COUNTED, *given], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    given = (folder.resolve(), output, call)
+    torch.multiprocessing.start_processes(_count, given, nprocs=1, start_method="fork")
     opened, called = json.loads(output.read_text())
     return {n: c for n, c in opened.items() if n.endswith(".json")}, called["describe_config"]
+
+
+def _count(_: int, folder: Path, output: Path, call: Callable[[], object]) -> None:
+    opened, called = Counter(), Counter()
+
+    def on_event(event: str, given: tuple) -> None:
+        if event == "open" and isinstance(given[0], str | os.PathLike):
+            path = Path(os.path.realpath(given[0]))
+            if path.is_relative_to(folder):
+                opened[str(path.relative_to(folder))] += 1
+
+    def on_call(frame: Any, event: str, given: Any) -> None:
+        if event == "call":
+            called[frame.f_code.co_name] += 1
+
+    sys.addaudithook(on_event)
+    sys.setprofile(on_call)
+    call()
+    sys.setprofile(None)
+    output.write_text(json.dumps([opened, called]))
+
+
+def of_command(folder: Path, tmp_path: Path, *arguments: object) -> Counts:
+    """The same of a command."""
+
+    def call() -> None:
+        done = run_cli(*arguments)
+        assert done.returncode == 0, done.stderr
+
+    return counted(folder, tmp_path, call)
 
 
 @pytest.fixture
@@ -72,13 +76,13 @@ def blend(classifier: Path, pretrained: Path, topics: Path, tmp_path: Path) -> P
 
 
 def test_predict_with_a_network(classifier: Path, topics: Path, tmp_path: Path):
-    opened, described = counted(classifier, tmp_path, "predict", classifier, topics / "dev.csv")
+    opened, described = of_command(classifier, tmp_path, "predict", classifier, topics / "dev.csv")
     assert {"config.json", "tokenizer.json", "tokenizer_config.json"} <= opened.keys()
     assert (set(opened.values()), described) == ({1}, 1)
 
 
 def test_predict_with_a_blend(blend: Path, topics: Path, tmp_path: Path):
-    opened, described = counted(blend, tmp_path, "predict", blend, topics / "dev.csv")
+    opened, described = of_command(blend, tmp_path, "predict", blend, topics / "dev.csv")
     assert {"blend.json", "members/probe/probe.json"} <= opened.keys()
     assert {"members/network/config.json", "members/probe/encoder/tokenizer.json"} <= opened.keys()
     assert (set(opened.values()), described) == ({1}, 2)
@@ -86,11 +90,12 @@ def test_predict_with_a_blend(blend: Path, topics: Path, tmp_path: Path):
 
 @pytest.mark.parametrize("command", ["embed", "fill"])
 def test_vectors_and_masks(command: str, pretrained: Path, tmp_path: Path):
-    opened, described = counted(pretrained, tmp_path, command, pretrained, "red1 [MASK]")
+    opened, described = of_command(pretrained, tmp_path, command, pretrained, "red1 [MASK]")
     assert (set(opened.values()), described) == ({1}, 1)
 
 
 def test_from_pretrained(pretrained: Path, tmp_path: Path):
-    code = "import ownbert; ownbert.BertForMaskedLM.from_pretrained(sys.argv[1])"
-    opened, described = counted(pretrained, tmp_path, pretrained, code=code)
+    opened, described = counted(
+        pretrained, tmp_path, lambda: ownbert.BertForMaskedLM.from_pretrained(pretrained)
+    )
     assert (opened, described) == ({"config.json": 1}, 1)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from ownbert import threads
 from ownbert.time_limit import OutOfTime, check_time, seconds_left, time_limit
@@ -41,28 +42,33 @@ def test_there_is_one_thread_where_others_have_all_cores():
         assert cores.free() == 1
 
 
-ADAPTED = """
-import time
-from ownbert.threads import adapt_threads, share_the_machine
-share_the_machine()
-import torch
-before = torch.get_num_threads()
-time.sleep(1.1)
-adapt_threads()
-print(before, torch.get_num_threads())
-"""
+@pytest.fixture
+def many_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """One thread more than there are cores; what the user has chosen is not known yet."""
+    before, many = torch.get_num_threads(), len(os.sched_getaffinity(0)) + 1
+    monkeypatch.setattr(threads, "_cores", None)
+    monkeypatch.setattr(threads, "_SECONDS", 0.3)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("GOMP_SPINCOUNT", "3000")
+    torch.set_num_threads(many)
+    yield many
+    torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("chosen", [None, "2"])
-def test_torch_gets_as_many_threads_as_there_are_free_cores(chosen: str | None):
-    environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
-    environment |= {} if chosen is None else {"OMP_NUM_THREADS": chosen}
+def test_torch_gets_as_many_threads_as_there_are_free_cores(many_threads: int):
     with busy(len(os.sched_getaffinity(0))):
-        command = [sys.executable, "-c", ADAPTED]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    before, after = map(int, done.stdout.split())
-    # What the user has chosen stays.
-    assert after == (1 if chosen is None else before)
+        threads.share_the_machine()
+        time.sleep(0.4)
+        threads.adapt_threads()
+    assert torch.get_num_threads() == 1
+
+
+def test_threads_that_the_user_has_chosen_stay(many_threads: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", str(many_threads))
+    threads.share_the_machine()
+    time.sleep(0.4)
+    threads.adapt_threads()
+    assert torch.get_num_threads() == many_threads
 
 
 def test_limits_of_time_hold_inside_each_other():
