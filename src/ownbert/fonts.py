@@ -43,3 +43,9 @@ def fonts_for(
                 family.append(font)
                 missing -= covered
     return family, frozenset(map(chr, missing))
+
+
+def fitting_fonts(texts: Iterable[str], fonts: Sequence[str] = CJK_FONTS) -> list[str] | None:
+    """Fonts that together cover all characters of texts; None if there are none."""
+    family, missing = fonts_for(texts, fonts)
+    return None if missing else family

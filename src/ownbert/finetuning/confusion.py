@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.files.folders import PICTURE_METADATA
-from ownbert.files.writing import atomic_path
-from ownbert.fonts import CJK_FONTS, PLAIN_FONT, fonts_for
+from ownbert.figures import installed_figure, save_figure
+from ownbert.fonts import CJK_FONTS, PLAIN_FONT, fitting_fonts
 from ownbert.run.file_names import CONFUSION as CONFUSION
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import shortened
@@ -61,13 +60,11 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FON
     if (confusion := scores.confusion) is None:
         path.unlink(missing_ok=True)
         return None
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
+    if (made := installed_figure()) is None:
         path.unlink(missing_ok=True)
         return "no plot of the confusion matrix; it needs: pip install 'ownbert[plot]'"
     labels, warning = [score.label for score in scores.labels], None
-    family = fitting_fonts(labels, fonts)
+    family = fitting_fonts(map(_short_label, labels), fonts)
     if family is None:
         family, labels = [PLAIN_FONT], [str(i) for i in range(len(labels))]
         warning = (
@@ -82,7 +79,7 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FON
         named = _most_confused(confusion, apart=font / 72 * count / side)
     # The matrix fills the figure; names and colour bar are outside, and the saved box includes
     # them.
-    figure = Figure(figsize=(side, side), dpi=_DPI)
+    figure = made(figsize=(side, side), dpi=_DPI)
     axis = figure.add_axes((0, 0, 1, 1))
     image = _cells(axis, confusion)
     _names(axis, named, labels, font, family)
@@ -92,10 +89,7 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FON
         axis.set_title(words, fontsize=9, loc="left")
     # Same as bbox_inches="tight", without drawing everything twice.
     box = figure.get_tightbbox().padded(0.1)
-    with atomic_path(path) as temporary:
-        figure.savefig(
-            temporary, format="png", dpi=_DPI, bbox_inches=box, metadata=PICTURE_METADATA
-        )
+    save_figure(figure, path, _DPI, bbox_inches=box)
     return warning
 
 
@@ -141,12 +135,6 @@ def _bar(figure: Any, image: Any, axis: Any) -> None:
     bar = figure.colorbar(image, cax=axis, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1])
     bar.ax.set_yticklabels(["0", "1%", "5%", "20%", "50%", "100%"], fontsize=8)
     bar.outline.set_visible(False)
-
-
-def fitting_fonts(labels: Sequence[str], fonts: Sequence[str] = CJK_FONTS) -> list[str] | None:
-    """Fonts that together cover all characters of the labels; None if there are none."""
-    family, missing = fonts_for(map(_short_label, labels), fonts)
-    return None if missing else family
 
 
 def _short_label(label: str) -> str:

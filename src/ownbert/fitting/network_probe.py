@@ -1,11 +1,15 @@
 """``probe``: measures the quality of a network's vectors with a linear model."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ownbert.checkpoint import CONFIG, describe
 from ownbert.errors import InputError
+from ownbert.figures import plotted
 from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.writing import make_folder, missing_folders, remove_empty
 from ownbert.fitting.candidates import (
@@ -143,3 +147,15 @@ def _read(
     found = find_task(train, columns, task)
     found.check_modality(describe(model), model)
     return found, read_labelled(found, train, dev, seed=seed)
+
+
+def draw_layers(values: Sequence[float], name: str, path: Path) -> None:
+    """Plot a metric by layer, from the embeddings (0) to the last layer."""
+    best, layers = int(np.argmax(values)), range(len(values))
+    with plotted(path, 7, 3.6) as (axis,):
+        axis.plot(layers, values, marker="o")
+        at, words = (best, values[best]), f"{values[best]:.3f}"
+        offset = {"xytext": (0, 7), "textcoords": "offset points"}
+        axis.annotate(words, at, **offset, ha="center", fontsize=9)
+        axis.set(xlabel="layer (0: embeddings)", ylabel=name, xticks=layers)
+        axis.margins(y=0.15)

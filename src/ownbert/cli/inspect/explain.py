@@ -114,10 +114,10 @@ def explain(
 def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, device: str) -> None:
     from itertools import islice
 
+    from ownbert.figures import figure_class
     from ownbert.inspect.explain.explain import Explainer
     from ownbert.inspect.explain.explain_page import write_page
     from ownbert.inspect.explain.picture import draw_explanations
-    from ownbert.inspect.figures import figure_class
     from ownbert.inspect.internals.observation import BUDGET, HeadChoice
 
     html, png = settings.html, settings.png

@@ -45,10 +45,10 @@ def faithfulness(
     """
     import json as json_module
 
+    from ownbert.figures import figure_class
     from ownbert.inspect.explain.faithfulness import USUAL, best_method, faithfulness_table
     from ownbert.inspect.explain.faithfulness import faithfulness as measure
     from ownbert.inspect.explain.faithfulness_curves import draw_curves
-    from ownbert.inspect.figures import figure_class
 
     if output is not None:
         figure_class(output)

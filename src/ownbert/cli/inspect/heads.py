@@ -86,7 +86,7 @@ def heads(
 
     Example: ownbert heads runs/clf dev.csv --drop-layers 1 -o runs/clf-small
     """
-    from ownbert.inspect.figures import figure_class
+    from ownbert.figures import figure_class
     from ownbert.inspect.heads.importance import gradient_importance, masking_importance
 
     measures = {"gradient": gradient_importance, "masking": masking_importance}

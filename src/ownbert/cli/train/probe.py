@@ -101,8 +101,8 @@ def probe(
 def _compare_layers(
     model: Path, train: Path, columns: ColumnNames, settings: ProbeSettings, *, quiet: bool
 ) -> None:
-    from ownbert.fitting.network_probe import probe_layers
-    from ownbert.inspect.figures import draw_layers, figure_class
+    from ownbert.figures import figure_class
+    from ownbert.fitting.network_probe import draw_layers, probe_layers
     from ownbert.train.watch.metric_names import decimals, shown_name
 
     png = settings.png

@@ -11,8 +11,8 @@ import torch
 
 from ownbert.checkpoint import describe, load
 from ownbert.errors import InputError
-from ownbert.files.writing import atomic_path
-from ownbert.finetuning.confusion import fitting_fonts
+from ownbert.figures import figure_class, save_figure
+from ownbert.fonts import fitting_fonts
 from ownbert.images.image_files import ImageSource, stream_images
 from ownbert.images.pixels import Processor
 from ownbert.inspect.explain.attribution import (
@@ -88,7 +88,7 @@ def draw_relevance(
         InputError: the model reads text, a class or layer does not exist, a file is not an image,
             or the output is in one of the folders, where the next call would read it.
     """
-    figure = _figure_class()
+    made = figure_class()
     for source in map(Path, images):
         if Path(output).resolve().is_relative_to(source.resolve()):
             raise InputError(f"{output} would be read as an image of {source}; write elsewhere")
@@ -101,7 +101,7 @@ def draw_relevance(
     if len(files) > _MOST:
         raise InputError(f"there are more than {_MOST} images; draw fewer at a time")
     explained = list(explain(model, processor, files, label=label, layers=layers))
-    _draw(figure, explained, model.labels, Path(output))
+    _draw(made, explained, model.labels, Path(output))
     return explained
 
 
@@ -151,23 +151,13 @@ def _visible(values: np.ndarray, processor: Processor) -> np.ndarray:
     return np.moveaxis((values * std + mean) / white, 0, -1).clip(0, 1)
 
 
-def _figure_class() -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError("relevance maps need matplotlib: pip install 'ownbert[plot]'") from None
-    return Figure
-
-
-def _draw(
-    figure_class: Any, rows: Sequence[ImageExplanation], labels: Sequence[str], path: Path
-) -> None:
+def _draw(made: Any, rows: Sequence[ImageExplanation], labels: Sequence[str], path: Path) -> None:
     files, names, family = _titles([one.name for one in rows], labels)
     columns = 2 + len(rows[0].maps)
     high, wide = rows[0].pixels.shape[:2]
     cell = _INCHES * high / wide + 0.3
     size = (columns * (_INCHES + 0.12) + 0.75, len(rows) * cell + 0.75)
-    figure = figure_class(figsize=size, layout="constrained")
+    figure = made(figsize=size, layout="constrained")
     figure.get_layout_engine().set(w_pad=0.04, h_pad=0.04, wspace=0.01, hspace=0.01)
     axes = figure.subplots(len(rows), columns, squeeze=False)
     shown = None
@@ -192,8 +182,7 @@ def _draw(
     bar = figure.colorbar(shown, ax=axes, shrink=min(1.0, 1.5 / len(rows)), pad=0.01, aspect=16)
     bar.set_label("share of the map's largest value", fontsize=8)
     bar.ax.tick_params(labelsize=8)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=_DPI)
+    save_figure(figure, path, _DPI)
 
 
 def _titles(
@@ -205,7 +194,7 @@ def _titles(
     images = [f"image {i}" for i in range(1, len(files) + 1)]
     classes = [f"class {i}" for i in range(len(labels))]
     for some, others in ((files, labels), (images, labels), (files, classes)):
-        if (family := fitting_fonts([*some, *others])) is not None:
+        if (family := fitting_fonts(map(_short, [*some, *others]))) is not None:
             return some, others, family
     return images, classes, None
 

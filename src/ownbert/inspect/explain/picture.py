@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.errors import InputError
+from ownbert.figures import DPI, figure_class, save_figure
 from ownbert.fonts import fonts_for
 from ownbert.inspect.explain.explain import Explanation
-from ownbert.inspect.figures import DPI, figure_class, save_figure
 
 # Pixels: width, margin, height of a line and of a word's background, and gap between blocks.
 _WIDTH, _MARGIN, _LINE, _WORD, _GAP = 1000, 24, 27, 22, 16

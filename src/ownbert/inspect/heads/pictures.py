@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ownbert.inspect.figures import figure_class, save_figure
+from ownbert.figures import figure_class, plotted, save_figure
 from ownbert.inspect.heads.pruning import PruningRound
 
 # Inches per cell, enough for a number of three digits.
@@ -46,16 +46,14 @@ def draw_rounds(found: Sequence[PruningRound], path: Path) -> None:
     """
     layers = len({each.layers for each in found}) > 1
     left = [each.layers if layers else each.heads for each in found]
-    figure = figure_class(path)(figsize=(9, 3.6), layout="constrained")
     panels = (
         (found[0].metric.replace("_", " "), [each.score for each in found]),
         ("thousand tokens per second", [each.tokens_per_second / 1000 for each in found]),
     )
-    for axis, (label, values) in zip(figure.subplots(1, 2), panels, strict=True):
-        axis.plot(left, values, marker="o")
-        axis.set(ylabel=label, xlabel=f"{'layers' if layers else 'heads'} that are left")
-        axis.set_ylim(min(0.0, *values), 1.05 * max(*values, 1e-9))
-        axis.invert_xaxis()
-        axis.xaxis.get_major_locator().set_params(integer=True)
-        axis.grid(alpha=0.3)
-    save_figure(figure, path)
+    with plotted(path, 9, 3.6, len(panels)) as axes:
+        for axis, (label, values) in zip(axes, panels, strict=True):
+            axis.plot(left, values, marker="o")
+            axis.set(ylabel=label, xlabel=f"{'layers' if layers else 'heads'} that are left")
+            axis.set_ylim(min(0.0, *values), 1.05 * max(*values, 1e-9))
+            axis.invert_xaxis()
+            axis.xaxis.get_major_locator().set_params(integer=True)

@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from ownbert.errors import InputError
+from ownbert.figures import figure_class
 from ownbert.inspect.run_list.run_summary import BASELINE, RunSummary, differing, main_metric
 from ownbert.inspect.terminal_tables import open_table, plain_text
 from ownbert.language import translated
@@ -82,8 +83,8 @@ def draw(runs: Sequence[RunSummary], path: Path) -> Path:
             panels[metric] = {run.name: run.rows for run in chosen if metric in run.last}
     if not panels:
         raise InputError("no run has been evaluated yet: there is nothing to draw")
-    if draw_runs(path, panels) is None:
-        raise InputError("plots need matplotlib: pip install 'ownbert[plot]'")
+    figure_class()
+    draw_runs(path, panels)
     return path
 
 

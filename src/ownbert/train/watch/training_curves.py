@@ -5,8 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ownbert.files.folders import PICTURE_METADATA
-from ownbert.files.writing import atomic_path
+from ownbert.figures import installed_figure, save_figure
 from ownbert.objectives import PRETRAINING
 from ownbert.train.watch.log import CURVES
 from ownbert.train.watch.metric_names import UP_TO_ONE, shown_name
@@ -36,9 +35,10 @@ def draw_curves(folder: Path, rows: Sequence[Row]) -> Path | None:
     """
     rows = [_plain(row) for row in rows]
     panels = _panels(rows)
-    figure = _figure()
-    if figure is None or not panels:
+    made = installed_figure()
+    if made is None or not panels:
         return None
+    figure = made()
     columns = 2 if len(panels) == 4 else len(panels)
     lines = -(-len(panels) // columns)
     axes = _arrange(figure, columns, lines, panel=(5.5, 3.5))
@@ -66,9 +66,10 @@ def draw_runs(path: Path, panels: Mapping[str, Mapping[str, Sequence[Row]]]) -> 
     Returns:
         ``path``, or None without matplotlib.
     """
-    figure = _figure()
-    if figure is None:
+    made = installed_figure()
+    if made is None:
         return None
+    figure = made()
     axes = _arrange(figure, len(panels), 1, panel=(7.5, 4.5))
     for axis, (metric, runs) in zip(axes, panels.items(), strict=True):
         for number, (name, rows) in enumerate(runs.items()):
@@ -242,14 +243,6 @@ def _finish(axis: Any) -> None:
     axis.legend(**_LABELS)
 
 
-def _figure() -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return None
-    return Figure()
-
-
 def _arrange(figure: Any, columns: int, lines: int, *, panel: tuple[float, float]) -> list[Any]:
     """Axes with fixed margins for labels, in inches: matplotlib's layout engines take longer than
     drawing."""
@@ -271,13 +264,6 @@ def _arrange(figure: Any, columns: int, lines: int, *, panel: tuple[float, float
 
 
 def _save(figure: Any, path: Path) -> Path:
-    with atomic_path(path) as temporary:
-        # Lower compression: slightly larger, in a quarter of the time.
-        figure.savefig(
-            temporary,
-            format="png",
-            dpi=120,
-            metadata=PICTURE_METADATA,
-            pil_kwargs={"compress_level": 1},
-        )
+    # Lower compression: slightly larger, in a quarter of the time.
+    save_figure(figure, path, 120, pil_kwargs={"compress_level": 1})
     return path
