@@ -12,11 +12,10 @@ import pytest
 import ownbert
 from ownbert.errors import InputError
 from ownbert.inference.abstaining.held_out import HeldOut
-from ownbert.inference.abstaining.measures import auroc
 from ownbert.inference.abstaining.scope import Scope
 from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.run.file_names import HELD_OUT
-from ownbert.tasks.metrics import risk_curve
+from ownbert.tasks.metrics import auroc, risk_curve
 from support.cli import refusal, run_cli
 from support.shared import made_once
 

@@ -17,13 +17,13 @@ from ownbert.fitting.report.advice import give_advice
 from ownbert.fitting.report.calibration import calibrate
 from ownbert.fitting.report.contents import LeaderboardRow, Report, bootstrap_margin
 from ownbert.fitting.report.drift import compare_texts
-from ownbert.fitting.report.label_errors import find_label_errors
 from ownbert.fitting.report.learning_curve import LearningCurve, fit_learning_curve
 from ownbert.fitting.report.typical import hardest_rows, largest_errors, typical_rows
 from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.inference.blend import BlendMember
 from ownbert.inference.compute import Compute
 from ownbert.inference.opened_blend import Members, score_all
+from ownbert.tasks.label_errors import find_label_errors
 from ownbert.tasks.multilabel import MultiLabelTask
 from ownbert.tasks.rows import Row
 from ownbert.time_limit import check_time, seconds_left

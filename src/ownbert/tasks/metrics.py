@@ -152,3 +152,12 @@ def risk_curve(
     wrong = np.cumsum(~right[order]) / np.arange(1, len(order) + 1)
     places = np.unique(np.linspace(1, len(order), min(points, len(order))).round().astype(int))
     return tuple((float(n / len(order)), float(wrong[n - 1])) for n in places)
+
+
+def auroc(low: np.ndarray, high: np.ndarray) -> float:
+    """The probability that a score of ``high`` (M) exceeds one of ``low`` (N); ties count half."""
+    from scipy.stats import rankdata
+
+    ranks = rankdata(np.concatenate([low, high]))[len(low) :]
+    count = len(high)
+    return float((ranks.sum() - count * (count + 1) / 2) / (len(low) * count))

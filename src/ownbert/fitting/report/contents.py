@@ -9,9 +9,9 @@ import numpy as np
 from ownbert.errors import InputError
 from ownbert.fitting.report.calibration import Calibration
 from ownbert.fitting.report.drift import Drift
-from ownbert.fitting.report.label_errors import LabelError
 from ownbert.fitting.report.learning_curve import LearningCurve
 from ownbert.fitting.report.typical import RatedRow
+from ownbert.tasks.label_errors import LabelError
 from ownbert.tasks.metrics import Scores
 
 LINEAR, BLEND = "linear", "blend"  # kinds of leaderboard rows

@@ -2,8 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
+from scipy.sparse import csr_array
+
+from ownbert.tasks.metrics import auroc
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _FOLDS = 5
@@ -41,7 +45,7 @@ class Drift:
         unknown: share of the labelled texts' tokens that occur in no unlabelled text.
         unlabelled_unknown: share of the unlabelled texts' tokens that occur in no labelled text.
         tokens: the most different tokens, ordered by score, labelled side first.
-        separability: AUC of a naive Bayes score, 0.5 if the texts are indistinguishable; None
+        separability: AUROC of a naive Bayes score, 0.5 if the texts are indistinguishable; None
             with too few texts.
         summary: description in words.
     """
@@ -76,31 +80,23 @@ def compare_texts(
     rng = np.random.default_rng(seed)
     sides = [_sample(texts, rng) for texts in (labelled, unlabelled)]
     ids: dict[str, int] = {}
-    texts = [
-        np.asarray([ids.setdefault(t, len(ids)) for t in text], int)
-        for side in sides
-        for text in side
-    ]
+    tokens = [[ids.setdefault(t, len(ids)) for t in text] for side in sides for text in side]
+    texts = _counts(tokens, len(ids))
     owner = np.repeat([0, 1], [len(side) for side in sides])
-    lengths = np.asarray([len(text) for text in texts], dtype=int)
-    tokens = np.concatenate([*texts, np.empty(0, int)])
-    document = np.repeat(np.arange(len(texts)), lengths)
-    counts = np.stack([_count(tokens[owner[document] == side], len(ids)) for side in (0, 1)])
+    lengths = texts.sum(1)
+    counts = np.stack([texts[owner == side].sum(0) for side in (0, 1)])
     totals = np.maximum(1, counts.sum(1))
-    separability = _separability(tokens, document, owner, lengths, len(ids), rng)
+    separability = _separability(texts, owner, rng)
     unknown = [float(counts[s][counts[1 - s] == 0].sum() / totals[s]) for s in (0, 1)]
     quantiles = [
-        tuple(np.quantile(side_lengths, QUANTILES).tolist())
-        if len(side_lengths)
+        tuple(np.quantile(lengths[owner == side], QUANTILES).tolist())
+        if (owner == side).any()
         else (0.0,) * len(QUANTILES)
-        for side_lengths in (lengths[owner == 0], lengths[owner == 1])
+        for side in (0, 1)
     ]
     scores = _log_odds(counts)
     # A token that occurs in a single text says nothing about its side.
-    size = max(1, len(ids))
-    pairs = np.sort(document * size + tokens)
-    in_texts = _count(pairs[np.diff(pairs, prepend=-1) > 0] % size, len(ids))
-    scores[in_texts < 2] = 0
+    scores[np.bincount(texts.indices, minlength=len(ids)) < 2] = 0
     names, order, half = list(ids), np.argsort(-scores, kind="stable"), most_tokens // 2
     more = [i for i in order[:half] if scores[i] > 0]
     less = [i for i in order[-half:] if scores[i] < 0]
@@ -126,8 +122,13 @@ def _sample(texts: Sequence[Sequence[str]], rng: np.random.Generator) -> list[Se
     return [texts[i] for i in chosen]
 
 
-def _count(tokens: np.ndarray, size: int) -> np.ndarray:
-    return np.bincount(tokens, minlength=size).astype(float)
+def _counts(texts: Sequence[Sequence[int]], size: int) -> csr_array:
+    """(texts, V) number of times that each text has each token."""
+    starts = np.cumsum([0, *map(len, texts)])
+    tokens = np.fromiter(chain.from_iterable(texts), int, starts[-1])
+    counts = csr_array((np.ones(len(tokens)), tokens, starts), shape=(len(texts), size))
+    counts.sum_duplicates()
+    return counts
 
 
 def _log_odds(counts: np.ndarray) -> np.ndarray:
@@ -140,17 +141,9 @@ def _log_odds(counts: np.ndarray) -> np.ndarray:
     return difference / np.sqrt(1 / smoothed[0] + 1 / smoothed[1])
 
 
-def _separability(
-    tokens: np.ndarray,
-    document: np.ndarray,
-    owner: np.ndarray,
-    lengths: np.ndarray,
-    size: int,
-    rng: np.random.Generator,
-) -> float | None:
-    """AUC of texts' mean log-likelihood ratios, each from the counts of the other folds."""
-    from scipy.stats import rankdata
-
+def _separability(texts: csr_array, owner: np.ndarray, rng: np.random.Generator) -> float | None:
+    """AUROC of texts' mean log-likelihood ratios, each from the counts of the other folds."""
+    lengths = texts.sum(1)
     used = lengths > 0
     if min(used[owner == 0].sum(), used[owner == 1].sum()) < _FEWEST_TEXTS:
         return None
@@ -158,25 +151,19 @@ def _separability(
     for side in (0, 1):  # stratified folds
         places = np.flatnonzero(owner == side)
         fold[rng.permutation(places)] = np.arange(len(places)) % _FOLDS
-    scores = np.zeros(len(owner))
-    for held_out in range(_FOLDS):
-        trained = fold[document] != held_out
-        rates = []
-        for side in (0, 1):
-            side_counts = _count(tokens[trained & (owner[document] == side)], size) + _SMOOTHING
-            rates.append(np.log(side_counts / side_counts.sum()))
-        inside = ~trained
-        ratios = (rates[0] - rates[1])[tokens[inside]]
-        scores += np.bincount(document[inside], ratios, len(owner))
     # Means, not sums: lengths are compared separately. Texts are compared within their fold only,
     # because scores of different models have different scales.
     wins, pairs = 0.0, 0
     for held_out in range(_FOLDS):
+        rates = []
+        for side in (0, 1):
+            counts = texts[(fold != held_out) & (owner == side)].sum(0) + _SMOOTHING
+            rates.append(np.log(counts / counts.sum()))
         inside = used & (fold == held_out)
-        sides = owner[inside]
-        ranks, first = rankdata(scores[inside] / lengths[inside]), int((sides == 0).sum())
-        wins += ranks[sides == 0].sum() - first * (first + 1) / 2
-        pairs += first * (len(sides) - first)
+        scores = texts[inside] @ (rates[0] - rates[1]) / lengths[inside]
+        first, second = (scores[owner[inside] == side] for side in (0, 1))
+        wins += auroc(second, first) * len(first) * len(second)
+        pairs += len(first) * len(second)
     return float(wins / pairs)
 
 

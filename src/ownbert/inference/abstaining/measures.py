@@ -4,18 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
 
 from ownbert.inference.abstaining.doubts import Doubts
 from ownbert.inference.opened import Opened
+from ownbert.tasks.metrics import auroc
 from ownbert.tasks.rows import Row
-
-
-def auroc(known: np.ndarray, unknown: np.ndarray) -> float:
-    """The probability that an out-of-scope text (M) has a higher score than a known one (N)."""
-    ranks = rankdata(np.concatenate([known, unknown]))[len(known) :]
-    count = len(unknown)
-    return float((ranks.sum() - count * (count + 1) / 2) / (len(known) * count))
 
 
 def measure(

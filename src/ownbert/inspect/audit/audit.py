@@ -16,7 +16,6 @@ from ownbert.errors import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.json_files import read_json
 from ownbert.hub import model_folder
-from ownbert.inference.abstaining.measures import auroc
 from ownbert.inference.compute import Compute
 from ownbert.inference.embedding.vector_files import as_inputs, records_of
 from ownbert.inference.open_folder import open_folder
@@ -28,6 +27,7 @@ from ownbert.inspect.audit.copies import copies
 from ownbert.run.file_names import CANARIES
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.forward.batched_forward import blocks
+from ownbert.tasks.metrics import auroc
 from ownbert.tasks.task import NoTaskHead
 
 MOST_TEXTS = 2000  # maximum texts scored per side
@@ -60,7 +60,7 @@ class Membership:
     Args:
         score: name of the compared score.
         auc: probability that a training text has the lower loss; 0.5 means no separation.
-        low: lower end of the 95% interval of the AUC.
+        low: lower end of the 95% interval of the AUROC.
         high: upper end of the interval.
         found: true positive rate at a false positive rate of 1%.
         train: number of training texts.

@@ -17,7 +17,7 @@ def lines(audit: Audit) -> Iterator[tuple[str, str]]:
     membership = audit.membership
     yield (
         translated(
-            f"training texts separated from held-out texts by their {membership.score} (AUC)"
+            f"training texts separated from held-out texts by their {membership.score} (AUROC)"
         ),
         f"{membership.auc:.3f} ({membership.low:.3f} - {membership.high:.3f})",
     )

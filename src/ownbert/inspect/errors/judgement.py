@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.fitting.report.label_errors import find_label_errors
+from ownbert.tasks.label_errors import find_label_errors
 from ownbert.tasks.question_answering.answer_metrics import compare
 from ownbert.tasks.rows import Row
 from ownbert.tasks.token_classification.entities import are_entity_tags, entities
