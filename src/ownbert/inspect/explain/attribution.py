@@ -4,7 +4,7 @@ From attention maps alone (rollout), or with the gradient of a class logit. B se
 of a sequence, H heads, C classes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -25,13 +25,21 @@ class AttentionGradients:
         attentions: by layer, one (H, S, S) per sequence.
         gradients: by layer, one (H, S, S) per sequence.
         logits: (B, C).
-        targets: (B) class of each sequence.
+        targets: (B) class of each sequence; None if something else than class logits was explained.
     """
 
     attentions: Mapping[int, list[Tensor]]
     gradients: Mapping[int, list[Tensor]]
     logits: Tensor
-    targets: Tensor
+    targets: Tensor | None = None
+
+    def of(self, sequence: int) -> tuple[list[Tensor], list[Tensor]]:
+        """The maps and gradients of a sequence, one of each per layer."""
+        attentions, gradients = (
+            [each[sequence] for each in by_layer.values()]
+            for by_layer in (self.attentions, self.gradients)
+        )
+        return attentions, gradients
 
 
 def attention_and_gradient(
@@ -61,22 +69,32 @@ def attention_and_gradient(
     if head not in model.heads:
         raise InputError(f"the model has no head {head!r} whose score could be explained")
     layers = sorted(set(_layers(model, keep_attention)))
+
+    def score(logits: Tensor) -> Tensor:
+        return logits.gather(1, _targets(model, logits.detach(), target)[:, None]).sum()
+
+    found = gradients_of(score, model, batch, head, layers)
+    return replace(found, targets=_targets(model, found.logits, target))
+
+
+def gradients_of(
+    score: Callable[[Tensor], Tensor], model: Model, batch: Batch, head: str, layers: Sequence[int]
+) -> AttentionGradients:
+    """Compute attention maps of ``layers``, and the gradients of a score of the head's logits."""
     context = replace(
         model.encoder.plain_context(batch), keep=frozenset(layers), returned=AsPacked()
     )
     with evaluating(model), torch.enable_grad():
-        logits = model(batch, [head], context=context).logits[head]  # (B, C)
-        targets = _targets(model, logits.detach(), target)
-        score = logits.gather(1, targets[:, None]).sum()
-        maps = [(layer, a) for layer in layers for a in context.attentions[layer]]
-        # A layer that does not affect the logit has no gradient.
-        grads = torch.autograd.grad(score, [a for _, a in maps], materialize_grads=True)
-    attentions: dict[int, list[Tensor]] = {layer: [] for layer in layers}
-    gradients: dict[int, list[Tensor]] = {layer: [] for layer in layers}
-    for (layer, attention), gradient in zip(maps, grads, strict=True):
-        attentions[layer].append(attention.detach())
-        gradients[layer].append(gradient)
-    return AttentionGradients(attentions, gradients, logits.detach(), targets)
+        logits = model(batch, [head], context=context).logits[head]
+        maps = {layer: context.attentions[layer] for layer in layers}
+        flat = [each for own in maps.values() for each in own]
+        # A layer that does not affect the score has no gradient.
+        grads = iter(torch.autograd.grad(score(logits), flat, materialize_grads=True))
+    return AttentionGradients(
+        {layer: [each.detach() for each in own] for layer, own in maps.items()},
+        {layer: [next(grads) for _ in own] for layer, own in maps.items()},
+        logits.detach(),
+    )
 
 
 def rollout(attentions: Sequence[Tensor]) -> Tensor:
@@ -145,13 +163,7 @@ def gradient_relevance(
 
 def first_rows(found: AttentionGradients) -> list[Tensor]:
     """The first token's row (S) of each sequence's relevance."""
-    return [
-        relevance(
-            [maps[b] for maps in found.attentions.values()],
-            [maps[b] for maps in found.gradients.values()],
-        )[0]
-        for b in range(len(found.targets))
-    ]
+    return [relevance(*found.of(b))[0] for b in range(len(found.logits))]
 
 
 def over_patches(row: Tensor, model: Model) -> Tensor:

@@ -14,7 +14,7 @@ from ownbert.errors import InputError
 from ownbert.images.image_files import stream_images
 from ownbert.images.pixels import Processor
 from ownbert.inspect.explain.attribution import class_number
-from ownbert.inspect.explain.overlay import ImageExplanation, explain
+from ownbert.inspect.explain.overlay import explain
 from ownbert.inspect.explain.targets import likeliest
 from ownbert.inspect.internals.page_parts import packed_bytes
 from ownbert.train.device import pick_device
@@ -99,29 +99,19 @@ def explain_images(
     wanted = None if target is None else [class_number(model, target)]
     found: list[PatchExplanation] = []
     pixels: list[np.ndarray] = []
-    for row, file in enumerate(files):
-        (first,) = explain(model, processor, [file])
-        order = np.argsort(-first.probabilities, kind="stable")
-        answers = likeliest(first.probabilities, model.labels.__getitem__)
-        pixels.append(first.pixels)
-        for number in order[:classes].tolist() if wanted is None else wanted:
-            label = model.labels[number]
-            heat = _heat(first, number)
-            if heat is None:
-                (other,) = explain(model, processor, [file], label=label)
-                heat = _heat(other, number)
-            assert heat is not None
+
+    def chosen(probabilities: np.ndarray) -> list[int]:
+        return wanted or np.argsort(-probabilities, kind="stable")[:classes].tolist()
+
+    for row, one in enumerate(explain(model, processor, files, chosen)):
+        answers = likeliest(one.probabilities, model.labels.__getitem__)
+        pixels.append(one.pixels)
+        for number, heat in one.maps:
+            label, shown = model.labels[number], float(one.probabilities[number])
             for method in methods:
-                values = heat if method == IMAGE_METHODS[0] else first.rollout
-                shown = float(first.probabilities[number])
-                found.append(
-                    PatchExplanation(row, first.name, label, shown, method, values, answers)
-                )
+                values = heat if method == IMAGE_METHODS[0] else one.rollout
+                found.append(PatchExplanation(row, one.name, label, shown, method, values, answers))
     return found, pixels
-
-
-def _heat(found: ImageExplanation, number: int) -> np.ndarray | None:
-    return next((heat for own, heat in found.maps if own == number), None)
 
 
 def picture_data(pixels: np.ndarray) -> dict[str, Any]:

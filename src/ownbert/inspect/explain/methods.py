@@ -20,11 +20,10 @@ from torch import Tensor
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checks import known
 from ownbert.errors import InputError
-from ownbert.inspect.explain.attribution import relevance, rollout
+from ownbert.inspect.explain.attribution import gradients_of, relevance, rollout
 from ownbert.inspect.explain.input_words import Word, segments_of
 from ownbert.inspect.explain.targets import Target
 from ownbert.inspect.observing import evaluating
-from ownbert.nn.context import AsPacked
 from ownbert.nn.model import Model
 
 # Tokens per forward pass; with gradients all activations are kept.
@@ -272,24 +271,16 @@ def _by_attention(
             "leave_one_out or shapley: attention alone does not show what a decoder has read"
         )
     batch = explained._batch([example.token_ids])
+
+    def score(logits: Tensor) -> Tensor:
+        return explained.target.score(logits, batch).sum()
+
     layers = range(len(model.encoder.schedule()))
-    context = replace(
-        model.encoder.plain_context(batch), keep=frozenset(layers), returned=AsPacked()
-    )
-    with evaluating(model), torch.enable_grad():
-        logits = model(batch, [explained.head], context=context).logits[explained.head]
-        maps = [each for layer in layers for each in context.attentions[layer]]
-        score = explained.target.score(logits, batch).sum()
-        gradients = torch.autograd.grad(score, maps, materialize_grads=True)
-    parts = batch.layout.lengths
-    tokens, start = np.zeros(len(example.token_ids)), 0
-    for number, size in enumerate(parts):
-        chosen = slice(number, None, len(parts))
-        flow = combine([each.detach() for each in maps[chosen]], gradients[chosen])
-        reads = flow.new_tensor(explained.target.reads[start : start + size])
-        tokens[start : start + size] = (reads @ flow).double().cpu().numpy()
-        start += size
-    return Relevance(explained.over_words(tokens))
+    found = gradients_of(score, model, batch, explained.head, layers)
+    reads = np.split(explained.target.reads, np.cumsum(batch.layout.lengths)[:-1])
+    flows = [combine(*found.of(number)) for number in range(len(reads))]
+    tokens = [flow.new_tensor(own) @ flow for own, flow in zip(reads, flows, strict=True)]
+    return Relevance(explained.over_words(torch.cat(tokens).double().cpu().numpy()))
 
 
 def _path_ends(explained: ExplainedTarget) -> tuple[Tensor, Tensor]:

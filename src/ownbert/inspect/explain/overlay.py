@@ -1,6 +1,6 @@
 """Relevance maps drawn over images, as a PNG file with one row per image."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -19,7 +19,6 @@ from ownbert.inspect.explain.attribution import (
     attention_and_gradient,
     class_number,
     first_rows,
-    gradient_relevance,
     over_patches,
     rollout,
 )
@@ -100,7 +99,10 @@ def draw_relevance(
     files = list(islice(chain.from_iterable(map(stream_images, images)), most))
     if len(files) > _MOST:
         raise InputError(f"there are more than {_MOST} images; draw fewer at a time")
-    explained = list(explain(model, processor, files, label=label, layers=layers))
+    also = [] if label is None else [class_number(model, label)]
+    explained = list(
+        explain(model, processor, files, lambda p: [int(p.argmax()), *also], layers=layers)
+    )
     _draw(made, explained, model.labels, Path(output))
     return explained
 
@@ -109,38 +111,48 @@ def explain(
     model: Model,
     processor: Processor,
     images: Sequence[ImageSource],
+    classes: Callable[[np.ndarray], Sequence[int]],
     *,
-    label: str | None = None,
     layers: Sequence[int] | None = None,
 ) -> Iterator[ImageExplanation]:
-    """Yield the explanations for ``draw_relevance``, one image at a time."""
+    """Yield the explanation of each image.
+
+    Args:
+        classes: chooses the classes to explain, the same number for each image, from the
+            probabilities (C).
+        layers: layers whose attention is used, from 0; by default all.
+
+    Raises:
+        InputError: the preprocessing does not fit the model, or a layer does not exist.
+    """
     image = model.config.image
     if image is None or (processor.size, processor.channels) != (image.size, image.channels):
         raise InputError(
             "the folder's preprocessor_config.json does not match its model: the sizes differ"
         )
-    chosen = None if label is None else class_number(model, label)
     for start in range(0, len(images), _BATCH):
         some = images[start : start + _BATCH]
         values = processor([source.read(processor.channels) for source in some])
         batch = to_batch(torch.from_numpy(values).to(model.device), model.config)
         found = attention_and_gradient(model, batch, keep_attention=layers)
-        predicted: list[int] = found.targets.tolist()
-        rows = [(predicted, first_rows(found))]
-        if chosen is not None:
-            others = gradient_relevance(model, batch, chosen, layers=layers)
-            rows.append(([chosen] * len(some), others))
         probabilities = found.logits.float().softmax(-1).cpu().numpy()
+        predicted = probabilities.argmax(1).tolist()
+        chosen = [list(classes(each)) for each in probabilities]
+        maps = []
+        for targets in zip(*chosen, strict=True):
+            again = list(targets) != predicted
+            options = {"keep_attention": layers, "target": targets}
+            given = attention_and_gradient(model, batch, **options) if again else found
+            maps.append([over_patches(row, model).cpu().numpy() for row in first_rows(given)])
         for b, source in enumerate(some):
-            flow = rollout([maps[b] for maps in found.attentions.values()])[0]
             yield ImageExplanation(
                 Path(source.name).name,  # "x.npz, picture 2" for an array
                 _visible(values[b], processor),
-                over_patches(flow, model).cpu().numpy(),
+                over_patches(rollout(found.of(b)[0])[0], model).cpu().numpy(),
                 predicted[b],
                 model.labels[predicted[b]],
                 probabilities[b],
-                [(of[b], over_patches(maps[b], model).cpu().numpy()) for of, maps in rows],
+                [(number, own[b]) for number, own in zip(chosen[b], maps, strict=True)],
             )
 
 
