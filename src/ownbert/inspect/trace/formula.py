@@ -1,19 +1,76 @@
-"""The formula of a single number in a trace; ``page.js`` has a JavaScript version."""
+"""The formula of a single number in a trace.
+
+Patterns of formulas are written here, for Python and for ``page.js``, which fills them in when a
+reader points at a number. In a pattern, r and c are the row and the column of the number; i and j
+are r divided by T and the remainder; ``a[r] . b[:][c]`` is the product of a row and a column.
+"""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from ownbert.inspect.trace.steps import Derivation, TraceStep
+from ownbert.inspect.trace.steps import TraceStep
 from ownbert.language import translated
 
 # Number of terms of a sum that are written out.
 _TERMS = 6
 # Above this score, the formula shows the subtraction of the maximum before exp.
 _LARGE = 20.0
+_PATTERNS = {
+    "given": "",
+    "product": "{left}[r] . {right}[:][c]",
+    "scale": "{left}[r][c] * {factor}",
+    "add": "{left}[r][c] + {right}[r][c]",
+    "weigh": "{left}[i][j] * {right}[j][c]",
+    "softmax": "{left}[r]",
+}
+# What follows the name and the value of the number that another is made of.
+_WORDS = {
+    "hide": "unless it is hidden",
+    "round": "rounded",
+    "rotate": "rotated with its pair by the position",
+}
+# A number, a row or a column of a matrix.
+_REFERENCE = re.compile(r"(\w+)\[(:|\d+)\](?:\[(\d+)\])?")
 
 Matrices = Mapping[str, np.ndarray]
+
+
+def pattern_of(step: TraceStep) -> str:
+    """The pattern of the formula of each number of a step; "" if the numbers are given."""
+    made = step.made
+    if (words := _WORDS.get(made.kind)) is not None:
+        return f"{made.left}[r][c] (=) {translated(words)}"
+    pattern = _PATTERNS[made.kind].replace("[:]", "" if made.turned else "[:]")
+    filled = pattern.format(left=made.left, right=made.right, factor=number(made.factor))
+    return filled + (f" + {made.bias}[0][c]" if made.bias else "")
+
+
+def formula_of(step: TraceStep, row: int, column: int, matrices: Matrices) -> str:
+    """How a number of a step is computed: "scores[1][2] = queries[1] . keys[2] = ...".
+
+    Args:
+        step: step of the number.
+        row: row of the number, from 0.
+        column: column of the number, from 0.
+        matrices: matrices of all steps by key.
+    """
+    made, places = step.made, {"r": row, "c": column}
+    if made.kind == "weigh":
+        places["i"], places["j"] = divmod(row, len(matrices[made.right]))
+    pattern = re.sub(r"\[([rcij])\]", lambda at: f"[{places[at[1]]}]", pattern_of(step))
+    if made.kind == "softmax":
+        parts = _softmax(matrices[made.left][row], column)
+    elif "(=)" in pattern:
+        parts = [pattern.replace("(=)", f"({number(matrices[made.left][row, column])})")]
+    elif pattern:
+        parts = [pattern, " + ".join(_filled(term, matrices) for term in pattern.split(" + "))]
+    else:
+        parts = []
+    return " = ".join([f"{step.key}[{row}][{column}]", *parts, number(step.values[row, column])])
 
 
 def number(value: float) -> str:
@@ -26,60 +83,19 @@ def number(value: float) -> str:
     return "0" if text == "-0" else text
 
 
-def formula_of(step: TraceStep, row: int, column: int, matrices: Matrices) -> str:
-    """How a number of a step is computed: "scores[1][2] = queries[1] . keys[2] = ...".
+def _filled(term: str, matrices: Matrices) -> str:
+    """A term with numbers for its references; a product of two vectors is written as a sum."""
 
-    Args:
-        step: step of the number.
-        row: row of the number, from 0.
-        column: column of the number, from 0.
-        matrices: matrices of all steps by key.
-    """
-    name, value = f"{step.key}[{row}][{column}]", number(step.values[row, column])
-    return " = ".join([name, *_terms(step.made, row, column, matrices), value])
+    def values(found: re.Match[str]) -> Any:
+        matrix, first, second = matrices[found[1]], found[2], found[3]
+        if first == ":":
+            return matrix[:, int(second)]
+        return matrix[int(first)] if second is None else matrix[int(first), int(second)]
 
-
-def _terms(made: Derivation, row: int, column: int, matrices: Matrices) -> list[str]:
-    """The terms between the name of a number and its value."""
-    if made.kind == "given":
-        return []
-    index, left = f"[{row}][{column}]", matrices[made.left]
-    if made.kind == "product":
-        return _product(made, row, column, matrices)
-    if made.kind == "softmax":
-        return _softmax(left[row], column)
-    if made.kind == "weigh":
-        i, j = divmod(row, len(matrices[made.right]))
-        weight, value = left[i, j], matrices[made.right][j, column]
-        return [
-            f"{made.left}[{i}][{j}] * {made.right}[{j}][{column}]",
-            f"{_signed(weight)} * {_signed(value)}",
-        ]
-    one = left[row, column]
-    if made.kind == "add":
-        other = matrices[made.right][row, column]
-        return [f"{made.left}{index} + {made.right}{index}", f"{_signed(one)} + {_signed(other)}"]
-    if made.kind == "scale":
-        shown, factor = number(one), number(made.factor)
-        scaled = f"{_signed(float(shown))} * {factor}" if math.isfinite(one) else shown
-        return [f"{made.left}{index} * {factor}", scaled]
-    words = {
-        "hide": "unless it is hidden",
-        "round": "rounded",
-        "rotate": "rotated with its pair by the position",
-    }
-    return [f"{made.left}{index} ({number(one)}) {translated(words[made.kind])}"]
-
-
-def _product(made: Derivation, row: int, column: int, matrices: Matrices) -> list[str]:
-    left, right = matrices[made.left][row], matrices[made.right]
-    other = right[column] if made.turned else right[:, column]
-    name = f"{made.left}[{row}] . {made.right}{'' if made.turned else '[:]'}[{column}]"
-    products = _sum([f"{_signed(a)}*{_signed(b)}" for a, b in zip(left, other, strict=True)])
-    if made.bias:
-        name += f" + {made.bias}[0][{column}]"
-        products += f" + {_signed(matrices[made.bias][0, column])}"
-    return [name, products]
+    if " . " in term:
+        left, right = map(values, _REFERENCE.finditer(term))
+        return _sum([f"{_signed(a)}*{_signed(b)}" for a, b in zip(left, right, strict=True)])
+    return _REFERENCE.sub(lambda found: _signed(values(found)), term)
 
 
 def _softmax(scores: np.ndarray, column: int) -> list[str]:

@@ -66,18 +66,10 @@ def attention_steps(
     index, size = cut.rows[0] // cut.head_size, cut.head_size
     q, k = (_array(x[:, index]) for x in captured.attended[:2])
     if attention.rotary:
-        steps += [
-            TraceStep(
-                name,
-                f"{name}, rotated",
-                values,
-                f"{name} = rotated {name}",
-                "pairs of numbers rotated by the token's position (rotary)",
-                Derivation("rotate", left=f"{name}_unturned"),
-                rows=tokens,
-            )
-            for name, values in (("queries", q), ("keys", k))
-        ]
+        meaning = "pairs of numbers rotated by the token's position (rotary)"
+        for name, values in (("queries", q), ("keys", k)):
+            made = Derivation("rotate", f"{name}_unturned")
+            steps.append(TraceStep(name, f"{name}, rotated", values, meaning, made, tokens))
     factor = size**-0.5 * (attention.scaled or 1.0)
     squares = score_steps(q @ k.T, factor=factor, size=size)
     if captured.bias is not None:
@@ -95,25 +87,14 @@ def _masked(window: int | None, causal: bool, scores: TraceStep) -> list[TraceSt
     places = np.arange(len(scores.values))
     far = places[:, None] - places
     seen = (far >= 0) | (not causal)
-    hidden = "later tokens hidden"
-    meaning = "a token sees itself and those before it; hidden scores get a weight of 0"
+    hidden, who = "later", "a token sees itself and those before it; hidden"
     if window is not None:
         seen &= abs(far) <= window
-        hidden = "distant tokens hidden"
-        meaning = (
-            f"local attention: a token sees those at most {window} away; hidden scores get a "
-            "weight of 0"
-        )
-    return [
-        TraceStep(
-            "masked",
-            "masked scores",
-            np.where(seen, scores.values, -np.inf),
-            f"masked = {scores.key}, {hidden}",
-            meaning,
-            Derivation("hide", left=scores.key),
-        )
-    ]
+        hidden = "distant"
+        who = f"local attention: a token sees those at most {window} away; hidden"
+    values, meaning = np.where(seen, scores.values, -np.inf), f"{who} scores get a weight of 0"
+    made, rule = Derivation("hide", scores.key), f"{scores.key}, {hidden} tokens hidden"
+    return [TraceStep("masked", "masked scores", values, meaning, made, rule=rule)]
 
 
 def _projected(
@@ -135,29 +116,20 @@ def _projected(
             source = f"hidden_{matrix}" if sources else "hidden"
             title = f"hidden states into {matrix}" if sources else "incoming hidden states"
             meaning = f"the input of attention, one row per token{normed}"
-            steps.append(TraceStep(source, title, _array(hidden), source, meaning, rows=tokens))
+            steps.append(TraceStep(source, title, _array(hidden), meaning, rows=tokens))
             sources[source] = hidden
         own, (key, meaning) = slice(first, last + 1), PROJECTIONS[name]
         numbers = tuple(str(i) for i in range(first, last + 1))
         words = f"columns {first}..{last} of {matrix}, {linear.in_features} x {linear.out_features}"
         w = _array(linear.weight[own].T)
-        products.append(TraceStep(key, f"{key} matrix", w, f"W_{key}", words, columns=numbers))
+        products.append(TraceStep(key, f"{key} matrix", w, words, columns=numbers))
         bias = f"{key}_bias" if linear.bias is not None else ""
         if bias:
             b, words = _array(linear.bias[own])[None], "added to each row of the product"
-            products.append(TraceStep(bias, f"{key} bias", b, bias, words, columns=numbers))
+            products.append(TraceStep(bias, f"{key} bias", b, words, columns=numbers))
         result = f"{name}_unturned" if attention.rotary and name != "values" else name
-        products.append(
-            TraceStep(
-                result,
-                name,
-                _array(projected[:, own]),
-                f"{result} = {source} x W_{key}{' + bias' if bias else ''}",
-                meaning,
-                Derivation("product", left=source, right=key, bias=bias),
-                rows=tokens,
-            )
-        )
+        made, values = Derivation("product", source, key, bias=bias), _array(projected[:, own])
+        products.append(TraceStep(result, name, values, meaning, made, tokens))
     return [*steps, *products]
 
 
@@ -176,16 +148,10 @@ def _distances(
     q, k, _ = (x.transpose(0, 1)[None] for x in captured.attended)
     at = torch.arange(q.shape[2], device=q.device)
     added = captured.bias(q * (attention.scaled or 1.0), k, (at[:, None] - at)[None])[0, index]
-    distance = TraceStep("distance", "scores of distances", _array(added), "distance", meaning)
-    total = TraceStep(
-        "summed",
-        "scores with distances",
-        scores.values + distance.values,
-        f"summed = {scores.key} + distance",
-        "the input of the softmax",
-        Derivation("add", left=scores.key, right="distance"),
-    )
-    return [distance, total]
+    distance = TraceStep("distance", "scores of distances", _array(added), meaning)
+    total, made = scores.values + distance.values, Derivation("add", scores.key, "distance")
+    words = "the input of the softmax"
+    return [distance, TraceStep("summed", "scores with distances", total, words, made)]
 
 
 def _outputs(
@@ -204,42 +170,21 @@ def _outputs(
     w = _array(attention.output.weight[:, first : last + 1].T)
     values = _array(captured.attended[2][:, first // cut.head_size])
     share, total = outputs @ w, _array(captured.output)
+    numbers = tuple(str(i) for i in range(first, last + 1))
+    words = (
+        f"rows {first}..{last} of output, {cut.width} x {cut.size}",
+        "what this head adds to the output of the layer",
+        "everything else in the output",
+        f"the sum of the shares of all {len(cut.heads)} heads and the bias leaves the layer",
+    )
+    made = Derivation("product", "outputs", "output")
+    added = Derivation("add", "share", "rest")
     return [
         *_head_outputs(attention.blur, outputs, weights @ values, tokens),
-        TraceStep(
-            "output",
-            "output matrix",
-            w,
-            "W_output",
-            f"rows {first}..{last} of output, {cut.width} x {cut.size}",
-            rows=tuple(str(i) for i in range(first, last + 1)),
-        ),
-        TraceStep(
-            "share",
-            "the head's share",
-            share,
-            "share = outputs x W_output",
-            "what this head adds to the output of the layer",
-            Derivation("product", left="outputs", right="output"),
-            rows=tokens,
-        ),
-        TraceStep(
-            "rest",
-            "the other heads and the bias",
-            total - share,
-            "rest",
-            "everything else in the output",
-            rows=tokens,
-        ),
-        TraceStep(
-            "attended",
-            "output of attention",
-            total,
-            "attended = share + rest",
-            f"the sum of the shares of all {len(cut.heads)} heads and the bias leaves the layer",
-            Derivation("add", left="share", right="rest"),
-            rows=tokens,
-        ),
+        TraceStep("output", "output matrix", w, words[0], rows=numbers),
+        TraceStep("share", "the head's share", share, words[1], made, tokens),
+        TraceStep("rest", "the other heads and the bias", total - share, words[2], rows=tokens),
+        TraceStep("attended", "output of attention", total, words[3], added, tokens),
     ]
 
 
@@ -247,41 +192,19 @@ def _head_outputs(
     sigma: float | None, outputs: np.ndarray, sharp: np.ndarray, tokens: tuple[str, ...]
 ) -> list[TraceStep]:
     """The head's output for each token and, if blurred, the blur matrix."""
-    made = Derivation("product", left="weights", right="values")
+    made = Derivation("product", "weights", "values")
     title, meaning = "the head's outputs", "the sum of what each token takes"
     if sigma is None:
-        formula = "outputs = weights x values"
-        return [TraceStep("outputs", title, outputs, formula, meaning, made, rows=tokens)]
+        return [TraceStep("outputs", title, outputs, meaning, made, tokens)]
     layout = make_layout([len(tokens)])
     kernel = _array(blur(torch.eye(len(tokens), dtype=torch.float64), layout, sigma))
+    words = f"row i: the shares of token i and its two neighbours (attention_blur {sigma:g})"
+    blurred = Derivation("product", "gaussian", "sharp")
+    name, after = "Gaussian of neighbouring tokens", "each token with a little of its neighbours"
     return [
-        TraceStep(
-            "sharp",
-            "the head's outputs before the blur",
-            sharp,
-            "sharp = weights x values",
-            meaning,
-            made,
-            rows=tokens,
-        ),
-        TraceStep(
-            "gaussian",
-            "Gaussian of neighbouring tokens",
-            kernel,
-            "gaussian",
-            f"row i: the shares of token i and its two neighbours (attention_blur {sigma:g})",
-            rows=tokens,
-            columns=tokens,
-        ),
-        TraceStep(
-            "outputs",
-            title,
-            outputs,
-            "outputs = gaussian x sharp",
-            "each token with a little of its neighbours",
-            Derivation("product", left="gaussian", right="sharp"),
-            rows=tokens,
-        ),
+        TraceStep("sharp", f"{title} before the blur", sharp, meaning, made, tokens),
+        TraceStep("gaussian", name, kernel, words, rows=tokens, columns=tokens),
+        TraceStep("outputs", title, outputs, after, blurred, tokens),
     ]
 
 

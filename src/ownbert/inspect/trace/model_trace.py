@@ -78,7 +78,7 @@ def trace_model(
         core(batch, (), context=context)
     weights = context.attentions[layer][0][index]
     tokens = tuple(tokenizer.tokens(ids))
-    cut = _head_slice(attention, head, index)
+    cut = _head_slice(attention, index)
     name = model.__class__.__name__ if core is not model else core.model_type
     facts = {
         "model": f"{name}, {core.config.num_hidden_layers} layers of "
@@ -111,16 +111,13 @@ def _index(attention: MultiHeadAttention, layer: int, head: int) -> int:
     raise InputError(f"layer {layer} has no head {head}; it has {ranges(attention.kept)}")
 
 
-def _head_slice(attention: MultiHeadAttention, head: int, index: int) -> HeadSlice:
-    columns = head_columns(attention)[index]
+def _head_slice(attention: MultiHeadAttention, index: int) -> HeadSlice:
     return HeadSlice(
+        **vars(head_columns(attention)[index]),
         size=attention.output.out_features,
         width=attention.width,
         head_size=attention.head_size,
-        head=head,
         heads=attention.kept,
-        columns=columns.columns,
-        rows=columns.rows,
     )
 
 

@@ -1,4 +1,4 @@
-// Draws the matrices of a trace. The sums must read like those of formula.py.
+// Draws the matrices of a trace.
 "use strict";
 const { steps, inside, start } = JSON.parse(document.getElementById("data").textContent), by = {};
 for (const step of steps) {
@@ -25,59 +25,38 @@ function sum(terms) {
   const left = terms.length - TERMS + 2;
   return terms.slice(0, TERMS - 2).join(" + ") + ` + ... (${left} more)`;
 }
-const at = (key, r, c) => by[key].values[r][c];
-const from = words => (m, r, c) => [`${m.left}[${r}][${c}] (${num(at(m.left, r, c))}) ${words}`];
-const kinds = {
-  given: () => [],
-  product(m, r, c) {
-    const left = Array.from(by[m.left].values[r]), right = by[m.right].values;
-    const other = m.turned ? Array.from(right[c]) : right.map(row => row[c]);
-    let name = `${m.left}[${r}] . ${m.right}` + (m.turned ? `[${c}]` : `[:][${c}]`);
-    let terms = sum(left.map((x, i) => `${signed(x)}*${signed(other[i])}`));
-    if (m.bias) {
-      name += ` + ${m.bias}[0][${c}]`;
-      terms += ` + ${signed(at(m.bias, 0, c))}`;
-    }
-    return [name, terms];
-  },
-  scale(m, r, c) {
-    const one = num(at(m.left, r, c)), times = num(m.factor), name = `${m.left}[${r}][${c}]`;
-    return [`${name} * ${times}`, `${signed(Number(one))} * ${times}`];
-  },
-  add: (m, r, c) => [`${m.left}[${r}][${c}] + ${m.right}[${r}][${c}]`,
-    `${signed(at(m.left, r, c))} + ${signed(at(m.right, r, c))}`],
-  softmax(m, r, c) {
-    const scores = Array.from(by[m.left].values[r]), top = Math.max(...scores);
-    const off = Math.abs(top) > LARGE ? top : 0;
-    const less = off > 0 ? ` - ${num(top)}` : off ? ` + ${num(-top)}` : "";
-    const exps = scores.map(s => isFinite(s) ? `exp(${num(s)}${less})` : "0");
-    const powers = scores.map(s => Math.exp(s - off));
-    const all = powers.reduce((a, b) => a + b, 0);
-    return [`${exps[c]} / (${sum(exps)})`, `${short(powers[c])} / ${short(all)}`];
-  },
-  weigh(m, r, c) {
-    const n = by[m.right].shape[0], i = Math.floor(r / n), j = r % n;
-    return [`${m.left}[${i}][${j}] * ${m.right}[${j}][${c}]`,
-      `${signed(at(m.left, i, j))} * ${signed(at(m.right, j, c))}`];
-  },
-  hide: from("unless it is hidden"), round: from("rounded"),
-  rotate: from("rotated with its pair by the position"),
-};
-function explain(step, r, c) {
-  const value = num(step.values[r][c]);
-  return [`${step.key}[${r}][${c}]`, ...kinds[step.made.kind](step.made, r, c), value].join(" = ");
+// References of a pattern (see formula.py) to a number, a row or a column: [key, row or null for all, column or null].
+const REFERENCE = /(\w+)\[(:|\d+)\](?:\[(\d+)\])?/g;
+const reference = ([, key, row, column]) => [key, row === ":" ? null : Number(row), column === undefined ? null : Number(column)];
+function valuesOf([key, row, column]) {
+  const values = by[key].values;
+  if (row === null) return values.map(each => each[column]);
+  return column === null ? Array.from(values[row]) : values[row][column];
 }
-// What a number is made of: [key, row or null for all, column or null for all].
-function parts(m, r, c) {
-  const n = m.kind === "weigh" ? by[m.right].shape[0] : 1;
-  return {
-    given: [],
-    product: [[m.left, r, null], m.turned ? [m.right, c, null] : [m.right, null, c],
-      ...(m.bias ? [[m.bias, 0, c]] : [])],
-    softmax: [[m.left, r, null]],
-    add: [[m.left, r, c], [m.right, r, c]],
-    weigh: [[m.left, Math.floor(r / n), r % n], [m.right, r % n, c]],
-  }[m.kind] || [[m.left, r, c]];
+function patternOf(step, r, c) {
+  const n = step.made.kind === "weigh" ? by[step.made.right].shape[0] : 1;
+  const places = { r, c, i: Math.floor(r / n), j: r % n };
+  return step.pattern.replace(/\[([rcij])\]/g, (_, letter) => `[${places[letter]}]`);
+}
+const parts = (step, r, c) => [...patternOf(step, r, c).matchAll(REFERENCE)].map(reference);
+function filled(term) {
+  if (!term.includes(" . ")) return term.replace(REFERENCE, (...found) => signed(valuesOf(reference(found))));
+  const [left, right] = [...term.matchAll(REFERENCE)].map(found => valuesOf(reference(found)));
+  return sum(left.map((x, i) => `${signed(x)}*${signed(right[i])}`));
+}
+function softmax(scores, c) {
+  const top = Math.max(...scores), off = Math.abs(top) > LARGE ? top : 0;
+  const less = off > 0 ? ` - ${num(top)}` : off ? ` + ${num(-top)}` : "";
+  const exps = scores.map(s => isFinite(s) ? `exp(${num(s)}${less})` : "0");
+  const powers = scores.map(s => Math.exp(s - off));
+  return [`${exps[c]} / (${sum(exps)})`, `${short(powers[c])} / ${short(powers.reduce((a, b) => a + b, 0))}`];
+}
+function explain(step, r, c) {
+  const pattern = patternOf(step, r, c), [found] = parts(step, r, c).map(valuesOf);
+  const terms = step.made.kind === "softmax" ? softmax(found, c)
+    : pattern.includes("(=)") ? [pattern.replace("(=)", `(${num(found)})`)]
+    : pattern ? [pattern, pattern.split(" + ").map(filled).join(" + ")] : [];
+  return [`${step.key}[${r}][${c}]`, ...terms, num(step.values[r][c])].join(" = ");
 }
 function color(x, top) {
   if (!isFinite(x)) return "rgba(128, 128, 128, .25)";
@@ -189,7 +168,7 @@ function show(place) {
   for (const cell of document.querySelectorAll("td.part, td.here"))
     cell.classList.remove("part", "here");
   for (const box of document.querySelectorAll(".map b")) box.remove();
-  for (const [name, i, j] of parts(step.made, r, c)) mark(name, i, j, "part");
+  for (const [name, i, j] of parts(step, r, c)) mark(name, i, j, "part");
   mark(key, r, c, "here");
   const names = [step.rows[r], step.columns[c]].filter(Boolean).join(", ");
   bar.textContent = explain(step, r, c) + (names ? `   (${names})` : "");

@@ -4,12 +4,12 @@ T tokens, D hidden, H heads, K head size.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from ownbert.inspect.overview.parameters import HeadColumns
 from ownbert.language import translated
 
 # Queries, keys and values, with their projection matrix and description.
@@ -17,6 +17,15 @@ PROJECTIONS = {
     "queries": ("query", "what each token looks for"),
     "keys": ("key", "what each token is found by"),
     "values": ("value", "what each token passes on"),
+}
+_MATRICES = ("query", "key", "value", "output")
+# Formulas of matrices by the kind of their derivation.
+_FORMULAS = {
+    "product": "{left} x {right}",
+    "add": "{left} + {right}",
+    "softmax": "softmax of each row of {left}",
+    "rotate": "rotated {key}",
+    "weigh": "{left}[i][j] x {right}[j]",
 }
 
 
@@ -47,16 +56,31 @@ class TraceStep:
         made: how its numbers are computed.
         rows: names of the rows.
         columns: names of the columns.
+        rule: right-hand side of the formula, if it does not follow from ``made``.
     """
 
     key: str
     title: str
     values: np.ndarray
-    formula: str
     meaning: str
     made: Derivation = Derivation()
     rows: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    rule: str = ""
+
+    @property
+    def formula(self) -> str:
+        """The formula of the matrix ("scores = queries x keys^T"), or its symbol."""
+        made = self.made
+        if not (rule := self.rule or _FORMULAS.get(made.kind, "")):
+            return _symbol(self.key)
+        found = rule.format(key=self.key, left=_symbol(made.left), right=_symbol(made.right))
+        return f"{self.key} = {found}{'^T' * made.turned}{' + bias' if made.bias else ''}"
+
+    @property
+    def shown_formula(self) -> str:
+        """The formula in the user's language; one that is just a key is unchanged."""
+        return self.formula if self.formula == self.key else translated(self.formula)
 
     def as_json(self) -> dict[str, Any]:
         """The step as JSON values; masked scores (minus infinity) are null."""
@@ -74,84 +98,45 @@ class TraceStep:
         }
 
 
-@dataclass(frozen=True)
-class HeadSlice:
+@dataclass(frozen=True, kw_only=True)
+class HeadSlice(HeadColumns):
     """The rows and columns of a layer's matrices that belong to a head.
 
     Args:
         size: hidden size D.
         width: H x K of the heads that are not pruned.
         head_size: K.
-        head: index of the head.
         heads: indices of the heads that are not pruned.
-        columns: for queries, keys and values (matrix, first column, last column).
-        rows: first and last row of the output matrix.
     """
 
     size: int
     width: int
     head_size: int
-    head: int
     heads: tuple[int, ...]
-    columns: Mapping[str, tuple[str, int, int]]
-    rows: tuple[int, int]
-
-
-def row_names(step: TraceStep) -> tuple[str, ...]:
-    """Row names as shown: tokens unchanged, pairs of tokens described."""
-    return tuple(map(translated, step.rows)) if step.made.kind == "weigh" else step.rows
-
-
-def shown_formula(step: TraceStep) -> str:
-    """The formula as shown; a formula that is just a key is unchanged."""
-    return step.formula if step.formula == step.key else translated(step.formula)
 
 
 def score_steps(scores: np.ndarray, *, factor: float | None, size: int) -> list[TraceStep]:
-    """The scores and, with a ``factor``, the scaled scores.
-
-    Args:
-        scores: (T, T).
-        factor: scaling factor.
-        size: head size K.
-    """
-    steps = [
-        TraceStep(
-            "scores",
-            "scores",
-            scores,
-            "scores = queries x keys^T",
-            "row i: how well each key fits the query of token i",
-            Derivation("product", left="queries", right="keys", turned=True),
-        )
-    ]
+    """The scores (T, T) and, with a ``factor``, the scaled scores; ``size`` is the head size K."""
+    meaning = "row i: how well each key fits the query of token i"
+    made = Derivation("product", "queries", "keys", turned=True)
+    steps = [TraceStep("scores", "scores", scores, meaning, made)]
     if factor is not None:
         root = math.isclose(factor, size**-0.5)
+        rule = f"scores / sqrt({size})" if root else f"scores x {factor:g}"
+        meaning = "so that their spread does not grow with K" if root else "by qk_scale"
+        made = Derivation("scale", "scores", factor=factor)
         steps.append(
-            TraceStep(
-                "scaled",
-                "scaled scores",
-                scores * factor,
-                f"scaled = scores / sqrt({size})" if root else f"scaled = scores x {factor:g}",
-                "so that their spread does not grow with K" if root else "by qk_scale",
-                Derivation("scale", left="scores", factor=factor),
-            )
+            TraceStep("scaled", "scaled scores", scores * factor, meaning, made, rule=rule)
         )
     return steps
 
 
 def weights_step(weights: np.ndarray, scores: str) -> TraceStep:
-    """The attention weights, the softmax of scores.
+    """The attention weights (T, T), the softmax of the step with the key ``scores``."""
+    meaning = "row i: what token i takes from each token; the row sums to 1"
+    made = Derivation("softmax", scores)
+    return TraceStep("weights", "attention weights", weights, meaning, made)
 
-    Args:
-        weights: (T, T).
-        scores: key of the step with the scores.
-    """
-    return TraceStep(
-        "weights",
-        "attention weights",
-        weights,
-        f"weights = softmax of each row of {scores}",
-        "row i: what token i takes from each token; the row sums to 1",
-        Derivation("softmax", left=scores),
-    )
+
+def _symbol(key: str) -> str:
+    return f"W_{key}" if key in _MATRICES else key

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ownbert.inspect.terminal_tables import facts_table, indented, open_table, plain_text
 from ownbert.inspect.trace.formula import formula_of, number
-from ownbert.inspect.trace.steps import HeadSlice, TraceStep, shown_formula
+from ownbert.inspect.trace.steps import HeadSlice, TraceStep
 from ownbert.language import translated
 
 _ROWS = 10
@@ -78,7 +78,7 @@ def show(trace: Trace, console: Console) -> None:
         console.print()
         heading = Text(f"{i}. {translated(step.title)}", style="bold")
         console.print(heading.append(f"  {rows} x {columns}", style="not bold cyan"))
-        formula = "" if step.formula == step.key else f"{shown_formula(step)}: "
+        formula = "" if step.formula == step.key else f"{step.shown_formula}: "
         console.print(indented(Text(formula + translated(step.meaning))))
         console.print(indented(_table(step, console.width - 2)))
         if step.made.kind != "given":

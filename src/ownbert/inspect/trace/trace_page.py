@@ -15,7 +15,8 @@ import numpy as np
 from ownbert.files.writing import write_text
 from ownbert.inspect.internals.observation import Observation
 from ownbert.inspect.internals.page_parts import as_data, as_json, script, style, weights_of
-from ownbert.inspect.trace.steps import HeadSlice, TraceStep, row_names, shown_formula
+from ownbert.inspect.trace.formula import pattern_of
+from ownbert.inspect.trace.steps import HeadSlice, TraceStep
 from ownbert.inspect.trace.trace import Trace
 from ownbert.language import translated, translated_page
 
@@ -60,9 +61,11 @@ def as_page(trace: Trace, *, inside: Observation | None = None) -> str:
 def _packed(step: TraceStep) -> dict[str, Any]:
     values = step.as_json() | {
         "title": translated(step.title),
-        "formula": shown_formula(step),
+        "formula": step.shown_formula,
+        "pattern": pattern_of(step),
         "meaning": translated(step.meaning),
-        "rows": list(row_names(step)),
+        # Tokens are unchanged, pairs of tokens are described.
+        "rows": [translated(row) if step.made.kind == "weigh" else row for row in step.rows],
     }
     if step.values.size > _DIGITS:
         raw = np.ascontiguousarray(step.values, dtype="<f4").tobytes()

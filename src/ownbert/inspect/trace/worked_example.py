@@ -72,14 +72,12 @@ def trace_attention(
         raise InputError(
             f"the weights can be rounded to 0..{limits.DECIMALS} decimals, not {digits}"
         )
-    steps = [TraceStep("inputs", "inputs", x, "inputs", "one row per token")]
+    steps = [TraceStep("inputs", "inputs", x, "one row per token")]
     projected = []
     for (name, (matrix, meaning)), w in zip(PROJECTIONS.items(), matrices, strict=True):
-        words = "learnt; the same for every token"
-        steps.append(TraceStep(matrix, f"{matrix} matrix", w, f"W_{matrix}", words))
-        made = Derivation("product", left="inputs", right=matrix)
-        formula = f"{name} = inputs x W_{matrix}"
-        projected.append(TraceStep(name, name, x @ w, formula, meaning, made))
+        words, made = "learnt; the same for every token", Derivation("product", "inputs", matrix)
+        steps.append(TraceStep(matrix, f"{matrix} matrix", w, words))
+        projected.append(TraceStep(name, name, x @ w, meaning, made))
     q, k, v = (step.values for step in projected)
     width = k.shape[1]
     steps += projected
@@ -90,8 +88,8 @@ def trace_attention(
     if digits is not None:
         weights = round_weights(weights, digits)
         words = f"to {decimals}, so that each row still sums to 1"
-        made = Derivation("round", left="weights")
-        steps.append(TraceStep("rounded", "rounded weights", weights, "rounded", words, made))
+        made = Derivation("round", "weights")
+        steps.append(TraceStep("rounded", "rounded weights", weights, words, made))
     steps += _weighted(weights, v, steps[-1].key)
     facts = {
         "tokens": str(len(x)),
@@ -149,22 +147,18 @@ def read_inputs(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _weighted(weights: np.ndarray, v: np.ndarray, left: str) -> list[TraceStep]:
-    tokens, steps = len(weights), []
+    made, steps = Derivation("product", left, "values"), []
     if weights.size * v.shape[1] <= _MOST_WEIGHTED:
-        steps.append(
-            TraceStep(
-                "weighted",
-                "weighted values",
-                (weights[:, :, None] * v[None]).reshape(tokens * tokens, -1),
-                f"weighted = {left}[i][j] x values[j]",
-                "one row per pair: what token i takes from token j",
-                Derivation("weigh", left=left, right="values"),
-                rows=tuple(f"{i} from {j}" for i in range(tokens) for j in range(tokens)),
-            )
+        tokens = range(len(weights))
+        pairs = (weights[:, :, None] * v[None]).reshape(weights.size, -1)
+        meaning, weigh = (
+            "one row per pair: what token i takes from token j",
+            Derivation("weigh", left, "values"),
         )
-    made = Derivation("product", left=left, right="values")
-    words, meaning = f"outputs = {left} x values", "the sum of what each token takes"
-    return [*steps, TraceStep("outputs", "outputs", weights @ v, words, meaning, made)]
+        names = tuple(f"{i} from {j}" for i in tokens for j in tokens)
+        steps.append(TraceStep("weighted", "weighted values", pairs, meaning, weigh, names))
+    meaning = "the sum of what each token takes"
+    return [*steps, TraceStep("outputs", "outputs", weights @ v, meaning, made)]
 
 
 def _matrix(name: str, rows: Any) -> np.ndarray:
