@@ -10,10 +10,10 @@ import torch
 from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.inspect.internals.observation import observation_of_text
-from ownbert.inspect.internals.page_parts import script
 from ownbert.inspect.trace.model_trace import trace_model
 from ownbert.inspect.trace.trace_page import as_page as trace_page
 from ownbert.nn.model import Model
+from ownbert.pages import page as filled_page
 from ownbert.text.tokenizer import Tokenizer
 from support.browser import CHROMIUM, in_browser
 from support.cli import run_cli
@@ -186,7 +186,8 @@ def test_texts_of_one_answer_are_parts_to_choose_from(tmp_path: Path):
 @pytest.mark.slow
 def test_the_page_is_chinese(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OWNBERT_LANGUAGE", "zh")
-    for line in re.findall(r"^  \w+: \"(.*)\",$", script().split("const text =")[0], re.MULTILINE):
+    words_of_script = filled_page("inspect/internals/inspector.js").split("const text =")[0]
+    for line in re.findall(r"^  \w+: \"(.*)\",$", words_of_script, re.MULTILINE):
         assert re.search("[\u4e00-\u9fff]", line) or not re.search("[A-Za-z]{3}", line), line
     shown = in_browser(
         page(tmp_path, words(80), "gradient_x_input"),

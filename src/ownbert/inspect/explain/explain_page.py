@@ -1,12 +1,8 @@
 """Explanations as an HTML page: coloured texts, selection of method and prediction, and the
 internals of the model.
-
-The page is self-contained.
 """
 
-import html
 from collections.abc import Sequence
-from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 
@@ -17,8 +13,7 @@ from ownbert.files.writing import write_text
 from ownbert.inspect.explain.explain import Explanation
 from ownbert.inspect.explain.images import PatchExplanation, picture_data
 from ownbert.inspect.internals.observation import Observation
-from ownbert.inspect.internals.page_parts import as_data, as_json, script, style, weights_of
-from ownbert.language import translated_page
+from ownbert.inspect.internals.page_parts import as_data, view_page
 
 # Larger pages take long to open.
 _MOST_BYTES = 50_000_000
@@ -32,21 +27,11 @@ def write_page(
     inside: Sequence[Observation | None] = (),
     pixels: Sequence[np.ndarray] = (),
 ) -> None:
-    """Write ``as_page(...)`` atomically."""
-    write_text(path, as_page(found, title=title, inside=inside, pixels=pixels))
-
-
-def as_page(
-    found: Sequence[Explanation | PatchExplanation],
-    *,
-    title: str,
-    inside: Sequence[Observation | None] = (),
-    pixels: Sequence[np.ndarray] = (),
-) -> str:
-    """The page as HTML.
+    """Write a page of explanations atomically.
 
     Args:
         found: explanations by one or several methods; those of the same row are consecutive.
+        path: file to write.
         title: title of the page.
         inside: internals of the model for each row.
         pixels: for image rows, (height, width, channels) from 0 to 1 for each image.
@@ -60,27 +45,12 @@ def as_page(
     if not rows:
         raise InputError("there is nothing to show on a page: no words, or nothing found in them")
     observed = [*inside, *[None] * (len(rows) - len(inside))]
-    data = as_json(
-        {
-            "title": title,
-            "rows": rows,
-            "inside": [None if each is None else as_data(each) for each in observed],
-            "pictures": [picture_data(each) for each in pixels],
-        }
-    )
-    if len(data) > _MOST_BYTES:
+    pictures = [picture_data(each) for each in pixels]
+    data = {"rows": rows, "inside": [*map(as_data, observed)], "pictures": pictures}
+    page = view_page("inspect/explain/page.html", title, {"title": title, **data}, observed)
+    if len(page) > _MOST_BYTES:
         raise InputError(
-            f"the page would have {len(data) / 1e6:,.0f} MB; explain fewer rows, or use --by "
+            f"the page would have {len(page) / 1e6:,.0f} MB; explain fewer rows, or use --by "
             "sentence"
         )
-    return translated_page(_resource("page.html")).format(
-        title=html.escape(title),
-        style=style() + _resource("page.css"),
-        data=data,
-        script=script() + translated_page(_resource("page.js")),
-        weights=weights_of(observed),
-    )
-
-
-def _resource(name: str) -> str:
-    return (files("ownbert.inspect.explain") / name).read_text(encoding="utf-8")
+    write_text(path, page)

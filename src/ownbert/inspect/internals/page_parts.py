@@ -1,41 +1,45 @@
-"""Parts of pages that show a model's internals: style, script and data.
+"""Pages that show a model's internals, and the data of their scripts."""
 
-A page contains style and script once. The weights of each head are in separate scripts at its end,
-which are decoded when the head is opened.
-"""
-
-import json
-from collections.abc import Sequence
-from importlib.resources import files
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ownbert.inspect.internals.attention_weights import SHARES, packed_bytes
 from ownbert.inspect.internals.observation import Observation
-from ownbert.language import translated, translated_page
-
-_SCRIPTS = ("words.js", "view.js", "attention.js", "arcs.js", "matrix.js", "layers.js")
-_FUNCTIONS = (
-    *("heat", "make", "mode", "picture", "save", "signed", "sized", "text", "unpacked"),
-    "observationView",
-)
+from ownbert.language import translated
+from ownbert.pages import page
 
 
-def style() -> str:
-    """The style sheet shared by all pages."""
-    return _resource("view.css")
+def view_page(
+    template: str,
+    title: str,
+    data: Mapping[str, Any],
+    inside: Sequence[Observation | None],
+    **values: Any,
+) -> str:
+    """Fill in a template that extends ``view.html``.
+
+    Args:
+        template: path of the template.
+        title: title of the page.
+        data: data of its script.
+        inside: observation of each row, whose weights are added.
+        values: further variables of the template.
+    """
+    weights = [
+        (f"{row}.{head.sequence}.{head.layer}.{head.head}", packed)
+        for row, observed in enumerate(inside)
+        if observed is not None
+        for head, packed in zip(observed.weights, observed.packed, strict=True)
+    ]
+    return page(template, title=title, data=data, weights=weights, **values)
 
 
-def script() -> str:
-    """The script: an object ``inspector`` with functions for pages."""
-    parts = "\n".join(map(_resource, _SCRIPTS))
-    names = ", ".join(_FUNCTIONS)
-    return translated_page(f"const inspector = (() => {{\n{parts}\nreturn {{ {names} }};\n}})();\n")
-
-
-def as_data(observation: Observation) -> dict[str, Any]:
-    """An observation as data for the script, without the weights."""
+def as_data(observation: Observation | None) -> dict[str, Any] | None:
+    """An observation as data for the script, without the weights; None for None."""
+    if observation is None:
+        return None
     thumbnails = b"".join(head.thumbnail.tobytes() for head in observation.weights)
     return {
         "tokens": [list(row) for row in observation.tokens],
@@ -65,23 +69,3 @@ def as_data(observation: Observation) -> dict[str, Any]:
         ],
         "note": translated(observation.note),
     }
-
-
-def weights_of(observations: Sequence[Observation | None]) -> str:
-    """Scripts with the weights of all heads, by row, sequence, layer and head."""
-    return "\n".join(
-        f'<script type="text/plain" data-weights="{row}.{head.sequence}.{head.layer}.{head.head}">'
-        f"{packed}</script>"
-        for row, observed in enumerate(observations)
-        if observed is not None
-        for head, packed in zip(observed.weights, observed.packed, strict=True)
-    )
-
-
-def as_json(value: Any) -> str:
-    """JSON that is safe inside a script element."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
-
-
-def _resource(name: str) -> str:
-    return (files("ownbert.inspect.internals") / name).read_text(encoding="utf-8")
