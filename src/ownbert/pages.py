@@ -3,18 +3,24 @@
 import base64
 import hashlib
 import json
+import unicodedata
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from ownbert.language import current_language, translated, translated_page
 
+# Unicode categories that move, hide or reorder surrounding text.
+_UNSAFE = {"Cc", "Cs", "Zl", "Zp"}
+_DIRECTIONS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C}
+
 
 def page(template: str, **values: Any) -> str:
     """Fill in a template.
 
     Templates can call ``source`` (the content of a file that is inserted unchanged), ``digest`` (of
-    a script, for a content security policy), ``json`` (for a script element) and ``translated``.
+    a script, for a content security policy), ``json`` (for a script element), ``translated`` and
+    ``cleaned``.
 
     Args:
         template: path of the template in the package.
@@ -39,6 +45,7 @@ def _environment(language: str) -> Any:
         digest=lambda text: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode(),
         json=lambda value: _unchanged(_as_json(value)),
         translated=translated,
+        cleaned=cleaned,
     )
     return environment
 
@@ -56,3 +63,15 @@ def _unchanged(text: str) -> Any:
     from markupsafe import Markup
 
     return Markup(text)
+
+
+def cleaned(text: str, most: int) -> str:
+    """A text on one line: at most ``most`` characters, without control characters."""
+    start = text[: 4 * most]
+    safe = (
+        " " if ord(c) in _DIRECTIONS or unicodedata.category(c) in _UNSAFE else c for c in start
+    )
+    line = " ".join("".join(safe).split())
+    if len(line) <= most and len(start) == len(text):
+        return line
+    return f"{line[: most - 1].rstrip()}…"

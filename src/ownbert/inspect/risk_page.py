@@ -1,6 +1,5 @@
 """A page about selective prediction: error rate by coverage."""
 
-import html
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +7,9 @@ import numpy as np
 from ownbert.errors import InputError
 from ownbert.files.writing import write_text
 from ownbert.fitting.report.charts import risk_chart
-from ownbert.fitting.report.report_page import figures, framed, table
 from ownbert.fitting.report.sections import Section
 from ownbert.language import translated
+from ownbert.pages import page
 from ownbert.tasks.metrics import Scores
 from ownbert.train.watch.metric_names import shown_name
 
@@ -39,15 +38,13 @@ def write_risk_page(path: Path, scores: Scores, *, title: str) -> None:
         "share of wrong answers."
     )
     section = Section("risk", words, lead, columns, rows)
-    body = f'<div class="beside"><figure>{risk_chart(scores.risk)}</figure>{table(section)}</div>'
-    heading = f"<h2>{html.escape(words)}</h2><p>{html.escape(lead)}</p>"
-    main = f'<section id="risk">{heading}{body}</section>'
-    shown = [(f"{value:.3f}", translated(shown_name(n))) for n, value in scores.values.items()]
-    page = framed(
-        html.escape(translated("one label per text")),
-        html.escape(title),
-        figures(shown),
-        [("risk", words)],
-        main,
+    text = page(
+        "inspect/risk.html",
+        kind=translated("one label per text"),
+        headline=title,
+        figures=[(f"{value:.3f}", translated(shown_name(n))) for n, value in scores.values.items()],
+        keys=[("risk", words)],
+        section=section,
+        chart=risk_chart(scores.risk),
     )
-    write_text(path, page)
+    write_text(path, text)

@@ -8,9 +8,9 @@ from ownbert import limits
 from ownbert.checks import list_of, maybe, number, record, text, whole
 from ownbert.errors import InputError
 from ownbert.files.json_files import read_json
-from ownbert.fitting.report.contents import cleaned
 from ownbert.fitting.report.report import SHOWN_TEXT
 from ownbert.language import translated
+from ownbert.pages import cleaned
 
 # A learning curve is flat if doubling the rows gains less than this.
 _FLAT = 0.01

@@ -19,12 +19,12 @@ from ownbert.fitting.report.contents import (
     Margin,
     Report,
     bootstrap_margin,
-    cleaned,
 )
 from ownbert.fitting.report.report import as_json, as_text, write_report
 from ownbert.fitting.report.report_page import as_page
 from ownbert.fitting.report.sections import sections
 from ownbert.fitting.report.typical import largest_errors
+from ownbert.pages import cleaned
 from support.fit_report import made_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

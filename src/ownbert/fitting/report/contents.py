@@ -1,6 +1,5 @@
 """The data of a report, which the HTML page and the text are generated from."""
 
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,9 +14,6 @@ from ownbert.tasks.label_errors import LabelError
 from ownbert.tasks.metrics import Scores
 
 LINEAR, BLEND = "linear", "blend"  # kinds of leaderboard rows
-# Unicode categories that move, hide or reorder surrounding text.
-_UNSAFE = {"Cc", "Cs", "Zl", "Zp"}
-_DIRECTIONS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C}
 
 
 @dataclass(frozen=True)
@@ -228,18 +224,6 @@ def bootstrap_margin(
     mean = score(targets, best) - score(targets, baseline)
     low, high = np.quantile(margins, (0.05, 0.95))
     return Margin(float(mean), float(low), float(high))
-
-
-def cleaned(text: str, most: int) -> str:
-    """A text on one line: at most ``most`` characters, without control characters."""
-    start = text[: 4 * most]
-    safe = (
-        " " if ord(c) in _DIRECTIONS or unicodedata.category(c) in _UNSAFE else c for c in start
-    )
-    line = " ".join("".join(safe).split())
-    if len(line) <= most and len(start) == len(text):
-        return line
-    return f"{line[: most - 1].rstrip()}…"
 
 
 def shown_spread(spread: float | None) -> float | None:

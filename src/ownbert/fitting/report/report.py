@@ -12,10 +12,11 @@ import numpy as np
 from ownbert.files.json_files import write_json
 from ownbert.files.writing import make_folder, together, write_text
 from ownbert.fitting.report.advice import headline
-from ownbert.fitting.report.contents import Report, cleaned
+from ownbert.fitting.report.contents import Report
 from ownbert.fitting.report.report_page import as_page
 from ownbert.fitting.report.sections import Section, sections
 from ownbert.language import translated
+from ownbert.pages import cleaned
 from ownbert.tasks.metrics import Scores
 
 _WIDTH = 100

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ownbert.fitting.report.advice import metric_name, other_metrics
-from ownbert.fitting.report.contents import Report, cleaned, shown_spread
+from ownbert.fitting.report.contents import Report, shown_spread
 from ownbert.fitting.report.drift import QUANTILES
 from ownbert.fitting.report.learning_curve import LearningCurve
 from ownbert.fitting.report.typical import RatedRow
 from ownbert.language import translated
+from ownbert.pages import cleaned
 from ownbert.train.watch.metric_names import decimals
 
 LARGEST_MATRIX = 20  # classes; above, only the most confused pairs are shown

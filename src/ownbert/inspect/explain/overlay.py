@@ -136,7 +136,7 @@ def explain(
         batch = to_batch(torch.from_numpy(values).to(model.device), model.config)
         found = attention_and_gradient(model, batch, keep_attention=layers)
         probabilities = found.logits.float().softmax(-1).cpu().numpy()
-        predicted = probabilities.argmax(1).tolist()
+        predicted: list[int] = probabilities.argmax(1).tolist()
         chosen = [list(classes(each)) for each in probabilities]
         maps = []
         for targets in zip(*chosen, strict=True):
