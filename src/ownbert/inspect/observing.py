@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from ownbert.batches.batch import Batch, Example, pack
@@ -45,13 +46,33 @@ def text_batch(model: Model, ids: Sequence[int], note: str = "") -> Batch:
     Raises:
         InputError: there are too many ids for the model.
     """
+    require_room(model, ids, note)
+    array = np.asarray(ids, dtype=np.int64)
+    return pack([Example(array, np.zeros_like(array))]).to(model.device)
+
+
+def require_room(model: Model, ids: Sequence[int] | np.ndarray, note: str = "") -> None:
+    """Raise ``InputError`` if a text has too many ids for a model; see ``text_batch``."""
     longest = model.config.max_length
     if longest is not None and len(ids) > longest:
         raise InputError(
             f"the text has {len(ids):,} tokens{note}; the model takes at most {longest:,}"
         )
+
+
+def masked_example(ids: Sequence[int], tokenizer: Tokenizer) -> Example:
+    """A text, with special tokens, whose masks are to be filled in."""
     array = np.asarray(ids, dtype=np.int64)
-    return pack([Example(array, np.zeros_like(array))]).to(model.device)
+    masks = np.flatnonzero(array == tokenizer.mask_id)
+    types = np.asarray(tokenizer.input_format.types(len(array)))
+    return Example(array, types, masked_positions=masks, masked_ids=array[masks])
+
+
+def masked_words(model: Model, example: Example) -> np.ndarray:
+    """(masks, V) probabilities of the masked words."""
+    with evaluating(model), torch.inference_mode():
+        logits = model(pack([example]).to(model.device), ["mlm"]).logits["mlm"]
+    return logits.float().softmax(-1).cpu().numpy()
 
 
 @contextmanager

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from ownbert.batches.batch import Batch, Example, pack
+from ownbert.batches.batch import Batch, Example
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.checkpoint.transformer_folder import is_translation
 from ownbert.checks import known
@@ -36,8 +35,7 @@ from ownbert.inspect.internals.observation import (
     masked_question,
     observe,
 )
-from ownbert.inspect.observing import evaluating, text_ids
-from ownbert.nn.model import Model
+from ownbert.inspect.observing import masked_example, masked_words, require_room, text_ids
 from ownbert.tables.columns import read_texts
 from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.forward.batched_forward import blocks
@@ -86,6 +84,17 @@ class Explanation:
         word = self.words[index]
         return self.texts[word.text][word.start : word.end]
 
+    def pieces(self, number: int) -> Iterator[tuple[str, float]]:
+        """Yield the parts of a text; words with their share of the largest value, others with 0."""
+        largest = float(np.abs(self.values).max(initial=0)) or 1.0
+        text, end = self.texts[number], 0
+        for word, value in zip(self.words, self.values.tolist(), strict=True):
+            if word.text == number and word.start >= end:
+                yield text[end : word.start], 0.0
+                yield text[word.start : word.end], value / largest
+                end = word.end
+        yield text[end:], 0.0
+
     def to_dict(self) -> dict[str, Any]:
         """The explanation as JSON values."""
         return {
@@ -113,18 +122,14 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         """HTML for notebooks: supporting words in blue, opposing words in red."""
-        largest = float(np.abs(self.values).max(initial=0)) or 1.0
         shown = [f"<b>{html.escape(self.target)}</b> {self.probability:.3f}"]
-        for number, text in enumerate(self.texts):
-            end, line = 0, ""
-            for word, value in zip(self.words, self.values / largest, strict=True):
-                if word.text == number and word.start >= end:
-                    color = f"rgba({'33,102,172' if value > 0 else '178,24,43'},{abs(value):.2f})"
-                    escaped = html.escape(text[word.start : word.end])
-                    line += html.escape(text[end : word.start])
-                    line += f'<span style="background:{color}">{escaped}</span>'
-                    end = word.end
-            shown.append(line + html.escape(text[end:]))
+        for number in range(len(self.texts)):
+            line = ""
+            for text, share in self.pieces(number):
+                color = f"rgba({'33,102,172' if share > 0 else '178,24,43'},{abs(share):.2f})"
+                escaped = html.escape(text)
+                line += f'<span style="background:{color}">{escaped}</span>' if share else escaped
+            shown.append(line)
         return "<br>".join(shown)
 
 
@@ -427,25 +432,19 @@ class Explainer:
                 f"{self.folder} is an xlnet, whose masked words cannot be explained; use a "
                 "fine-tuned model"
             )
-        ids = np.asarray(text_ids(row.texts[0], tokenizer), dtype=np.int64)
-        longest = model.config.max_length
-        if longest is not None and len(ids) > longest:
-            raise InputError(
-                f"the text has {len(ids):,} tokens; the model takes at most {longest:,}"
-            )
-        masks = np.flatnonzero(ids == tokenizer.mask_id)
-        if not len(masks):
+        ids = text_ids(row.texts[0], tokenizer)
+        require_room(model, ids)
+        if tokenizer.mask_id not in ids:
             raise InputError(
                 f"{self.folder} predicts masked words; put {tokenizer.special['mask_token']} "
                 "into the text"
             )
-        types = np.asarray(tokenizer.input_format.types(len(ids)))
-        example = Example(ids, types, masked_positions=masks, masked_ids=ids[masks])
+        example = masked_example(ids, tokenizer)
         token = None if wanted is None else tokenizer.id_of(wanted)
         if wanted is not None and token is None:
             raise InputError(f"{wanted!r} is not a token of the vocabulary")
         targets = []
-        for number, found in enumerate(_word_probabilities(model, example)):
+        for number, found in enumerate(masked_words(model, example)):
             first = int(found.argmax()) if token is None else token
             (best,) = tokenizer.tokens([first])
             answers = likeliest(found, lambda index: tokenizer.tokens([index])[0])
@@ -480,13 +479,6 @@ def _explained(folder: Path | Opened, device: str) -> Opened:
         return folder
     # Without packed weights, which have no gradients.
     return open_folder(place, Compute(device, network=not linear, packed=False))
-
-
-def _word_probabilities(model: Model, example: Example) -> np.ndarray:
-    """Probabilities of the masked words (masks, V)."""
-    with evaluating(model), torch.inference_mode():
-        logits = model(pack([example]).to(model.device), ["mlm"]).logits["mlm"]
-    return logits.float().softmax(-1).cpu().numpy()
 
 
 def _label_probabilities(logits: Tensor, batch: Batch) -> Tensor:

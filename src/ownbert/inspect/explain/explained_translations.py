@@ -15,7 +15,7 @@ from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checkpoint.transformer_folder import load_translation
 from ownbert.errors import InputError
 from ownbert.inspect.explain.targets import Target
-from ownbert.inspect.observing import evaluating
+from ownbert.inspect.observing import evaluating, require_room
 from ownbert.tasks.rows import Row
 from ownbert.translate.decode import Translator
 from ownbert.translate.translation_pairs import encode_sources
@@ -67,9 +67,8 @@ class ExplainedTranslator:
         while some := list(islice(rows, _TOGETHER)):
             texts = [row.texts[0] for row in some]
             sources = encode_sources(texts, self.tokenizer)
-            longest, most = self.model.config.max_length, max(map(len, sources))
-            if longest is not None and most > longest:
-                raise InputError(f"a text has {most:,} tokens; the model takes at most {longest:,}")
+            for source in sources:
+                require_room(self.model, source)
             found = self._translator.hypotheses(texts)
             for row, source, best in zip(some, sources, found, strict=True):
                 ids = [] if best is None else best.ids

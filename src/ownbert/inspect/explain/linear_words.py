@@ -15,14 +15,14 @@ from ownbert.errors import InputError
 from ownbert.inference.blend import Blend
 from ownbert.inference.opened_blend import OpenedBlend
 from ownbert.inspect.explain.input_words import Word
+from ownbert.inspect.explain.targets import chosen_labels, likeliest
+from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.rows import Row
 from ownbert.views.contributions import contributions
 from ownbert.views.linear_models import LinearModel
 from ownbert.views.tokens import spans_of
 
 CONTRIBUTIONS = "contributions"
-# Number of most probable predictions shown with an explanation.
-_ANSWERS = 3
 
 
 def answers_linearly(folder: Path, blend: Blend) -> bool:
@@ -49,26 +49,18 @@ class LinearShares:
     def targets(self, row: Row, wanted: str | None, most: int) -> list[tuple[int, str, float]]:
         """(index, name, probability or value) of each target to explain."""
         task: Any = self.predictor.task
-        labels = [str(label) for label in task.labels]
-        outputs = np.asarray(self.predictor.raws([row])[0][0])
-        if wanted is not None and wanted not in labels:
-            raise InputError(f"there is no label {wanted!r}; the model has {', '.join(labels[:8])}")
-        if wanted is not None:
-            chosen = [labels.index(wanted)]
-        elif task.name == "classify":
-            chosen = np.argsort(-outputs, kind="stable")[:most].tolist()
-        elif task.name == "multilabel":
-            held = np.flatnonzero(outputs >= task.threshold)
-            chosen = held.tolist() or [int(outputs.argmax())]
-        else:
-            chosen = range(len(labels))
-        return [(i, labels[i], float(outputs[i])) for i in chosen]
+        outputs = self._outputs(row)
+        chosen = chosen_labels(task, outputs, wanted, most)
+        return [(i, str(task.labels[i]), float(outputs[i])) for i in chosen]
 
     def answers(self, row: Row) -> tuple[tuple[str, float], ...]:
         """The most probable labels of a row, for single-label tasks."""
-        if self.predictor.task.name != "classify":
-            return ()
-        return tuple((name, value) for _, name, value in self.targets(row, None, _ANSWERS))
+        task: Any = self.predictor.task
+        single = isinstance(task, SingleLabelTask)
+        return likeliest(self._outputs(row), task.labels.__getitem__) if single else ()
+
+    def _outputs(self, row: Row) -> np.ndarray:
+        return np.asarray(self.predictor.raws([row])[0][0])
 
     def words(self, row: Row) -> list[Word]:
         """The words of a row: separated by spaces, or single characters in scripts without

@@ -1,8 +1,7 @@
 """Explanations as a PNG image: each prediction with probabilities and its coloured text."""
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -25,17 +24,6 @@ _PIECES = re.compile(r"\s+|[\u1100-\u11ff\u3000-\u9fff\uac00-\ud7af\uff00-\uffef
                      r"\u3000-\u9fff\uac00-\ud7af\uff00-\uffef]+")  # fmt: skip
 _UNKNOWN = "?"
 _MOST_SIGNS = 400  # maximum measured characters of a word, more than a line
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """A positioned piece of text, with its word's share of the largest value."""
-
-    text: str
-    left: float
-    line: int
-    width: float
-    share: float | None
 
 
 class _Measure:
@@ -166,12 +154,8 @@ class _Picture:
         self._next()
         if len(found.answers) > 1:
             self._probabilities(found.answers)
-        largest = max(map(abs, found.values.tolist()), default=0.0) or 1.0
-        for number, text in enumerate(found.texts):
-            pieces = list(self._laid_out(text, number, found, largest))
-            for piece in pieces:
-                self._piece(piece)
-            self._next(1 + max((piece.line for piece in pieces), default=0))
+        for number in range(len(found.texts)):
+            self._next(1 + self._paragraph(found.pieces(number)))
         self._down += _GAP
 
     def _probabilities(self, answers: Sequence[tuple[str, float]]) -> None:
@@ -190,21 +174,22 @@ class _Picture:
             left += _BAR + 82
         self._next()
 
-    def _laid_out(
-        self, text: str, number: int, found: Explanation, largest: float
-    ) -> Iterator[_Piece]:
-        """Yield the pieces of a text, broken into lines."""
+    def _paragraph(self, parts: Iterable[tuple[str, float]]) -> int:
+        """Draw a text, broken into lines; return the number of the last line."""
         left, line, width = 0.0, 0, _WIDTH - 2 * _MARGIN
-        for part, share in _marked(text, number, found, largest):
+        for part, share in parts:
             for piece in _PIECES.findall(part):
                 piece = " " if piece.isspace() else self._drawable(piece)
                 for word in self._split(piece, width):
                     wide = self._measure(word)
                     if left and left + wide > width:
                         left, line = 0.0, line + 1
-                    if left or word != " ":
-                        yield _Piece(word, left, line, wide, share)
-                        left += wide
+                    if share and (left or word != " "):
+                        self._box(_MARGIN + left, wide, share, line * _LINE)
+                    if word != " ":
+                        self._text(word, _MARGIN + left, down=line * _LINE)
+                    left += wide if left or word != " " else 0
+        return line
 
     def _split(self, piece: str, width: float) -> Iterator[str]:
         """Split a word that is longer than a line."""
@@ -213,13 +198,6 @@ class _Picture:
             yield piece[:size]
             piece = piece[size:]
         yield piece
-
-    def _piece(self, piece: _Piece) -> None:
-        down = piece.line * _LINE
-        if piece.share is not None:
-            self._box(_MARGIN + piece.left, piece.width, piece.share, down)
-        if piece.text != " ":
-            self._text(piece.text, _MARGIN + piece.left, down=down)
 
     def _box(self, left: float, width: float, share: float, down: float = 0) -> None:
         full = _FOR if share > 0 else _AGAINST
@@ -270,16 +248,3 @@ class _Picture:
         height = self._down + _MARGIN - _GAP
         self._axis.set(xlim=(0, _WIDTH), ylim=(height, 0))
         self._figure.set_size_inches(_WIDTH / DPI, height / DPI)
-
-
-def _marked(
-    text: str, number: int, found: Explanation, largest: float
-) -> Iterator[tuple[str, float | None]]:
-    """Yield the parts of a text; words with their share of the largest value."""
-    end = 0
-    for word, value in zip(found.words, found.values.tolist(), strict=True):
-        if word.text == number and word.start >= end:
-            yield text[end : word.start], None
-            yield text[word.start : word.end], value / largest
-            end = word.end
-    yield text[end:], None

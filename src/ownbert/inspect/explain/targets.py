@@ -124,13 +124,6 @@ def _labels(
     """The most probable labels, the positive labels, or values; averaged over the windows of a
     document."""
     reads = _pooled(model, example)
-    if wanted is not None:
-        chosen = [_index(task.labels, wanted)]
-    elif isinstance(task, SingleLabelTask):
-        chosen = np.argsort(-raw, kind="stable")[:labels].tolist()
-    else:
-        holds = raw >= task.threshold if task.name == "multilabel" else np.ones(len(raw), bool)
-        chosen = np.flatnonzero(holds).tolist() or [int(raw.argmax())]
 
     def make_target(index: int) -> Target:
         def score(logits: Tensor, batch: Batch) -> Tensor:
@@ -148,7 +141,23 @@ def _labels(
 
     answers = likeliest(raw, task.labels.__getitem__) if isinstance(task, SingleLabelTask) else ()
 
-    return [make_target(index) for index in chosen]
+    return [make_target(index) for index in chosen_labels(task, raw, wanted, labels)]
+
+
+def chosen_labels(task: Any, raw: np.ndarray, wanted: str | None, most: int) -> list[int]:
+    """The indices of the most probable labels, the positive labels, or the values of a row.
+
+    Args:
+        raw: (C) outputs of the row.
+        wanted: the only label to choose, by name.
+        most: number of labels for single-label tasks.
+    """
+    if wanted is not None:
+        return [_index(task.labels, wanted)]
+    if isinstance(task, SingleLabelTask):
+        return np.argsort(-raw, kind="stable")[:most].tolist()
+    holds = raw >= task.threshold if task.name == "multilabel" else np.ones(len(raw), bool)
+    return np.flatnonzero(holds).tolist() or [int(raw.argmax())]
 
 
 def _choice(example: Example, raw: np.ndarray, wanted: str | None) -> Target:

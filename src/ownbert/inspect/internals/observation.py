@@ -23,7 +23,7 @@ from ownbert.inspect.internals.attention_weights import (
     pack_heads,
     weights_per_token,
 )
-from ownbert.inspect.observing import evaluating
+from ownbert.inspect.observing import evaluating, masked_example, masked_words
 from ownbert.inspect.overview.parameters import ranges
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
@@ -328,15 +328,12 @@ def observation_of_text(
 ) -> Observation:
     """Observe a model on one text, with a logit lens for masked words."""
     array = np.asarray(ids, dtype=np.int64)
-    masks = np.flatnonzero(array == tokenizer.mask_id)
-    if "mlm" not in model.heads or not len(masks):
+    if "mlm" not in model.heads or tokenizer.mask_id not in array:
         return observe(model, tokenizer, Example(array, np.zeros_like(array)), choice=choice)
-    example = Example(array, np.zeros_like(array), masked_positions=masks, masked_ids=array[masks])
-    with evaluating(model), torch.inference_mode():
-        logits = model(pack([example]).to(model.device), ["mlm"]).logits["mlm"]
+    example = masked_example(ids, tokenizer)
     questions = [
-        masked_question(tokenizer, number, int(row_logits.argmax()))
-        for number, row_logits in enumerate(logits)
+        masked_question(tokenizer, number, int(found.argmax()))
+        for number, found in enumerate(masked_words(model, example))
     ]
     return observe(model, tokenizer, example, head="mlm", questions=questions, choice=choice)
 
