@@ -1,6 +1,6 @@
 """Runs a model on one text and observes it. T tokens, H heads, K head size."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,6 +58,13 @@ def require_room(model: Model, ids: Sequence[int] | np.ndarray, note: str = "") 
         raise InputError(
             f"the text has {len(ids):,} tokens{note}; the model takes at most {longest:,}"
         )
+
+
+def require_layers(layers: Iterable[int], count: int) -> None:
+    """Raise ``InputError`` if one of ``layers`` is not among ``count`` layers."""
+    for layer in layers:
+        if layer not in range(count):
+            raise InputError(f"there is no layer {layer}; the layers are 0..{count - 1}")
 
 
 def masked_example(ids: Sequence[int], tokenizer: Tokenizer) -> Example:

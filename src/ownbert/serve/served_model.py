@@ -21,7 +21,7 @@ from ownbert.inference.pipeline import Predictor
 from ownbert.inference.scoring.score import ScoredText, Scorer
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.methods import METHODS
-from ownbert.inspect.internals.attention_maps import ChosenHeads, chosen_heads
+from ownbert.inspect.internals.head_choice import ChosenHeads, HeadChoice
 from ownbert.serve.api.attention_api import AttentionQuery, weights_by_sequence
 from ownbert.serve.api.refusals import Refusal, bad_field, too_large
 from ownbert.tasks.rows import OutputOptions, Row
@@ -427,7 +427,7 @@ class ServedModel:
         Args:
             given: an input of the model's task; for a model without a task a text, or a mapping
                 with text and text_pair.
-            layers, heads: see ``chosen_heads``.
+            layers, heads: see ``HeadChoice``.
 
         Raises:
             Refusal: the model has no attention, a layer or head does not exist, or the input does
@@ -439,7 +439,7 @@ class ServedModel:
         chosen: ChosenHeads = {}
         for field, wanted in (("layers", None), ("heads", heads)):
             try:
-                chosen = chosen_heads(model, layers, wanted)
+                chosen = HeadChoice(layers, wanted).of(model)
             except InputError as error:
                 raise bad_field(str(error), field) from None
         return AttentionQuery(self._example(given), chosen)

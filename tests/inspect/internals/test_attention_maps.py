@@ -10,7 +10,8 @@ from transformers import BertModel
 from ownbert import InputError
 from ownbert.batches.batch import Example
 from ownbert.checkpoint import load
-from ownbert.inspect.internals.attention_maps import attention_maps, chosen_heads
+from ownbert.inspect.internals.attention_maps import attention_maps
+from ownbert.inspect.internals.head_choice import HeadChoice
 from support.tiny import made
 
 
@@ -23,7 +24,7 @@ def test_weights_are_those_of_transformers(tmp_path: Path):
     made(tmp_path)
     theirs = BertModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
     model = load(tmp_path)
-    chosen = chosen_heads(model, [-1, 0, 1], [1])
+    chosen = HeadChoice([-1, 0, 1], [1]).of(model)
     assert chosen == {1: [1], 0: [1]}  # -1 is 1
     sequences = [2, 5, 6, 3], [2, 7, 3]
     found = attention_maps(model, example(*sequences), chosen)
@@ -37,9 +38,9 @@ def test_weights_are_those_of_transformers(tmp_path: Path):
 
 def test_pruned_heads_are_left_out(tmp_path: Path):
     model = made(tmp_path)
-    (whole,) = attention_maps(model, example([2, 5, 3]), chosen_heads(model, [0]))
+    (whole,) = attention_maps(model, example([2, 5, 3]), HeadChoice([0]).of(model))
     model.prune_heads({0: [0]})
-    chosen = chosen_heads(model, [0, 1])
+    chosen = HeadChoice([0, 1]).of(model)
     assert chosen == {0: [1], 1: [0, 1]}
     (pruned,) = attention_maps(model, example([2, 5, 3]), chosen)
     np.testing.assert_allclose(pruned[0], whole[0][1:], atol=1e-6)
@@ -56,4 +57,4 @@ def test_pruned_heads_are_left_out(tmp_path: Path):
 )
 def test_what_is_not_there_is_refused(layers, heads, message: str, tmp_path: Path):
     with pytest.raises(InputError, match=message):
-        chosen_heads(made(tmp_path), layers, heads)
+        HeadChoice(layers, heads).of(made(tmp_path))

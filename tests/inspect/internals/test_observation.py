@@ -15,8 +15,8 @@ from ownbert.batches.batch import Example, pack
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Mobile
 from ownbert.inspect.internals.attention_weights import HeadWeights
+from ownbert.inspect.internals.head_choice import HeadChoice
 from ownbert.inspect.internals.observation import (
-    HeadChoice,
     Observation,
     observation_of_text,
     observe,

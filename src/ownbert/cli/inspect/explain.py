@@ -118,7 +118,8 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, device: 
     from ownbert.inspect.explain.explain import Explainer
     from ownbert.inspect.explain.explain_page import write_page
     from ownbert.inspect.explain.picture import draw_explanations
-    from ownbert.inspect.internals.observation import BUDGET, HeadChoice
+    from ownbert.inspect.internals.head_choice import HeadChoice
+    from ownbert.inspect.internals.observation import BUDGET
 
     html, png = settings.html, settings.png
     if isinstance(given, Path):

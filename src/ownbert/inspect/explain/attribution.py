@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ownbert.batches.batch import Batch
 from ownbert.errors import InputError
-from ownbert.inspect.observing import evaluating
+from ownbert.inspect.observing import evaluating, require_layers
 from ownbert.nn.context import AsPacked
 from ownbert.nn.model import Model
 
@@ -188,10 +188,11 @@ def class_number(model: Model, label: str) -> int:
 def _layers(model: Model, chosen: Sequence[int] | None) -> list[int]:
     count = len(model.encoder.schedule())
     layers = list(range(count)) if chosen is None else list(chosen)
-    wrong = [layer for layer in layers if layer not in range(count)]
-    if wrong or not layers:
-        named = f"no layer {wrong[0]}" if wrong else "no layers to keep the attention of"
-        raise InputError(f"there is {named}; the layers are 0..{count - 1}")
+    require_layers(layers, count)
+    if not layers:
+        raise InputError(
+            f"there is no layers to keep the attention of; the layers are 0..{count - 1}"
+        )
     return layers
 
 

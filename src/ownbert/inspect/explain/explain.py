@@ -26,10 +26,9 @@ from ownbert.inspect.explain.input_words import Word, in_one_text, sentences_of,
 from ownbert.inspect.explain.linear_words import CONTRIBUTIONS, LinearShares, answers_linearly
 from ownbert.inspect.explain.methods import ExplainedTarget, Relevance, method_named
 from ownbert.inspect.explain.targets import Target, likeliest, masked_word, targets_of
+from ownbert.inspect.internals.head_choice import ALL_HEADS, HeadChoice
 from ownbert.inspect.internals.observation import (
-    ALL_HEADS,
     BUDGET,
-    HeadChoice,
     LayerQuestion,
     Observation,
     masked_question,

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ownbert.inspect.internals.head_choice import ChosenHeads
+
 # Side of a head's thumbnail.
 THUMBNAIL = 32
 # Targets of a head's attention: the token itself, its neighbours, the first token of the sequence,
@@ -77,7 +79,7 @@ class WeightsCollector(dict[int, list[Tensor]]):
 
     Args:
         kept: heads of each layer that are not pruned.
-        wanted: heads to collect; None: all.
+        chosen: heads to collect.
         most: maximum number of weights per token.
         separators: positions of separators in each sequence.
         budget: bytes per head in base64. The first layer shows how many weights per token fit,
@@ -87,19 +89,19 @@ class WeightsCollector(dict[int, list[Tensor]]):
     def __init__(
         self,
         kept: Sequence[Sequence[int]],
-        wanted: Sequence[int] | None,
+        chosen: ChosenHeads,
         most: int,
         separators: Sequence[Sequence[int]],
         budget: int,
     ) -> None:
         super().__init__()
-        self.kept, self.wanted, self.most, self.separators = kept, wanted, most, separators
+        self.kept, self.chosen, self.most, self.separators = kept, chosen, most, separators
         self.heads: list[HeadWeights] = []
         self._budget = budget
 
     def __setitem__(self, layer: int, weights: list[Tensor]) -> None:
         first = not self.heads
-        names = [h for h in self.kept[layer] if self.wanted is None or h in self.wanted]
+        names = self.chosen[layer]
         for sequence, matrix in enumerate(weights):
             if len(names) < len(matrix):
                 matrix = matrix[[self.kept[layer].index(h) for h in names]]

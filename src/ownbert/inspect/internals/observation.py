@@ -23,8 +23,13 @@ from ownbert.inspect.internals.attention_weights import (
     pack_heads,
     weights_per_token,
 )
+from ownbert.inspect.internals.head_choice import (
+    ALL_HEADS,
+    ChosenHeads,
+    HeadChoice,
+    heads_by_layer,
+)
 from ownbert.inspect.observing import evaluating, masked_example, masked_words
-from ownbert.inspect.overview.parameters import ranges
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 
@@ -108,22 +113,6 @@ class Observation:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class HeadChoice:
-    """Selection of attention heads.
-
-    Args:
-        layers: layers from 0; None: as many as fit in a page.
-        heads: heads from 0; None: all.
-    """
-
-    layers: Sequence[int] | None = None
-    heads: Sequence[int] | None = None
-
-
-ALL_HEADS = HeadChoice()
-
-
 @torch.inference_mode()
 def observe(
     model: Model,
@@ -151,17 +140,16 @@ def observe(
     """
     batch = pack([example]).to(model.device)
     schedule = [block for block, _ in model.encoder.schedule()]
-    kept = heads_by_layer(model)
+    kept, chosen = heads_by_layer(model), choice.of(model)
     sizes = batch.layout.lengths
-    require_heads(choice, kept)
-    layers, note = _layers(choice, kept, sizes, budget)
-    count = sum(len(_selected_heads(choice.heads, kept[layer])) for layer in layers)
+    layers, note = _layers(chosen, sizes, budget, fixed=choice != ALL_HEADS)
+    count = sum(len(chosen[layer]) for layer in layers)
     most = min(max(sizes), weights_per_token(sizes, count, budget, BEST_BYTES))
     ids = np.split(example.token_ids, np.cumsum(sizes)[:-1])
     ends = {tokenizer.cls_id, tokenizer.sep_id}
     separators = [[i for i, x in enumerate(row_ids) if i and int(x) in ends] for row_ids in ids]
     share = budget // max(1, count * len(sizes))
-    collector = WeightsCollector(kept, choice.heads, most, separators, share)
+    collector = WeightsCollector(kept, chosen, most, separators, share)
     context = replace(
         model.encoder.plain_context(batch), keep=frozenset(layers), attentions=collector
     )
@@ -233,41 +221,15 @@ def _stable_from(candidates: Sequence[Sequence[tuple[str, float]]]) -> int | Non
     return layer
 
 
-def heads_by_layer(model: Model) -> tuple[tuple[int, ...], ...]:
-    """The heads of each layer that are not pruned; shared blocks count once per use."""
-    schedule = [block for block, _ in model.encoder.schedule()]
-    return tuple(tuple(block.attention.kept) for block in schedule)  # pyright: ignore
-
-
-def require_heads(choice: HeadChoice, kept: Sequence[Sequence[int]]) -> None:
-    """Check that layers and heads exist.
-
-    Args:
-        choice: selected layers and heads.
-        kept: result of ``heads_by_layer``.
-
-    Raises:
-        InputError: a layer or head does not exist.
-    """
-    for layer in choice.layers or ():
-        if layer not in range(len(kept)):
-            raise InputError(f"there is no layer {layer}; the layers are 0..{len(kept) - 1}")
-    shown = range(len(kept)) if choice.layers is None else choice.layers
-    known = sorted({head for layer in shown for head in kept[layer]})
-    for head in choice.heads or ():
-        if head not in known:
-            raise InputError(f"there is no head {head} in these layers; they have {ranges(known)}")
-
-
 def _layers(
-    choice: HeadChoice, kept: Sequence[Sequence[int]], sizes: Sequence[int], budget: int
+    chosen: ChosenHeads, sizes: Sequence[int], budget: int, *, fixed: bool
 ) -> tuple[list[int], str]:
-    """The layers to record, and the reason why not all of them."""
-    wanted = [*range(len(kept))] if choice.layers is None else sorted(set(choice.layers))
-    chosen = choice.layers is not None or choice.heads is not None
+    """The layers to record, and the reason why not all of them; those that are ``fixed`` and do
+    not fit are an error."""
+    wanted = sorted(chosen)
     if max(sizes) > _LONGEST:
         note = f"The attention of more than {_LONGEST:,} tokens is not shown."
-        if chosen:
+        if fixed:
             raise InputError(
                 f"{max(sizes):,} tokens are too many for a page with their attention; at most "
                 f"{_LONGEST:,}"
@@ -276,25 +238,21 @@ def _layers(
     least = min(_LEAST, max(sizes))
     count, room = 0, []
     for layer in reversed(wanted):  # prefer layers close to the output
-        count += len(_selected_heads(choice.heads, kept[layer]))
+        count += len(chosen[layer])
         if weights_per_token(sizes, count, budget, WORST_BYTES) < least:
             break
         room.append(layer)
     if len(room) == len(wanted):
         return wanted, ""
-    if chosen:
+    if fixed:
         raise InputError(
             f"the attention of {len(wanted)} layers is too large for a page; choose {len(room)} "
             "of them with --layers, some heads with --heads, or fewer rows"
         )
     return sorted(room), (
-        f"Only the last {len(room)} of {len(kept)} layers fit on the page; choose others with "
+        f"Only the last {len(room)} of {len(wanted)} layers fit on the page; choose others with "
         "--layers."
     )
-
-
-def _selected_heads(wanted: Sequence[int] | None, kept: Sequence[int]) -> list[int]:
-    return [head for head in kept if wanted is None or head in wanted]
 
 
 @contextmanager

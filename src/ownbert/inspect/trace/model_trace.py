@@ -17,7 +17,14 @@ from ownbert.checkpoint import describe, load, load_tokenizer
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
 from ownbert.inspect.internals.observation import Observation, observation_of_text
-from ownbert.inspect.observing import core_model, evaluating, observing_attend, text_batch, text_ids
+from ownbert.inspect.observing import (
+    core_model,
+    evaluating,
+    observing_attend,
+    require_layers,
+    text_batch,
+    text_ids,
+)
 from ownbert.inspect.overview.parameters import head_columns, ranges
 from ownbert.inspect.trace.model_steps import CapturedAttention, attention_steps
 from ownbert.inspect.trace.steps import HeadSlice
@@ -99,8 +106,7 @@ def _attention(model: Model, layer: int) -> MultiHeadAttention:
         raise InputError("a trace has no steps for the distances and segments of an xlnet model")
     if config.add_cross_attention:
         raise InputError("the model also attends to an encoder; a trace shows a single text")
-    if layer not in range(len(schedule)):
-        raise InputError(f"there is no layer {layer}; the layers are 0..{len(schedule) - 1}")
+    require_layers([layer], len(schedule))
     return schedule[layer][0].attention  # pyright: ignore[reportReturnType]
 
 
