@@ -55,7 +55,7 @@ class EmbedSettings:
     batch_tokens: int | None = setting(
         None,
         "Tokens per forward pass.",
-        shown="4096, on a GPU 131072",
+        shown="4096, on a GPU 32768",
         check=between(1, limits.BATCH_TOKENS, "[]"),
     )
 

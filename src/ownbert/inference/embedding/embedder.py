@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 # Maximum tokens per forward pass. A GPU takes 3 to 5 times as long with batches of 4,096
 # (docs/benchmarks.md).
-_BATCH_TOKENS, _BATCH_TOKENS_ON_GPU = 4096, 131_072
+_BATCH_TOKENS, _BATCH_TOKENS_ON_GPU = 4096, 32_768
 # Texts and characters per block of ``stream``: enough for batches of texts of similar lengths after
 # sorting, and at most some ten megabytes.
 BLOCK_TEXTS, BLOCK_CHARACTERS = 8192, 8_000_000
@@ -267,7 +267,7 @@ class Embedder:
             pooling: mean, first or max over the tokens including special tokens; by default
                 as in the folder.
             normalize: whether vectors have unit length, overriding the folder.
-            batch_tokens: maximum tokens per forward pass, by default 4,096, on a GPU 131,072; a
+            batch_tokens: maximum tokens per forward pass, by default 4,096, on a GPU 32,768; a
                 longer text is its own batch.
             progress: called with the number of texts so far.
             task: ignored; in sentence-transformers only for routed models, which are
