@@ -195,7 +195,7 @@ def reports() -> list[Report]:
         base,
         replace(base, margin=None, train_counts=(3, 4, 50, 60), label_errors=()),
         replace(base, best="TF-IDF of 1 to 2 words", minutes_curve=None, drift=None),
-        replace(base, calibration=None, max_tokens=None, train_counts=(3, 50, 50, 60)),
+        replace(base, calibration=None, train_counts=(3, 50, 50, 60)),
         replace(base, leaderboard=base.leaderboard[1:], held_out=None),
         replace(base, task="regress", metric="spearman", scores=None, label_errors=()),
     ]

@@ -80,8 +80,6 @@ def made_report(classes: int = 8, rows: int = 400) -> Report:
         texts=[HOSTILE[i % len(HOSTILE)] if i % 3 else f"Ordinary text {i}." for i in range(rows)],
         places=[f"train.csv, line {i + 2}" for i in range(rows)],
         drift=compare_texts(_texts(rng, 200, 30), _texts(rng, 400, 60)),
-        long_share=0.07,
-        max_tokens=256,
         data={"training rows": 4 * rows, "labels": classes, "file": "train.csv"},
         settings={"minutes": 20, "seed": 0, "size": "small"},
     )

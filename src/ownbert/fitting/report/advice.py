@@ -16,7 +16,6 @@ FEW_ROWS = 20  # training rows of a class
 WEAK_F1 = 0.5
 MANY_ERRORS = 0.005  # share of the held-out rows
 HARD_TASK = 0.1  # share of held-out rows contradicted: the model is at its limit, not the labels
-LONG_TEXTS = 0.02  # share of all texts
 MANY_UNKNOWN = 0.05  # share of the labelled texts' tokens
 _NAMED = 3  # classes per sentence
 _ORDER = {"do": 0, "note": 1, "fine": 2}
@@ -93,7 +92,6 @@ def give_advice(report: Report) -> tuple[Advice, ...]:
         *_more_minutes(report.minutes_curve),
         *_calibration(report),
         *_drift(report),
-        *_long_texts(report),
     ]
     return tuple(sorted(advice, key=lambda one: _ORDER[one.kind]))
 
@@ -303,18 +301,6 @@ def _drift(report: Report) -> list[Advice]:
     if not advice and drift.separability is not None:
         return [Advice("fine", drift.summary, f"separability {drift.separability:.2f}, .5 is none")]
     return advice
-
-
-def _long_texts(report: Report) -> list[Advice]:
-    share = report.long_share
-    if share is None or share < LONG_TEXTS:
-        return []
-    limit = f" of {report.max_tokens:,} tokens" if report.max_tokens else ""
-    sentence = (
-        f"Texts longer than the model's limit{limit} are truncated: a longer model, or reading "
-        "documents in segments, would use the whole texts."
-    )
-    return [Advice("do", sentence, f"{share:.1%} of the texts")]
 
 
 def _listed(names: list[str]) -> str:

@@ -107,8 +107,6 @@ class Report:
             rows.
         places: locations of these rows for readers ("train.csv, line 7"); by default row numbers.
         drift: differences between labelled and unlabelled texts.
-        long_share: share of texts with more than ``max_tokens`` tokens, which are truncated.
-        max_tokens: maximum tokens per text.
         test_rows: number of test rows.
         learnt_from_test: number of test rows whose texts are also in the training data.
         data: facts on the data by name, shown as they are.
@@ -137,8 +135,6 @@ class Report:
     texts: Sequence[str] = ()
     places: Sequence[str] = ()
     drift: Drift | None = None
-    long_share: float | None = None
-    max_tokens: int | None = None
     test_rows: int = 0
     learnt_from_test: int = 0
     data: Mapping[str, object] = field(default_factory=dict)

@@ -190,9 +190,7 @@ def _layers(model: Model, chosen: Sequence[int] | None) -> list[int]:
     layers = list(range(count)) if chosen is None else list(chosen)
     require_layers(layers, count)
     if not layers:
-        raise InputError(
-            f"there is no layers to keep the attention of; the layers are 0..{count - 1}"
-        )
+        raise InputError(f"there are no layers to keep; the layers are 0..{count - 1}")
     return layers
 
 
