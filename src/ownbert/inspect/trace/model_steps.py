@@ -25,10 +25,13 @@ from ownbert.nn.variants.sesame import blur
 
 
 @dataclass
-class CapturedAttention:
-    """Inputs and outputs inside the attention of a layer.
+class TracedHead:
+    """An attention head, and the tensors captured in its layer during a forward pass.
 
     Args:
+        attention: attention of the layer.
+        cut: the head's part of the layer.
+        tokens: T tokens of the text.
         causal, norm_first: settings of the model.
         projections: inputs (T, D) and outputs of each fused matrix, by name.
         attended: queries, keys and values (T, H, K) passed to ``attend``.
@@ -37,6 +40,9 @@ class CapturedAttention:
         output: (T, D) output of the output matrix.
     """
 
+    attention: MultiHeadAttention
+    cut: HeadSlice
+    tokens: tuple[str, ...]
     causal: bool
     norm_first: bool
     projections: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -45,39 +51,103 @@ class CapturedAttention:
     joined: Tensor | None = None
     output: Tensor | None = None
 
+    def steps(self, weights: Tensor) -> list[TraceStep]:
+        """All steps of the head, whose attention weights (T, T) are given."""
+        steps = self._projected()
+        index, size = self.cut.rows[0] // self.cut.head_size, self.cut.head_size
+        q, k = (_array(x[:, index]) for x in self.attended[:2])
+        if self.attention.rotary:
+            meaning = "pairs of numbers rotated by the token's position (rotary)"
+            for name, values in (("queries", q), ("keys", k)):
+                made = Derivation("rotate", f"{name}_unturned")
+                steps.append(
+                    TraceStep(name, f"{name}, rotated", values, meaning, made, self.tokens)
+                )
+        factor = size**-0.5 * (self.attention.scaled or 1.0)
+        squares = score_steps(q @ k.T, factor=factor, size=size)
+        if self.bias is not None:
+            squares += self._distances(self.bias, index, squares[-1])
+        squares += _masked(self.attention.window, self.causal, squares[-1])
+        squares.append(weights_step(_array(weights), squares[-1].key))
+        steps += [replace(step, rows=self.tokens, columns=self.tokens) for step in squares]
+        return [*steps, *self._outputs(_array(weights))]
 
-def attention_steps(
-    attention: MultiHeadAttention,
-    cut: HeadSlice,
-    captured: CapturedAttention,
-    weights: Tensor,
-    tokens: tuple[str, ...],
-) -> list[TraceStep]:
-    """All steps of one head.
+    def _projected(self) -> list[TraceStep]:
+        """The layer's input, the head's part of the matrices, and its queries, keys and values."""
+        steps: list[TraceStep] = []
+        products: list[TraceStep] = []
+        sources: dict[str, Tensor] = {}  # the matrices may have different inputs (MobileBERT)
+        normed = ", already normalised (pre-norm)" if self.norm_first else ""
+        for name, (matrix, first, last) in self.cut.columns.items():
+            linear: torch.nn.Linear = getattr(self.attention, matrix)
+            hidden, projected = self.projections[matrix]
+            source = next((key for key, other in sources.items() if other is hidden), None)
+            if source is None:
+                source = f"hidden_{matrix}" if sources else "hidden"
+                title = f"hidden states into {matrix}" if sources else "incoming hidden states"
+                meaning = f"the input of attention, one row per token{normed}"
+                steps.append(TraceStep(source, title, _array(hidden), meaning, rows=self.tokens))
+                sources[source] = hidden
+            own, (key, meaning) = slice(first, last + 1), PROJECTIONS[name]
+            numbers = tuple(str(i) for i in range(first, last + 1))
+            words = (
+                f"columns {first}..{last} of {matrix}, {linear.in_features} x {linear.out_features}"
+            )
+            w = _array(linear.weight[own].T)
+            products.append(TraceStep(key, f"{key} matrix", w, words, columns=numbers))
+            bias = f"{key}_bias" if linear.bias is not None else ""
+            if bias:
+                b, words = _array(linear.bias[own])[None], "added to each row of the product"
+                products.append(TraceStep(bias, f"{key} bias", b, words, columns=numbers))
+            result = f"{name}_unturned" if self.attention.rotary and name != "values" else name
+            made, values = Derivation("product", source, key, bias=bias), _array(projected[:, own])
+            products.append(TraceStep(result, name, values, meaning, made, self.tokens))
+        return [*steps, *products]
 
-    Args:
-        attention: attention of the layer.
-        cut: the head's part of the layer.
-        captured: tensors captured in a forward pass.
-        weights: (T, T) attention weights of the head.
-        tokens: T tokens of the text.
-    """
-    steps = _projected(attention, cut, captured, tokens)
-    index, size = cut.rows[0] // cut.head_size, cut.head_size
-    q, k = (_array(x[:, index]) for x in captured.attended[:2])
-    if attention.rotary:
-        meaning = "pairs of numbers rotated by the token's position (rotary)"
-        for name, values in (("queries", q), ("keys", k)):
-            made = Derivation("rotate", f"{name}_unturned")
-            steps.append(TraceStep(name, f"{name}, rotated", values, meaning, made, tokens))
-    factor = size**-0.5 * (attention.scaled or 1.0)
-    squares = score_steps(q @ k.T, factor=factor, size=size)
-    if captured.bias is not None:
-        squares += _distances(attention, captured, index, squares[-1])
-    squares += _masked(attention.window, captured.causal, squares[-1])
-    squares.append(weights_step(_array(weights), squares[-1].key))
-    steps += [replace(step, rows=tokens, columns=tokens) for step in squares]
-    return [*steps, *_outputs(attention, cut, captured, tokens, _array(weights))]
+    def _distances(self, bias: Bias, index: int, scores: TraceStep) -> list[TraceStep]:
+        """The relative-position term of the scores, and the sum."""
+        meaning = {
+            "RelativeBuckets": "a learnt number for the bucket of each distance",
+            "Alibi": "minus the distance times the slope of this head",
+            "RelativeKeys": "queries (and keys) times a learnt vector for each distance",
+            "DisentangledBias": "queries (and keys) times what the layer makes of a vector for "
+            "each distance",
+        }[type(self.attention.bias).__name__]
+        q, k, _ = (x.transpose(0, 1)[None] for x in self.attended)
+        at = torch.arange(q.shape[2], device=q.device)
+        added = bias(q * (self.attention.scaled or 1.0), k, (at[:, None] - at)[None])[0, index]
+        distance = TraceStep("distance", "scores of distances", _array(added), meaning)
+        total, made = scores.values + distance.values, Derivation("add", scores.key, "distance")
+        words = "the input of the softmax"
+        return [distance, TraceStep("summed", "scores with distances", total, words, made)]
+
+    def _outputs(self, weights: np.ndarray) -> list[TraceStep]:
+        """The head's outputs (blurred or not), its contribution to the layer's output, and that
+        output."""
+        assert self.joined is not None
+        assert self.output is not None
+        cut, tokens = self.cut, self.tokens
+        first, last = cut.rows
+        outputs = _array(self.joined[:, first : last + 1])
+        w = _array(self.attention.output.weight[:, first : last + 1].T)
+        values = _array(self.attended[2][:, first // cut.head_size])
+        share, total = outputs @ w, _array(self.output)
+        numbers = tuple(str(i) for i in range(first, last + 1))
+        words = (
+            f"rows {first}..{last} of output, {cut.width} x {cut.size}",
+            "what this head adds to the output of the layer",
+            "everything else in the output",
+            f"the sum of the shares of all {len(cut.heads)} heads and the bias leaves the layer",
+        )
+        made = Derivation("product", "outputs", "output")
+        added = Derivation("add", "share", "rest")
+        return [
+            *_head_outputs(self.attention.blur, outputs, weights @ values, tokens),
+            TraceStep("output", "output matrix", w, words[0], rows=numbers),
+            TraceStep("share", "the head's share", share, words[1], made, tokens),
+            TraceStep("rest", "the other heads and the bias", total - share, words[2], rows=tokens),
+            TraceStep("attended", "output of attention", total, words[3], added, tokens),
+        ]
 
 
 def _masked(window: int | None, causal: bool, scores: TraceStep) -> list[TraceStep]:
@@ -95,97 +165,6 @@ def _masked(window: int | None, causal: bool, scores: TraceStep) -> list[TraceSt
     values, meaning = np.where(seen, scores.values, -np.inf), f"{who} scores get a weight of 0"
     made, rule = Derivation("hide", scores.key), f"{scores.key}, {hidden} tokens hidden"
     return [TraceStep("masked", "masked scores", values, meaning, made, rule=rule)]
-
-
-def _projected(
-    attention: MultiHeadAttention,
-    cut: HeadSlice,
-    captured: CapturedAttention,
-    tokens: tuple[str, ...],
-) -> list[TraceStep]:
-    """The layer's input, the head's part of the matrices, and its queries, keys and values."""
-    steps: list[TraceStep] = []
-    products: list[TraceStep] = []
-    sources: dict[str, Tensor] = {}  # the matrices may have different inputs (MobileBERT)
-    normed = ", already normalised (pre-norm)" if captured.norm_first else ""
-    for name, (matrix, first, last) in cut.columns.items():
-        linear: torch.nn.Linear = getattr(attention, matrix)
-        hidden, projected = captured.projections[matrix]
-        source = next((key for key, other in sources.items() if other is hidden), None)
-        if source is None:
-            source = f"hidden_{matrix}" if sources else "hidden"
-            title = f"hidden states into {matrix}" if sources else "incoming hidden states"
-            meaning = f"the input of attention, one row per token{normed}"
-            steps.append(TraceStep(source, title, _array(hidden), meaning, rows=tokens))
-            sources[source] = hidden
-        own, (key, meaning) = slice(first, last + 1), PROJECTIONS[name]
-        numbers = tuple(str(i) for i in range(first, last + 1))
-        words = f"columns {first}..{last} of {matrix}, {linear.in_features} x {linear.out_features}"
-        w = _array(linear.weight[own].T)
-        products.append(TraceStep(key, f"{key} matrix", w, words, columns=numbers))
-        bias = f"{key}_bias" if linear.bias is not None else ""
-        if bias:
-            b, words = _array(linear.bias[own])[None], "added to each row of the product"
-            products.append(TraceStep(bias, f"{key} bias", b, words, columns=numbers))
-        result = f"{name}_unturned" if attention.rotary and name != "values" else name
-        made, values = Derivation("product", source, key, bias=bias), _array(projected[:, own])
-        products.append(TraceStep(result, name, values, meaning, made, tokens))
-    return [*steps, *products]
-
-
-def _distances(
-    attention: MultiHeadAttention, captured: CapturedAttention, index: int, scores: TraceStep
-) -> list[TraceStep]:
-    """The relative-position term of the scores, and the sum."""
-    assert captured.bias is not None
-    meaning = {
-        "RelativeBuckets": "a learnt number for the bucket of each distance",
-        "Alibi": "minus the distance times the slope of this head",
-        "RelativeKeys": "queries (and keys) times a learnt vector for each distance",
-        "DisentangledBias": "queries (and keys) times what the layer makes of a vector for each "
-        "distance",
-    }[type(attention.bias).__name__]
-    q, k, _ = (x.transpose(0, 1)[None] for x in captured.attended)
-    at = torch.arange(q.shape[2], device=q.device)
-    added = captured.bias(q * (attention.scaled or 1.0), k, (at[:, None] - at)[None])[0, index]
-    distance = TraceStep("distance", "scores of distances", _array(added), meaning)
-    total, made = scores.values + distance.values, Derivation("add", scores.key, "distance")
-    words = "the input of the softmax"
-    return [distance, TraceStep("summed", "scores with distances", total, words, made)]
-
-
-def _outputs(
-    attention: MultiHeadAttention,
-    cut: HeadSlice,
-    captured: CapturedAttention,
-    tokens: tuple[str, ...],
-    weights: np.ndarray,
-) -> list[TraceStep]:
-    """The head's outputs (blurred or not), its contribution to the layer's output, and that
-    output."""
-    assert captured.joined is not None
-    assert captured.output is not None
-    first, last = cut.rows
-    outputs = _array(captured.joined[:, first : last + 1])
-    w = _array(attention.output.weight[:, first : last + 1].T)
-    values = _array(captured.attended[2][:, first // cut.head_size])
-    share, total = outputs @ w, _array(captured.output)
-    numbers = tuple(str(i) for i in range(first, last + 1))
-    words = (
-        f"rows {first}..{last} of output, {cut.width} x {cut.size}",
-        "what this head adds to the output of the layer",
-        "everything else in the output",
-        f"the sum of the shares of all {len(cut.heads)} heads and the bias leaves the layer",
-    )
-    made = Derivation("product", "outputs", "output")
-    added = Derivation("add", "share", "rest")
-    return [
-        *_head_outputs(attention.blur, outputs, weights @ values, tokens),
-        TraceStep("output", "output matrix", w, words[0], rows=numbers),
-        TraceStep("share", "the head's share", share, words[1], made, tokens),
-        TraceStep("rest", "the other heads and the bias", total - share, words[2], rows=tokens),
-        TraceStep("attended", "output of attention", total, words[3], added, tokens),
-    ]
 
 
 def _head_outputs(

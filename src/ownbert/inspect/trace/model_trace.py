@@ -1,6 +1,6 @@
 """Traces self-attention of one head of a model, step by step, with the model's own numbers.
 
-The model runs as usual while the tensors in one attention layer are captured.
+The model runs as usual while the tensors in one attention layer are traced.
 T tokens, D hidden, H heads, K head size.
 """
 
@@ -26,7 +26,7 @@ from ownbert.inspect.observing import (
     text_ids,
 )
 from ownbert.inspect.overview.parameters import head_columns, ranges
-from ownbert.inspect.trace.model_steps import CapturedAttention, attention_steps
+from ownbert.inspect.trace.model_steps import TracedHead
 from ownbert.inspect.trace.steps import HeadSlice
 from ownbert.inspect.trace.trace import Trace
 from ownbert.nn.context import Context
@@ -80,12 +80,10 @@ def trace_model(
     ids = text_ids(text, tokenizer)
     batch = text_batch(core, ids, " with the special ones")
     context = replace(core.encoder.plain_context(batch), keep=frozenset([layer]))
-    captured = CapturedAttention(context.layout.causal, core.config.norm_first)
-    with _capturing(attention, layer, captured), evaluating(core):
+    tokens, cut = tuple(tokenizer.tokens(ids)), _head_slice(attention, index)
+    traced = TracedHead(attention, cut, tokens, context.layout.causal, core.config.norm_first)
+    with _capturing(traced, layer), evaluating(core):
         core(batch, (), context=context)
-    weights = context.attentions[layer][0][index]
-    tokens = tuple(tokenizer.tokens(ids))
-    cut = _head_slice(attention, index)
     name = model.__class__.__name__ if core is not model else core.model_type
     facts = {
         "model": f"{name}, {core.config.num_hidden_layers} layers of "
@@ -94,7 +92,7 @@ def trace_model(
         "head": str(head),
         "tokens": str(len(tokens)),
     }
-    steps = attention_steps(attention, cut, captured, weights, tokens)
+    steps = traced.steps(context.attentions[layer][0][index])
     return Trace(f"Layer {layer}, head {head}, step by step", facts, tuple(steps), cut)
 
 
@@ -128,10 +126,9 @@ def _head_slice(attention: MultiHeadAttention, index: int) -> HeadSlice:
 
 
 @contextmanager
-def _capturing(
-    attention: MultiHeadAttention, layer: int, captured: CapturedAttention
-) -> Iterator[None]:
+def _capturing(traced: TracedHead, layer: int) -> Iterator[None]:
     """Capture the tensors of ``layer`` only; layers may share their weights (ALBERT)."""
+    attention = traced.attention
     latest: dict[str, tuple[Tensor, Tensor]] = {}  # input and output of each projection
     at_layer = False
 
@@ -142,12 +139,12 @@ def _capturing(
         nonlocal at_layer
         at_layer = number == layer
         if at_layer:
-            captured.projections, captured.attended = dict(latest), (q, k, v)
-            captured.bias = attention.bias_in(context)
+            traced.projections, traced.attended = dict(latest), (q, k, v)
+            traced.bias = attention.bias_in(context)
 
     def leave(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if at_layer:
-            captured.joined, captured.output = inputs[0], output
+            traced.joined, traced.output = inputs[0], output
 
     with ExitStack() as stack:
         for name in attention.fused:
