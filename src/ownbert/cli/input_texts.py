@@ -80,11 +80,7 @@ def _text_or_file(argument: str) -> str | Path:
 
 
 def input_texts(
-    given: Sequence[str],
-    data: Path | None,
-    read: Callable[[Path], Iterator[str]],
-    *,
-    missing: str,
+    given: Sequence[str], data: Path | None, read: Callable[[Path], Iterator[str]], *, missing: str
 ) -> Iterator[str]:
     """Like ``given_input``, with a file replaced by its texts, read by ``read``."""
     found = given_input(given, data, missing=missing)

@@ -20,8 +20,7 @@ Inputs = Annotated[
     list[Path],
     typer.Argument(
         help="Files, folders or globs: txt, csv, tsv, jsonl, parquet, plain or .gz; - is standard "
-        "input.",
-        show_default=False,
+        "input."
     ),
 ]
 Layout = Annotated[
@@ -38,7 +37,6 @@ TextsOrFile = Annotated[
     typer.Argument(
         metavar="TEXT|FILE",
         help="Texts, or a file with rows or lines; - or omitted: lines of standard input.",
-        show_default=False,
     ),
 ]
 # For commands that read any number of files, folders and globs.
@@ -48,7 +46,6 @@ TextsOrFiles = Annotated[
         metavar="TEXT|FILE",
         help="Texts; or files, folders or globs: txt, csv, tsv, jsonl, parquet, plain or .gz; - "
         "or omitted: lines of standard input.",
-        show_default=False,
     ),
 ]
 Data = Annotated[
@@ -71,10 +68,7 @@ TextColumn = Annotated[
 # Options of training commands.
 
 # Required except for a dry run.
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Folder for the model.", show_default=False),
-]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the model.")]
 Config = Annotated[
     Path | None,
     typer.Option(help="A recipe.yaml to start from; options and overrides take precedence."),
@@ -84,7 +78,6 @@ Overrides = Annotated[
     typer.Argument(
         metavar="[SECTION.NAME=VALUE]...",
         help="Any setting of the recipe, such as optim.weight_decay=0.1 (--dry-run lists all).",
-        show_default=False,
     ),
 ]
 DryRun = Annotated[
@@ -122,33 +115,42 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto (the faster one here).")]
 # For commands that compute in bfloat16 if the folder says that predictions agree.
 FolderPrecision = Annotated[
-    str | None,
-    typer.Option(
-        help="float32, bfloat16 or auto.",
-        show_default="from its model card",
-    ),
+    str | None, typer.Option(help="float32, bfloat16 or auto.", show_default="from its model card")
 ]
 Engine = Annotated[
     str | None,
     typer.Option(
-        help="torch, onnx, openvino (see ownbert export) or auto.",
-        show_default="as exported",
+        help="torch, onnx, openvino (see ownbert export) or auto.", show_default="as exported"
     ),
 ]
 
 
+RowsFile = Annotated[
+    Path,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Output file: .csv, .tsv or .jsonl, also .gz; rows in input order; - is standard "
+        "output.",
+    ),
+]
 ResumeFile = Annotated[
     bool, typer.Option("--resume", help="Resume a stopped run of the same command.")
 ]
 ShardOption = Annotated[
     str | None,
     typer.Option(
-        "--shard",
-        help="One shard of the rows, such as 3/16 (see ownbert merge).",
-        show_default=False,
-        metavar="I/N",
+        "--shard", help="One shard of the rows, such as 3/16 (see ownbert merge).", metavar="I/N"
     ),
 ]
+
+
+def require_file(*, resume: bool = False, shard: str | None = None) -> None:
+    """Refuse options that apply to an output file, for standard output."""
+    if resume:
+        raise InputError("--resume continues an output file; name it with -o FILE")
+    if shard is not None:
+        raise InputError("--shard writes one part of a file; name the file with -o FILE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,13 +229,8 @@ class RaySettings:
 RayHelp = Annotated[bool, help_all(dict.fromkeys(("encoding", "workers", "threads", "part_rows")))]
 
 
-FinetunedFolder = Annotated[
-    Path, typer.Argument(help="Folder written by ownbert finetune or fit.", show_default=False)
-]
-Network = Annotated[
-    bool,
-    typer.Option("--network", help="For fit folders: use only the network."),
-]
+FinetunedFolder = Annotated[Path, typer.Argument(help="Folder written by ownbert finetune or fit.")]
+Network = Annotated[bool, typer.Option("--network", help="For fit folders: use only the network.")]
 # The meaning of the columns depends on the task; see ownbert finetune TASK --help.
 _AS_IN_TRAINING = {"shown": "as in training, else detected by name"}
 TASK_COLUMNS: dict[str, Any] = {

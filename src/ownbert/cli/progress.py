@@ -67,12 +67,7 @@ def advancing(*, quiet: bool) -> Iterator[Callable[[int, int, int | None], None]
 
     If a stopped run is resumed, one line says so on any output.
     """
-    from rich.progress import (
-        DownloadColumn,
-        Progress,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich.progress import DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import TextColumn as Text
 
     output = console(stderr=True)

@@ -18,12 +18,10 @@ def convert(
             metavar="CKPT",
             help="bert_model.ckpt: the path of the files without .index and .data-..., or the "
             "folder that contains them.",
-            show_default=False,
         ),
     ],
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="New folder for the model.", show_default=False),
+        Path | None, typer.Option("--output", "-o", help="New folder for the model.")
     ] = None,
     config: Annotated[
         Path | None,

@@ -12,7 +12,7 @@ from ownbert.terminal import echo
 
 
 def export(
-    folder: Annotated[Path, typer.Argument(help="Model folder.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="Model folder.")],
     data: Annotated[
         Path | None,
         typer.Argument(
@@ -22,8 +22,7 @@ def export(
         ),
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Folder for the file.", show_default=False),
+        Path | None, typer.Option("--output", "-o", help="Folder for the file.")
     ] = None,
     to: Annotated[str, typer.Option(help="onnx, openvino or torch (torch.export).")] = "onnx",
     text_column: TextColumn = None,

@@ -11,10 +11,8 @@ from ownbert.terminal import echo
 
 
 def push(
-    folder: Annotated[Path, typer.Argument(help="Folder of a finished model.", show_default=False)],
-    name: Annotated[
-        str, typer.Argument(metavar="ORG/NAME", help="Name on the hub.", show_default=False)
-    ],
+    folder: Annotated[Path, typer.Argument(help="Folder of a finished model.")],
+    name: Annotated[str, typer.Argument(metavar="ORG/NAME", help="Name on the hub.")],
     private: Annotated[
         bool, typer.Option("--private", help="Make a new repository private.")
     ] = False,
@@ -26,8 +24,7 @@ def push(
         ),
     ] = False,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print the list of files and exit without uploading."),
+        bool, typer.Option("--dry-run", help="Print the list of files and exit without uploading.")
     ] = False,
     quiet: Quiet = False,
 ) -> None:

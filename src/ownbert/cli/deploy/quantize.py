@@ -12,7 +12,7 @@ from ownbert.terminal import echo
 
 
 def quantize(
-    folder: Annotated[Path, typer.Argument(help="Model folder.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="Model folder.")],
     data: Annotated[
         Path | None,
         typer.Argument(
@@ -23,8 +23,7 @@ def quantize(
         ),
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Folder for the copy.", show_default=False),
+        Path | None, typer.Option("--output", "-o", help="Folder for the copy.")
     ] = None,
     text_column: TextColumn = None,
     overwrite: Annotated[

@@ -25,7 +25,6 @@ def serve(
             metavar="FOLDER|NAME=FOLDER",
             help="Model folders, for any task, or indexes of ownbert search build; requests select "
             "one of several by name.",
-            show_default=False,
         ),
     ],
     *,
@@ -58,12 +57,7 @@ def serve(
     ] = "float32",
     engine: Annotated[
         str | None,
-        typer.Option(
-            help="Engine, as for predict.",
-            envvar="OWNBERT_ENGINE",
-            show_default=False,
-            show_envvar=False,
-        ),
+        typer.Option(help="Engine, as for predict.", envvar="OWNBERT_ENGINE", show_envvar=False),
     ] = None,
     max_memory: Annotated[
         float | None,

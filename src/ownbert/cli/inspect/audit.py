@@ -15,10 +15,7 @@ from ownbert.terminal import echo
 def audit(
     folder: Annotated[
         Path,
-        typer.Argument(
-            help="Folder of a pretrained model, or of one with one label per text.",
-            show_default=False,
-        ),
+        typer.Argument(help="Folder of a pretrained model, or of one with one label per text."),
     ],
     train: Annotated[
         Path,

@@ -10,13 +10,9 @@ from ownbert.terminal import console, echo
 
 
 def describe(
-    folder: Annotated[Path, typer.Argument(help="Model folder.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="Model folder.")],
     text: Annotated[
-        str | None,
-        typer.Argument(
-            help="Show the shape of every step for this text.",
-            show_default=False,
-        ),
+        str | None, typer.Argument(help="Show the shape of every step for this text.")
     ] = None,
     tokens: Annotated[
         int | None,

@@ -12,10 +12,7 @@ from ownbert.terminal import echo
 
 def errors(
     folder: FinetunedFolder,
-    file: Annotated[
-        Path,
-        typer.Argument(help="Labelled rows that the model was not trained on.", show_default=False),
-    ],
+    file: Annotated[Path, typer.Argument(help="Labelled rows that the model was not trained on.")],
     train: Annotated[
         Path | None,
         typer.Option(

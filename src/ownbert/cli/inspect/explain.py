@@ -59,9 +59,7 @@ class ExplainSettings:
     html: Path | None = setting(None, "Write a page with the coloured texts, attention and layers.")
     png: Path | None = setting(None, "Draw the predictions and the coloured texts as a picture.")
     layers: str | None = setting(
-        None,
-        "Layers whose attention the page shows, such as 0,3-5.",
-        shown="as many as fit",
+        None, "Layers whose attention the page shows, such as 0,3-5.", shown="as many as fit"
     )
     heads: str | None = setting(None, "Heads of these layers, such as 0,3-5.", shown="all")
     json: bool = setting(False, "Print JSON, one line per prediction.")
@@ -78,10 +76,7 @@ class ExplainSettings:
 
 @settings_command
 def explain(
-    folder: Annotated[
-        Path,
-        typer.Argument(help="Folder of a trained model of texts or images.", show_default=False),
-    ],
+    folder: Annotated[Path, typer.Argument(help="Folder of a trained model of texts or images.")],
     texts: TextsOrFile = None,
     data: Data = None,
     *,

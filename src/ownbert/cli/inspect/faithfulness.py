@@ -14,10 +14,8 @@ _MOST_ROWS = 100_000
 
 
 def faithfulness(
-    folder: Annotated[
-        Path, typer.Argument(help="Folder of a trained model that reads texts.", show_default=False)
-    ],
-    file: Annotated[Path, typer.Argument(help="Rows, as for ownbert predict.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="Folder of a trained model that reads texts.")],
+    file: Annotated[Path, typer.Argument(help="Rows, as for ownbert predict.")],
     methods: Annotated[
         str | None,
         typer.Option(help="Methods, separated by commas.", show_default="all but shapley"),
@@ -27,8 +25,7 @@ def faithfulness(
     ] = 100,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Picture to write (.png).", show_default=False),
+        Path | None, typer.Option("--output", "-o", help="Picture to write (.png).")
     ] = None,
     device: Device = "auto",
 ) -> None:

@@ -64,9 +64,7 @@ class HeadsSettings:
 @settings_command
 def heads(
     folder: FinetunedFolder,
-    file: Annotated[
-        Path, typer.Argument(help="Labelled rows, such as dev rows.", show_default=False)
-    ],
+    file: Annotated[Path, typer.Argument(help="Labelled rows, such as dev rows.")],
     *,
     settings: HeadsSettings,
     device: Device = "auto",

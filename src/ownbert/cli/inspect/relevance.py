@@ -10,10 +10,8 @@ from ownbert.terminal import echo
 
 
 def relevance(
-    folder: Annotated[Path, typer.Argument(help="Folder of an image model.", show_default=False)],
-    images: Annotated[
-        list[Path], typer.Argument(help="Images, or folders of them.", show_default=False)
-    ],
+    folder: Annotated[Path, typer.Argument(help="Folder of an image model.")],
+    images: Annotated[list[Path], typer.Argument(help="Images, or folders of them.")],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="PNG to write, one row per image.")
     ] = Path("relevance.png"),

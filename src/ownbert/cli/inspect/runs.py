@@ -11,9 +11,7 @@ from ownbert.terminal import echo
 
 
 def runs(
-    folder: Annotated[
-        Path, typer.Argument(help="Folder with runs in it, at any depth.", show_default=False)
-    ],
+    folder: Annotated[Path, typer.Argument(help="Folder with runs in it, at any depth.")],
     sort: Annotated[
         str,
         typer.Option(
@@ -26,8 +24,7 @@ def runs(
     curves: Annotated[
         Path | None,
         typer.Option(
-            help="Draw the held-out losses (macro-F1 of fine-tuning) of all runs into this PNG.",
-            show_default=False,
+            help="Draw the held-out losses (macro-F1 of fine-tuning) of all runs into this PNG."
         ),
     ] = None,
 ) -> None:

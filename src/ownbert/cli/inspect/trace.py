@@ -49,7 +49,7 @@ def trace(
     folder: Annotated[
         Path | None, typer.Argument(help="Model folder; without one, the worked example.")
     ] = None,
-    text: Annotated[str | None, typer.Argument(help="Text to trace.", show_default=False)] = None,
+    text: Annotated[str | None, typer.Argument(help="Text to trace.")] = None,
     *,
     settings: TraceSettings,
 ) -> None:

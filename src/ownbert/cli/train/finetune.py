@@ -215,11 +215,7 @@ def _command(task: str, names: tuple[str, ...], text: str) -> Callable[..., None
     shown = [name for name in every if name not in _NOT.get(task, ())]
     command = "embed" if task == "rank" else task
     decorate = recipe_command(
-        FinetuneRecipe,
-        shown,
-        command=command,
-        instead=_column_options(command),
-        common=_COMMON,
+        FinetuneRecipe, shown, command=command, instead=_column_options(command), common=_COMMON
     )
     return decorate(run)
 

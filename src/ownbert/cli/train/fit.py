@@ -27,10 +27,7 @@ _RARE = frozenset({"label_separator", "label_names", "second_column", "seeds"})
 @recipe_command(FitRecipe, _SHOWN, command="fit", common=frozenset(_SHOWN) - _RARE)
 def fit(
     train: Annotated[
-        Path,
-        typer.Argument(
-            help="Labelled rows: csv, tsv, jsonl or parquet, plain or .gz.", show_default=False
-        ),
+        Path, typer.Argument(help="Labelled rows: csv, tsv, jsonl or parquet, plain or .gz.")
     ],
     *,
     unlabelled: Annotated[
@@ -39,7 +36,6 @@ def fit(
             help="Unlabelled texts of the same kind: a file (.txt: one text per line), a folder "
             "or a glob; can be repeated.",
             rich_help_panel=DATA,
-            show_default=False,
         ),
     ] = None,
     add: Annotated[
@@ -49,14 +45,12 @@ def fit(
             "export from Label Studio. Rows without a label are skipped; a label given here "
             "replaces the training label of the same text.",
             rich_help_panel=DATA,
-            show_default=False,
         ),
     ] = None,
     output: Output = None,
     settings: dict[str, Any],
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Resume a stopped run.", rich_help_panel=RUN),
+        bool, typer.Option("--resume", help="Resume a stopped run.", rich_help_panel=RUN)
     ] = False,
     overwrite: Overwrite = False,
     dry_run: Annotated[

@@ -34,8 +34,7 @@ def pretrain(
     *,
     output: o.Output = None,
     tokens: Annotated[
-        Path | None,
-        typer.Argument(help="Token store written by ownbert prepare.", show_default=False),
+        Path | None, typer.Argument(help="Token store written by ownbert prepare.")
     ] = None,
     overrides: o.Overrides = None,
     settings: dict[str, Any],

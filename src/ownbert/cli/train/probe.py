@@ -24,9 +24,7 @@ class ProbeSettings:
     """Options for evaluating a linear model, and for comparing layers."""
 
     dev: Path | None = setting(
-        None,
-        "Labelled rows to evaluate on.",
-        shown="part of the training rows, or folds of them",
+        None, "Labelled rows to evaluate on.", shown="part of the training rows, or folds of them"
     )
     task: str | None = setting(
         None, "classify, multilabel or regress.", shown="detected from the labels"
@@ -41,16 +39,12 @@ class ProbeSettings:
 
 @settings_command
 def probe(
-    model: Annotated[
-        Path, typer.Argument(help="Folder of the network; it is not modified.", show_default=False)
-    ],
+    model: Annotated[Path, typer.Argument(help="Folder of the network; it is not modified.")],
     train: Annotated[
-        Path,
-        typer.Option(help="Labelled rows: csv, tsv, jsonl or parquet, plain or .gz."),
+        Path, typer.Option(help="Labelled rows: csv, tsv, jsonl or parquet, plain or .gz.")
     ],
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Folder for the result.", show_default=False),
+        Path | None, typer.Option("--output", "-o", help="Folder for the result.")
     ] = None,
     *,
     settings: ProbeSettings,

@@ -93,7 +93,7 @@ def train(
 
 # Options of commands that use a trained folder.
 
-Folder = Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)]
+Folder = Annotated[Path, typer.Argument(help="Folder of a trained model.")]
 Beams = Annotated[
     int, typer.Option(help="Beam width; 1 for greedy search.", min=1, max=limits.BEAMS)
 ]
@@ -141,8 +141,8 @@ def use(
     """
     from ownbert.translate.decode import Translator, one_line, translate_file
 
-    if resume and (output is None or str(output) == "-"):
-        raise InputError("--resume continues an output file; name it with -o FILE")
+    if output is None or str(output) == "-":
+        o.require_file(resume=resume)
     translator = Translator(
         folder,
         beams=beams,

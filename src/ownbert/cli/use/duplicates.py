@@ -34,9 +34,7 @@ class DuplicatesSettings:
     )
     keep: str = setting("first", "Row of a group to keep: first or longest.")
     model: Path | None = setting(
-        None,
-        "Model folder: compare its vectors instead of sequences of characters.",
-        shown="none",
+        None, "Model folder: compare its vectors instead of sequences of characters.", shown="none"
     )
     output: Path | None = setting(None, "Output file for the remaining rows.", option="--output -o")
     groups: Path | None = setting(
@@ -47,10 +45,7 @@ class DuplicatesSettings:
 @settings_command
 def duplicates(
     file: Annotated[
-        Path,
-        typer.Argument(
-            help="Rows: txt, csv, tsv, jsonl or parquet, plain or .gz.", show_default=False
-        ),
+        Path, typer.Argument(help="Rows: txt, csv, tsv, jsonl or parquet, plain or .gz.")
     ],
     *,
     settings: DuplicatesSettings,

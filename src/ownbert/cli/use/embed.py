@@ -21,6 +21,7 @@ from ownbert.cli.options import (
     ShardOption,
     TextAndIds,
     TextsOrFiles,
+    require_file,
 )
 from ownbert.cli.progress import counting, saying
 from ownbert.cli.recipe_options import settings_command
@@ -62,7 +63,7 @@ class EmbedSettings:
 
 @settings_command
 def embed(
-    folder: Annotated[Path, typer.Argument(help="Model folder.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="Model folder.")],
     texts: TextsOrFiles = None,
     output: Annotated[
         Path,
@@ -125,8 +126,7 @@ def embed(
     keep_memory()
     inputs = given_texts(texts or (), columns, missing=_NOTHING)
     if str(output) == "-":
-        if shard is not None:
-            raise InputError("--shard writes one part of a file; name the file with -o FILE")
+        require_file(shard=shard)
         print_rows(embedded_rows(folder, inputs, **given))
         return
     own_shard = as_shard(shard)

@@ -39,7 +39,6 @@ def evaluate(
             metavar="FILE",
             help="Labelled rows: csv, tsv, jsonl or parquet; CoNLL columns (tag), SQuAD JSON "
             "(answer), or a folder of class folders, IDX or .npz (image); also .gz.",
-            show_default=False,
         ),
     ] = None,
     data: Data = None,
@@ -62,15 +61,13 @@ def evaluate(
     out_of_scope: Annotated[
         Path | None,
         typer.Option(
-            help="Texts with none of the labels, to measure how many of them --unknown refuses.",
-            show_default=False,
+            help="Texts with none of the labels, to measure how many of them --unknown refuses."
         ),
     ] = None,
     html: Annotated[
         Path | None,
         typer.Option(
-            help="Write a page with the metrics and the error rate by share of texts answered.",
-            show_default=False,
+            help="Write a page with the metrics and the error rate by share of texts answered."
         ),
     ] = None,
     quiet: Quiet = False,

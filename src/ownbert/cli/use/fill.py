@@ -24,9 +24,7 @@ _NOTHING = 'no text to fill; give one, such as "12 [MASK] 9", or a file'
 
 
 def fill(
-    folder: Annotated[
-        Path, typer.Argument(help="Folder of a pretrained model.", show_default=False)
-    ],
+    folder: Annotated[Path, typer.Argument(help="Folder of a pretrained model.")],
     texts: TextsOrFile = None,
     data: Data = None,
     top: Annotated[

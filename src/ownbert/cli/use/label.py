@@ -24,9 +24,7 @@ class LabelSettings:
         50, "Number of texts to choose.", option="--count -n", check=between(1, limits.COUNT, "[]")
     )
     check: Path | None = setting(
-        None,
-        "Output file for the likely label errors in the report of ownbert fit.",
-        shown="none",
+        None, "Output file for the likely label errors in the report of ownbert fit.", shown="none"
     )
     train: Path | None = setting(
         None,
@@ -43,8 +41,7 @@ def label(
         list[Path],
         typer.Option(
             help="Unlabelled texts: a file (.txt: one text per line), a folder or a glob; can be "
-            "repeated.",
-            show_default=False,
+            "repeated."
         ),
     ],
     output: Annotated[
@@ -54,7 +51,6 @@ def label(
             "-o",
             help="Output file with the texts to label: .csv, .tsv or .jsonl with an empty label "
             "column, or .json for Label Studio tasks.",
-            show_default=False,
         ),
     ],
     *,

@@ -19,8 +19,7 @@ def merge(
         ),
     ],
     parts: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the parts.", show_default="the folder of OUT"),
+        Path | None, typer.Option(help="Folder of the parts.", show_default="the folder of OUT")
     ] = None,
     quiet: Quiet = False,
 ) -> None:

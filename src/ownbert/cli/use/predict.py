@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from ownbert import limits
 from ownbert.checks import between
 from ownbert.cli.input_texts import given_input
@@ -24,8 +22,10 @@ from ownbert.cli.options import (
     RayHelp,
     RaySettings,
     ResumeFile,
+    RowsFile,
     ShardOption,
     TextsOrFile,
+    require_file,
 )
 from ownbert.cli.progress import counting, saying
 from ownbert.cli.recipe_options import chosen, settings_command
@@ -72,15 +72,7 @@ def predict(
     folder: FinetunedFolder,
     texts: TextsOrFile = None,
     data: Data = None,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Output file: .csv, .tsv or .jsonl, also .gz; rows in input order; - is "
-            "standard output.",
-        ),
-    ] = Path("-"),
+    output: RowsFile = Path("-"),
     *,
     settings: PredictSettings,
     abstain: AbstainSettings,
@@ -145,22 +137,14 @@ def predict(
     if str(output) != "-":
         _predict_to_file(folder, found, output, resume, shard, quiet, given)
         return
-    if resume:
-        raise InputError("--resume continues an output file; name it with -o FILE")
-    if shard is not None:
-        raise InputError("--shard writes one part of a file; name the file with -o FILE")
+    require_file(resume=resume, shard=shard)
     if isinstance(found, Path):
         refuse_missing(found)
     _print_predictions(folder, found, columns, given)
 
 
 def _predict_with_ray(
-    folder: Path,
-    names: list[str],
-    output: Path,
-    resume: bool,
-    quiet: bool,
-    given: dict[str, Any],
+    folder: Path, names: list[str], output: Path, resume: bool, quiet: bool, given: dict[str, Any]
 ) -> None:
     from ownbert.bulk.ray_runner import predict_with_ray
 

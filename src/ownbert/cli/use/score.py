@@ -15,9 +15,11 @@ from ownbert.cli.options import (
     Engine,
     Quiet,
     ResumeFile,
+    RowsFile,
     ShardOption,
     TextAndIds,
     TextsOrFiles,
+    require_file,
 )
 from ownbert.cli.progress import counting, saying
 from ownbert.cli.recipe_options import settings_command
@@ -61,15 +63,6 @@ class ScoreSettings:
         None, "Write a page with the most unusual texts, 200 at most, with coloured tokens."
     )
 
-    def require(self, *, file: bool, resume: bool, shard: bool) -> None:
-        """Raise ``InputError`` for options that exclude each other."""
-        if not file and resume:
-            raise InputError("--resume continues an output file; name it with -o FILE")
-        if not file and shard:
-            raise InputError("--shard writes one part of a file; name the file with -o FILE")
-        if self.html is not None and resume:
-            raise InputError("a page needs all rows: omit --resume or --html")
-
     def given(self) -> dict[str, Any]:
         """The arguments of the Python function."""
         given = {name: value for name, value in vars(self).items() if name != "html"}
@@ -78,19 +71,9 @@ class ScoreSettings:
 
 @settings_command
 def score(
-    folder: Annotated[
-        Path, typer.Argument(help="Folder of a pretrained model.", show_default=False)
-    ],
+    folder: Annotated[Path, typer.Argument(help="Folder of a pretrained model.")],
     texts: TextsOrFiles = None,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Output file: .csv, .tsv or .jsonl, also .gz; rows in input order; - is "
-            "standard output.",
-        ),
-    ] = Path("-"),
+    output: RowsFile = Path("-"),
     *,
     settings: ScoreSettings,
     columns: TextAndIds,
@@ -123,7 +106,10 @@ def score(
 
     keep_memory()
     own, to_file = as_shard(shard), str(output) != "-"
-    settings.require(file=to_file, resume=resume, shard=own is not None)
+    if not to_file:
+        require_file(resume=resume, shard=shard)
+    if settings.html is not None and resume:
+        raise InputError("a page needs all rows: omit --resume or --html")
     inputs: Any = None
     if texts or not settings.normal:
         inputs = given_texts(texts or (), columns, missing=_NOTHING)

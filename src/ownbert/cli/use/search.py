@@ -85,14 +85,9 @@ class FindSettings:
 @app.command()
 @settings_command
 def build(
-    model: Annotated[
-        Path,
-        typer.Argument(help="Folder of the model that computes the vectors.", show_default=False),
-    ],
+    model: Annotated[Path, typer.Argument(help="Folder of the model that computes the vectors.")],
     texts: TextsOrFiles = None,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for the index.", show_default=False)
-    ] = ...,  # type: ignore[assignment]
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the index.")] = ...,  # type: ignore[assignment]
     encoding: Encoding = None,
     *,
     columns: Annotated[
@@ -138,10 +133,7 @@ def build(
 @app.command()
 @settings_command
 def find(
-    index: Annotated[
-        Path,
-        typer.Argument(help="Index folder written by ownbert search build.", show_default=False),
-    ],
+    index: Annotated[Path, typer.Argument(help="Index folder written by ownbert search build.")],
     queries: TextsOrFile = None,
     *,
     settings: FindSettings,

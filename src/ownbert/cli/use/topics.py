@@ -35,19 +35,14 @@ class TopicsSettings:
         check=between(2, limits.SHARDS, "[]"),
     )
     date_column: str | None = setting(
-        None,
-        "Column of dates, such as 2024-05-31, to count topics over time.",
-        shown="none",
+        None, "Column of dates, such as 2024-05-31, to count topics over time.", shown="none"
     )
     seed: int = setting(0, "Seed for clustering.", check=between(0, limits.SEED, "[]"))
 
 
 @settings_command
 def topics(
-    model: Annotated[
-        Path,
-        typer.Argument(help="Folder of the model that computes the vectors.", show_default=False),
-    ],
+    model: Annotated[Path, typer.Argument(help="Folder of the model that computes the vectors.")],
     texts: TextsOrFiles = None,
     *,
     settings: TopicsSettings,
