@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from support.plots import matplotlib_installed, matplotlib_missing
 from support.shared import made_once
@@ -16,6 +17,11 @@ from support.shared import made_once
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Help and messages are compared in English, whatever the locale of the machine.
 os.environ["OWNBERT_LANGUAGE"] = "en"
+# On a busy machine drawing an example, or a test of it, may take any time.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 
 def pytest_collection_finish() -> None:

@@ -113,7 +113,7 @@ def test_from_padded_takes_tasks_and_embeddings_along():
 
 
 @given(data=st.data(), rows=st.integers(1, 6), width=st.integers(1, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_padded_round_trip(data: st.DataObject, rows: int, width: int):
     flags = st.lists(st.booleans(), min_size=width, max_size=width).filter(any)
     mask = torch.tensor(data.draw(st.lists(flags, min_size=rows, max_size=rows)))

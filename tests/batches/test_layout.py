@@ -60,7 +60,7 @@ def check(layout: Layout) -> Grouping:
 
 
 @given(lengths=LENGTHS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_grouping_is_a_way_there_and_back(lengths: list[int]):
     grouping = check(make_layout(lengths))
     assert grouping.keys is grouping.queries
@@ -74,7 +74,7 @@ def test_grouping_is_a_way_there_and_back(lengths: list[int]):
 
 
 @given(pairs=PAIRS, causal=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_grouping_of_queries_with_keys_of_their_own(pairs: list[tuple[int, int]], causal: bool):
     queries = [q for q, _ in pairs]
     keys = [q + more for q, more in pairs]

@@ -59,7 +59,7 @@ IDS = st.lists(st.sampled_from([1, 3, 10, 11, 12, 13, *range(40, 52)]), min_size
     seed=st.integers(0, 2**40),
     given_words=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_targets(ids: list[int], kind: str, rate: float, seed: int, given_words: bool):
     sequence = np.array([2, *ids, 3])
     begins = np.random.default_rng(seed).random(len(sequence)) < 0.5 if given_words else None

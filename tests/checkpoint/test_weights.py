@@ -134,7 +134,7 @@ def whole(zipped: bool) -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.booleans(), st.integers(0, 600), st.binary(min_size=1, max_size=4))
 def test_a_damaged_pickle_is_the_users_mistake(
     tmp_path_factory: pytest.TempPathFactory, zipped: bool, place: int, patch: bytes

@@ -36,7 +36,7 @@ def ids_of(tokenizer: Tokenizer, texts: list[str]) -> list[int]:
 
 
 @pytest.mark.parametrize("tokenizer", [WORDPIECE, CASED, BLANK], ids=["lower", "cased", "blank"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=6))
 def test_looked_up_ids_are_the_tokenizers(tokenizer: Tokenizer, texts: list[str]):
     encoder = TextEncoder(tokenizer)
@@ -95,7 +95,7 @@ WORDS = st.sampled_from(
 LONG = st.lists(WORDS, min_size=60, max_size=120).map(" ".join)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(texts=st.lists(LONG, min_size=1, max_size=3), presplit=st.booleans())
 # The window ends behind a full stop.
 @example(["abc " * 16 + "Bad. 12 " + "abc " * 8 + "Bad. Bad. abc abc"], False)
@@ -115,7 +115,7 @@ def test_a_long_document_is_split_without_a_trace(texts: list[str], presplit: bo
     assert len(set(split[1]) ^ set(whole[1])) <= 2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(words=st.lists(st.sampled_from([*"abcd.!", "\t", "a."]), min_size=60, max_size=200))
 def test_a_long_line_of_tokens_is_split_without_a_trace(words: list[str]):
     text = "a " + " ".join(words) + " b"
@@ -152,7 +152,7 @@ def test_one_huge_line(tmp_path: Path):
     assert store.documents == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.lists(st.integers(0, 60), max_size=50), max_size=30))
 def test_the_table_of_hashes_is_a_set(groups: list[list[int]]):
     seen, known = DuplicateFilter(), set()

@@ -33,7 +33,7 @@ DOCUMENTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=12), min_
 
 # Few documents are split one by one, many together.
 @given(documents=DOCUMENTS, limit=st.integers(1, 40), times=st.sampled_from([1, 40]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_spans_are_those_of_the_plain_way(documents: list[list[int]], limit: int, times: int):
     documents = documents * times
     ends = np.cumsum([n for document in documents for n in document])
@@ -52,7 +52,7 @@ def test_spans_are_those_of_the_plain_way(documents: list[list[int]], limit: int
     ends=st.sets(st.integers(1, 300), max_size=40),
     limit=st.integers(1, 60),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_text_may_break_inside_a_sentence(breaks: set[int], ends: set[int], limit: int):
     """Where a piece was held out, a text ends that no sentence ends with."""
     sentence_ends, document_ends = np.array(sorted(ends)), np.array(sorted(breaks))

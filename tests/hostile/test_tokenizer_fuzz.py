@@ -111,7 +111,7 @@ characters = st.one_of(
 )
 
 
-@settings(max_examples=30, deadline=None, derandomize=True, database=None)
+@settings(max_examples=30, derandomize=True, database=None)
 @given(st.lists(st.lists(characters, max_size=12).map("".join), min_size=8, max_size=40))
 def test_strings_of_hypothesis(tokenizers: dict[str, Any], texts: list[str]):
     for way in WAYS:

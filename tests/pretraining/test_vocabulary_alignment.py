@@ -155,7 +155,7 @@ def test_new_words_are_like_those_copied(tmp_path: Path):
     assert torch.equal(table, again)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.integers(0, 10**6))
 def test_a_vocabulary_in_another_order_gives_the_same_hidden_states(seed: int):
     rng = random.Random(seed)

@@ -102,7 +102,7 @@ def test_what_no_rule_reads_is_refused(tmp_path: Path, content: str, message: st
 cells = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\t\0"), max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(table=st.lists(st.tuples(cells, cells), min_size=1))
 def test_plain_tsv_is_read_as_ever(tmp_path_factory: pytest.TempPathFactory, table):
     path = saved(
@@ -122,7 +122,7 @@ def test_plain_tsv_is_read_as_ever(tmp_path_factory: pytest.TempPathFactory, tab
 escaped = st.text(st.sampled_from('ab"\\, \n'), max_size=8)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(table=st.lists(st.tuples(escaped, escaped), min_size=1, max_size=6))
 def test_quotes_escaped_by_backslashes(tmp_path_factory: pytest.TempPathFactory, table):
     """As pandas writes with escapechar, once a row cannot be read otherwise."""

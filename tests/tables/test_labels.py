@@ -387,7 +387,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(values=VALUES)
 def test_random_tables_are_read_alike_in_every_form(
     values: list[Any], tmp_path_factory: pytest.TempPathFactory

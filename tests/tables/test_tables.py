@@ -96,7 +96,7 @@ def test_semicolon_and_single_column(tmp_path: Path):
 cells = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rows=st.lists(st.tuples(cells, cells, cells), min_size=1), delimiter=st.sampled_from(",;"))
 def test_what_the_csv_module_writes_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, rows, delimiter

@@ -51,7 +51,7 @@ def written(folder: Path, rows: list[dict[str, Any]], **options: Any) -> RunLog:
     return log
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_every_float32_is_read_back_as_it_was(tmp_path_factory, value: float):
     folder = tmp_path_factory.mktemp("log")

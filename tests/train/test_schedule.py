@@ -56,14 +56,14 @@ def test_the_inverse_square_root_is_the_transformer_s():
             assert by_steps == pytest.approx(noam(step) / noam(warmup_steps))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from(BY_SHARES), SHARES, SHARES, SHARES)
 def test_whatever_the_shares_it_stays_within_0_and_1(schedule, warmup, decay, progress):
     optim = Optim(schedule=schedule, warmup=warmup, decay=decay)
     assert 0 <= factor(optim, progress) <= 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.sampled_from(BY_SHARES), st.floats(0, 0.9), SHARES)
 def test_it_never_rises_again_after_the_warm_up(schedule, warmup, decay):
     optim = Optim(schedule=schedule, warmup=warmup, decay=decay)

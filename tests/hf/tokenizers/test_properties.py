@@ -18,9 +18,7 @@ transformers.logging.set_verbosity_error()
 
 TEXT = st.lists(st.one_of(st.sampled_from(SNIPPETS), st.text(max_size=8)), max_size=6).map("".join)
 WORDS = st.lists(st.one_of(st.sampled_from(SNIPPETS), st.text(max_size=5)), max_size=5)
-QUIET = settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+QUIET = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 RETURNS = {
     "return_offsets_mapping": True,
     "return_special_tokens_mask": True,

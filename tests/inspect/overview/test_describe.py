@@ -105,7 +105,7 @@ def test_printed_it_says_what_a_printed_model_hides(base: Overview):
     assert max(map(len, str(base).splitlines())) <= 100
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_the_parts_add_up_to_all_parameters(data: st.DataObject):
     draw = data.draw
