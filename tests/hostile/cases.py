@@ -127,7 +127,8 @@ def _common_options() -> set[str]:
 # Never a folder above the working one: root may write to it.
 def _output_cases(path: tuple[str, ...], name: str) -> Iterator[Case]:
     base = command_line(path)
-    suffix = Path(OUTPUT.get(path, ("", "out"))[1]).suffix if OUTPUT.get(path, 1) else ""  # pyright: ignore
+    written = OUTPUT[path]
+    suffix = Path(written[1]).suffix if written else ""
     inputs = [str(a) for a in base if str(a).startswith(IN)]
     for given in inputs:
         yield _case(path, f"{name} is {given}", {name: given}, refused=True)

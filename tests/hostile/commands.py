@@ -21,8 +21,14 @@ def _tuning(train: str, **options: str) -> dict[str, Any]:
     return {**_BERT, "--train": f"{IN}{train}", "--dev": f"{IN}{train}", **options}
 
 
-# By command: its arguments and options, by name; -o is added. A tuple is several arguments.
-BASE: dict[Names, dict[str, Any]] = {
+# Arguments by their usual names.
+_ARGUMENTS = {
+    **dict.fromkeys(("folder", "model"), f"{IN}bert"),
+    **dict.fromkeys(("texts", "file"), f"{IN}train.csv"),
+}
+# Arguments and options by name, of commands that have others than usual; -o is added. A tuple is
+# several arguments.
+_OTHERS: dict[Names, dict[str, Any]] = {
     ("vocab",): {"inputs": f"{IN}corpus.txt", "--kind": "blank"},
     ("prepare",): {
         "inputs": f"{IN}corpus.txt",
@@ -31,7 +37,6 @@ BASE: dict[Names, dict[str, Any]] = {
     },
     ("fit",): {"train": f"{IN}train.csv", "--minutes": "0.02"},
     ("pretrain",): {"tokens": f"{IN}tokens", "--batch-tokens": "256", **_SHORT},
-    ("finetune", "classify"): {**_BERT, **_CLASSES},
     ("finetune", "multilabel"): _tuning("labels.csv"),
     ("finetune", "regress"): _tuning("ratings.csv"),
     ("finetune", "answer"): _tuning("questions.json"),
@@ -66,15 +71,12 @@ BASE: dict[Names, dict[str, Any]] = {
     },
     ("predict",): {"folder": f"{IN}clf", "texts": f"{IN}train.csv"},
     ("evaluate",): {"folder": f"{IN}clf", "file": f"{IN}train.csv"},
-    ("embed",): {"folder": f"{IN}bert", "texts": f"{IN}train.csv"},
-    ("search", "build"): {"model": f"{IN}bert", "texts": f"{IN}train.csv"},
     ("search", "find"): {"index": f"{IN}index", "queries": f"{IN}source.txt"},
     ("duplicates",): {"file": f"{IN}train.csv", "--against": f"{IN}dev.csv"},
     ("topics",): {"model": f"{IN}bert", "texts": f"{IN}train.csv", "--count": "3"},
     ("label",): {"folder": f"{IN}best", "--unlabelled": f"{IN}corpus.txt", "-n": "3"},
     ("merge",): {"output": "out.jsonl", "--parts": f"{IN}parts"},
     ("fill",): {"folder": f"{IN}bert", "texts": "red1 [MASK] 9"},
-    ("score",): {"folder": f"{IN}bert", "texts": f"{IN}train.csv"},
     ("export",): {"folder": f"{IN}clf", "--to": "torch"},
     ("convert",): {"checkpoint": f"{IN}google"},
     ("quantize",): {"folder": f"{IN}clf"},
@@ -82,7 +84,6 @@ BASE: dict[Names, dict[str, Any]] = {
     # An address of nobody: a server that listens would not end.
     ("serve",): {"folders": f"{IN}bert", "--host": "203.0.113.7"},
     ("runs",): {"folder": f"{IN}run"},
-    ("describe",): {"folder": f"{IN}bert"},
     ("trace",): {"folder": f"{IN}bert", "text": "red1 red2"},
     ("explain",): {"folder": f"{IN}clf", "texts": "red1 red2"},
     ("faithfulness",): {"folder": f"{IN}clf", "file": f"{IN}train.csv", "--rows": "3"},
@@ -95,10 +96,9 @@ BASE: dict[Names, dict[str, Any]] = {
     },
     ("relevance",): {"folder": f"{IN}image", "images": f"{IN}seven.png"},
 }
-# What a command writes, where it is not a folder "out". None: it prints.
-OUTPUT: dict[Names, tuple[str, str] | None] = {
+# What a command writes, where it is not a folder "out".
+_OUTPUT: dict[Names, tuple[str, str]] = {
     ("translate", "use"): ("-o", "out.txt"),
-    ("translate", "score"): None,
     ("predict",): ("-o", "out.jsonl"),
     ("evaluate",): ("-o", "out.json"),
     ("embed",): ("-o", "out.npy"),
@@ -107,14 +107,7 @@ OUTPUT: dict[Names, tuple[str, str] | None] = {
     ("topics",): ("-o", "out.jsonl"),
     ("score",): ("-o", "out.jsonl"),
     ("label",): ("-o", "out.csv"),
-    ("merge",): None,
-    ("fill",): None,
-    ("push",): None,
-    ("serve",): None,
-    ("runs",): None,
-    ("describe",): None,
     ("trace",): ("--html", "out.html"),
-    ("errors",): None,
     ("audit",): ("-o", "out.json"),
     ("explain",): ("--html", "out.html"),
     ("faithfulness",): ("-o", "out.png"),
@@ -140,7 +133,7 @@ def command_line(
         output: whether to write something.
     """
     given = dict(BASE[path])
-    if output and (written := OUTPUT.get(path, ("-o", "out"))) is not None:
+    if output and (written := OUTPUT[path]) is not None:
         given[written[0]] = written[1]
     for name, value in (changed or {}).items():
         option = next((n for n in spellings(path, name) if n in given), name)
@@ -174,6 +167,24 @@ def _leaves(found: Any, path: Names) -> Iterator[tuple[Names, Any]]:
 
 def command(path: Names) -> Any:
     return every_command()[path]
+
+
+def _usual(path: Names) -> dict[str, Any]:
+    """The arguments and options of a command without an entry in ``_OTHERS``."""
+    if path[0] == "finetune":
+        return {**_BERT, **_CLASSES}
+    names = [p.name for p in command(path).params if p.param_type_name == "argument"]
+    return {name: _ARGUMENTS[name] for name in names if name in _ARGUMENTS}
+
+
+def _written(path: Names) -> tuple[str, str] | None:
+    """The option and name of what a command writes; None: it prints."""
+    writes = any("-o" in parameter.opts for parameter in command(path).params)
+    return _OUTPUT.get(path, ("-o", "out") if writes else None)
+
+
+OUTPUT = {path: _written(path) for path in every_command()}
+BASE = {path: _OTHERS.get(path) or _usual(path) for path in every_command()}
 
 
 def spellings(path: Names, name: str) -> list[str]:

@@ -24,10 +24,6 @@ def held(cases: Iterable[Case], place: Place) -> int:
     return len(tried)
 
 
-def test_every_command_has_a_valid_line():
-    assert set(BASE) == set(every_command())
-
-
 def sample() -> Iterator[Case]:
     """One of each command, which is refused before anything is learnt or read."""
     for path in every_command():

@@ -25,7 +25,7 @@ from ownbert.tasks.forward import batched_forward as forward
 from ownbert.tasks.forward.batched_forward import forward_rows
 from ownbert.tasks.forward.packed_network import PackedNetwork
 from ownbert.tasks.rows import Row
-from ownbert.tasks.task import TASKS
+from ownbert.tasks.task_kinds import task_kinds
 from support.kills import kill_when_written
 
 COMMAND = (sys.executable, "-m", "ownbert")
@@ -276,7 +276,7 @@ ALIKE = ("classify", "multilabel", "regress", "choose")
     "task",
     [
         pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name
-        for name in TASKS
+        for name in task_kinds()
         if name not in ("embed", "image")
     ],
 )

@@ -40,7 +40,7 @@ def finetune(
     """Fine-tune a model folder on labelled rows and save the best weights in ``output``.
 
     Args:
-        task: one of ``ownbert.tasks.task.TASKS`` ("classify" by default).
+        task: name of a module in ``ownbert.tasks.kinds`` ("classify" by default).
         output: folder for the model.
         config: recipe file.
         overrides: settings as "section.name=value".

@@ -27,6 +27,7 @@ from ownbert.run.model_card import (
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.metrics import LabelScore
 from ownbert.tasks.task import Task, task_class
+from ownbert.tasks.task_kinds import task_kinds
 from ownbert.train.watch.log import CURVES
 from ownbert.train.watch.metric_names import decimals
 
@@ -96,7 +97,7 @@ def write_card(
 
 def _front(recipe: FinetuneRecipe, task: type[Task]) -> dict[str, str]:
     """The metadata for the hub."""
-    values = {"library_name": task.library, "pipeline_tag": task.pipeline_tag}
+    values = {"library_name": task.library, "pipeline_tag": task_kinds()[task.name].pipeline}
     if not recipe.model.new and (base := hub_base(recipe.model.folder)):
         values["base_model"] = base
     return values

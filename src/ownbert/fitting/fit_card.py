@@ -9,6 +9,7 @@ from ownbert.fitting.report.sections import sections
 from ownbert.language import translated
 from ownbert.run.model_card import MAX_ROWS, in_words, save_card, table
 from ownbert.tasks.task import KEY, task_class
+from ownbert.tasks.task_kinds import task_kinds
 
 
 def write_fit_card(folder: Path, report: Report) -> str | None:
@@ -35,7 +36,7 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
     }
     # Without a network there is nothing for Transformers to load.
     library = task.library if network else "ownbert"
-    front = {"library_name": library, "pipeline_tag": task.pipeline_tag}
+    front = {"library_name": library, "pipeline_tag": task_kinds()[task.name].pipeline}
     return save_card(folder, front, __file__, values)
 
 

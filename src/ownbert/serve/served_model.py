@@ -26,6 +26,7 @@ from ownbert.serve.api.attention_api import AttentionQuery, weights_by_sequence
 from ownbert.serve.api.refusals import Refusal, bad_field, too_large
 from ownbert.tasks.rows import OutputOptions, Row
 from ownbert.tasks.task import NoTaskHead
+from ownbert.tasks.task_kinds import task_kinds
 from ownbert.tasks.token_classification.entities import OUTSIDE
 from ownbert.tasks.token_classification.tag import TaggedSentence, tagged_words
 from ownbert.translate.decode import Translator
@@ -35,12 +36,8 @@ from ownbert.unlabelled.label import chosen_rows, gives_labels
 
 # Names of tasks in Transformers pipelines and on the hub.
 PIPELINES = {
-    **dict.fromkeys(("classify", "multilabel", "regress"), "text-classification"),
-    "tag": "token-classification",
-    "answer": "question-answering",
-    "choose": "multiple-choice",
-    "image": "image-classification",
-    **dict.fromkeys(("embed", "search"), "sentence-similarity"),
+    **{name: kind.pipeline for name, kind in task_kinds().items()},
+    "search": "sentence-similarity",
     "fill": "fill-mask",
     "translate": "translation",
 }

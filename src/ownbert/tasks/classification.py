@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ownbert.errors import InputError, in_short
-from ownbert.tables.columns import COLUMNS
 from ownbert.tables.labels import refuse_ids, single_labels
 from ownbert.tables.tables import Source
 from ownbert.tasks.metrics import Scores, risk_curve, score_labels
@@ -173,7 +172,6 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
         LOGITS,
         "print(model.config.id2label[int(logits.argmax())])",
     )
-    column_specs = COLUMNS["classify"]
     problem_type = "single_label_classification"
     metrics = ("macro_f1", "accuracy", "mcc")
     uses = COMMON | {"class_weights", "label_smoothing", "label_names"}

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ownbert.errors import InputError
-from ownbert.tables.columns import COLUMNS
 from ownbert.tables.labels import label_sets, sets_of_columns
 from ownbert.tables.tables import Source
 from ownbert.tasks.classification import label_weights, sort_labels
@@ -47,7 +46,6 @@ class MultiLabelTask(SentenceTask):
     takes_soft_targets = True
     gives_probabilities = True
     output_options = frozenset({"top", "threshold", "probabilities"})
-    column_specs = COLUMNS["multilabel"]
     label_sets = True
     problem_type = "multi_label_classification"
     saved_attributes = (*SentenceTask.saved_attributes, "threshold")

@@ -41,7 +41,6 @@ class MultipleChoiceTask(Task):
     """
 
     name = "choose"
-    pipeline_tag = "multiple-choice"
     purpose = "chooses which of several texts fits another"
     example_row = '{"prompt": "a text", "choices": ["one choice", "another"]}'
     transformers_lines = (
@@ -50,7 +49,6 @@ class MultipleChoiceTask(Task):
         "logits = model(**{name: values[None] for name, values in encoded.items()}).logits",
         "print(int(logits.argmax()))",
     )
-    column_specs = COLUMNS["choose"]
     saved_attributes = (*Task.saved_attributes, "first_label")
     head = "choice"
     gives_probabilities = True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ownbert.errors import InputError, in_short
-from ownbert.tables.columns import COLUMNS, ColumnNames
+from ownbert.tables.columns import ColumnNames
 from ownbert.tables.labels import decimal_numbers
 from ownbert.tables.tables import Source, columns
 from ownbert.tasks.metrics import Scores
@@ -41,7 +41,6 @@ class RegressionTask(SentenceTask):
     purpose = "predicts a number for each text"
     transformers_lines = (LOGITS, "print(logits[0].tolist())")
     label_heading = "Numbers"
-    column_specs = COLUMNS["regress"]
     problem_type = "regression"
     label_unit = "numbers"
     discrete = False

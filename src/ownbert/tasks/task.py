@@ -1,4 +1,4 @@
-"""The base class of tasks, and the table of all tasks."""
+"""The base class of tasks, and the task of a folder."""
 
 import os
 from abc import ABC, abstractmethod
@@ -32,6 +32,7 @@ from ownbert.tasks.forward.network import RowNetwork
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
+from ownbert.tasks.task_kinds import task_kind, task_kinds
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
 
 if TYPE_CHECKING:
@@ -40,20 +41,8 @@ if TYPE_CHECKING:
 
 # The key of config.json with the task that a folder was fine-tuned for.
 KEY = "ownbert_task"
-TASKS: Mapping[str, tuple[str, str]] = {
-    "classify": ("classification", "ClassificationTask"),
-    "multilabel": ("multilabel", "MultiLabelTask"),
-    "regress": ("regression", "RegressionTask"),
-    "tag": ("token_classification.tag", "TaggingTask"),
-    "answer": ("question_answering.answer", "QuestionAnsweringTask"),
-    "choose": ("multiple_choice", "MultipleChoiceTask"),
-    "embed": ("sentence_embedding.rank", "EmbeddingTask"),
-    "image": ("images.image", "ImageTask"),
-}
 # Default of ``top_k``; not None, which means all.
 DEFAULT: Any = ...
-# Aliases of task names.
-ALIASES = {"rank": "embed"}
 _DROPOUT = 0.1
 
 
@@ -85,10 +74,9 @@ class Task(ABC):
         InputError: settings of other tasks are set.
     """
 
-    # Name on the command line, kind of the head, and columns of a table.
+    # Name on the command line (see ``tasks/kinds``), and kind of the head.
     name: ClassVar[str]
     head: ClassVar[str]
-    column_specs: ClassVar[Sequence[ColumnSpec]] = ()
     # Settings of ``TaskSettings`` used by the task.
     uses: ClassVar[frozenset[str]] = frozenset()
     # Metrics of ``score``, the one monitored on dev rows first. May depend on the training rows.
@@ -96,11 +84,10 @@ class Task(ABC):
     # Nouns for rows and labels in messages.
     unit: ClassVar[str] = "documents"
     label_unit: ClassVar[str] = "labels"
-    # For the model card: pipeline_tag and library_name of the hub; a sentence about the model; the
-    # heading of its labels (none if empty); input files to predict and to evaluate; an argument for
-    # a Predictor; and Python lines that predict with Transformers' ``model`` and ``tokenizer``
-    # (TEXTS is one text or a pair).
-    pipeline_tag: ClassVar[str] = "text-classification"
+    # For the model card: library_name of the hub; a sentence about the model; the heading of its
+    # labels (none if empty); input files to predict and to evaluate; an argument for a Predictor;
+    # and Python lines that predict with Transformers' ``model`` and ``tokenizer`` (TEXTS is one
+    # text or a pair).
     library: ClassVar[str] = "transformers"
     purpose: ClassVar[str]
     label_heading: ClassVar[str] = ""
@@ -152,6 +139,11 @@ class Task(ABC):
         # Maximum tokens of a sequence, as in training.
         self.max_length: int | None = None
         self.settings.refuse_others(self.name, self.uses)
+
+    @property
+    def column_specs(self) -> Sequence[ColumnSpec]:
+        """The columns of its files."""
+        return task_kinds()[self.name].columns
 
     # Model and input.
 
@@ -515,10 +507,7 @@ def task_class(name: str) -> type[Task]:
     Raises:
         InputError: the name is unknown.
     """
-    name = ALIASES.get(name, name)
-    if name not in TASKS:
-        raise InputError(f"task {name!r} is not known; use one of {', '.join([*TASKS, *ALIASES])}")
-    module, kind = TASKS[name]
+    module, _, kind = task_kind(name)[1].task.rpartition(".")
     return getattr(import_module(f"ownbert.tasks.{module}"), kind)
 
 

@@ -15,11 +15,11 @@ from ownbert.serve.api.huggingface_api import opened
 from ownbert.serve.api.refusals import bad_field
 from ownbert.serve.service import Service, texts_of, usage_of
 from ownbert.tasks.rows import OutputOptions
+from ownbert.tasks.task_kinds import task_kinds
 
 _EXAMPLES: dict[str, Any] = {
+    **{name: ["a text"] for name in task_kinds()},
     "classify": ["a text", {"text": "a text", "text_pair": "its pair"}],
-    "multilabel": ["a text"],
-    "regress": ["a text"],
     "tag": ["Anna lives in Rome"],
     "answer": [{"question": "Who?", "context": "Anna lives in Rome."}],
     "choose": [{"prompt": "a beginning", "choices": ["one ending", "another"]}],
@@ -30,7 +30,7 @@ _EXAMPLES: dict[str, Any] = {
     "search": ["a query"],
     "translate": ["a text"],
 }
-_PREDICTED = ("classify", "multilabel", "regress", "tag", "answer", "choose")
+_PREDICTED = task_kinds().keys() - {"embed"}
 
 
 class TaskRequest(BaseModel):
@@ -209,7 +209,7 @@ def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
         if options.abstains:
             rows = [_image(each) for each in inputs] if task == "image" else inputs
             answers: Any = list(await service.abstain(request, served, rows, options))
-        elif task in _PREDICTED or task == "image":
+        elif task in _PREDICTED:
             rows = [_image(each) for each in inputs] if task == "image" else inputs
             top = {} if body.top_k is None else {"top_k": body.top_k}
             decided = await service.decide(request, served, rows)

@@ -53,7 +53,6 @@ class ImageTask(SingleLabelTask):
     """Softmax over the labels on the class token; rows contain an image and no text."""
 
     name = "image"
-    pipeline_tag = "image-classification"
     purpose = "assigns one of its labels to each image"
     example_inputs = ("images", "test-images")
     example_row = '"image.png"'

@@ -9,7 +9,6 @@ import numpy as np
 
 from ownbert.batches.example import Example
 from ownbert.errors import InputError
-from ownbert.tables.columns import COLUMNS
 from ownbert.tables.squad import Question, read_questions
 from ownbert.tables.tables import Source
 from ownbert.tasks.forward.network import RowNetwork
@@ -99,7 +98,6 @@ class QuestionAnsweringTask(Task):
     """
 
     name = "answer"
-    pipeline_tag = "question-answering"
     purpose = "finds the answer to a question in a text"
     example_row = 'question="a question", context="a text"'
     transformers_lines = (
@@ -108,7 +106,6 @@ class QuestionAnsweringTask(Task):
         "start, end = int(found.start_logits.argmax()), int(found.end_logits.argmax())",
         "print(tokenizer.decode(encoded.input_ids[0, start : end + 1]))",
     )
-    column_specs = COLUMNS["answer"]
     saved_attributes = (*Task.saved_attributes, "threshold")
     head = "span"
     metrics = ("f1", "exact_match")

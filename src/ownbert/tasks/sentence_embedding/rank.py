@@ -14,7 +14,7 @@ from ownbert.config.heads import HeadSpec
 from ownbert.errors import InputError, in_short
 from ownbert.files.json_files import write_json
 from ownbert.files.writing import make_folder
-from ownbert.tables.columns import COLUMNS, LABEL_NAMES, find_columns
+from ownbert.tables.columns import LABEL_NAMES, find_columns
 from ownbert.tables.tables import Source, kind_of
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.forward.network import RowNetwork
@@ -75,10 +75,8 @@ class EmbeddingTask(Task):
     """
 
     name = "embed"
-    pipeline_tag = "sentence-similarity"
     library = "sentence-transformers"
     purpose = "maps texts to vectors that are close for similar texts"
-    column_specs = COLUMNS["embed"]
     head = "embedding"
     metrics = RETRIEVAL_METRICS
     uses = frozenset({"pooling", "temperature"})

@@ -12,7 +12,6 @@ from ownbert.batches.word_features import word_table
 from ownbert.checkpoint import Description
 from ownbert.config.heads import HeadSpec
 from ownbert.errors import InputError
-from ownbert.tables.columns import COLUMNS
 from ownbert.tables.tables import Source, place
 from ownbert.tasks.classification import sort_labels
 from ownbert.tasks.forward.network import RowNetwork
@@ -66,7 +65,6 @@ class TaggingTask(Task):
     """
 
     name = "tag"
-    pipeline_tag = "token-classification"
     purpose = "assigns a tag to each word of a text"
     transformers_lines = (
         'ids = tokenizer(TEXTS, truncation=True, return_tensors="pt").input_ids',
@@ -75,7 +73,6 @@ class TaggingTask(Task):
         "print([(word, model.config.id2label[tag]) for word, tag in zip(words, tags)])",
     )
     label_heading = "{} labels"
-    column_specs = COLUMNS["tag"]
     head = "tokens"
     metrics = ("f1", "precision", "recall", "token_accuracy")
     gives_probabilities = True

@@ -1,0 +1,1 @@
+"""One module per task, with what is known of it before its class is imported."""

@@ -1,0 +1,62 @@
+"""The tasks, found as the modules of ``tasks/kinds``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+from ownbert.errors import InputError
+from ownbert.tables.columns import ColumnSpec
+
+# The first tasks of --help; all others follow by name.
+_FIRST = ("classify", "multilabel", "regress")
+# Settings of tasks that read single sentences or pairs.
+SENTENCE_SETTINGS = (
+    *("feature_columns", "feature_size", "pooling", "ngrams", "long", "stride", "rdrop"),
+    *("mask_rate", "head_init", "baseline"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskKind:
+    """What is known of a task without its class, which takes long to import.
+
+    Args:
+        task: its module in ``ownbert.tasks`` and its class.
+        help: text of its command.
+        settings: its settings in ``FinetuneRecipe``, in the order of --help.
+        without: settings of other tasks that do not apply.
+        columns: columns of its files.
+        pipeline: name of the task in Transformers' pipelines and on the hub.
+        alias: second name of its command.
+    """
+
+    task: str
+    help: str
+    settings: tuple[str, ...]
+    without: tuple[str, ...] = ()
+    columns: tuple[ColumnSpec, ...] = ()
+    pipeline: str = "text-classification"
+    alias: str = ""
+
+
+@cache
+def task_kinds() -> Mapping[str, TaskKind]:
+    """All tasks by their names."""
+    found = {file.stem for file in Path(__file__).with_name("kinds").glob("[a-z]*.py")}
+    names = (*_FIRST, *sorted(found - {*_FIRST}))
+    return {name: import_module(f"ownbert.tasks.kinds.{name}").KIND for name in names}
+
+
+def task_kind(name: str) -> tuple[str, TaskKind]:
+    """The name and the facts of a task, by its name or alias.
+
+    Raises:
+        InputError: the name is unknown.
+    """
+    every = task_kinds()
+    aliases = {kind.alias: task for task, kind in every.items() if kind.alias}
+    if (known := aliases.get(name, name)) not in every:
+        raise InputError(f"task {name!r} is not known; use one of {', '.join([*every, *aliases])}")
+    return known, every[known]
