@@ -156,7 +156,8 @@ def learn(
     labels = np.asarray([task.target(row) for row in known])
     once = {row.texts: i for i, row in reversed(list(enumerate(known)))}
     chosen = np.sort(list(once.values()))
-    chosen = chosen[_sample_rows(labels[chosen])]
+    # The vector of a pair of texts is four times as long.
+    chosen = chosen[_sample_rows(labels[chosen], _MOST_TEXTS // len(known[0].texts) ** 2)]
     if isinstance(vectors, np.ndarray):
         found = vectors[chosen]
     else:
@@ -224,13 +225,13 @@ def _recipe(folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _sample_rows(labels: np.ndarray) -> np.ndarray:
-    """Sorted indices of the rows whose vectors are kept."""
+def _sample_rows(labels: np.ndarray, most: int) -> np.ndarray:
+    """Sorted indices of the rows whose vectors are kept, at most ``most``."""
     order = np.random.default_rng(0).permutation(len(labels))
     seen = np.zeros(labels.max() + 1, dtype=int)
     chosen = []
     for row in order:
-        if seen[labels[row]] < _MOST_OF_LABEL and len(chosen) < _MOST_TEXTS:
+        if seen[labels[row]] < _MOST_OF_LABEL and len(chosen) < most:
             seen[labels[row]] += 1
             chosen.append(row)
     return np.sort(np.asarray(chosen))

@@ -101,6 +101,7 @@ class HeldOut:
         if self.scope is not None:
             arrays["vectors"] = self.scope.vectors.astype(np.float16)
             arrays |= {"vector_labels": self.scope.labels, "weights": self.scope.weights}
+            arrays["density"] = self.scope.density.astype(np.float32)
         with atomic_path(path) as written, written.open("wb") as file:
             np.savez_compressed(file, **arrays)
 
@@ -170,13 +171,14 @@ def _scope(arrays: Mapping[str, np.ndarray], size: int) -> Scope | None:
     if "vectors" not in arrays:
         return None
     vectors, labels = arrays["vectors"].astype(np.float32), arrays["vector_labels"].astype(int)
-    weights = arrays["weights"].astype(np.float64)
+    weights, density = arrays["weights"].astype(np.float64), arrays["density"].astype(np.float64)
     ordered = len(labels) and labels[0] >= 0 and labels[-1] < size and (np.diff(labels) >= 0).all()
     fits = (
         vectors.ndim == 2
-        and labels.shape == vectors.shape[:1]
+        and labels.shape == density.shape == vectors.shape[:1]
         and weights.shape == (len(FEATURES),)
     )
-    if not (fits and ordered and np.isfinite(vectors).all() and np.isfinite(weights).all()):
+    finite = all(np.isfinite(each).all() for each in (vectors, density, weights))
+    if not (fits and ordered and finite):
         raise ValueError("vectors")
-    return Scope(vectors, labels, size, weights)
+    return Scope(vectors, labels, size, density, weights)

@@ -3,39 +3,50 @@
 N texts, M labelled texts, C labels, D vector size, F features.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
+from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.time_limit import check_time
 from ownbert.views.linear_models import Targets, centre_and_scale, fit_linear
 
-# Number of nearest texts averaged per label, and the softmax temperature of similarities.
-_NEAREST, _TEMPERATURE = 3, 0.05
+# Number of nearest texts averaged per label, and of all labels.
+_NEAREST, _NEIGHBOURS = 3, 10
+# Share of the covariance that is replaced by the same variance in every direction.
+_SHRINKAGE = 0.1
+# Minimum variance in all directions together; that of unit vectors is at most 1.
+_LEAST_VARIANCE = 1e-3
 # Texts compared at a time, and the inverse regularisation strength.
-_TOGETHER, _STRENGTH = 256, 0.1
+_TOGETHER, _STRENGTH = 256, 1.0
+# Folds of labels; and of rows: ten, or up to this number divided by the number of texts (or the
+# vector size), because leaving out a tenth of few texts changes the distances of the others.
+_LABEL_FOLDS, _ROW_FOLDS, _FEW = 5, 10, 20_000
 # Minimum number of labels: leaving one out must leave two to choose from.
 _FEWEST_LABELS = 3
-FEATURES = ("nearest", "near", "nearest_margin", "near_margin", "decided", "constant")
+FEATURES = ("near", "isolation", "centroid", "label_distance", "overall_distance", "constant")
 # Default weights if none can be learnt: mean distance to the nearest texts of the nearest label.
-_DISTANCE = np.asarray([0.0, -1.0, 0.0, 0.0, 0.0, 1.0])
+_DISTANCE = np.asarray([-1.0, 0.0, 0.0, 0.0, 0.0, 1.0])
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Vectors of labelled texts, and weights that turn similarities into a score.
+    """Vectors of labelled texts, and weights that turn features of a text into a score.
 
     Args:
         vectors: float32 (M, D) unit vectors, grouped by label.
         labels: (M) label indices, ascending.
         size: number of labels C.
+        density: (M) mean similarity of each text to the nearest of the others.
         weights: (F) weights of the features.
     """
 
     vectors: np.ndarray
     labels: np.ndarray
     size: int
+    density: np.ndarray
     weights: np.ndarray
 
     @classmethod
@@ -44,8 +55,8 @@ class Scope:
     ) -> tuple["Scope", np.ndarray]:
         """Learn to detect out-of-scope texts from labelled texts only.
 
-        Each text is compared with the others as an in-scope example. Then each label is left out in
-        turn, and its texts are compared with those of the other labels as out-of-scope examples. A
+        A fifth of the labels and a fifth of the texts of the other labels are left out in turn, and
+        both are compared with the remaining texts, as out-of-scope and in-scope examples. A
         logistic regression separates the two.
 
         Args:
@@ -57,78 +68,123 @@ class Scope:
                 distance to the nearest texts.
 
         Returns:
-            The scope, and the in-scope scores (M) of the texts.
+            The scope, and the in-scope scores (M) of the texts, each compared with others only.
 
         Source: Shu, Xu and Liu 2018, "Unseen Class Discovery in Open-world Classification"
-        (leaving labels out); Sun et al. 2022 (nearest-neighbour features).
+        (leaving labels out); Sun et al. 2022 (nearest neighbours); Breunig et al. 2000 (isolation
+        relative to the neighbours); Ren et al. 2021 (relative Mahalanobis distance).
         """
         order = np.argsort(labels, kind="stable")
-        scope = cls(vectors[order].astype(np.float32), labels[order], size, _DISTANCE)
-        nearest, near = scope._by_label(scope.vectors, own=True)
-        known = _features(nearest, near)
-        present = np.unique(labels)
-        if blind and len(present) >= _FEWEST_LABELS:
-            parts = []
-            for label in present:
-                check_time()
-                rows, rest = scope.labels == label, np.arange(size) != label
-                parts.append(_features(nearest[rows][:, rest], near[rows][:, rest]))
-            features = np.concatenate([known, *parts])
-            mean, scale = centre_and_scale(features[:, :-1])
-            truth = np.repeat([0, 1], [len(known), len(features) - len(known)])
-            model = fit_linear(
-                ((features[:, :-1] - mean) / scale).astype(np.float32),
-                Targets("classify", truth, 2),
-                _STRENGTH,
-            )
-            weights = (model.weights[:, 1] - model.weights[:, 0]) / scale
-            bias = model.bias[1] - model.bias[0] - weights @ mean
-            scope = cls(scope.vectors, scope.labels, size, np.append(weights, bias))
-        scores = np.empty(len(known))
-        scores[order] = known @ scope.weights
+        vectors, labels = vectors[order].astype(np.float32), labels[order]
+        scope = cls(vectors, labels, size, _densities(vectors), _DISTANCE)
+        if blind and len(np.unique(labels)) >= _FEWEST_LABELS:
+            scope = replace(scope, weights=scope._learn_weights())
+        if len(labels) < 2:
+            return scope, np.full(len(labels), 2.0)  # the largest distance
+        count = max(_ROW_FOLDS, _FEW // max(vectors.shape))
+        folds = np.random.default_rng(0).permutation(len(labels)) % count
+        scores = np.empty(len(labels))
+        for fold in range(min(count, len(labels))):
+            held = folds == fold
+            scores[order[held]] = scope._part(~held).scores(vectors[held])
         return scope, scores
 
     def scores(self, vectors: np.ndarray) -> np.ndarray:
         """Out-of-scope scores (N) of unit vectors (N, D): higher means less likely in scope."""
-        return _features(*self._by_label(vectors)) @ self.weights
+        return self.features(vectors) @ self.weights
 
-    def _by_label(self, vectors: np.ndarray, *, own: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """The similarity to each label's nearest text (N, C), and the mean over its nearest texts.
-
-        Args:
-            own: the vectors are those of the scope; each is compared with the others only.
-        """
-        ends = np.searchsorted(self.labels, np.arange(self.size + 1))
-        nearest = np.full((len(vectors), self.size), -1.0)
-        near = nearest.copy()
+    def features(self, vectors: np.ndarray) -> np.ndarray:
+        """Features (N, F) of unit vectors (N, D)."""
+        near, isolation = np.empty(len(vectors)), np.empty(len(vectors))
         for start in range(0, len(vectors), _TOGETHER):
             check_time()
             block = slice(start, start + _TOGETHER)
             alike = vectors[block] @ self.vectors.T
-            if own:
-                rows = np.arange(len(alike))
-                alike[rows, start + rows] = -1
-            for label, (a, b) in enumerate(pairwise(ends.tolist())):
-                if a == b:
-                    continue
-                count = min(_NEAREST, max(1, b - a - 1))  # exclude the text itself
-                best = np.partition(alike[:, a:b], -count, axis=1)[:, -count:]
-                nearest[block, label], near[block, label] = best.max(1), best.mean(1)
-        return nearest, near
+            near[block] = self._near(alike)
+            count = min(_NEIGHBOURS, alike.shape[1])
+            nearest = np.argpartition(alike, -count, axis=1)[:, -count:]
+            gaps = self.density[nearest] - np.take_along_axis(alike, nearest, 1)
+            isolation[block] = gaps.mean(1)
+        means, overall, inverse, inverse_overall = self._gaussians
+        moved, centres = vectors @ inverse, means @ inverse
+        squares = (moved**2).sum(1)[:, None] - 2 * moved @ centres.T + (centres**2).sum(1)
+        distance = squares.min(1) / vectors.shape[1]
+        distance_overall = (((vectors - overall) @ inverse_overall) ** 2).mean(1)
+        centroid = (vectors @ of_length_one(means).T).max(1)
+        constant = np.ones(len(vectors))
+        return np.stack([near, isolation, centroid, distance, distance_overall, constant], 1)
+
+    def _near(self, alike: np.ndarray) -> np.ndarray:
+        """The mean similarity (N) to the nearest texts of the nearest label, from similarities (N,
+        M)."""
+        ends = np.flatnonzero(np.diff(self.labels, prepend=-1, append=self.size))
+        found = np.full(len(alike), -1.0)
+        for a, b in pairwise(ends.tolist()):
+            count = min(_NEAREST, b - a)
+            best = np.partition(alike[:, a:b], -count, axis=1)[:, -count:]
+            np.maximum(found, best.mean(1), out=found)
+        return found
+
+    @cached_property
+    def _gaussians(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """The means of the labels (C, D) and of all texts (D), and matrices (D, D) after which the
+        covariance within labels, and of all texts, is the identity."""
+        present, own = np.unique(self.labels, return_inverse=True)
+        starts = np.searchsorted(self.labels, present)
+        means = np.add.reduceat(self.vectors, starts) / np.bincount(own)[:, None]
+        overall = self.vectors.mean(0)
+        inner = _whitening(self.vectors - means[own])
+        return means, overall, inner, _whitening(self.vectors - overall)
+
+    def _learn_weights(self) -> np.ndarray:
+        """Weights (F) of a logistic regression that separates texts of labels that are left out
+        from other texts; see ``fit``."""
+        random, present = np.random.default_rng(0), np.unique(self.labels)
+        folds = np.zeros(self.size, dtype=int)
+        folds[random.permutation(present)] = np.arange(len(present)) % _LABEL_FOLDS
+        label_folds = folds[self.labels]
+        row_folds = random.integers(_LABEL_FOLDS, size=len(self.labels))
+        known, unknown = [], []
+        for fold in range(min(_LABEL_FOLDS, len(present))):
+            outside, held = label_folds == fold, row_folds == fold
+            if (learnt := ~outside & ~held).any():
+                part = self._part(learnt)
+                known.append(part.features(self.vectors[held & ~outside]))
+                unknown.append(part.features(self.vectors[outside]))
+        truth = np.repeat([0, 1], [sum(map(len, known)), sum(map(len, unknown))])
+        if truth.all():  # too few rows to hold some out
+            return self.weights
+        features = np.concatenate([*known, *unknown])[:, :-1]
+        mean, scale = centre_and_scale(features)
+        standardised = ((features - mean) / scale).astype(np.float32)
+        model = fit_linear(standardised, Targets("classify", truth, 2), _STRENGTH)
+        weights = (model.weights[:, 1] - model.weights[:, 0]) / scale
+        bias = model.bias[1] - model.bias[0] - weights @ mean
+        return np.append(weights, bias)
+
+    def _part(self, rows: np.ndarray) -> "Scope":
+        """The scope with some of the labelled texts."""
+        parts = self.vectors[rows], self.labels[rows], self.size, self.density[rows]
+        return Scope(*parts, self.weights)
 
 
-def _features(nearest: np.ndarray, near: np.ndarray) -> np.ndarray:
-    """Features (N, F) from similarities to labels (N, C).
+def _densities(vectors: np.ndarray) -> np.ndarray:
+    """The mean similarity (M) of each vector (M, D) to its nearest neighbours."""
+    found, count = np.zeros(len(vectors)), max(1, min(_NEIGHBOURS, len(vectors) - 1))
+    for start in range(0, len(vectors), _TOGETHER):
+        check_time()
+        alike = vectors[start : start + _TOGETHER] @ vectors.T
+        rows = np.arange(len(alike))
+        alike[rows, start + rows] = -1
+        found[start + rows] = np.partition(alike, -count, axis=1)[:, -count:].mean(1)
+    return found
 
-    They are the highest similarity, its margin over the second, the log-probability of the nearest
-    label under a softmax, the mean similarity to its nearest texts, and 1.
-    """
-    if nearest.shape[1] < 2:
-        nearest, near = (
-            np.pad(each, ((0, 0), (0, 1)), constant_values=-1) for each in (nearest, near)
-        )
-    first, second = (np.partition(each, -2, axis=1)[:, -2:] for each in (nearest, near))
-    scaled = near / _TEMPERATURE
-    decided = scaled.max(1) - np.logaddexp.reduce(scaled, axis=1)
-    margins = (first[:, 1] - first[:, 0], second[:, 1] - second[:, 0])
-    return np.stack([first[:, 1], second[:, 1], *margins, decided, np.ones(len(first))], 1)
+
+def _whitening(deviations: np.ndarray) -> np.ndarray:
+    """A matrix (D, D) that turns deviations from a mean (M, D) into independent ones."""
+    rows, size = deviations.shape
+    covariance = deviations.T.astype(np.float64) @ deviations / rows
+    covariance *= 1 - _SHRINKAGE
+    variance = np.trace(covariance) / size
+    covariance[np.diag_indices(size)] += max(_SHRINKAGE * variance, _LEAST_VARIANCE / size)
+    return np.linalg.inv(np.linalg.cholesky(covariance)).T.astype(np.float32)
