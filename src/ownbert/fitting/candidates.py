@@ -38,7 +38,7 @@ from ownbert.views.linear_models import (
     fit_linear,
 )
 from ownbert.views.linear_view import LinearView
-from ownbert.views.view_features import VIEWS, Texts
+from ownbert.views.view_features import FEWEST_TEXTS, VIEWS, Texts, texts_with, unit_rows
 
 # Naive Bayes weights help with few labels; with many they took minutes and were no better.
 _MOST_NB_LABELS = 4
@@ -148,6 +148,7 @@ def fit_view(
         view.features(labelled),
         rows,
         naive_bayes=name == "nb",
+        elsewhere=view.elsewhere,
         seconds=seconds - (time.monotonic() - began),
     )
     LinearView(view, found.model, labelled.kind).save(folder)
@@ -224,6 +225,7 @@ def fit_on_folds(
     rows: LabelledRows,
     *,
     naive_bayes: bool = False,
+    elsewhere: np.ndarray | None = None,
     seconds: float = math.inf,
 ) -> FittedOnFolds:
     """Fit linear models on features (all rows, F).
@@ -235,6 +237,9 @@ def fit_on_folds(
         features: matrix (all rows, F), dense or sparse.
         rows: labelled rows with their folds.
         naive_bayes: whether to weight the features by naive Bayes log-count ratios.
+        elsewhere: (F) number of unlabelled texts with each feature: on a fold, features that are
+            rare without its held-out rows are dropped, as those of new texts are. Otherwise the
+            models would be overconfident on new texts.
         seconds: time for trying several settings, after which a dense regression stops; the first
             setting is always fitted completely, unless there is a time limit.
 
@@ -249,25 +254,27 @@ def fit_on_folds(
         strengths = HINGE_STRENGTHS[rows.targets.task]
         choices[1:1] = [{"strength": strength, "hinge": True} for strength in strengths]
     best: tuple[float, dict[str, Any], _Calibration, FittedOnFolds] | None = None
+    parts = [_parts(features, fold, elsewhere if rows.refit else None) for fold in rows.folds]
     for number, chosen in enumerate(choices):
         # Time for these settings plus the final model.
         if number and (time.monotonic() - began) * (number + 2) / number > seconds:
             break
         models = [
-            fit_linear(features[learn], rows.targets[learn], **chosen, seconds=each)
-            for learn, _ in rows.folds
+            fit_linear(known, rows.targets[learn], **chosen, seconds=each)
+            for (known, _), (learn, _) in zip(parts, rows.folds, strict=True)
         ]
-        scores = _held_out_scores(models, features, rows)
+        scores = _held_out_scores(models, parts)
         found, calibration = _best_loss(scores, held)
         if best is None or found < best[0]:
             if chosen.get("hinge"):  # margins are uncalibrated
                 models = [model.scaled(*calibration) for model in models]
-                scores = _held_out_scores(models, features, rows)
+                scores = _held_out_scores(models, parts)
             best = found, chosen, calibration, FittedOnFolds(models[0], models[0], scores)
     assert best is not None
     _, chosen, calibration, fitted = best
     if not rows.refit:
         return fitted
+    del parts
     model = fit_linear(features[rows.learnt], rows.targets[rows.learnt], **chosen, seconds=each)
     return fitted._replace(model=model.scaled(*calibration) if chosen.get("hinge") else model)
 
@@ -280,12 +287,22 @@ def _hinge_helps(rows: LabelledRows) -> bool:
     return counts is not None and counts.max() > _UNEQUAL * counts.min()
 
 
-def _held_out_scores(
-    models: Sequence[LinearModel], features: Any, rows: LabelledRows
-) -> np.ndarray:
+def _parts(
+    features: Any, fold: tuple[np.ndarray, np.ndarray], elsewhere: np.ndarray | None
+) -> tuple[Any, Any]:
+    """The features of a fold's training rows and of its held-out rows; see ``fit_on_folds``."""
+    learn, held = (features[rows] for rows in fold)
+    if elsewhere is not None and learn.shape[0] >= FEWEST_TEXTS:
+        rare = elsewhere + texts_with(learn) < FEWEST_TEXTS
+        for part in (learn, held):
+            part.data[rare[part.indices]] = 0
+            unit_rows(part)
+    return learn, held
+
+
+def _held_out_scores(models: Sequence[LinearModel], parts: Sequence[tuple[Any, Any]]) -> np.ndarray:
     """Logits (N, C) of the held-out rows, each from the model of its fold."""
-    pairs = zip(models, rows.folds, strict=True)
-    return np.concatenate([model.scores(features[own]) for model, (_, own) in pairs])
+    return np.concatenate([m.scores(held) for m, (_, held) in zip(models, parts, strict=True)])
 
 
 def _counts(rows: LabelledRows) -> np.ndarray | None:

@@ -27,6 +27,8 @@ _MOST_WORDS = 30_000
 _LSA_SIZE, _VECTOR_SIZE = 256, 512
 CHARACTER_ORDERS = (2, 3, 4, 5)
 _BUCKETS = 1 << 18
+# Minimum number of texts with a word or n-gram.
+FEWEST_TEXTS = 2
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class View(ABC):
     name: ClassVar[str]
     # Name in the leaderboard.
     title: ClassVar[str]
+    # Number of unlabelled texts with each feature (F), from ``fit`` of views without rare features.
+    elsewhere: np.ndarray | None = None
 
     @classmethod
     @abstractmethod
@@ -105,10 +109,12 @@ class NgramView(View):
         # Columns without labelled texts would keep weight 0.
         ngrams = WordNgrams.fit(labelled.tokens, order=cls.order, most=_MOST_NGRAMS)
         number = len(labelled) + len(unlabelled)
-        texts_with = _texts_with(ngrams.counts(labelled.tokens))
-        texts_with = texts_with + _texts_with(ngrams.counts(unlabelled.tokens))
-        keep = np.flatnonzero(texts_with >= min(2, number))
-        return cls(ngrams.keep(keep), _idf(texts_with[keep], number))
+        elsewhere = texts_with(ngrams.counts(unlabelled.tokens))
+        everywhere = elsewhere + texts_with(ngrams.counts(labelled.tokens))
+        keep = np.flatnonzero(everywhere >= min(FEWEST_TEXTS, number))
+        view = cls(ngrams.keep(keep), _idf(everywhere[keep], number))
+        view.elsewhere = elsewhere[keep]
+        return view
 
     def features(self, texts: Texts) -> Matrix:
         return _weighted(self.ngrams.counts(texts.tokens), self.idf)
@@ -137,7 +143,7 @@ class PresenceView(NgramView):
     def features(self, texts: Texts) -> Matrix:
         counts = self.ngrams.counts(texts.tokens)
         counts.data = np.ones_like(counts.data)
-        return _unit_rows(counts)
+        return unit_rows(counts)
 
 
 class CharacterView(View):
@@ -151,7 +157,7 @@ class CharacterView(View):
     @classmethod
     def fit(cls, labelled: Texts, unlabelled: Texts) -> "CharacterView":
         counts = character_ngrams(labelled.joined, CHARACTER_ORDERS, _BUCKETS)
-        return cls(_idf(_texts_with(counts), len(labelled)))
+        return cls(_idf(texts_with(counts), len(labelled)))
 
     def features(self, texts: Texts) -> Matrix:
         return _weighted(character_ngrams(texts.joined, CHARACTER_ORDERS, len(self.idf)), self.idf)
@@ -243,29 +249,29 @@ def _words_of(
     tokens = list(chain(labelled.words, unlabelled.words))
     words = WordNgrams.fit(tokens, order=1, most=_MOST_WORDS)
     counts = words.counts(tokens)
-    texts_with = _texts_with(counts)
-    keep = np.flatnonzero(texts_with >= min(2, len(tokens)))
-    return tokens, words.keep(keep), counts[:, keep], _idf(texts_with[keep], len(tokens))
+    found = texts_with(counts)
+    keep = np.flatnonzero(found >= min(FEWEST_TEXTS, len(tokens)))
+    return tokens, words.keep(keep), counts[:, keep], _idf(found[keep], len(tokens))
 
 
-def _texts_with(counts: Matrix) -> np.ndarray:
+def texts_with(counts: Matrix) -> np.ndarray:
     """(F) number of texts with each column."""
     return np.bincount(counts.indices, minlength=counts.shape[1])
 
 
-def _idf(texts_with: np.ndarray, texts: int) -> np.ndarray:
+def _idf(number: np.ndarray, texts: int) -> np.ndarray:
     """(F) inverse document frequencies, log((1 + N) / (1 + texts with it)) + 1."""
-    return (np.log((1 + texts) / (1 + texts_with)) + 1).astype(np.float32)
+    return (np.log((1 + texts) / (1 + number)) + 1).astype(np.float32)
 
 
 def _weighted(counts: Matrix, idf: np.ndarray) -> Matrix:
     """(1 + log count) idf, rows scaled to unit length."""
     counts = counts.copy()
     counts.data = (1 + np.log(counts.data)) * idf[counts.indices]
-    return _unit_rows(counts)
+    return unit_rows(counts)
 
 
-def _unit_rows(matrix: Matrix) -> Matrix:
+def unit_rows(matrix: Matrix) -> Matrix:
     """Scale rows to unit length; empty rows are unchanged."""
     squares = np.asarray(matrix.multiply(matrix).sum(1)).ravel()
     lengths = np.sqrt(np.maximum(squares, 1e-24)).astype(np.float32)

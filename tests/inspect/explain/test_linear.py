@@ -125,7 +125,8 @@ def test_fit_view_gives_a_model_of_the_first_fold(topics: Path, tmp_path: Path):
     labelled = Texts(rows.texts(), "ids")
     assert "tfidf" in view_names(rows, "ids")
     first = tmp_path / "members" / "first-fold" / "tfidf"
-    given = (labelled, labelled, Texts([], "ids"), tmp_path / "members" / "tfidf")
+    unlabelled = Texts(rows.texts() * 2, "ids")  # no words are rare
+    given = (labelled, labelled, unlabelled, tmp_path / "members" / "tfidf")
     scores = fit_view("tfidf", rows, *given, first=first)
     from ownbert.views.linear_view import LinearView
 

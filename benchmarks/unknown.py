@@ -1,0 +1,105 @@
+"""Texts of no label, and label sets: AUROC of ``unknown_score`` and coverage, over several draws.
+
+    python benchmarks/unknown.py train.tsv test.tsv --model MODEL --leave-out 20 [--draws 5]
+
+In each draw, some labels are left out of training (their test rows are the texts of no label), and
+of the other labels --rows rows are drawn (by default all). ``ownbert fit`` trains for --minutes;
+with --finetune, ``ownbert finetune classify`` instead, with a fifth of the rows as dev rows.
+"""
+
+import argparse
+import csv
+import random
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ownbert
+from ownbert.tables.tables import columns, read_values
+
+COVERAGES = (0.8, 0.9, 0.95)
+UNKNOWN = 0.05
+
+Rows = list[tuple[str, str]]
+
+
+def read(path: Path) -> Rows:
+    """Pairs of label and text."""
+    names = ["label", "text" if "text" in columns(path) else "sentence"]
+    return [(str(label), str(text)) for _, (label, text) in read_values(path, names)]
+
+
+def write(path: Path, rows: Rows) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("label", "text"), *rows])
+    return path
+
+
+def measured(given: Any, draw: int, train: Rows, test: Rows, work: Path) -> dict[str, float]:
+    """Metrics of one draw by name."""
+    rng = random.Random(draw)
+    names = sorted({label for label, _ in train})
+    outside = set(rng.sample(names, given.leave_out))
+    own = [row for row in train if row[0] not in outside]
+    rng.shuffle(own)
+    own = own[: given.rows]
+    inside = write(work / "test.csv", [row for row in test if row[0] not in outside])
+    files: dict[str, Any] = {"train": own}
+    if given.finetune:
+        files = {"train": own[len(own) // 5 :], "dev": own[: len(own) // 5]}
+    files = {name: write(work / f"{name}.csv", rows) for name, rows in files.items()}
+    if given.finetune:
+        folder = work / "model"
+        settings = {"max_minutes": given.minutes, "overwrite": True, "quiet": True}
+        ownbert.finetune("classify", model=given.model, output=folder, **files, **settings)
+    else:
+        folder, model = work / "best", {} if given.model is None else {"model": given.model}
+        settings = {"minutes": given.minutes, "overwrite": True, "quiet": True}
+        ownbert.fit(files["train"], output=folder, **settings, **model)
+    found: dict[str, float] = {}
+    options: dict[str, Any] = {}
+    if outside:
+        others = write(work / "other.csv", [row for row in test if row[0] in outside])
+        options = {"unknown": UNKNOWN, "out_of_scope": others}
+    for coverage in COVERAGES:
+        values = ownbert.evaluate(folder, inside, coverage=coverage, **options).values
+        found |= {k: values[k] for k in ("accuracy", *FIGURES) if k in values}
+        found |= {f"coverage {coverage}": values["set_coverage"]}
+        found |= {f"labels {coverage}": values["set_size"]}
+        options = {}
+    return found
+
+
+FIGURES = ("unknown_auroc_of_probability", "unknown_auroc", "refused", "unknown_refused")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("train", type=Path)
+    parser.add_argument("test", type=Path)
+    parser.add_argument("--model")
+    parser.add_argument("--leave-out", type=int, default=0)
+    parser.add_argument("--rows", type=int)
+    parser.add_argument("--draws", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=2)
+    parser.add_argument("--finetune", action="store_true")
+    given = parser.parse_args()
+    if given.finetune and given.model is None:
+        sys.exit("error: --finetune needs --model")
+    train, test = read(given.train), read(given.test)
+    every = []
+    for draw in range(given.first, given.first + given.draws):
+        with tempfile.TemporaryDirectory() as folder:
+            every.append(measured(given, draw, train, test, Path(folder)))
+        print(f"draw {draw}: ", {k: round(v, 3) for k, v in every[-1].items()}, flush=True)
+    print("mean: ", {k: round(float(np.mean([e[k] for e in every])), 3) for k in every[0]})
+
+
+if __name__ == "__main__":
+    main()
