@@ -2,8 +2,9 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,7 @@ def analyse_errors(
     wrong = list(found.wrong)[:most] if task.name == "regress" else wrong  # keeps the order
     doubtful = list(found.doubtful)[:most]
     chosen = list(dict.fromkeys((*wrong, *doubtful)))
-    vectors = None if task.reads_arrays else _Vectors(predictor)
+    vectors = None if task.reads_arrays else _vectors_of(predictor)
     made: dict[WrongAnswer, Mistake] = {}
     if chosen:
         words = _words_of(predictor, rows, chosen)
@@ -212,21 +213,12 @@ def _words_of(
     return found
 
 
-class _Vectors:
-    """Computes row vectors with the folder's network or, if there is none, with its LSA."""
-
-    def __init__(self, predictor: Opened) -> None:
-        self._predictor = predictor
-        self._embedder: Embedder | None = None
-
-    def __call__(self, rows: Sequence[Row]) -> np.ndarray:
-        """Unit vectors (N, D) of rows."""
-        found = self._predictor
-        if isinstance(found, OpenedBlend) and not (found.folder / CONFIG).is_file():
-            return _lsa_vectors(found, rows)
-        if self._embedder is None:
-            self._embedder = Embedder(found.folder, device=found.compute.device)
-        return self._embedder.encode([" ".join(row.texts) for row in rows], normalize=True)
+def _vectors_of(predictor: Opened) -> Callable[[Sequence[Row]], np.ndarray]:
+    """A function for unit vectors (N, D) of rows, by the folder's network or else its LSA."""
+    if isinstance(predictor, OpenedBlend) and not (predictor.folder / CONFIG).is_file():
+        return partial(_lsa_vectors, predictor)
+    embedder = Embedder(predictor.folder, device=predictor.compute.device)
+    return lambda rows: embedder.encode([" ".join(row.texts) for row in rows], normalize=True)
 
 
 def _lsa_vectors(predictor: OpenedBlend, rows: Sequence[Row]) -> np.ndarray:
@@ -272,7 +264,7 @@ def _common_groups(predictor: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]
     return members
 
 
-def _clusters(vectors: _Vectors, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+def _clusters(vectors: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]:
     """Clusters of similar vectors (k-means), named by their most characteristic words."""
     from scipy.cluster.vq import kmeans2
 
@@ -313,6 +305,10 @@ def _failing(members: Mapping[str, np.ndarray], badness: np.ndarray) -> list[Fai
 
 def as_lines(found: ErrorAnalysis, most_characters: int = 100) -> list[str]:
     """The analysis as lines for a terminal."""
+
+    def start(text: str) -> str:
+        return text if len(text) <= most_characters else f"{text[:most_characters]}..."
+
     numbers = found.task == "regress"
     share = "{:.4g}" if numbers else "{:.1%}"
     lines = [
@@ -339,8 +335,7 @@ def as_lines(found: ErrorAnalysis, most_characters: int = 100) -> list[str]:
             continue
         lines += ["", translated(title)]
         for each in mistakes:
-            text = " / ".join(each.texts)
-            text = text if len(text) <= most_characters else f"{text[:most_characters]}..."
+            text = start(" / ".join(each.texts))
             lines.append(
                 f"  {each.line}: {each.label} -> {each.predicted} {each.probability:.3f}  {text}"
             )
@@ -348,6 +343,5 @@ def as_lines(found: ErrorAnalysis, most_characters: int = 100) -> list[str]:
                 lines.append(f"      {translated('because of')} {' '.join(each.words)}")
             if each.neighbour is not None:
                 label, near = each.neighbour
-                near = near if len(near) <= most_characters else f"{near[:most_characters]}..."
-                lines.append(f"      {translated('nearest training row')} ({label}) {near}")
+                lines.append(f"      {translated('nearest training row')} ({label}) {start(near)}")
     return lines

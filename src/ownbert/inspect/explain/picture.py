@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -24,33 +25,6 @@ _PIECES = re.compile(r"\s+|[\u1100-\u11ff\u3000-\u9fff\uac00-\ud7af\uff00-\uffef
                      r"\u3000-\u9fff\uac00-\ud7af\uff00-\uffef]+")  # fmt: skip
 _UNKNOWN = "?"
 _MOST_SIGNS = 400  # maximum measured characters of a word, more than a line
-
-
-class _Measure:
-    """Measures text widths in pixels, in fonts that have the characters."""
-
-    def __init__(self, figure: Any, family: Sequence[str]) -> None:
-        from matplotlib.font_manager import FontProperties
-
-        self._renderer = figure.canvas.get_renderer()
-        self.fonts = {
-            weight: FontProperties(family=list(family), size=_POINTS, weight=weight)
-            for weight in ("normal", "bold")
-        }
-        self._known: dict[tuple[str, str], float] = {}
-
-    def __call__(self, text: str, weight: str = "normal") -> float:
-        """The width including spaces at the ends."""
-        key = text, weight
-        if key not in self._known:
-            font = self.fonts[weight]
-            # A space alone is measured with width 0.
-            width, edge = (
-                self._renderer.get_text_width_height_descent(label, font, False)[0]
-                for label in (f"|{text}|", "||")
-            )
-            self._known[key] = float(width - edge)
-        return self._known[key]
 
 
 def draw_explanations(found: Sequence[Explanation], path: Path, *, title: str) -> str | None:
@@ -79,7 +53,7 @@ def draw_explanations(found: Sequence[Explanation], path: Path, *, title: str) -
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     FigureCanvasAgg(figure)  # needed for measuring
-    picture = _Picture(figure, _Measure(figure, family), missing)
+    picture = _Picture(figure, family, missing)
     picture.head(title)
     for number, (_, own) in enumerate(groupby(found, key=lambda each: each.row)):
         if number:
@@ -112,13 +86,29 @@ def _warning(missing: frozenset[str], text: str) -> str | None:
 class _Picture:
     """Draws blocks from top to bottom."""
 
-    def __init__(self, figure: Any, measure: _Measure, missing: frozenset[str]) -> None:
-        self._figure, self._measure = figure, measure
+    def __init__(self, figure: Any, family: Sequence[str], missing: frozenset[str]) -> None:
+        from matplotlib.font_manager import FontProperties
+
+        self._figure, self._renderer = figure, figure.canvas.get_renderer()
+        self._fonts = {
+            weight: FontProperties(family=list(family), size=_POINTS, weight=weight)
+            for weight in ("normal", "bold")
+        }
+        self._measure = cache(self._width)
         self._unknown = str.maketrans(dict.fromkeys(missing, _UNKNOWN))
         self._axis = figure.add_axes((0, 0, 1, 1))
         self._axis.set_axis_off()
         self._down = float(_MARGIN)
         self._lines = 0
+
+    def _width(self, text: str, weight: str = "normal") -> float:
+        """The width in pixels, including spaces at the ends."""
+        # A space alone is measured with width 0.
+        width, edge = (
+            self._renderer.get_text_width_height_descent(label, self._fonts[weight], False)[0]
+            for label in (f"|{text}|", "||")
+        )
+        return float(width - edge)
 
     def head(self, title: str) -> None:
         """Draw the title and the legend of colours."""
@@ -217,7 +207,7 @@ class _Picture:
             left,
             self._down + down + 16,
             self._drawable(text),
-            fontproperties=self._measure.fonts[weight],
+            fontproperties=self._fonts[weight],
             color=color,
             parse_math=False,
         )

@@ -291,32 +291,21 @@ def _heads_note(overview: Overview) -> str:
     matrices = {matrix for matrix, *_ in overview.head_columns[0].columns.values()}
     if matrices != {"qkv"}:
         return f"The heads lie side by side in the matrices, {k} columns each."
-    width = k * len(overview.head_columns)
-    d = overview.config.hidden_size
-    if _per_head(overview.model_type):
-        heads = len(overview.head_columns)
+    heads, d = len(overview.head_columns), overview.config.hidden_size
+    family = all_families().get(overview.model_type)
+    kinds = {Fuse} if family is None else {type(rule) for rule in family.weight_map.rules}
+    note = f"The heads lie side by side in one matrix of {d} x {3 * k * heads}."
+    if Heads in kinds:  # an axis of heads
         return (
-            f"The heads lie side by side in one matrix of {d} x {3 * width}. Transformers stores "
-            f"q, k and v, {d} x {heads} x {k} each: a matrix for each head."
+            f"{note} Transformers stores q, k and v, {d} x {heads} x {k} each: a matrix for each "
+            "head."
         )
-    if not _is_fused(overview.model_type):
-        return f"The heads lie side by side in one matrix of {d} x {3 * width}."
+    if Fuse not in kinds:
+        return note
     return (
-        f"The heads lie side by side in one matrix of {d} x {3 * width}. Transformers stores its "
-        f"thirds as query, key and value, {d} x {width} each, the heads side by side there too."
+        f"{note} Transformers stores its thirds as query, key and value, {d} x {k * heads} each, "
+        "the heads side by side there too."
     )
-
-
-def _per_head(model_type: str) -> bool:
-    """Whether Transformers stores three-dimensional matrices with an axis of heads."""
-    family = all_families().get(model_type)
-    return family is not None and any(isinstance(r, Heads) for r in family.weight_map.rules)
-
-
-def _is_fused(model_type: str) -> bool:
-    """Whether Transformers stores separate matrices for queries, keys and values."""
-    family = all_families().get(model_type)
-    return family is None or any(isinstance(rule, Fuse) for rule in family.weight_map.rules)
 
 
 def _show_shapes(shapes: ForwardShapes, console: Console) -> None:
