@@ -1,7 +1,7 @@
 """Explains the predictions of a model folder by the relevance of each word."""
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -146,6 +146,11 @@ class ExplainedRow:
     words: Sequence[Word]
     targets: Sequence[Target]
 
+    def explanation(self, target: str, shown: float, method: str, *found: Any) -> Explanation:
+        """The explanation of a target by values, their gap and the most probable answers."""
+        words = tuple(self.words)
+        return Explanation(self.number, self.texts, target, shown, method, words, *found)
+
 
 class Explainer:
     """Explains the predictions of a folder, which is loaded once.
@@ -172,6 +177,7 @@ class Explainer:
             self.translator = ExplainedTranslator(self.folder, device)
             self.models = [self.translator.model]
             self.tokenizer, self.head = self.translator.tokenizer, self.translator.head
+            self.mask = self.translator.unknown
             return
         try:
             opened = _explained(folder if isinstance(folder, Opened) else self.folder, device)
@@ -180,6 +186,7 @@ class Explainer:
             if "mlm" not in self.models[0].heads:
                 raise
             self.tokenizer, self.head = load_tokenizer(error.description), "mlm"
+            self.mask = self.tokenizer.mask_id
             return
         self.predictor, self.head = Predictor(opened), opened.task.head
         if isinstance(opened, OpenedBlend):
@@ -187,10 +194,11 @@ class Explainer:
             return
         if opened.task.reads_arrays:
             raise InputError(f"{folder} reads images; use ownbert relevance")
-        reader = self._reader(self.predictor)
-        if not reader.models:
+        assert isinstance(opened, Networks)  # the folder was opened with network=True
+        if not opened.models:
             raise InputError(f"{folder} was exported; name the folder of the model")
-        self.models, self.tokenizer = reader.models_with_gradients(), reader.tokenizer
+        self.models, self.tokenizer = opened.models_with_gradients(), opened.tokenizer
+        self.mask = self.tokenizer.mask_id
 
     def __call__(
         self,
@@ -240,21 +248,20 @@ class Explainer:
                     f"{self.folder} predicts with linear models, for which the share of each "
                     "word is exact; omit the method"
                 )
-            yield from self._of_linear_models(self.linear, data, target, by, rows, labels)
+            assert self.predictor is not None
+            read = islice(_rows_of(self.predictor, data), rows)
+            yield from self._of_linear_models(self.linear, read, target, by, labels)
             return
         methods = {name: method_named(name) for name in names}
         for encoded in self.encoded(data, target, by, labels, rows):
             yield (
                 encoded,
                 [
-                    Explanation(
-                        encoded.number,
-                        encoded.texts,
+                    encoded.explanation(
                         found.name,
                         found.shown,
                         name,
-                        tuple(encoded.words),
-                        *self._mean([function(explained) for explained in of_models]),
+                        *_mean([function(explained) for explained in of_models]),
                         found.answers,
                     )
                     for found, of_models in self.explained_targets(encoded)
@@ -263,38 +270,28 @@ class Explainer:
             )
 
     def _of_linear_models(
-        self,
-        linear: LinearShares,
-        data: Any,
-        target: str | None,
-        by: str,
-        rows: int | None,
-        labels: int,
+        self, linear: LinearShares, read: Iterable[Row], target: str | None, by: str, labels: int
     ) -> Iterator[tuple[ExplainedRow, list[Explanation]]]:
         """Explain linear models by the exact contributions of words."""
-        assert self.predictor is not None
-        read = data if _are_rows(data) else self.predictor.rows(data)
         nothing = Example(np.zeros(0, np.int64), np.zeros(0, np.int64))
-        for number, row in enumerate(islice(read, rows)):
+        for number, row in enumerate(read):
             words = linear.words(row)
             words = words if by == "word" else sentences_of(words, row.texts)
             if not words:
                 continue
-            answers = linear.answers(row)
-            found = [
-                Explanation(
-                    number,
-                    row.texts,
-                    name,
-                    shown,
-                    CONTRIBUTIONS,
-                    tuple(words),
-                    linear.shares(row, index, words),
-                    answers=answers,
-                )
-                for index, name, shown in linear.targets(row, target, labels)
-            ]
-            yield ExplainedRow(number, row.texts, nothing, words, ()), found
+            encoded, answers = (
+                ExplainedRow(number, row.texts, nothing, words, ()),
+                linear.answers(row),
+            )
+            yield (
+                encoded,
+                [
+                    encoded.explanation(
+                        name, shown, CONTRIBUTIONS, linear.shares(row, index, words), None, answers
+                    )
+                    for index, name, shown in linear.targets(row, target, labels)
+                ],
+            )
 
     def observe(
         self, encoded: ExplainedRow, *, choice: HeadChoice = ALL_HEADS, budget: int = BUDGET
@@ -345,36 +342,14 @@ class Explainer:
     ) -> Iterator[tuple[Target, list[ExplainedTarget]]]:
         """Yield each target of a row, with one entry for each model of the folder."""
         for target in encoded.targets:
+            example, words = encoded.example, encoded.words
             yield (
                 target,
                 [
-                    ExplainedTarget(
-                        model,
-                        self.head,
-                        encoded.example,
-                        encoded.words,
-                        target,
-                        self._placeholder,
-                    )
+                    ExplainedTarget(model, self.head, example, words, target, self.mask)
                     for model in self.models
                 ],
             )
-
-    @property
-    def _placeholder(self) -> int:
-        """The id of the token that replaces removed tokens."""
-        return self.tokenizer.mask_id if self.translator is None else self.translator.unknown
-
-    @staticmethod
-    def _reader(predictor: Predictor) -> Networks:
-        found = predictor.rows_predictor
-        assert isinstance(found, Networks)  # the folder was opened with network=True
-        return found
-
-    @staticmethod
-    def _mean(found: Sequence[Relevance]) -> tuple[np.ndarray, float | None]:
-        gaps = [each.gap for each in found if each.gap is not None]
-        return np.mean([each.values for each in found], axis=0), max(gaps, default=None)
 
     def encoded(
         self,
@@ -413,9 +388,9 @@ class Explainer:
     def _answered(
         self, predictor: Predictor, data: Any, target: str | None, labels: int
     ) -> Iterator[tuple[Row, Example, list[Target]]]:
-        task, reader = predictor.task, self._reader(predictor)
-        read = data if _are_rows(data) else predictor.rows(data)
-        for rows in blocks(read, _ROWS, size=lambda row: 0):
+        task, reader = predictor.task, predictor.rows_predictor
+        assert isinstance(reader, Networks)
+        for rows in blocks(_rows_of(predictor, data), _ROWS, size=lambda row: 0):
             encoded = reader.encoded(rows)
             parts = (rows, encoded.examples, reader.raws_of(encoded), encoded.notes)
             for row, example, raw, note in zip(*parts, strict=True):
@@ -480,13 +455,19 @@ def _explained(folder: Path | Opened, device: str) -> Opened:
     return open_folder(place, Compute(device, network=not linear, packed=False))
 
 
+def _mean(found: Sequence[Relevance]) -> tuple[np.ndarray, float | None]:
+    gaps = [each.gap for each in found if each.gap is not None]
+    return np.mean([each.values for each in found], axis=0), max(gaps, default=None)
+
+
 def _label_probabilities(logits: Tensor, batch: Batch) -> Tensor:
     """Probabilities (C), averaged over the windows of a document."""
     return mean_per_row(logits.float().softmax(-1), batch)[0]
 
 
-def _are_rows(data: Any) -> bool:
-    return isinstance(data, list) and bool(data) and all(isinstance(row, Row) for row in data)
+def _rows_of(predictor: Predictor, data: Any) -> Iterable[Row]:
+    are_rows = isinstance(data, list) and data and all(isinstance(row, Row) for row in data)
+    return data if are_rows else predictor.rows(data)
 
 
 def _text_rows(data: Any) -> Iterator[Row]:
