@@ -218,7 +218,7 @@ def _explain_images(
         if settings.json:
             echo(json.dumps(each.to_dict(), ensure_ascii=False))
         elif not settings.outputs:
-            echo(translated(f"{each.name}: {each.target}, probability {each.probability:.3f}"))
+            echo(translated(f"{each.texts[0]}: {each.target}, probability {each.probability:.3f}"))
     with together():
         if html is not None:
             write_page(found, html, title=folder.name, pixels=pixels)

@@ -109,7 +109,7 @@ class Explanation:
                     "end": word.end,
                     "value": float(f"{value:.6g}"),
                 }
-                for i, (word, value) in enumerate(zip(self.words, self.values, strict=True))
+                for i, (word, value) in enumerate(zip(self.words, self.values, strict=False))
             ],
             **({} if self.gap is None else {"gap": round(self.gap, 6)}),
         }

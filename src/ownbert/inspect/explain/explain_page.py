@@ -11,7 +11,7 @@ import numpy as np
 from ownbert.errors import InputError
 from ownbert.files.writing import write_text
 from ownbert.inspect.explain.explain import Explanation
-from ownbert.inspect.explain.images import PatchExplanation, picture_data
+from ownbert.inspect.explain.images import picture_data
 from ownbert.inspect.internals.observation import Observation
 from ownbert.inspect.internals.page_parts import as_data, view_page
 
@@ -20,7 +20,7 @@ _MOST_BYTES = 50_000_000
 
 
 def write_page(
-    found: Sequence[Explanation | PatchExplanation],
+    found: Sequence[Explanation],
     path: Path,
     *,
     title: str,

@@ -1,7 +1,6 @@
 """Explanations of images: relevance of each patch for a class."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from ownbert.errors import InputError
 from ownbert.images.image_files import stream_images
 from ownbert.images.pixels import Processor
 from ownbert.inspect.explain.attribution import class_number
+from ownbert.inspect.explain.explain import Explanation
 from ownbert.inspect.explain.overlay import explain
 from ownbert.inspect.explain.targets import likeliest
 from ownbert.inspect.internals.page_parts import packed_bytes
@@ -25,38 +25,16 @@ IMAGE_METHODS = ("attention_x_gradient", "attention_rollout")
 _SIDE = 512
 
 
-@dataclass(frozen=True)
-class PatchExplanation:
+class PatchExplanation(Explanation):
     """The relevance of an image's patches for a class.
 
-    Args:
-        row: index among the explained images.
-        name: name of the image.
-        target: explained class.
-        probability: probability of the class.
-        method: name of the method.
-        values: (rows, columns) relevance of each patch.
-        answers: most probable classes with their probabilities.
+    ``texts`` is the name of the image, ``values`` are (rows, columns), and there are no words.
     """
-
-    row: int
-    name: str
-    target: str
-    probability: float
-    method: str
-    values: np.ndarray
-    answers: tuple[tuple[str, float], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The explanation as JSON values."""
-        return {
-            "texts": [self.name],
-            "target": self.target,
-            "score": round(self.probability, 6),
-            "method": self.method,
-            "words": [],
-            "patches": [[float(f"{x:.4g}") for x in row] for row in self.values.tolist()],
-        }
+        patches = [[float(f"{x:.4g}") for x in row] for row in self.values.tolist()]
+        return {**super().to_dict(), "patches": patches}
 
 
 def explain_images(
@@ -110,7 +88,11 @@ def explain_images(
             label, shown = model.labels[number], float(one.probabilities[number])
             for method in methods:
                 values = heat if method == IMAGE_METHODS[0] else one.rollout
-                found.append(PatchExplanation(row, one.name, label, shown, method, values, answers))
+                found.append(
+                    PatchExplanation(
+                        row, (one.name,), label, shown, method, (), values, answers=answers
+                    )
+                )
     return found, pixels
 
 
