@@ -172,16 +172,14 @@ def pack_heads(heads: Sequence[HeadWeights], most: int, budget: int) -> tuple[li
         budget: total bytes.
     """
     most = min([most, *(head.values.shape[1] for head in heads if head.keys is not None)])
-    sample = heads[:: max(1, len(heads) // 12)]
-    while most > 1:  # estimate from a few heads
-        size = sum(len(head.packed(most)) for head in sample) * len(heads) / len(sample)
-        if size <= budget:
-            break
-        most = max(1, min(most - 1, int(most * 0.97 * budget / size)))
-    packed = [head.packed(most) for head in heads]
-    while most > 1 and (size := sum(map(len, packed))) > budget:
-        most = max(1, min(most - 1, int(most * 0.97 * budget / size)))
-        packed = [head.packed(most) for head in heads]
+    packed: list[str] = []
+    for some in (heads[:: max(1, len(heads) // 12)], heads):  # an estimate from a few heads first
+        while True:
+            packed = [head.packed(most) for head in some]
+            size = sum(map(len, packed)) * len(heads) / max(1, len(some))
+            if most <= 1 or size <= budget:
+                break
+            most = max(1, min(most - 1, int(most * 0.97 * budget / size)))
     return packed, most
 
 

@@ -53,8 +53,6 @@ def describe(
         core = core_model(model)
         return _overview(core, walk=_shapes(core, text, tokens, tokenizer))
     folder = model_folder(model)
-    if not folder.is_dir():
-        raise InputError(f"no such folder: {folder}")
     description = read_description(folder, with_decoder=True)
     structure = structure_of(description)
     kind = None

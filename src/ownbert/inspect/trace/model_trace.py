@@ -51,8 +51,6 @@ def trace_and_observe(
 
 def _loaded(folder: str | Path) -> tuple[Model, Tokenizer]:
     folder = model_folder(folder)
-    if not folder.is_dir():
-        raise InputError(f"no such folder: {folder}")
     description = describe(folder)
     return load(description), load_tokenizer(description)
 
