@@ -271,3 +271,18 @@ class AbstainSettings:
         "Labelled rows not used for training, for --unknown and --coverage; saved in the folder.",
         shown="held-out rows of fit, dev rows of finetune",
     )
+
+
+def numbers(option: str, given: str | None) -> list[int] | None:
+    """Parse numbers such as "0,3-5"; None stays None."""
+    if given is None:
+        return None
+    found: set[int] = set()
+    for piece in given.split(","):
+        first, dash, last = (part.strip() for part in piece.partition("-"))
+        last = last if dash else first
+        digits = first.isdecimal() and last.isdecimal() and len(first + last) < 10
+        if not digits or not int(first) <= int(last) <= limits.WIDTH:
+            raise InputError(f"{option} is {given!r}; it must be numbers, as in 0,3-5")
+        found |= set(range(int(first), int(last) + 1))
+    return sorted(found)

@@ -11,7 +11,7 @@ import typer
 from ownbert import limits
 from ownbert.checks import between
 from ownbert.cli.input_texts import given_input
-from ownbert.cli.options import Data, Device, Encoding, TextsOrFile
+from ownbert.cli.options import Data, Device, Encoding, TextsOrFile, numbers
 from ownbert.cli.recipe_options import settings_command
 from ownbert.errors import InputError
 from ownbert.files.input_files import refuse_same
@@ -123,7 +123,7 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, device: 
         raise InputError("--layers and --heads apply to a page; name it with --html")
     if png is not None:
         figure_class(png)
-    choice = HeadChoice(_numbers("--layers", settings.layers), _numbers("--heads", settings.heads))
+    choice = HeadChoice(numbers("--layers", settings.layers), numbers("--heads", settings.heads))
     if not isinstance(given, list | Path):
         given = list(islice(given, settings.rows))
     explainer = Explainer(folder, device=device)
@@ -230,22 +230,6 @@ def _explain_images(
 def _is_answer(found: "Explanation") -> bool:
     """Whether it explains the most probable answer, not an alternative offered on a page."""
     return len(found.answers) < 2 or found.target == found.answers[0][0]
-
-
-def _numbers(option: str, given: str | None) -> list[int] | None:
-    """Parse numbers such as "0,3-5"; None stays None."""
-    if given is None:
-        return None
-    found: set[int] = set()
-    for piece in given.split(","):
-        first, dash, last = (part.strip() for part in piece.partition("-"))
-        last = last if dash else first
-        if not (first.isdecimal() and last.isdecimal() and len(first + last) < 10):
-            raise InputError(f"{option} is {given!r}; it must be numbers, as in 0,3-5")
-        if int(last) < int(first) or int(last) > limits.WIDTH:
-            raise InputError(f"{option} is {given!r}; it must be numbers, as in 0,3-5")
-        found |= set(range(int(first), int(last) + 1))
-    return sorted(found)
 
 
 def _show(found: "Explanation", top: int, output: "Console") -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ownbert.cli.options import numbers
 from ownbert.language import translated
 from ownbert.terminal import echo
 
@@ -34,14 +35,10 @@ def relevance(
 
     Example: ownbert relevance runs/digits seven.png -o relevance.png --class 1
     """
-    from ownbert.errors import InputError
     from ownbert.inspect.explain.overlay import draw_relevance
 
-    try:
-        numbers = None if layers is None else [int(part) for part in layers.split(",")]
-    except ValueError:
-        raise InputError(f"--layers {layers!r}: whole numbers with commas, such as 0,1") from None
-    found = draw_relevance(folder, images, output, label=label, layers=numbers)
+    chosen = numbers("--layers", layers)
+    found = draw_relevance(folder, images, output, label=label, layers=chosen)
     for one in found:
         likely = f"{one.probabilities[one.predicted]:.3f}"
         echo(translated(f"{one.name}: {one.answer}, probability {likely}"))
