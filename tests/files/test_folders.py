@@ -16,6 +16,7 @@ from ownbert.errors import InputError
 from ownbert.files.folders import is_ours, refuse_foreign, writing
 from ownbert.text.tokenizer import Tokenizer
 from support.cli import refusal, run_cli
+from support.forks import ForkedCommand
 from support.tiny import SPECIAL, made
 
 MINE = b"of somebody else"
@@ -242,16 +243,12 @@ def test_the_second_command_on_a_folder_is_refused(command: str, place: Path, he
     assert list(held.iterdir()) == []
 
 
-def run_of(place: Path, command: str, out: Path) -> subprocess.Popen[bytes]:
+def run_of(place: Path, command: str, out: Path) -> ForkedCommand:
     """A long run in a process of its own."""
     given = list(map(str, line_of(place, command)))
     for name in ("--max-steps",):
         given[given.index(name) + 1] = "1000000"
-    return subprocess.Popen(
-        [sys.executable, "-m", "ownbert", *given, "-o", str(out)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    return ForkedCommand(*given, "-o", out)
 
 
 @pytest.mark.parametrize("command", ["pretrain", "finetune", "translate"])

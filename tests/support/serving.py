@@ -1,17 +1,15 @@
-"""A server in a process of its own, as users start it."""
+"""A server in a process of its own."""
 
 import contextlib
 import json
-import os
-import queue
-import subprocess
-import sys
-import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from support.forks import ForkedCommand
 
 _SECONDS = 180
 
@@ -23,12 +21,15 @@ class Served:
     Args:
         url: without a slash at its end.
         process: of the server.
-        log: what it has written to standard error so far.
     """
 
     url: str
-    process: subprocess.Popen[str]
-    log: list[str]
+    process: ForkedCommand
+
+    @property
+    def log(self) -> list[str]:
+        """The lines that it has written to standard error so far."""
+        return self.process.output()[1].splitlines()
 
     def post(self, path: str, body: Any, **headers: str) -> tuple[int, Any, Mapping[str, str]]:
         """Status, answer and headers; ``body`` is sent as JSON, or as it is if it is bytes."""
@@ -56,31 +57,17 @@ class Served:
 @contextlib.contextmanager
 def served(*arguments: object, env: Mapping[str, str] | None = None) -> Iterator[Served]:
     """A server on a free port; it is stopped by SIGTERM, and must end well."""
-    command = [sys.executable, "-m", "ownbert", "serve", *map(str, arguments), "--port", "0"]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(env or {})},
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    log: list[str] = []
-    reader = threading.Thread(target=lambda: log.extend(process.stderr), daemon=True)  # type: ignore[arg-type]
-    reader.start()
-    lines: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=lambda: lines.put(process.stdout.readline()), daemon=True).start()  # type: ignore[union-attr]
+    process = ForkedCommand("serve", *arguments, "--port", 0, env=env)
     try:
-        first = lines.get(timeout=_SECONDS)
-        assert " at http://" in first, "".join(log)
-        yield Served(first.rsplit(" at ", 1)[1].strip(), process, log)
-        if process.poll() is None:
-            process.terminate()
-        assert process.wait(_SECONDS) == 0, "".join(log)
+        end = time.monotonic() + _SECONDS
+        while not (out := process.output()[0]).endswith("\n"):
+            assert process.poll() is None, process.output()
+            assert time.monotonic() < end, process.output()
+            time.sleep(0.01)
+        assert " at http://" in out, process.output()
+        yield Served(out.splitlines()[0].rsplit(" at ", 1)[1].strip(), process)
+        process.terminate()
+        assert process.wait(_SECONDS) == 0, process.output()
     finally:
         process.kill()
         process.wait()
-        reader.join()
-        process.stdout.close()
-        process.stderr.close()

@@ -20,9 +20,10 @@ from ownbert.train.state_files import (
     step_of,
 )
 from support.cli import run_cli
+from support.forks import ForkedCommand
 from support.limits import files_of_at_most
 from support.plots import matplotlib_installed
-from support.training_runs import assert_same, finish, learnt, rows, start, wait_for_step
+from support.training_runs import COMMON, assert_same, finish, learnt, rows, start, wait_for_step
 
 SHORT = {"max_length": 48, "batch_tokens": 512, "log_every": 1, "quiet": True}
 # Everything that draws: pairs, masks, dropout; rows over several steps; evaluations in between.
@@ -81,7 +82,8 @@ def test_a_run_killed_at_twenty_random_moments_equals_one_that_was_not(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
 def test_an_interrupt_saves_and_says_how_to_go_on(topics: Path, tmp_path: Path, number: int):
-    run = start(topics / "tokens", tmp_path / "run", "--max-steps", "5000")
+    folder = ("-o", tmp_path / "run", *COMMON, "--max-steps", 5000)
+    run = ForkedCommand("pretrain", topics / "tokens", *folder)
     wait_for_step(tmp_path / "run", 5)
     run.send_signal(number)
     _, err = run.communicate(timeout=60)

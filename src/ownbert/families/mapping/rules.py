@@ -6,7 +6,7 @@ network of a block but the last, ``{last}``: the last). A name without ``.weight
 means both.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
@@ -172,23 +172,25 @@ def written_out(rules: tuple[Rule, ...], config: EncoderConfig) -> Iterator[Rule
         if not holds(rule, config):
             continue
         names = their_names(rule)
-        numbers = [
+        places = [
             values if any(sign in name for name in names for sign in signs) else (0,)
             for signs, values in ((("{i}", "{g}", "{j}"), blocks), (("{f}",), range(last)))
         ]
         full = isinstance(rule, Reshape | Heads)
         full = full or all(name.rsplit(".", 1)[-1] in _LEAVES for name in names)
-        for block, network in product(*numbers):
+        for block, network in product(*places):
             group, index = divmod(block, config.inner_group_num)
-            numbered = {"i": block, "g": group, "j": index, "f": network, "last": last}
+            numbers = {"i": block, "g": group, "j": index, "f": network, "last": last}
+            numbered = [("{" + sign + "}", str(number)) for sign, number in numbers.items()]
             for leaf in ("",) if full else (".weight", ".bias"):
                 yield _with_numbers(rule, numbered, leaf)
 
 
-def _with_numbers(rule: Rule, numbers: dict[str, int], leaf: str) -> Rule:
+def _with_numbers(rule: Rule, numbers: Sequence[tuple[str, str]], leaf: str) -> Rule:
     def name(text: str) -> str:
-        for sign, number in numbers.items():
-            text = text.replace("{" + sign + "}", str(number))
+        if "{" in text:
+            for sign, number in numbers:
+                text = text.replace(sign, number)
         return text + leaf
 
     if isinstance(rule, Rename):
