@@ -26,7 +26,7 @@ ROWS = "".join(f"{i % 2},{'ab'[i % 2]} {'cd'[i % 2]} e\n" for i in range(24))
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """The inputs of all commands."""
-    made(tmp_path / "bert", "mlm", max_position_embeddings=32)
+    made(tmp_path / "bert", "mlm", max_position_embeddings=32, num_hidden_layers=1)
     (tmp_path / "train.csv").write_text(f"label,text\n{ROWS}")
     (tmp_path / "corpus.txt").write_text("a b c d e f\n" * 60)
     (tmp_path / "source.txt").write_text("a b c\n" * 40)

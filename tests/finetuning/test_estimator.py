@@ -438,6 +438,7 @@ def test_names_of_scikit_learn_for_weights_and_seeds(pretrained: Path, train):
 def test_without_a_model_the_texts_make_one(
     train, test, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr("ownbert.finetuning.start.own_network._STEPS", 30)
     model = OwnBertClassifier(max_length=32).fit(train[1], train[0])
     assert model.score(test[1], test[0]) > 0.9
     assert model.model is None

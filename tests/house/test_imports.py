@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import ownbert
+from support.source_code import SOURCE, nodes
 
-SOURCE = Path(ownbert.__file__).parent
 # What each part may import of the others; the parts below all of them are for everyone.
 EVERYONE = {
     "checks",
@@ -94,7 +94,7 @@ def part_of(path: Path) -> str:
 def imported(path: Path) -> set[str]:
     """Parts of ownbert that a file imports, inside of functions too."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -131,7 +131,7 @@ def test_imports_go_one_way():
 def modules_imported(path: Path) -> set[str]:
     """Modules of ownbert that a file imports, inside of functions and for types too."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:

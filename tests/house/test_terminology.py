@@ -3,9 +3,8 @@
 import ast
 from pathlib import Path
 
-import ownbert
+from support.source_code import SOURCE, nodes, tree
 
-SOURCE = Path(ownbert.__file__).parent
 # What to write instead.
 BANNED = {
     "said": "description, metadata or warning",
@@ -45,7 +44,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 def names_of(path: Path) -> set[str]:
     """Every name that a module gives: of classes, functions, arguments, variables, attributes."""
     names = {path.stem}
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             names.add(node.name)
         elif isinstance(node, ast.arg):
@@ -69,7 +68,7 @@ def test_no_banned_names():
 def test_public_class_names_are_unique():
     places: dict[str, list[str]] = {}
     for path in FILES:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
     twice = {name: where for name, where in places.items() if len(where) > 1}

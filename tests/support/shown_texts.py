@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-import ownbert
+from support.source_code import SOURCE, nodes, tree
 
-SOURCE = Path(ownbert.__file__).parent
 # Calls whose texts are not for readers of lines and pages, or are looked at by tests of their own.
 _OTHER_CALLS = ("InputError", "Option", "Argument", "setting", "code", "ColumnSpec", "KeyError")
 # Two words, the second in small letters: prose, and no name, path, formula or markup.
@@ -21,17 +20,17 @@ _MARKUP = re.compile(r"[<>=]|ownbert|\b(?:pt|from|import|print|class|def|model)[
 @cache
 def _trees() -> dict[Path, ast.Module]:
     paths = [p for p in SOURCE.rglob("*.py") if "language" not in p.relative_to(SOURCE).parts]
-    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+    return {path: tree(path) for path in paths}
 
 
 @cache
 def messages() -> set[str]:
     """The templates of all ``InputError``s that are written where they are raised."""
     found = set()
-    for path, tree in _trees().items():
+    for path in _trees():
         if "InputError(" not in path.read_text(encoding="utf-8"):
             continue
-        for call in ast.walk(tree):
+        for call in nodes(path):
             if isinstance(call, ast.Call) and _name(call) == "InputError" and call.args:
                 text = _template(call.args[0])
                 if text and re.search("[A-Za-z]{2}", text):
