@@ -1,11 +1,30 @@
 """A folder of ``fit`` that several modules look at."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import ownbert
+from ownbert.finetuning import default_settings
 from support.shared import made_once
+
+
+@contextmanager
+def few_steps() -> Iterator[None]:
+    """Networks of few rows are trained for a sixth of the usual steps: the tests are of what is
+    made of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(default_settings, "_EPOCHS_OF_FEW", 3)
+        patch.setattr(default_settings, "_FEWEST_STEPS", 32)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def short_trainings() -> Iterator[None]:
+    with few_steps():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -15,16 +34,17 @@ def fitted(topics: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFact
     def make(folder: Path) -> None:
         lines = (topics / "corpus.txt").read_text().splitlines(keepends=True)
         (folder / "unlabelled.txt").write_text("".join(lines[:60]))
-        ownbert.fit(
-            topics / "train.csv",
-            dev=topics / "dev.csv",
-            unlabelled=folder / "unlabelled.txt",
-            model=pretrained,
-            test=topics / "test.csv",
-            seeds=1,
-            minutes=10,
-            output=folder / "best",
-            quiet=True,
-        )
+        with few_steps():
+            ownbert.fit(
+                topics / "train.csv",
+                dev=topics / "dev.csv",
+                unlabelled=folder / "unlabelled.txt",
+                model=pretrained,
+                test=topics / "test.csv",
+                seeds=1,
+                minutes=10,
+                output=folder / "best",
+                quiet=True,
+            )
 
     return made_once(tmp_path_factory, "fitted", make) / "best"

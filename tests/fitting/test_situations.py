@@ -223,9 +223,12 @@ def test_a_part_that_fails_ends_no_run(
 ):
     monkeypatch.setattr(module, name, broken)
     out = tmp_path / "best"
+    for file, lines in (("train.csv", 31), ("corpus.txt", 120), ("test.csv", 19)):
+        first = (topics / file).read_text().splitlines(keepends=True)[:lines]
+        (tmp_path / file).write_text("".join(first))
     done = run_cli(
-        *("fit", topics / "train.csv", "--unlabelled", topics / "corpus.txt"),
-        *("--test", topics / "test.csv", "--minutes", "0.3", "-o", out),
+        *("fit", tmp_path / "train.csv", "--unlabelled", tmp_path / "corpus.txt"),
+        *("--test", tmp_path / "test.csv", "--minutes", "0.3", "-o", out),
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "skipped, this part is broken" in done.stdout
