@@ -4,10 +4,7 @@ from dataclasses import field, fields
 from typing import Any
 
 from ownbert import limits
-from ownbert.checks import (
-    Check,
-    count,
-)
+from ownbert.checks import Check, count
 
 # "gelu" is the exact GELU, with erf, as in Transformers; Google's approximation is "gelu_new".
 ACTIVATIONS = (

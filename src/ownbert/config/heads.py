@@ -3,15 +3,7 @@
 from dataclasses import dataclass, field, fields
 
 from ownbert import limits
-from ownbert.checks import (
-    list_of,
-    maybe,
-    number,
-    one_of,
-    record,
-    truth,
-    whole,
-)
+from ownbert.checks import list_of, maybe, number, one_of, record, truth, whole
 from ownbert.config.fields import ACTIVATIONS, checked
 
 # How token vectors are pooled to one vector without BERT's pooler (nn/pooling.py).

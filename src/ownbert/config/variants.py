@@ -3,12 +3,7 @@
 from dataclasses import dataclass
 
 from ownbert import limits
-from ownbert.checks import (
-    count,
-    each,
-    known,
-    truth,
-)
+from ownbert.checks import count, each, known, truth
 from ownbert.config.fields import ACTIVATIONS, WIDTH_CHECK, check_fields, checked
 from ownbert.errors import InputError, in_short
 

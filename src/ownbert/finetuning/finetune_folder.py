@@ -46,19 +46,11 @@ class FinetuneFolder(RunFolder):
         return FinetuneFolder(self.path / name, resume=self.resume, overwrite=not self.resume)
 
     def resolve_finetuning(
-        self,
-        *,
-        config: str | Path | None,
-        overrides: Sequence[str],
-        options: Mapping[str, Any],
+        self, *, config: str | Path | None, overrides: Sequence[str], options: Mapping[str, Any]
     ) -> FinetuneRecipe:
         """Like ``resolve``; a resumed run may change its epochs, and hence its number of steps."""
         now, before = self._resolve(
-            FinetuneRecipe,
-            resumes=self.resume,
-            config=config,
-            overrides=overrides,
-            options=options,
+            FinetuneRecipe, resumes=self.resume, config=config, overrides=overrides, options=options
         )
         if before is None:
             return now

@@ -22,13 +22,7 @@ from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
 from ownbert.time_limit import check_time, seconds_left
 from ownbert.train.watch.metric_names import BALANCED, LOWER
-from ownbert.views.blending import (
-    blend,
-    cross_fitted,
-    fit_blend,
-    from_scores,
-    loss,
-)
+from ownbert.views.blending import blend, cross_fitted, fit_blend, from_scores, loss
 from ownbert.views.linear_models import (
     HINGE_STRENGTHS,
     STRENGTHS,
@@ -336,10 +330,7 @@ class Comparison:
     """
 
     def __init__(
-        self,
-        rows: LabelledRows,
-        candidates: Sequence[ComparedModel],
-        metric: str | None = None,
+        self, rows: LabelledRows, candidates: Sequence[ComparedModel], metric: str | None = None
     ) -> None:
         self.rows, self.candidates = rows, candidates
         self.metric = metric or rows.task.metrics[0]

@@ -33,22 +33,14 @@ from ownbert.fitting.fit_progress import Progress
 from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.fitting.fit_state import STATE, TITLES, FitState, saved_scores
 from ownbert.fitting.minutes_curve import Checkpoints, Points
-from ownbert.fitting.networks import (
-    calibrate_network,
-    copy_network,
-    is_pretrained,
-    pretrain_on,
-)
+from ownbert.fitting.networks import calibrate_network, copy_network, is_pretrained, pretrain_on
 from ownbert.fitting.report.report import write_report
 from ownbert.fitting.rows.fit_input import MANY, FitInput, checked_input
 from ownbert.fitting.rows.held_out_rows import keep_held_out
 from ownbert.fitting.steps import WORK, Made, Steps
 from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
-from ownbert.inference.finished_files import (
-    BESIDE_WEIGHTS,
-    REPORTS,
-)
+from ownbert.inference.finished_files import BESIDE_WEIGHTS, REPORTS
 from ownbert.inference.pipeline import Predictor
 from ownbert.run.file_names import BLEND, HELD_OUT, HELD_OUT_NETWORK, RECIPE
 from ownbert.settings import dump, resolve

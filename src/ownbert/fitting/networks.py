@@ -211,13 +211,7 @@ def finetune_on(
 
 
 def start_on(
-    rows: LabelledRows,
-    learnt: Sequence[Row],
-    base: Path,
-    folder: Path,
-    *,
-    device: str,
-    seed: int,
+    rows: LabelledRows, learnt: Sequence[Row], base: Path, folder: Path, *, device: str, seed: int
 ) -> bool:
     """Save ``base`` in ``folder`` with a head fitted to the rows and an otherwise frozen network;
     return False if ``finetune_on`` would not start from such a head."""

@@ -11,20 +11,10 @@ import numpy as np
 
 from ownbert.files.writing import make_folder
 from ownbert.fitting.budget import Budget
-from ownbert.fitting.candidates import (
-    PROBE_VECTORS,
-    ComparedModel,
-    Comparison,
-    fit_probe,
-    fit_view,
-)
+from ownbert.fitting.candidates import PROBE_VECTORS, ComparedModel, Comparison, fit_probe, fit_view
 from ownbert.fitting.findings import TIMED
 from ownbert.fitting.fit_state import TITLES
-from ownbert.fitting.networks import (
-    copy_network,
-    finetune_on,
-    start_on,
-)
+from ownbert.fitting.networks import copy_network, finetune_on, start_on
 from ownbert.fitting.rows.fit_input import FitInput
 from ownbert.fitting.teaching.joined_network import TokenScores, imitate, join, start_of
 from ownbert.fitting.teaching.self_training import self_train

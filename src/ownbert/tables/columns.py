@@ -76,10 +76,7 @@ class ColumnNames:
     second: str | None = setting(None, option="--second-column")
     label: str | None = setting(None, option="--label-column")
     id: str | None = setting(
-        None,
-        "Column with ids, copied to the output.",
-        option="--id-column",
-        shown="none",
+        None, "Column with ids, copied to the output.", option="--id-column", shown="none"
     )
     features: str | None = None
 
@@ -490,10 +487,7 @@ def id_value(value: Any) -> Any:
 TEXT = ColumnSpec("text", "texts", names=TEXT_NAMES, set_aside=LABEL_NAMES)
 _TEXT = replace(TEXT, help="Column with the texts, or with the first texts of pairs.", pairs=PAIRS)
 _SECOND = ColumnSpec(
-    "second",
-    help="Column with the second texts, if rows are pairs.",
-    pairs=PAIRS,
-    required=False,
+    "second", help="Column with the second texts, if rows are pairs.", pairs=PAIRS, required=False
 )
 _LABEL = ColumnSpec(
     "label",
@@ -518,10 +512,7 @@ CORPUS_FEATURES = replace(_FEATURES, of="")
 _STARTS = ("answer_start", "start")
 _OF_QUESTIONS = (
     ColumnSpec(
-        "text",
-        "'question'",
-        "Column with the questions, in tables.",
-        names=("question", "query"),
+        "text", "'question'", "Column with the questions, in tables.", names=("question", "query")
     ),
     ColumnSpec(
         "second",

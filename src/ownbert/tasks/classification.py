@@ -12,13 +12,7 @@ from ownbert.errors import InputError, in_short
 from ownbert.tables.labels import refuse_ids, single_labels
 from ownbert.tables.tables import Source
 from ownbert.tasks.metrics import Scores, risk_curve, score_labels
-from ownbert.tasks.rows import (
-    PLAIN_OUTPUT,
-    OutputOptions,
-    Row,
-    list_labels,
-    unknown_label,
-)
+from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, list_labels, unknown_label
 from ownbert.tasks.scores import softmax
 from ownbert.tasks.sentence_task import COMMON, LOGITS, SentenceTask
 from ownbert.tasks.soft_targets import (
@@ -168,10 +162,7 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
 
     name = "classify"
     purpose = "assigns one of its labels to each text"
-    transformers_lines = (
-        LOGITS,
-        "print(model.config.id2label[int(logits.argmax())])",
-    )
+    transformers_lines = (LOGITS, "print(model.config.id2label[int(logits.argmax())])")
     problem_type = "single_label_classification"
     metrics = ("macro_f1", "accuracy", "mcc")
     uses = COMMON | {"class_weights", "label_smoothing", "label_names"}

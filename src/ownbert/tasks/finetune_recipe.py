@@ -133,15 +133,10 @@ class TaskSettings:
         check=between(-limits.WEIGHT, limits.WEIGHT, "[]"),
     )
     loss: str = setting(
-        "mse",
-        "mse, or huber (outliers count less).",
-        LEARNING,
-        check=choice("mse", "huber"),
+        "mse", "mse, or huber (outliers count less).", LEARNING, check=choice("mse", "huber")
     )
     crf: bool = setting(
-        False,
-        "Learn tag transitions, and decode the tags of a sentence jointly (CRF).",
-        MODEL,
+        False, "Learn tag transitions, and decode the tags of a sentence jointly (CRF).", MODEL
     )
     tag_all: bool = setting(
         False, "Train on all pieces of a word instead of only the first.", LEARNING
@@ -172,9 +167,7 @@ class TaskSettings:
     )
     # Augmentation of training images, see ``data.images.augmentation``.
     flip: bool = setting(
-        False,
-        "Mirror half of the training images, if left and right do not matter.",
-        LEARNING,
+        False, "Mirror half of the training images, if left and right do not matter.", LEARNING
     )
     shift: float = setting(
         0.1,
@@ -352,9 +345,7 @@ class FinetuneModel:
         commands={"image": {"help": "Folder of a ViT to start from.", "shown": "a new one"}},
     )
     from_scratch: bool = setting(
-        False,
-        "Use only the model's size and vocabulary, not its weights (for comparison).",
-        MODEL,
+        False, "Use only the model's size and vocabulary, not its weights (for comparison).", MODEL
     )
     dropout: float | None = setting(
         None,
@@ -519,7 +510,7 @@ class FinetuneRecipe:
     optim: Optim = section(
         Optim(betas=(0.9, 0.999), schedule="linear", warmup=0.1),
         learning_rate={
-            "commands": {"image": {"shown": "0.001 for a new model, else depends on the size"}},
+            "commands": {"image": {"shown": "0.001 for a new model, else depends on the size"}}
         },
     )
     run: FinetuneRun = section(FinetuneRun())

@@ -65,9 +65,7 @@ class Scores:
 
 
 def score_labels(
-    truth: Sequence[int] | np.ndarray,
-    predicted: Sequence[int] | np.ndarray,
-    labels: Sequence[str],
+    truth: Sequence[int] | np.ndarray, predicted: Sequence[int] | np.ndarray, labels: Sequence[str]
 ) -> Scores:
     """Metrics of predictions with one label per row.
 

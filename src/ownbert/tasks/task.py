@@ -537,10 +537,7 @@ def task_of(description: Description, columns: ColumnNames | None = None) -> Tas
 
 
 def restored_task(
-    name: str,
-    saved: Mapping[str, Any],
-    labels: Sequence[str],
-    columns: ColumnNames | None = None,
+    name: str, saved: Mapping[str, Any], labels: Sequence[str], columns: ColumnNames | None = None
 ) -> Task:
     """Restore a task as it was in training.
 

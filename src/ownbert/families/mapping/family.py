@@ -18,10 +18,7 @@ POSITIONS = "ownbert_position_embedding_type"
 OWN = "ownbert-"
 _OWN_POSITIONS = ("rotary", "alibi", "relative_buckets")
 # Fields that no family has a key for, and ours. A model with one of them is not in Transformers.
-OWN_FIELDS = {
-    "layer_gate": "ownbert_layer_gate",
-    "attention_blur": "ownbert_attention_blur",
-}
+OWN_FIELDS = {"layer_gate": "ownbert_layer_gate", "attention_blur": "ownbert_attention_blur"}
 
 
 def label_count(values: Mapping[str, Any]) -> int:

@@ -16,11 +16,7 @@ _FREQUENCY_RATIO = 100.0
 
 
 def make_model(
-    description: Description,
-    task: Task,
-    recipe: FinetuneRecipe,
-    *,
-    adapted: Path | None = None,
+    description: Description, task: Task, recipe: FinetuneRecipe, *, adapted: Path | None = None
 ) -> Model:
     """The encoder of the recipe's folder, or from scratch one of its size, with the task's head.
 

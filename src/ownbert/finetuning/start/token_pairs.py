@@ -21,13 +21,7 @@ from torch import Tensor
 
 from ownbert.batches.example import Example
 from ownbert.nn.model import Model
-from ownbert.views.ngram_counts import (
-    Matrix,
-    find_keys,
-    ngram_numbers,
-    sparse,
-    texts_with_each,
-)
+from ownbert.views.ngram_counts import Matrix, find_keys, ngram_numbers, sparse, texts_with_each
 
 # Channels of a code; frequencies of a position, with two channels each. This seed gives frequencies
 # for which the similarity of two different positions, up to 512 apart, is at most .38 (1 if equal).
@@ -114,12 +108,7 @@ def informative_pairs(
 
 
 def add_pairs(
-    wide: Model,
-    deviation: Tensor,
-    first: int,
-    scores: slice,
-    pairs: np.ndarray,
-    values: Tensor,
+    wide: Model, deviation: Tensor, first: int, scores: slice, pairs: np.ndarray, values: Tensor
 ) -> None:
     """Set the weights that add scores of pairs.
 

@@ -1,12 +1,6 @@
 """Conclusions from the numbers, in plain language: the headline and the next steps."""
 
-from ownbert.fitting.report.contents import (
-    LINEAR,
-    Advice,
-    LeaderboardRow,
-    Report,
-    shown_spread,
-)
+from ownbert.fitting.report.contents import LINEAR, Advice, LeaderboardRow, Report, shown_spread
 from ownbert.fitting.report.drift import APART
 from ownbert.fitting.report.learning_curve import LearningCurve
 

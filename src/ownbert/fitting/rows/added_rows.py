@@ -69,12 +69,7 @@ def _sources(added: Any) -> list[Source]:
 
 
 def _labelled(
-    source: Source,
-    named: ColumnNames,
-    task: str | None,
-    label: str,
-    pair: bool,
-    notes: list[str],
+    source: Source, named: ColumnNames, task: str | None, label: str, pair: bool, notes: list[str]
 ) -> list[tuple[Any, ...]]:
     """The texts and the label of each labelled row."""
     present = columns(source)

@@ -13,21 +13,14 @@ from ownbert.corpus.documents import find_files, fingerprint
 from ownbert.errors import InputError
 from ownbert.files.input_files import refuse_same
 from ownbert.finetuning.default_settings import FEW
-from ownbert.fitting.candidates import (
-    check_metric,
-)
+from ownbert.fitting.candidates import check_metric
 from ownbert.fitting.fit_progress import found_in_files
 from ownbert.fitting.fit_recipe import FitRecipe
-from ownbert.fitting.networks import (
-    Corpus,
-)
+from ownbert.fitting.networks import Corpus
 from ownbert.fitting.rows.added_rows import with_added
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.hub import model_folder
-from ownbert.inference.finished_files import (
-    network_files,
-    require_inside,
-)
+from ownbert.inference.finished_files import network_files, require_inside
 from ownbert.settings import resolve
 from ownbert.tables.columns import ColumnNames, with_label_columns
 from ownbert.tables.memory import table_of

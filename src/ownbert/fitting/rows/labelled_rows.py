@@ -128,12 +128,7 @@ def _settings(name: str, label_options: Mapping[str, str | None]) -> TaskSetting
 
 
 def read_labelled(
-    task: Task,
-    train: Source,
-    dev: Source | None,
-    *,
-    seed: int,
-    per_label: int | None = None,
+    task: Task, train: Source, dev: Source | None, *, seed: int, per_label: int | None = None
 ) -> LabelledRows:
     """Read labelled rows and split them into folds.
 

@@ -14,12 +14,7 @@ import numpy as np
 from ownbert.checkpoint import describe
 from ownbert.finetuning.default_settings import peak_rate
 from ownbert.fitting.candidates import Comparison
-from ownbert.fitting.networks import (
-    finetune_on,
-    taught_rows,
-    tokens_per_second,
-    tokens_per_text,
-)
+from ownbert.fitting.networks import finetune_on, taught_rows, tokens_per_second, tokens_per_text
 from ownbert.fitting.teaching.taught_texts import taught_texts
 from ownbert.inference.blend import BlendMember
 from ownbert.inference.compute import Compute
@@ -103,11 +98,7 @@ def teach(
 
 
 def _answers(
-    compared: Comparison,
-    folder: Path,
-    texts: Sequence[Row],
-    device: str,
-    seconds: float,
+    compared: Comparison, folder: Path, texts: Sequence[Row], device: str, seconds: float
 ) -> np.ndarray:
     """The scores (n, C) that the blend gives the first n texts, as many as there is time for."""
     members = [(c, w) for c, w in compared.members if c.first]

@@ -23,13 +23,7 @@ _LONG, _MOST_SOURCES = 40, 3
 
 
 def taught_texts(
-    rows: LabelledRows,
-    labelled: Texts,
-    unlabelled: Texts,
-    count: int,
-    *,
-    given: bool,
-    seed: int,
+    rows: LabelledRows, labelled: Texts, unlabelled: Texts, count: int, *, given: bool, seed: int
 ) -> tuple[list[str], list[str]]:
     """``count`` texts to be taught on: pieces of unlabelled ones and, where these run short and the
     network was not given, mixed labelled ones (docs/lab/distilled-network.md), none of them of the

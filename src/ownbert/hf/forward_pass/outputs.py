@@ -52,20 +52,10 @@ class ModelOutput(OrderedDict):
 
 
 # Names of logits by kind of head.
-LOGITS = {
-    "nsp": "seq_relationship_logits",
-    "sop": "sop_logits",
-}
+LOGITS = {"nsp": "seq_relationship_logits", "sop": "sop_logits"}
 _BOTH_HEADS = ("loss", "prediction_logits", "{other}", "hidden_states", "attentions")
 _HEAD = ("loss", "logits", "hidden_states", "attentions")
-_CAUSAL = (
-    "loss",
-    "logits",
-    "past_key_values",
-    "hidden_states",
-    "attentions",
-    "cross_attentions",
-)
+_CAUSAL = ("loss", "logits", "past_key_values", "hidden_states", "attentions", "cross_attentions")
 _SPAN = ("loss", "start_logits", "end_logits", "hidden_states", "attentions")
 _BASE = (
     "last_hidden_state",

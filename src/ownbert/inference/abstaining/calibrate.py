@@ -74,18 +74,7 @@ def held_out_of(
     data = _recipe(folder).get("data")
     data = data if isinstance(data, dict) else {}
     if calibrate is None:
-        dev = data.get("dev")
-        if not isinstance(dev, str) or not Path(dev).is_file():
-            if alone:
-                raise InputError(
-                    f"{folder} has no held-out predictions of the network alone; give labelled "
-                    "rows that it was not trained on: --calibrate FILE"
-                )
-            raise InputError(
-                f"{folder} has no held-out rows; give labelled rows that it was not trained on: "
-                "--calibrate FILE"
-            )
-        calibrate = dev
+        calibrate = _dev_file(data.get("dev"), folder, alone)
     rows = read_labelled_rows(task, calibrate, folder)
     named = calibrate if isinstance(calibrate, str | os.PathLike) else "memory"
     train, more = data.get("train"), []
@@ -107,6 +96,21 @@ def held_out_of(
     if say is not None:
         say(f"calibrated on {found.source}; saved {path}")
     return found
+
+
+def _dev_file(dev: Any, folder: Path, alone: bool) -> str:
+    """The dev file of the recipe; ``alone``: whether the network is used without its blend."""
+    if isinstance(dev, str) and Path(dev).is_file():
+        return dev
+    if alone:
+        raise InputError(
+            f"{folder} has no held-out predictions of the network alone; give labelled rows that "
+            "it was not trained on: --calibrate FILE"
+        )
+    raise InputError(
+        f"{folder} has no held-out rows; give labelled rows that it was not trained on: "
+        "--calibrate FILE"
+    )
 
 
 def _refuse_learnt(rows: Sequence[Row], train: Sequence[Row], named: Any, path: str) -> None:

@@ -145,11 +145,10 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
     if config.pruned_heads:
         gone = (f"block {i} without {ranges(heads)}" for i, heads in config.pruned_heads.items())
         yield "pruned heads", "; ".join(gone)
-    inner = config.attention_size
     if config.local_attention is not None:
         yield "local attention", _local_attention(config)
     gate = ", times a gate" if config.gated_feed_forward else ""
-    wide = f"{inner:,} to {config.intermediate_size:,} and back"
+    wide = f"{config.attention_size:,} to {config.intermediate_size:,} and back"
     yield "feed-forward", f"{wide}, {config.hidden_act}{gate}"
     if config.attention_blur is not None:
         yield (

@@ -31,11 +31,7 @@ from ownbert.tasks.sentence_embedding.made_pairs import (
     make_pairs,
     refuse_ambiguous,
 )
-from ownbert.tasks.sentence_embedding.retrieval import (
-    RETRIEVAL_METRICS,
-    ranks,
-    retrieval_metrics,
-)
+from ownbert.tasks.sentence_embedding.retrieval import RETRIEVAL_METRICS, ranks, retrieval_metrics
 from ownbert.tasks.task import DEFAULT, Task
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 
@@ -321,12 +317,7 @@ class EmbeddingTask(Task):
         """Write the files of sentence-transformers, with the names used by all its versions."""
         kinds = (("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize"))
         modules = [
-            {
-                "idx": i,
-                "name": str(i),
-                "path": path,
-                "type": f"sentence_transformers.models.{kind}",
-            }
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
             for i, (kind, path) in enumerate(kinds)
         ]
         flags = {flag: name == self.pooling for name, flag in _FLAGS.items()}

@@ -43,11 +43,7 @@ class TaggingObjective(RowObjective):
         assert batch.tags is not None
         logits, tags = logits.float(), batch.tags
         total = F.cross_entropy(
-            logits,
-            tags,
-            ignore_index=NO_TAG,
-            label_smoothing=self.smoothing,
-            reduction="sum",
+            logits, tags, ignore_index=NO_TAG, label_smoothing=self.smoothing, reduction="sum"
         )
         return Loss(total, _count_correct(logits, tags), self.count(batch))
 
