@@ -12,7 +12,7 @@ import yaml
 
 import ownbert
 from ownbert.errors import InputError
-from ownbert.fitting.candidates import ComparedModel, Comparison, best_network
+from ownbert.fitting.comparison import ComparedModel, Comparison, best_network
 from ownbert.fitting.fit import preview_fit
 from ownbert.fitting.networks import _size_and_batch, finetune_on
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled

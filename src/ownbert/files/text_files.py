@@ -146,15 +146,8 @@ def _lines(path: Path, encoding: str, *, internal: bool) -> Iterator[tuple[int, 
 def _split(
     path: Path, stream: Any, feed: AnyStr, turn: AnyStr, *, returns: bool = True
 ) -> Iterator[AnyStr]:
-    """Yield lines without their ends.
-
-    Args:
-        path: the file, for messages.
-        stream: stream of text or bytes.
-        feed: a line feed.
-        turn: a carriage return.
-        returns: whether a carriage return alone may end a line.
-    """
+    """Yield lines without their ends, which are ``feed`` or ``turn`` and ``feed``, or with
+    ``returns`` also ``turn`` alone."""
     line: AnyStr = stream.readline(READ_BUFFER)
     if not line.endswith(feed):
         if returns and turn in line.rstrip(turn):

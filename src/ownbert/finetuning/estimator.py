@@ -180,12 +180,8 @@ class TextEstimator(BaseEstimator):
     ) -> None:
         """Fine-tune on rows, and load the model from the written folder.
 
-        Args:
-            task: name of the task.
-            rows: rows to train on.
-            classes: (texts) classes for stratifying the held-out texts.
-            labels: names of the columns of a regression.
-            own: settings that override parameters of the same name.
+        The held-out texts are stratified by ``classes`` (texts); ``labels`` are the columns of a
+        regression, and ``own`` settings override parameters.
         """
         options = self.get_params(deep=False) | own
         for name in ("dev_share", "output", "verbose", "random_state", "class_weight"):

@@ -131,11 +131,7 @@ def _recipe(run: FinetuningRun, tried: Mapping[str, Any]) -> FinetuneRecipe:
 def _train(
     run: FinetuningRun, tried: Mapping[str, Any], folder: FinetuneFolder, *, name: str, quiet: bool
 ) -> tuple[Mapping[str, float], float]:
-    """Train one combination; return the metrics of its best evaluation, and the seconds.
-
-    Args:
-        name: name in the model card.
-    """
+    """Train one combination; return the metrics of its best evaluation, and the seconds."""
     sampled, best = False, {}
     if not (folder.resume and folder.finished):
         rows = (run.splits.train_rows, run.splits.dev_rows)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ownbert.errors import InputError
 from ownbert.fitting.attempts import Attempts
-from ownbert.fitting.candidates import ComparedModel, Comparison, best_network
+from ownbert.fitting.comparison import ComparedModel, Comparison, best_network
 from ownbert.fitting.report.advice import give_advice
 from ownbert.fitting.report.calibration import calibrate
 from ownbert.fitting.report.contents import LeaderboardRow, Report, bootstrap_margin

@@ -20,13 +20,8 @@ from ownbert.files.writing import atomic_path, make_folder, uninterrupted, write
 from ownbert.finetuning.preview import label_shares
 from ownbert.fitting.attempts import Attempts
 from ownbert.fitting.budget import Budget
-from ownbert.fitting.candidates import (
-    PROBE_VECTORS,
-    ComparedModel,
-    Comparison,
-    best_network,
-    view_names,
-)
+from ownbert.fitting.candidates import PROBE_VECTORS, view_names
+from ownbert.fitting.comparison import ComparedModel, Comparison, best_network
 from ownbert.fitting.findings import make_report
 from ownbert.fitting.fit_card import write_fit_card
 from ownbert.fitting.fit_progress import Progress
@@ -347,12 +342,7 @@ class Fit:
     ) -> None:
         """Fit a candidate, or load it from an earlier run, and add it to the comparison.
 
-        Args:
-            name: identifier of the candidate.
-            kind: see ``ComparedModel``.
-            make: fits the candidate in a folder; returns None if there is nothing to fit.
-            seconds: time limit; by default the end of the run. The first candidate has none,
-                because a run without candidates is useless.
+        The first candidate has no time limit, because a run without candidates is useless.
         """
         if any(c.name == name for c in self.candidates):
             return

@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ownbert.fitting.candidates import Comparison
+from ownbert.fitting.comparison import Comparison
 from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.fitting.report.advice import headline, other_metrics
 from ownbert.fitting.report.contents import Report

@@ -12,13 +12,8 @@ from ownbert.errors import InputError
 from ownbert.figures import plotted
 from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.writing import make_folder, missing_folders, remove_empty
-from ownbert.fitting.candidates import (
-    ComparedModel,
-    Comparison,
-    fit_on_folds,
-    fit_probe,
-    standardised,
-)
+from ownbert.fitting.candidates import fit_on_folds, fit_probe, standardised
+from ownbert.fitting.comparison import ComparedModel, Comparison
 from ownbert.fitting.networks import copy_network
 from ownbert.fitting.rows.labelled_rows import LabelledRows, find_task, read_labelled
 from ownbert.hub import model_folder

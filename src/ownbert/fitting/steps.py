@@ -11,7 +11,8 @@ import numpy as np
 
 from ownbert.files.writing import make_folder
 from ownbert.fitting.budget import Budget
-from ownbert.fitting.candidates import PROBE_VECTORS, ComparedModel, Comparison, fit_probe, fit_view
+from ownbert.fitting.candidates import PROBE_VECTORS, fit_probe, fit_view
+from ownbert.fitting.comparison import ComparedModel, Comparison
 from ownbert.fitting.findings import TIMED
 from ownbert.fitting.fit_state import TITLES
 from ownbert.fitting.networks import copy_network, finetune_on, start_on

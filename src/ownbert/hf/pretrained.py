@@ -399,11 +399,7 @@ class PreTrainedModel(CommonModel):
 
     @classmethod
     def _describe(cls, given: LoadArguments) -> Any:
-        """Read the folder's config.json.
-
-        Raises:
-            InputError: the folder contains another model.
-        """
+        """Read the folder's config.json; it must be of this model."""
         path = given.folder / CONFIG
         values = read_config(path) if given.values is None else given.values
         description = describe_config(values, path, any_architecture=True)

@@ -412,11 +412,8 @@ def output_options(
 
 
 def _is_one_row(data: Any, *, words: bool) -> bool:
-    """Whether the input is one row: a text, a tuple of texts, or a mapping that is not of columns.
-
-    Args:
-        words: whether a list in a mapping may be the words of one row.
-    """
+    """Whether the input is one row: a text, a tuple of texts, or a mapping that is not of columns,
+    in which a list may be the ``words`` of one row."""
     if isinstance(data, str):
         return True
     if isinstance(data, tuple):

@@ -109,11 +109,8 @@ def _translated(text: str, depth: int = 0) -> str:
 
 
 def _by_pattern(text: str, depth: int, *, across: bool) -> str | None:
-    """Translate by the pattern that shares most with a text.
-
-    Args:
-        across: whether a value may extend into the next sentence.
-    """
+    """Translate by the pattern that shares most with a text; ``across``: a value may extend into
+    the next sentence."""
     for pieces, translation in _patterns():
         values = _values(pieces, text)
         if values is None or not _plausible(pieces, translation, values):

@@ -173,14 +173,7 @@ class RunFolder:
                 path.unlink(missing_ok=True)
 
     def _refuse_inputs(self, recipe: Any) -> None:
-        """Check that no input is among the files to be replaced.
-
-        Args:
-            recipe: recipe that names the inputs.
-
-        Raises:
-            InputError: an input would be replaced.
-        """
+        """Check that no input that the recipe names is among the files to be replaced."""
         names = [name for name, about in settings_of(type(recipe)).items() if about.path]
         inputs = [value for name in names if (value := attrgetter(name)(recipe))]
         refuse_same(inputs, self.path)

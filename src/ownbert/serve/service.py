@@ -391,11 +391,7 @@ class Service:
             self._untokenised -= count
 
     async def _in_thread(self, request: Request, work: Callable[..., T], *given: Any) -> T:
-        """Run ``work`` in a thread; it stops when its result is not needed (``check_wanted``).
-
-        Raises:
-            Refusal: the client disconnected, or time is up.
-        """
+        """Run ``work`` in a thread; it stops when its result is not needed (``check_wanted``)."""
         given_up = threading.Event()
 
         def run() -> T:

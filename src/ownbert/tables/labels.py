@@ -359,11 +359,8 @@ def _item(match: re.Match[str]) -> Any:
 
 
 def _as_lists(cells: LabelCells, *, strict: bool = False) -> list[Any]:
-    """The cells, with texts of lists converted to lists, if most cells are such.
-
-    Args:
-        strict: whether all texts that start with a bracket must be lists.
-    """
+    """The cells, with texts of lists converted to lists, if most cells are such; ``strict``: all
+    texts that start with a bracket must be lists."""
     parsed = [text_list(v) if isinstance(v, str) else None for v in cells.values]
     texts = [i for i, v in enumerate(cells.values) if isinstance(v, str) and v.strip()]
     lists = sum(parsed[i] is not None for i in texts)

@@ -367,12 +367,7 @@ def _logistic(strength: float) -> Any:
 
 
 def _svm(strength: float, counts: Any) -> Any:
-    """A linear SVM of scikit-learn.
-
-    Args:
-        strength: inverse regularisation strength.
-        counts: its ``class_weight``.
-    """
+    """A linear SVM of scikit-learn with an inverse regularisation strength and class weights."""
     try:
         from sklearn.svm import LinearSVC
     except ImportError:

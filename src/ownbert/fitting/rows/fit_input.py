@@ -13,7 +13,7 @@ from ownbert.corpus.documents import find_files, fingerprint
 from ownbert.errors import InputError
 from ownbert.files.input_files import refuse_same
 from ownbert.finetuning.default_settings import FEW
-from ownbert.fitting.candidates import check_metric
+from ownbert.fitting.comparison import check_metric
 from ownbert.fitting.fit_progress import found_in_files
 from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.fitting.networks import Corpus

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ownbert.fitting.candidates import PROBE_VECTORS, Comparison
+from ownbert.fitting.candidates import PROBE_VECTORS
+from ownbert.fitting.comparison import Comparison
 from ownbert.inference.abstaining.calibrate import learn
 from ownbert.inference.compute import Compute
 from ownbert.inference.open_folder import open_folder

@@ -65,6 +65,14 @@ class LabelledRows:
         learn, held = self.folds[0]
         return [self.rows[i] for i in learn], [self.rows[i] for i in held]
 
+    @property
+    def label_counts(self) -> np.ndarray | None:
+        """Label counts (C) of the training rows; None for other tasks and for balanced labels."""
+        if self.targets.task != "classify":
+            return None
+        counts = np.bincount(self.targets.values[self.learnt], minlength=self.targets.size)
+        return None if counts.max() == counts.min() else counts
+
     def texts(self, indices: np.ndarray | None = None) -> list[tuple[str, ...]]:
         """The texts of all rows, or of those at the indices."""
         chosen = range(len(self.rows)) if indices is None else indices

@@ -23,7 +23,7 @@ from ownbert.finetuning.start.token_scores import (
     fit_token_scores,
     with_token_scores,
 )
-from ownbert.fitting.candidates import Comparison
+from ownbert.fitting.comparison import Comparison
 from ownbert.fitting.networks import finetuning_run
 from ownbert.fitting.teaching.taught_texts import taught_texts
 from ownbert.inference.blend import BlendMember

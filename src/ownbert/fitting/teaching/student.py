@@ -13,7 +13,7 @@ import numpy as np
 
 from ownbert.checkpoint import describe
 from ownbert.finetuning.default_settings import peak_rate
-from ownbert.fitting.candidates import Comparison
+from ownbert.fitting.comparison import Comparison
 from ownbert.fitting.networks import finetune_on, taught_rows, tokens_per_second, tokens_per_text
 from ownbert.fitting.teaching.taught_texts import taught_texts
 from ownbert.inference.blend import BlendMember

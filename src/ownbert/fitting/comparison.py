@@ -1,0 +1,257 @@
+"""Compares the candidates of ``fit`` and blends them. N: held-out rows, C: labels or values."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ownbert.errors import InputError
+from ownbert.fitting.rows.labelled_rows import LabelledRows, targets_of
+from ownbert.tasks.metrics import Scores
+from ownbert.tasks.multilabel import MultiLabelTask
+from ownbert.tasks.rows import Row
+from ownbert.tasks.task import Task
+from ownbert.tasks.text_input import EncodedRows
+from ownbert.train.watch.metric_names import BALANCED, LOWER
+from ownbert.views.blending import blend, cross_fitted, fit_blend, from_scores, loss
+from ownbert.views.linear_models import (
+    Targets,
+)
+
+LOG_LOSS = "log_loss"
+# Lower bound of the temperature that offsets are divided by.
+_LEAST_WEIGHT = 1e-3
+
+
+@dataclass
+class ComparedModel:
+    """A model and its logits for the held-out rows.
+
+    Args:
+        name: identifier, used in file names.
+        title: name shown to the user.
+        kind: network, linear or frozen.
+        folders: model folders, relative to the output folder.
+        seconds: training time.
+        first: folders of the models trained on the first fold only.
+        scores: (N, C) logits; None if only the first fold was scored.
+        partial: (n, C) logits of the first fold's held-out rows if ``scores`` is None.
+        share: weight in the blend if ``scores`` is None.
+    """
+
+    name: str
+    title: str
+    kind: str
+    folders: tuple[str, ...]
+    seconds: float
+    first: tuple[str, ...] = ()
+    scores: np.ndarray | None = None
+    partial: np.ndarray | None = None
+    share: float = 0.0
+
+    def about(self) -> dict[str, Any]:
+        """All fields except the logits, for JSON."""
+        return {k: v for k, v in asdict(self).items() if k not in ("scores", "partial")}
+
+
+class Comparison:
+    """Candidates compared on the held-out rows, and their blend.
+
+    Args:
+        rows: the labelled rows.
+        candidates: compared models; at least one has ``scores``.
+        metric: selection metric; by default the task's main metric.
+
+    Attributes:
+        weights: blend weights of the candidates with ``scores``.
+        offsets: (C) offsets added to the blend's logits; zeros if the metric favours frequent
+            labels.
+        blended: (N, C) logits of the blend; the weights and offsets for each row are fitted on
+            other rows, so that metrics of the blend are unbiased.
+    """
+
+    def __init__(
+        self, rows: LabelledRows, candidates: Sequence[ComparedModel], metric: str | None = None
+    ) -> None:
+        self.rows, self.candidates = rows, candidates
+        self.metric = metric or rows.task.metrics[0]
+        self.lower = self.metric in LOWER
+        self.measured = [c for c in candidates if c.scores is not None]
+        scores = [c.scores for c in candidates if c.scores is not None]
+        self.targets = rows.targets[rows.held_out]
+        self.counts = rows.label_counts if self.metric in BALANCED else None
+        self._adjusted: dict[str, np.ndarray] = {}
+        # Thresholds by the array's id; arrays are kept alive, so that ids stay unique.
+        self._thresholds: dict[int, tuple[np.ndarray, float]] = {}
+        self.weights, self.offsets = fit_blend(scores, self.targets, self.counts)
+        self.blended = cross_fitted(scores, self.targets, self.counts)
+
+    @property
+    def members(self) -> list[tuple[ComparedModel, float]]:
+        """The candidates in the blend and their weights.
+
+        A candidate that was scored on the first fold only was trained on the blend's probabilities,
+        so its logits have the blend's scale, and the two are averaged by its share.
+        """
+        others = [c for c in self.candidates if c.scores is None]
+        rest = 1.0 - sum(c.share for c in others)
+        weights = [rest * float(w) for w in self.weights] + [c.share for c in others]
+        return [m for m in zip([*self.measured, *others], weights, strict=True) if m[1] > 0]
+
+    @cached_property
+    def alone(self) -> ComparedModel | None:
+        """The candidate that is used instead of the blend, or None if the blend is better.
+
+        The best of several candidates is partly lucky, so a candidate has to beat the blend by more
+        than chance. The distilled network is a single candidate and need not.
+        """
+        best = max(self.measured, key=self.worth)
+        if len(self.members) == 1:
+            return best
+        blended, chance = self.worth(None), 0.0 if self.lower else self.chance
+        if self.worth(best) == blended or self.worth(best) > blended + chance:
+            return best
+        student = next((c for c in self.measured if c.name == "student"), None)
+        return None if student is None or self.worth(student) < blended else student
+
+    @property
+    def chance(self) -> float:
+        """Upper bound of the standard error of a proportion of the held-out rows."""
+        return 0.5 / math.sqrt(len(self.rows.held_out))
+
+    @property
+    def used(self) -> tuple[list[tuple[ComparedModel, float]], np.ndarray, np.ndarray]:
+        """The selected model: members with their weights, the offsets (C), and the held-out logits
+        (N, C)."""
+        best = self.alone
+        if best is None:
+            return self.members, self.offsets, self.blended
+        weight, offsets = self.by_itself(best)
+        return [(best, weight)], offsets, self.adjusted(best)
+
+    def share_of(self, scores: np.ndarray) -> float:
+        """The blend weight for a model that was distilled from the other candidates.
+
+        Args:
+            scores: (n, C) logits of the first fold's held-out rows, whose labels neither the model
+                nor its teachers have seen.
+        """
+        member_scores = [c.scores[: len(scores)] for c in self.candidates if c.scores is not None]
+        both = [blend(member_scores, self.weights), scores]
+        weights, _ = fit_blend(both, self.targets[: len(scores)], self.counts)
+        return float(weights[1] / weights.sum())
+
+    def adjusted(self, model: ComparedModel) -> np.ndarray:
+        """The calibrated logits of a single candidate, (N, C) or (n, C) for the first fold; each
+        row's factor and offsets are fitted on other rows."""
+        scores = _known_logits(model)
+        if model.name not in self._adjusted:
+            targets = self.targets[: len(scores)]
+            self._adjusted[model.name] = cross_fitted([scores], targets, self.counts)
+        return self._adjusted[model.name]
+
+    def by_itself(self, model: ComparedModel) -> tuple[float, np.ndarray]:
+        """The factor and the offsets (C) for the logits of a candidate that is used alone."""
+        scores = _known_logits(model)
+        weights, offsets = fit_blend([scores], self.targets[: len(scores)], self.counts)
+        return max(float(weights[0]), _LEAST_WEIGHT), offsets
+
+    def worth(self, model: ComparedModel | None) -> float:
+        """The metric of a candidate, or of the blend (None), negated where lower is better."""
+        value = self.value(self.blended if model is None else self.adjusted(model))
+        return -value if self.lower else value
+
+    def worth_on_first_fold(self, model: ComparedModel) -> float:
+        """Like ``worth``, on the first fold's held-out rows, for which all models have logits."""
+        first = len(self.rows.folds[0][1])
+        value = self.value(self.adjusted(model)[:first])
+        return -value if self.lower else value
+
+    def loss_of(self, model: ComparedModel) -> float:
+        """The loss on the held-out rows of the first fold."""
+        targets = self.targets[: len(self.rows.folds[0][1])]
+        return loss(targets, self.adjusted(model)[: len(targets)])
+
+    def metrics(self, scores: np.ndarray, chosen: np.ndarray | None = None) -> Scores:
+        """The metrics of logits (N, C), or (n, C) for the first fold.
+
+        Args:
+            chosen: indices of held-out rows; by default all.
+        """
+        held = self.rows.held_out[: len(scores)]
+        self.tune(scores)
+        if chosen is not None:
+            scores, held = scores[chosen], held[chosen]
+        return self._score_decisions(
+            scores, [self.rows.rows[i] for i in held], self.rows.targets[held]
+        )
+
+    def value(self, scores: np.ndarray, chosen: np.ndarray | None = None) -> float:
+        """The selection metric of logits; see ``metrics`` for the arguments."""
+        return self.metrics(scores, chosen).values[self.metric]
+
+    def tune(self, scores: np.ndarray) -> None:
+        """Set the task's threshold to the one with the best metric for the logits."""
+        task = self.rows.task
+        if not isinstance(task, MultiLabelTask):
+            return
+        if id(scores) not in self._thresholds:
+            held = [self.rows.rows[i] for i in self.rows.held_out[: len(scores)]]
+            task.tune(list(from_scores(task.name, scores)), EncodedRows([]), held)
+            self._thresholds[id(scores)] = scores, task.threshold
+        task.threshold = self._thresholds[id(scores)][1]
+
+    def value_of(self, rows: Sequence[Row], scores: np.ndarray, like: np.ndarray) -> float:
+        """The metric of other rows' logits (rows, C).
+
+        Args:
+            like: the same model's logits of the held-out rows.
+        """
+        self.tune(like)
+        targets = targets_of(self.rows.task, rows)
+        return self._score_decisions(scores, rows, targets).values[self.metric]
+
+    def _score_decisions(self, scores: np.ndarray, rows: Sequence[Row], targets: Targets) -> Scores:
+        task = self.rows.task
+        raws = from_scores(task.name, scores)
+        found = task.score(
+            rows, [task.decide(r, row, None) for r, row in zip(raws, rows, strict=True)]
+        )
+        if task.name == "regress":
+            return found
+        return replace(found, values={**found.values, LOG_LOSS: loss(targets, scores)})
+
+
+def _known_logits(model: ComparedModel) -> np.ndarray:
+    """The known logits: (N, C), or (n, C) for the first fold."""
+    scores = model.partial if model.scores is None else model.scores
+    assert scores is not None
+    return scores
+
+
+def check_metric(metric: str, task: Task) -> None:
+    """Raise ``InputError`` unless the metric is available for the task."""
+    known = (*task.metrics, *(() if task.name == "regress" else ("weighted_f1", LOG_LOSS)))
+    if metric not in known:
+        raise InputError(f"metric is {metric!r}; {task.name} has {', '.join(known)}")
+
+
+def best_network(compared: Comparison) -> ComparedModel | None:
+    """The network with the best score that Transformers can load; None if there is none.
+
+    The distilled network was trained on more texts, and a few held-out rows are weak evidence, so
+    another network has to be better by log loss as well.
+    """
+    # Transformers does not support n-gram embeddings.
+    networks = [c for c in compared.candidates if c.kind == "network" and c.name != "ngrams"]
+    worth = compared.worth
+    if any(c.scores is None for c in networks):
+        worth = compared.worth_on_first_fold
+    best = max(networks, key=lambda c: (worth(c), -compared.loss_of(c)), default=None)
+    taught = next((c for c in networks if c.name == "student"), None)
+    if best is None or taught is None or worth(best) == worth(taught):
+        return taught or best
+    return best if compared.loss_of(best) < compared.loss_of(taught) else taught

@@ -1,0 +1,51 @@
+"""Folders, files and functions stay small; what is longer has a reason here."""
+
+import ast
+from pathlib import Path
+
+import ownbert
+
+SOURCE = Path(ownbert.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+MODULES, LINES, STATEMENTS = 15, 500, 60
+LONG_FILES = {
+    "finetuning/finetuning_run.py": "one run, in the order of its steps",
+    "hf/tokenizers/pretrained_tokenizer.py": "one class, with the API of Transformers' tokenizers",
+    "inference/embedding/embedder.py": "one class, with the API of sentence-transformers",
+    "serve/served_model.py": "one class, with all that a request may ask of a model",
+    "tables/columns.py": "tables of usual names",
+    "tables/labels.py": "the ways to write labels, which are told apart",
+    "tasks/finetune_recipe.py": "declarations of settings",
+    "tasks/task.py": "the interface of tasks, half of it documentation",
+}
+LONG_FUNCTIONS = {"train/loop.py _train_phases": "a training can be read from top to bottom"}
+
+
+def name(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+def test_folders_are_narrow():
+    for folder in {path.parent for path in FILES}:
+        modules = [path for path in FILES if path.parent == folder and path.stem != "__init__"]
+        assert len(modules) <= MODULES, f"{name(folder)} has {len(modules)} modules"
+
+
+def test_files_are_short():
+    long = {name(p) for p in FILES if len(p.read_text("utf-8").splitlines()) > LINES}
+    assert long == LONG_FILES.keys()
+
+
+def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines without signature and docstring."""
+    first = function.body[ast.get_docstring(function) is not None :][:1]
+    return function.body[-1].end_lineno - first[0].lineno + 1 if first else 0  # type: ignore
+
+
+def test_functions_are_short():
+    long = set()
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                long |= {f"{name(path)} {node.name}"} if length(node) > STATEMENTS else set()
+    assert long == LONG_FUNCTIONS.keys()
