@@ -5,9 +5,9 @@ import random
 from pathlib import Path
 
 import numpy as np
-from ownbert.fitting.labelled_rows import find_task, read_labelled
 
 from ownbert.fitting.candidates import fit_on_folds
+from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.tables.columns import ColumnNames
 from ownbert.views.linear_models import STRENGTHS, fit_linear
 from ownbert.views.view_features import VIEWS, Texts
