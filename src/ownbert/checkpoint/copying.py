@@ -137,10 +137,7 @@ def require_fit(report: LoadReport, path: Path, description: Description | None 
 
 
 def require_blocks(
-    tensors: Mapping[str, Tensor],
-    weight_map: WeightMap,
-    path: Path,
-    *stacks: EncoderConfig | None,
+    tensors: Mapping[str, Tensor], weight_map: WeightMap, path: Path, *stacks: EncoderConfig | None
 ) -> None:
     """Check that a file has the last block stated in config.json, because creating a thousand
     blocks takes seconds before a missing one is noticed.

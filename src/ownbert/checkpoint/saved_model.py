@@ -7,12 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ownbert.checkpoint.copying import (
-    copy_weights,
-    named_tensors,
-    require_blocks,
-    require_fit,
-)
+from ownbert.checkpoint.copying import copy_weights, named_tensors, require_blocks, require_fit
 from ownbert.checkpoint.description import (
     Description,
     architecture_of,

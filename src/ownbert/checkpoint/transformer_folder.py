@@ -5,12 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.checkpoint.config_file import read_config
-from ownbert.checkpoint.copying import (
-    copy_weights,
-    named_tensors,
-    require_blocks,
-    require_fit,
-)
+from ownbert.checkpoint.copying import copy_weights, named_tensors, require_blocks, require_fit
 from ownbert.checkpoint.weights import CONFIG, read_weights, write_model
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.heads import HeadSpec

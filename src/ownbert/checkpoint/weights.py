@@ -73,10 +73,7 @@ def write_model(
     """
     folder = make_folder(folder)
     config = without_agreement(config)
-    with (
-        atomic_path(folder / CONFIG) as config_path,
-        atomic_path(folder / WEIGHTS) as path,
-    ):
+    with atomic_path(folder / CONFIG) as config_path, atomic_path(folder / WEIGHTS) as path:
         path.write_bytes(to_bytes(dict(tensors), metadata={"format": "pt"}))
         config_path.write_bytes(json.dumps(config, ensure_ascii=False, indent=2).encode())
         if tokenizer is not None:

@@ -23,13 +23,7 @@ import numpy as np
 from ownbert import limits
 from ownbert.batches.word_features import Features, feature_names, learn_features
 from ownbert.checks import Check, between, dict_of, list_of, one_of, record, text, whole
-from ownbert.corpus.documents import (
-    Document,
-    PathLike,
-    find_files,
-    fingerprint,
-    read_documents,
-)
+from ownbert.corpus.documents import Document, PathLike, find_files, fingerprint, read_documents
 from ownbert.corpus.prepare import FORMAT, Progress, StoreOptions, contents, write_store
 from ownbert.corpus.store_writer import INDEX, checksum, remove_work
 from ownbert.corpus.word_segmenter import require_segmenter

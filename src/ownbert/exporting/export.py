@@ -27,12 +27,7 @@ from ownbert.files.writing import make_folder
 from ownbert.hub import model_folder
 from ownbert.inference.engines import KINDS, PARITY
 from ownbert.inference.exported_network import CRF
-from ownbert.inference.finished_files import (
-    MODULES,
-    copy_files,
-    network_files,
-    require_inside,
-)
+from ownbert.inference.finished_files import MODULES, copy_files, network_files, require_inside
 from ownbert.inference.opened import list_members
 from ownbert.nn.heads import ClassificationHead, TokenHead
 from ownbert.nn.model import Model
@@ -226,13 +221,7 @@ def copy_beside(source: Path, new: Path, description: Description) -> None:
 
 
 def _report(
-    parity: Parity,
-    source: Path,
-    to: str,
-    path: Path,
-    new: Path,
-    kind: Format,
-    tolerance: float,
+    parity: Parity, source: Path, to: str, path: Path, new: Path, kind: Format, tolerance: float
 ) -> dict[str, Any]:
     """parity.json: identity of file and weights, and results of the comparison."""
     parts = path.parent.glob(f"{path.stem}*")

@@ -85,11 +85,7 @@ class Sequences:
 
 
 def sequences_of(
-    folder: Path,
-    model: Model,
-    *,
-    data: Any = None,
-    text_column: str | None = None,
+    folder: Path, model: Model, *, data: Any = None, text_column: str | None = None
 ) -> Sequences:
     """The sequences for comparing a file with its model.
 

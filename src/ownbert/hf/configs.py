@@ -60,12 +60,7 @@ _WITHOUT_EFFECT: dict[str, Any] = {
 }
 # Maximum number of positional constructor arguments: all of BERT's, ten for other families.
 _BY_POSITION = {"bert": 16, "marian": 25}
-_PROBLEMS = (
-    None,
-    "regression",
-    "single_label_classification",
-    "multi_label_classification",
-)
+_PROBLEMS = (None, "regression", "single_label_classification", "multi_label_classification")
 
 
 class PretrainedConfig:

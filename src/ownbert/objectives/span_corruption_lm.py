@@ -95,10 +95,7 @@ class SpanCorruption:
         written = np.concatenate([*target, [self.end_id]]).astype(np.int64)
         inputs = np.concatenate([[self.start_id], written[:-1]])
         return Example(
-            inputs,
-            np.zeros_like(inputs),
-            tags=written,
-            source=Example(read, np.zeros_like(read)),
+            inputs, np.zeros_like(inputs), tags=written, source=Example(read, np.zeros_like(read))
         )
 
     def _spans(self, tokens: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

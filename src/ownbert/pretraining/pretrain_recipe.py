@@ -47,10 +47,7 @@ class PretrainData:
     )
     # Total of all processes, so that a step does not depend on their number.
     batch_tokens: int = setting(
-        2048,
-        "Tokens per batch, summed over all processes.",
-        DATA,
-        check=up_to(limits.BATCH_TOKENS),
+        2048, "Tokens per batch, summed over all processes.", DATA, check=up_to(limits.BATCH_TOKENS)
     )
     held_out: float = setting(
         0.02, "Share of the documents held out for evaluation.", DATA, check=between(0, 1, "[)")
@@ -74,12 +71,7 @@ class PretrainModel:
     size: str = setting(
         "tiny", "tiny, mini, small, medium, base or large.", MODEL, check=choice(*SIZES)
     )
-    dropout: float = setting(
-        0.0,
-        "Dropout rate of all layers.",
-        MODEL,
-        check=between(0, 1, "[)"),
-    )
+    dropout: float = setting(0.0, "Dropout rate of all layers.", MODEL, check=between(0, 1, "[)"))
     feature_size: int = setting(
         10,
         "For a token store with word features: size of a word's feature vector. A masked word "
@@ -161,10 +153,7 @@ class PretrainTask:
         check=each(choice(*PRETRAINING)),
     )
     masking: str = setting(
-        "token",
-        "Unit of masking: token, word, ngram or span.",
-        DATA,
-        check=choice(*MASKINGS),
+        "token", "Unit of masking: token, word, ngram or span.", DATA, check=choice(*MASKINGS)
     )
     mask_rate: float | None = setting(
         None,

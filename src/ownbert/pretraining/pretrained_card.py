@@ -9,14 +9,7 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.language import translated
 from ownbert.objectives import PRETRAINING, objectives_of
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
-from ownbert.run.model_card import (
-    changed_settings,
-    hub_base,
-    in_words,
-    pictures,
-    save_card,
-    table,
-)
+from ownbert.run.model_card import changed_settings, hub_base, in_words, pictures, save_card, table
 from ownbert.train.watch.log import CURVES
 
 _SECTIONS = ("data", "model", "task", "optim", "run")

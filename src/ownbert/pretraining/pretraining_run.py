@@ -34,11 +34,7 @@ from ownbert.pretraining.init_weights import (
     unigram_log_probabilities,
 )
 from ownbert.pretraining.phase_data import PhaseData, make_phase_data
-from ownbert.pretraining.pretrain_recipe import (
-    DEFAULT_MINUTES,
-    SAMPLED_FROM,
-    PretrainRecipe,
-)
+from ownbert.pretraining.pretrain_recipe import DEFAULT_MINUTES, SAMPLED_FROM, PretrainRecipe
 from ownbert.pretraining.pretrained_card import write_card
 from ownbert.pretraining.vocabulary_alignment import position_limit
 from ownbert.run.precision_check import MOST_TEXTS, PrecisionCheck, check_vectors

@@ -59,8 +59,7 @@ def make_app(service: Service, log: Any = sys.stderr) -> Gate:
     @app.get("/", include_in_schema=False)
     async def page() -> HTMLResponse:
         return HTMLResponse(
-            _PAGE,
-            headers={"content-security-policy": "default-src 'self' 'unsafe-inline'"},
+            _PAGE, headers={"content-security-policy": "default-src 'self' 'unsafe-inline'"}
         )
 
     @app.get("/docs", include_in_schema=False)

@@ -3,13 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from ownbert.inference.exported_network import PLACES
 

@@ -175,10 +175,7 @@ class Service:
         return await self.compute(request, model, ("explain", method), work, items)
 
     async def attention(
-        self,
-        request: Request,
-        model: ServedModel,
-        query: AttentionQuery,
+        self, request: Request, model: ServedModel, query: AttentionQuery
     ) -> list[dict[str, Any]]:
         """The attention weights of an input, for each sequence."""
         self.require_room(query.numbers, "attention weights")

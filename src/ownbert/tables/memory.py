@@ -267,9 +267,7 @@ def _of_records(rows: Sequence[Any], name: str) -> MemoryTable:
             )
         columns.update(dict.fromkeys(map(str, row)))
     return MemoryTable(
-        name,
-        tuple(columns),
-        lambda names: (tuple(row.get(key) for key in names) for row in rows),
+        name, tuple(columns), lambda names: (tuple(row.get(key) for key in names) for row in rows)
     )
 
 
@@ -311,9 +309,7 @@ def _of_tuples(rows: Sequence[Any], name: str, positional: Positional) -> Memory
             )
     indices = {key: i for i, key in enumerate(columns)}
     return MemoryTable(
-        name,
-        columns,
-        lambda names: (tuple(row[indices[key]] for key in names) for row in tuples),
+        name, columns, lambda names: (tuple(row[indices[key]] for key in names) for row in tuples)
     )
 
 

@@ -4,14 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ownbert.language import translated
-from ownbert.run.model_card import (
-    changed_settings,
-    in_words,
-    pictures,
-    save_card,
-    sha256,
-    table,
-)
+from ownbert.run.model_card import changed_settings, in_words, pictures, save_card, sha256, table
 from ownbert.train.watch.log import CURVES
 from ownbert.translate.translation_recipe import PairFiles, TranslateRecipe
 

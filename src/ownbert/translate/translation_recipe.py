@@ -84,11 +84,7 @@ class Vocabulary:
         check=choice(*KINDS),
     )
     size: int = setting(
-        8000,
-        "Vocabulary size.",
-        VOCABULARY,
-        option="--vocab-size",
-        check=up_to(limits.VOCABULARY),
+        8000, "Vocabulary size.", VOCABULARY, option="--vocab-size", check=up_to(limits.VOCABULARY)
     )
     # A shared vocabulary has one embedding matrix, which the generator uses, too.
     shared: bool = setting(

@@ -137,11 +137,6 @@ def _shifted(model: EncoderDecoderModel, given: dict[str, Any]) -> Tensor | None
     return model.prepare_decoder_input_ids_from_labels(ids)
 
 
-CLASSES = (
-    T5ForConditionalGeneration,
-    T5Model,
-    T5ForSequenceClassification,
-    T5ForQuestionAnswering,
-)
+CLASSES = (T5ForConditionalGeneration, T5Model, T5ForSequenceClassification, T5ForQuestionAnswering)
 for _class in CLASSES:
     _class.__module__ = "ownbert.hf"

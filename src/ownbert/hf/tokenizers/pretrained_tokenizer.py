@@ -280,9 +280,7 @@ class PreTrainedTokenizerFast:
         return self._tokenizer.add_tokens(wanted)
 
     def add_special_tokens(
-        self,
-        special_tokens_dict: Mapping[str, Any],
-        replace_additional_special_tokens: bool = True,
+        self, special_tokens_dict: Mapping[str, Any], replace_additional_special_tokens: bool = True
     ) -> int:
         """Set attributes such as ``mask_token`` and add their tokens; returns how many are new.
 

@@ -52,10 +52,7 @@ class WordpieceTokenizer:
     """Words to pieces: the longest entries of ``vocab`` from the left, else ``unk_token``."""
 
     def __init__(
-        self,
-        vocab: Mapping[str, int],
-        unk_token: str,
-        max_input_chars_per_word: int = LONGEST_WORD,
+        self, vocab: Mapping[str, int], unk_token: str, max_input_chars_per_word: int = LONGEST_WORD
     ):
         from tokenizers import models
 

@@ -146,9 +146,7 @@ def surround(
     sep = (sep_token, backend.token_to_id(sep_token))
     if style.start is None:
         backend.post_processor = processors.TemplateProcessing(
-            single=["$A", sep_token],
-            pair=["$A", sep_token, "$B", sep_token],
-            special_tokens=[sep],
+            single=["$A", sep_token], pair=["$A", sep_token, "$B", sep_token], special_tokens=[sep]
         )
         return
     cls_token = special[style.start]
