@@ -31,7 +31,7 @@ from ownbert.fitting.minutes_curve import Checkpoints, Points
 from ownbert.fitting.networks import calibrate_network, copy_network, is_pretrained, pretrain_on
 from ownbert.fitting.report.report import write_report
 from ownbert.fitting.rows.fit_input import MANY, FitInput, checked_input
-from ownbert.fitting.rows.held_out_rows import keep_held_out
+from ownbert.fitting.rows.held_out_rows import gains_of_all_rows, keep_held_out
 from ownbert.fitting.steps import WORK, Made, Steps
 from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
@@ -62,6 +62,7 @@ _NGRAMS = 1 << 18
 # Seconds; shorter pretraining does not produce a useful network.
 _SHORTEST_PRETRAINING = 10.0
 _VECTORS = "vectors of the labelled texts"
+_GAINS = "the gain of final models for label sets"
 _OWN_NETWORK = "the network that Transformers loads"
 # No further step is started with less time than this, in seconds.
 _SHORTEST = 5.0
@@ -406,7 +407,9 @@ class Fit:
         """Write the report and show its leaderboard."""
         rows, recipe = self.rows, self.recipe
         compared = self.steps.compared()
-        keep = partial(keep_held_out, compared, self.folder, recipe.device)
+        seconds = self.budget.left_for_report / 2
+        gains = self.attempt(_GAINS, partial(gains_of_all_rows, rows), seconds=seconds)
+        keep = partial(keep_held_out, compared, self.folder, recipe.device, gains)
         self.attempt(HELD_OUT, keep)
         report = self.attempt(
             "the report",

@@ -3,23 +3,40 @@
 from pathlib import Path
 
 import numpy as np
+from scipy.special import logit
 
 from ownbert.fitting.candidates import PROBE_VECTORS
 from ownbert.fitting.comparison import Comparison
-from ownbert.inference.abstaining.calibrate import learn
+from ownbert.fitting.rows.labelled_rows import LabelledRows
+from ownbert.inference.abstaining.calibrate import learn, sorted_errors
 from ownbert.inference.compute import Compute
 from ownbert.inference.open_folder import open_folder
 from ownbert.run.file_names import HELD_OUT
-from ownbert.views.blending import from_scores
+from ownbert.views.blending import fit_blend, from_scores
+from ownbert.views.linear_models import STRENGTHS, fit_linear
+from ownbert.views.tokens import text_kind
+from ownbert.views.view_features import VIEWS, Texts
+
+# The gain of training on all rows is only estimated up to this number of rows, and from this many
+# folds, because the run has to end in time.
+_MOST_ROWS, _FOLDS = 5_000, 2
 
 
-def keep_held_out(compared: Comparison, folder: Path, device: str, *, embed: bool = False) -> None:
+def keep_held_out(
+    compared: Comparison,
+    folder: Path,
+    device: str,
+    gains: np.ndarray | None,
+    *,
+    embed: bool = False,
+) -> None:
     """Write held_out.npz into a finished folder if the task is single-label.
 
     Args:
         compared: the candidates with their logits.
         folder: folder of the models, with the probe's vectors if there are any.
         device: device of the models.
+        gains: see ``gains_of_all_rows``.
         embed: compute missing vectors, which takes time.
     """
     rows = compared.rows
@@ -40,4 +57,45 @@ def keep_held_out(compared: Comparison, folder: Path, device: str, *, embed: boo
         [rows.rows[i] for i in others],
         source=rows.source,
         vectors=vectors,
+        gains=gains,
     ).save(folder / HELD_OUT)
+
+
+def gains_of_all_rows(rows: LabelledRows) -> np.ndarray | None:
+    """The expected gain of final models over those of the folds, which have fewer training rows.
+
+    Linear models are trained on the rows of each fold, and again without as many rows as the fold
+    holds out. Errors are assumed to be linear in 1 / rows, on the scale of log-odds.
+
+    Args:
+        rows: labelled rows with their folds.
+
+    Returns:
+        See ``learn``; None if the final models are not trained on more rows, or if there are so
+        many that the gain is small.
+    """
+    if rows.task.name != "classify" or not rows.refit or len(rows.rows) > _MOST_ROWS:
+        return None
+    kind, random = text_kind(row.texts[0] for row in rows.rows), np.random.default_rng(0)
+    folds, sizes, scores = rows.folds[:_FOLDS], np.zeros(2), ([], [])
+    for learnt, held in folds:
+        fewer = random.permutation(learnt)[: len(learnt) - len(held)]
+        if len(fewer) < 2:
+            return None
+        for number, part in enumerate((learnt, fewer)):
+            sizes[number] += len(part) / len(folds)
+            known, new = (Texts(rows.texts(each), kind) for each in (part, held))
+            view = VIEWS["tfidf"].fit(known, Texts([], kind))
+            model = fit_linear(view.features(known), rows.targets[part], STRENGTHS[0])
+            scores[number].append(model.scores(view.features(new)))
+    targets = rows.targets[np.concatenate([held for _, held in folds])]
+    own, less = (np.concatenate(each) for each in scores)
+    weights, _ = fit_blend([own], targets)
+    odds, odds_less = (
+        logit(sorted_errors(from_scores("classify", each * weights[0]), targets.values))
+        for each in (own, less)
+    )
+    inverse, inverse_less = len(rows.rows) / sizes
+    gains = (odds - odds_less) * (inverse - 1) / (inverse_less - inverse)
+    places, wanted = (np.linspace(0, 1, count) for count in (len(own), len(rows.held_out)))
+    return np.stack([np.interp(wanted, places, each) for each in gains])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import expit, logit
 
 from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.model_files import model_checksums, weights_checksums, weights_form
@@ -26,7 +27,8 @@ from ownbert.views.linear_files import PROBE
 
 Say = Callable[[str], None]
 # Maximum number of texts whose vectors are kept: per label, and in total.
-_MOST_OF_LABEL, _MOST_TEXTS = 200, 20_000
+_MOST_OF_LABEL, _MOST_TEXTS = 200, 10_000
+_LEAST_ERROR = 1e-9
 # The network in a ``fit`` folder that was not trained on labels.
 _FROZEN = f"members/{PROBE}/{ENCODER}"
 
@@ -132,6 +134,7 @@ def learn(
     *,
     source: str,
     vectors: np.ndarray | bool = True,
+    gains: np.ndarray | None = None,
 ) -> HeldOut:
     """Calibrate on held-out rows.
 
@@ -143,10 +146,14 @@ def learn(
         source: description of the rows for the user.
         vectors: (rows and more, D) vectors of the network before it was trained on the labels;
             False: use no vectors, only the highest probability.
+        gains: (2, N) change of the log-odds of the sorted errors, 1 minus the probability of the
+            label and 1 minus the highest one, from these models to those that are used.
     """
     task: Any = opened.task
     targets = np.asarray([task.target(row) for row in rows])
-    missing = np.sort(1 - probabilities[np.arange(len(rows)), targets])
+    missing, doubt = errors = sorted_errors(probabilities, targets)
+    if gains is not None:
+        missing, doubt = np.sort(expit(logit(errors) + gains))
     about: dict[str, Any] = {
         "labels": tuple(task.labels),
         "source": source,
@@ -155,7 +162,7 @@ def learn(
     }
     network = None if vectors is False else _network(opened)
     if network is None or (isinstance(vectors, np.ndarray) and not network.blind):
-        return HeldOut(scores=np.sort(1 - probabilities.max(1)), **about)
+        return HeldOut(scores=doubt, **about)
     known = [*rows, *more] if network.blind else rows
     labels = np.asarray([task.target(row) for row in known])
     once = {row.texts: i for i, row in reversed(list(enumerate(known)))}
@@ -176,6 +183,14 @@ def learn(
         encoder_weights=weights_checksums(network.folder),
         **about,
     )
+
+
+def sorted_errors(probabilities: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """1 minus the probability of the right label, and 1 minus the highest one, (2, N), ascending
+    and never 0 or 1."""
+    right = probabilities[np.arange(len(targets)), targets]
+    errors = np.sort(1 - np.stack([right, probabilities.max(1)]))
+    return errors.clip(_LEAST_ERROR, 1 - _LEAST_ERROR)
 
 
 def models_of(opened: Opened) -> list[Any]:
