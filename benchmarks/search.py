@@ -40,11 +40,24 @@ def time_titles(model: Path, texts: list[str], count: int) -> None:
     """Print the processor time of an index of titles, and of queries that come one by one."""
     given = titles(texts, count)
     with tempfile.TemporaryDirectory() as folder:
-        for form in ("float16", "int8"):
+        exact = None
+        for form, approximate in (("float16", False), ("int8", False), ("float16", True)):
             start = process_time()
-            index = build_index(model, given, Path(folder, form), form=form)
+            place = Path(folder, f"{form}-{approximate}")
+            index = build_index(model, given, place, form=form, approximate=approximate)
+            exact = exact or index
             took = process_time() - start
-            size = sum(path.stat().st_size for path in Path(folder, form).iterdir())
+            size = sum(path.stat().st_size for path in place.iterdir())
+            if approximate:
+                queries = given[:: max(1, count // 500)]
+                found, true = (
+                    each.search(queries, by="vectors", top_k=TOP) for each in (index, exact)
+                )
+                shared = [
+                    len({h["row"] for h in a} & {h["row"] for h in b}) / TOP
+                    for a, b in zip(found, true, strict=True)
+                ]
+                print(f"approximate: {np.mean(shared):.3f} of the nearest {TOP} are found")
             print(f"{form}: {count:,} titles indexed in {took:.1f} s, {size / 1e6:.0f} MB")
             for by in WAYS:
                 index.search(given[0], by=by)

@@ -78,6 +78,25 @@ def test_blocks_find_what_one_matrix_finds(built: Path, monkeypatch: pytest.Monk
     ]
 
 
+def test_cells_find_most_of_what_all_vectors_find(
+    pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("ownbert.unlabelled.vectors._SEARCHED", 4)
+    built = []
+    for form, approximate in (("float16", False), ("float16", True), ("int8", True)):
+        folder = tmp_path / f"{form}-{approximate}"
+        built.append(build_index(pretrained, TEXTS, folder, form=form, approximate=approximate))
+    found = [[{h["row"] for h in hits} for hits in i.search(TEXTS, 5, "vectors")] for i in built]
+    for each in found[1:]:
+        assert all(row in rows for row, rows in enumerate(each, start=1))  # itself
+        assert np.mean([len(a & b) for a, b in zip(found[0], each, strict=True)]) > 3
+    # More cells are read for more rows than a few cells have.
+    assert len(built[1].search(TEXTS[3], 60, "vectors")) == 60
+    np.save(tmp_path / "float16-True" / "cell_rows.npy", np.arange(3))
+    with pytest.raises(InputError, match="damaged; rebuild it"):
+        Index(tmp_path / "float16-True")
+
+
 @pytest.mark.parametrize("entries", [1 << 21, 3])
 def test_words_are_weighted_by_bm25(entries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Also where counts and weights are read in several parts."""

@@ -68,6 +68,7 @@ def build_index(
     id_column: str | None = None,
     encoding: str | None = None,
     form: str = "float16",
+    approximate: bool = False,
     device: str = "auto",
     precision: str | None = None,
     max_length: int | None = None,
@@ -85,6 +86,8 @@ def build_index(
         text_column, id_column, encoding, device, precision, max_length, engine, say: see
             ``ownbert.embed``.
         form: storage format of vectors: float16, or int8 with half the size.
+        approximate: group the vectors into cells, of which a search reads those nearest to the
+            query. This is faster beyond a few hundred thousand texts, but misses some results.
         overwrite: replace an index in ``output``.
         progress: called with the number of texts so far.
 
@@ -114,6 +117,8 @@ def build_index(
             count = write_blocks(raw, ".npy", blocks(), embedder.size, None, lambda done: None)
             write_vectors(np.load(raw, mmap_mode="r"), new, form)
             raw.unlink()
+            if approximate:
+                VectorFile(new).write_cells(new)
             write_word_index(counted, new)
             counts.unlink()
             settings = {

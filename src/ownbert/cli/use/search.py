@@ -50,6 +50,11 @@ class IndexSettings:
     form: str = setting(
         "float16", "Number format of the vectors: float16, or int8 for half the size."
     )
+    approximate: bool = setting(
+        False,
+        "Search only the vectors near a query: faster beyond a few hundred thousand texts, but "
+        "some results are missed.",
+    )
     max_length: int | None = setting(
         None,
         "Maximum input length, in tokens; longer texts are truncated.",
