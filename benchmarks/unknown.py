@@ -4,7 +4,9 @@
 
 In each draw, some labels are left out of training (their test rows are the texts of no label), and
 of the other labels --rows rows are drawn (by default all). ``ownbert fit`` trains for --minutes;
-with --finetune, ``ownbert finetune classify`` instead, with a fifth of the rows as dev rows.
+with --finetune, ``ownbert finetune classify`` instead, with a fifth of the rows as dev rows. With
+--frozen, only a linear probe is trained on the vectors of the model, and texts of no label are
+found as in a folder of ``fit`` or ``finetune``: many draws take minutes.
 """
 
 import argparse
@@ -18,7 +20,11 @@ from typing import Any
 import numpy as np
 
 import ownbert
+from ownbert.inference.abstaining.measures import auroc
+from ownbert.inference.abstaining.scope import Scope
+from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.tables.tables import columns, read_values
+from ownbert.views.linear_models import Targets, centre_and_scale, fit_linear
 
 COVERAGES = (0.8, 0.9, 0.95)
 UNKNOWN = 0.05
@@ -76,6 +82,43 @@ def measured(given: Any, draw: int, train: Rows, test: Rows, work: Path) -> dict
 FIGURES = ("unknown_auroc_of_probability", "unknown_auroc", "refused", "unknown_refused")
 
 
+class Frozen:
+    """Texts of no label by the vectors of a model, which are computed once for all draws."""
+
+    def __init__(self, model: str, train: Rows, test: Rows) -> None:
+        embedder = ownbert.Embedder(model)
+        self.train, self.test = (
+            of_length_one(embedder.encode([text for _, text in rows])) for rows in (train, test)
+        )
+
+    def measured(self, given: Any, draw: int, train: Rows, test: Rows) -> dict[str, float]:
+        """Metrics of one draw by name; labels left out are those of ``measured``."""
+        rng = random.Random(draw)
+        names = sorted({label for label, _ in train})
+        outside = set(rng.sample(names, given.leave_out))
+        known = sorted(set(names) - outside)
+        own = np.asarray([i for i, (label, _) in enumerate(train) if label not in outside])
+        own = np.asarray(rng.sample(own.tolist(), len(own)))[: given.rows]
+        labels = np.asarray([known.index(train[i][0]) for i in own])
+        inside = np.asarray([label not in outside for label, _ in test])
+        scope, scores = Scope.fit(self.train[own], labels, len(known), blind=True)
+        new, strange = scope.scores(self.test[inside]), scope.scores(self.test[~inside])
+        threshold = np.quantile(scores, 1 - UNKNOWN)
+        mean, scale = centre_and_scale(self.train[own])
+        targets = Targets("classify", labels, len(known))
+        probe = fit_linear(((self.train[own] - mean) / scale).astype(np.float32), targets, 10.0)
+        logs = probe.scores(((self.test - mean) / scale).astype(np.float32))
+        doubt = 1 - np.exp(logs.max(1))
+        truth = [known.index(label) for label, _ in test if label not in outside]
+        return {
+            "accuracy": float((logs[inside].argmax(1) == truth).mean()),
+            "unknown_auroc_of_probability": auroc(doubt[inside], doubt[~inside]),
+            "unknown_auroc": auroc(new, strange),
+            "refused": float((new > threshold).mean()),
+            "unknown_refused": float((strange > threshold).mean()),
+        }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -89,14 +132,18 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=2)
     parser.add_argument("--finetune", action="store_true")
+    parser.add_argument("--frozen", action="store_true")
     given = parser.parse_args()
-    if given.finetune and given.model is None:
-        sys.exit("error: --finetune needs --model")
+    if (given.finetune or given.frozen) and given.model is None:
+        sys.exit("error: --finetune and --frozen need --model")
     train, test = read(given.train), read(given.test)
-    every = []
+    every, frozen = [], Frozen(given.model, train, test) if given.frozen else None
     for draw in range(given.first, given.first + given.draws):
-        with tempfile.TemporaryDirectory() as folder:
-            every.append(measured(given, draw, train, test, Path(folder)))
+        if frozen is not None:
+            every.append(frozen.measured(given, draw, train, test))
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                every.append(measured(given, draw, train, test, Path(folder)))
         print(f"draw {draw}: ", {k: round(v, 3) for k, v in every[-1].items()}, flush=True)
     print("mean: ", {k: round(float(np.mean([e[k] for e in every])), 3) for k in every[0]})
 
