@@ -102,7 +102,7 @@ def _charts(report: Report) -> dict[str, tuple[Chart, str]]:
     """Charts with captions by the key of their section."""
     found: dict[str, tuple[Chart, str]] = {}
     for key, curve in (("rows", report.learning_curve), ("minutes", report.minutes_curve)):
-        if curve is not None:
+        if curve is not None and len(curve.scores):
             caption = "Dots: measured. Line: fitted, dashed beyond the data. Band: 90%."
             found[key] = charts.curve_chart(curve, metric_name(report.metric)), caption
     if (calibration := report.calibration) is not None:
