@@ -102,7 +102,8 @@ def find_runs(folder: str | os.PathLike[str], *, sort: str = "name") -> RunList:
     runs, broken = [], []
     for found in _candidates(top):
         try:
-            runs.append(read_run(found, name=_name(found, top)))
+            name = top.resolve().name if found == top else found.relative_to(top).as_posix()
+            runs.append(read_run(found, name=name))
         except InputError as error:
             broken.append(str(error))
     if not runs:
@@ -185,10 +186,6 @@ def _candidates(top: Path) -> Iterator[Path]:
         folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _SKIPPED)
         if LOG in files:
             yield Path(path)
-
-
-def _name(folder: Path, top: Path) -> str:
-    return top.resolve().name if folder == top else folder.relative_to(top).as_posix()
 
 
 def _recipe(path: Path) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 T tokens, D width of the inputs, K width of queries and keys, K' width of values.
 """
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -138,11 +137,7 @@ def read_inputs(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"{', '.join(EXAMPLE)}"
         )
     for name, rows in values.items():
-        if _largest(rows) > _LARGEST:
-            raise InputError(
-                f"{path}: {name} contains a number beyond {_LARGEST:g}, for which the scores "
-                "become infinite; use smaller numbers"
-            )
+        _matrix(f"{path}: {name}", rows)
     return values
 
 
@@ -151,10 +146,8 @@ def _weighted(weights: np.ndarray, v: np.ndarray, left: str) -> list[TraceStep]:
     if weights.size * v.shape[1] <= _MOST_WEIGHTED:
         tokens = range(len(weights))
         pairs = (weights[:, :, None] * v[None]).reshape(weights.size, -1)
-        meaning, weigh = (
-            "one row per pair: what token i takes from token j",
-            Derivation("weigh", left, "values"),
-        )
+        meaning = "one row per pair: what token i takes from token j"
+        weigh = Derivation("weigh", left, "values")
         names = tuple(f"{i} from {j}" for i in tokens for j in tokens)
         steps.append(TraceStep("weighted", "weighted values", pairs, meaning, weigh, names))
     meaning = "the sum of what each token takes"
@@ -164,6 +157,8 @@ def _weighted(weights: np.ndarray, v: np.ndarray, left: str) -> list[TraceStep]:
 def _matrix(name: str, rows: Any) -> np.ndarray:
     try:
         matrix = np.asarray(rows, dtype=np.float64)
+    except OverflowError:  # JSON integers may have any number of digits
+        matrix = np.full((1, 1), np.inf)
     except (TypeError, ValueError):
         raise InputError(f"{name} must be rows of numbers, all of one length") from None
     if max(matrix.shape, default=0) > _MOST_ROWS:
@@ -175,6 +170,11 @@ def _matrix(name: str, rows: Any) -> np.ndarray:
     if matrix.ndim != 2 or not matrix.size:
         sizes = " x ".join(map(str, matrix.shape)) or "one number"
         raise InputError(f"{name} is {sizes}; it must be rows and columns of numbers")
+    if np.abs(matrix).max() > _LARGEST:
+        raise InputError(
+            f"{name} contains a number beyond {_LARGEST:g}, for which the scores become infinite; "
+            "use smaller numbers"
+        )
     if not np.isfinite(matrix).all():
         raise InputError(f"{name} contains a value that is not a finite number")
     return matrix
@@ -194,13 +194,3 @@ def _require_fit(inputs: np.ndarray, matrices: Mapping[str, np.ndarray]) -> None
             f"query has {query} columns and key {key}; they must be equal, because a score is "
             "the product of a query and a key"
         )
-
-
-def _largest(rows: Any) -> float:
-    """The largest absolute value; 0 for non-numeric input, which ``trace_attention`` rejects."""
-    try:
-        return float(np.abs(np.asarray(rows, dtype=np.float64)).max(initial=0))
-    except OverflowError:  # JSON integers may have any number of digits
-        return math.inf
-    except (TypeError, ValueError):
-        return 0.0
