@@ -17,7 +17,6 @@ from ownbert.checkpoint import load
 from ownbert.inference.scoring.normal_profile import NORMAL, PARTS
 from ownbert.views.normal_counts import NormalCounts
 from support.cli import refusal, run_cli
-from support.plots import matplotlib_installed
 from support.shared import made_once
 from support.tiny import made
 
@@ -52,8 +51,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ownbert.learn_vocabulary(corpus, folder / "bert", kind="blank", min_count=1)
         ownbert.prepare(corpus, folder / "tokens", tokenizer=folder / "bert")
         options = {"max_steps": 80, "max_length": 16, "batch_tokens": 512, "quiet": True}
-        with matplotlib_installed():
-            ownbert.pretrain(folder / "tokens", folder / "bert", objectives="mlm", **options)
+        ownbert.pretrain(folder / "tokens", folder / "bert", objectives="mlm", **options)
 
     return made_once(tmp_path_factory, "toy-language", make) / "bert"
 

@@ -23,7 +23,6 @@ from ownbert.tasks.row_objectives import MultipleChoiceObjective, RDrop
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import TextInputBuilder
 from support.floats import assert_close
-from support.plots import matplotlib_installed
 
 TOPICS = ("red", "green", "blue")
 
@@ -50,8 +49,7 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def chooser(questions: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("chooser") / "chooser"
     files = {part: questions / f"{part}.jsonl" for part in ("train", "dev")}
-    with matplotlib_installed():
-        finetune("choose", model=pretrained, **files, output=folder, epochs=8, quiet=True)
+    finetune("choose", model=pretrained, **files, output=folder, epochs=8, quiet=True)
     return folder
 
 

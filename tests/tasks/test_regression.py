@@ -32,7 +32,6 @@ from ownbert.tasks.row_objectives import RegressionObjective
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import KEY
 from support.floats import assert_close
-from support.plots import matplotlib_installed
 
 
 def reddish(rng: random.Random) -> tuple[str, float, float]:
@@ -66,8 +65,7 @@ def tune(data: Path, model: Path, output: Path, **options):
 def rater(data: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of two columns, in other units."""
     folder = tmp_path_factory.mktemp("rater") / "model"
-    with matplotlib_installed():
-        tune(data, pretrained, folder, epochs=8, label_column="score, cold", loss="huber")
+    tune(data, pretrained, folder, epochs=8, label_column="score, cold", loss="huber")
     return folder
 
 

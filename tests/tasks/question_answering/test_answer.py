@@ -17,7 +17,6 @@ from ownbert.tasks.forward.batched_forward import forward_rows
 from ownbert.tasks.forward.packed_network import PackedNetwork
 from ownbert.tasks.question_answering.answer import QuestionAnsweringTask, QuestionRow
 from ownbert.tasks.text_input import TextInputBuilder
-from support.plots import matplotlib_installed
 
 
 def made(rng: random.Random, *, empty: float = 0.0, words: int = 6) -> dict[str, Any]:
@@ -55,8 +54,7 @@ def reader(pretrained: Path, files: Path, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("reader") / "reader"
     options = {part: files / f"{part}.jsonl" for part in ("train", "dev")}
     options |= {"epochs": 6, "learning_rate": 2e-3, "quiet": True}
-    with matplotlib_installed():
-        finetune("answer", model=pretrained, output=folder, **options)
+    finetune("answer", model=pretrained, output=folder, **options)
     return folder
 
 

@@ -24,7 +24,6 @@ from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_con
 from ownbert.tasks.sentence_embedding.rank import EmbeddingTask
 from ownbert.tasks.text_input import TextInputBuilder
 from support.floats import assert_close
-from support.plots import matplotlib_installed
 
 TOPICS = ("red", "green", "blue")
 
@@ -67,8 +66,7 @@ def tune(model: Path, files: Path, kind: str, output: Path, **options):
 
 @pytest.fixture(scope="module")
 def ranker(files: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    with matplotlib_installed():
-        return tune(pretrained, files, "pairs", tmp_path_factory.mktemp("ranker") / "ranker")
+    return tune(pretrained, files, "pairs", tmp_path_factory.mktemp("ranker") / "ranker")
 
 
 @pytest.fixture(scope="module")
