@@ -38,7 +38,7 @@ def remembered(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ownbert.learn_vocabulary(folder / "train.txt", folder / "vocab", kind="blank", min_count=1)
         ownbert.prepare(folder / "train.txt", folder / "tokens", tokenizer=folder / "vocab")
         options: dict[str, Any] = {
-            "max_steps": 150,
+            "max_steps": 60,
             "max_length": 24,
             "batch_tokens": 1024,
             "canaries": 5,
