@@ -10,8 +10,9 @@ import time
 import traceback
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from subprocess import TimeoutExpired
+
+import torch
 
 from ownbert.cli import main
 
@@ -29,27 +30,34 @@ class ForkedCommand:
     """
 
     def __init__(self, *arguments: object, env: Mapping[str, str] | None = None) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="ownbert-fork-")
-        self._streams = [Path(self._folder.name, name) for name in ("out", "err")]
-        for path in self._streams:
-            path.touch()
+        self._streams = [tempfile.TemporaryFile() for _ in ("out", "err")]  # noqa: SIM115
+        self._written: tuple[str, str] | None = None
         self.returncode: int | None = None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
             self.pid = os.fork()
         if not self.pid:
-            run_and_exit([*map(str, arguments)], *self._streams, env=env or {})
+            out, err = (stream.fileno() for stream in self._streams)
+            run_and_exit([*map(str, arguments)], out, err, env=env or {})
 
     def output(self) -> tuple[str, str]:
         """What it has written so far to standard output and standard error."""
-        out, err = (path.read_text("utf-8", errors="replace") for path in self._streams)
+        if self._written is not None:
+            return self._written
+        # The place where the fork writes is left alone.
+        numbers = [stream.fileno() for stream in self._streams]
+        out, err = (os.pread(n, os.fstat(n).st_size, 0).decode(errors="replace") for n in numbers)
         return out, err
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
         if self.returncode is None:
             ended, status = os.waitpid(self.pid, os.WNOHANG)
-            self.returncode = os.waitstatus_to_exitcode(status) if ended else None
+            if ended:
+                self.returncode = os.waitstatus_to_exitcode(status)
+                self._written = self.output()
+                for stream in self._streams:
+                    stream.close()
         return self.returncode
 
     def wait(self, timeout: float = 600) -> int:
@@ -82,15 +90,16 @@ class ForkedCommand:
         self.send_signal(signal.SIGKILL)
 
 
-def run_and_exit(arguments: list[str], out: Path, err: Path, *, env: Mapping[str, str]) -> None:
+def run_and_exit(arguments: list[str], out: int, err: int, *, env: Mapping[str, str]) -> None:
     """In a fork: the command, with its output in two files; never returns."""
     code = 70
     try:
+        # The threads of libraries are not in a fork.
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        torch.set_num_threads(1)
         os.environ.update(env)
-        for number, name in ((0, os.devnull), (1, out), (2, err)):
-            file = os.open(name, os.O_RDWR)
+        for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), out, err)):
             os.dup2(file, number)
-            os.close(file)
         sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stdout = open(1, "w", 1, encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", 1, encoding="utf-8", closefd=False)  # noqa: SIM115
