@@ -340,7 +340,7 @@ def test_mistakes(folder: Path, tmp_path: Path, monkeypatch, capsys):
         ((folder, tmp_path / "none.png"), "no such file: .*none.png"),
         ((folder, picture, "--class", "spots"), "no class 'spots'; one of horizontal"),
         ((folder, picture, "--layers", "1"), r"no layer 1; the layers are 0\.\.0"),
-        ((folder, picture, "--layers", "first"), "--layers 'first': whole numbers"),
+        ((folder, picture, "--layers", "first"), "--layers is 'first'; it must be numbers"),
         ((folder, *[picture] * 65), "more than 64 images"),
         ((folder, output), "relevance.png would be read as an image of .*; write elsewhere"),
         ((folder, picture, tmp_path), "relevance.png would be read as an image of"),
