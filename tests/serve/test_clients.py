@@ -497,6 +497,16 @@ def test_every_task_has_a_path(server: Served, folders, task: str, model: str, i
     assert _rounded(single[0]) == _rounded(expected[0])
 
 
+def test_pairs_are_lists_or_objects(server: Served):
+    asked = {"model": "pairs", "inputs": [["a", "b"], {"text": "a", "text_pair": "b"}]}
+    status, found, _ = server.post("/v1/classify", asked)
+    assert status == 200
+    assert _rounded(found["answers"][0]) == _rounded(found["answers"][1])
+    status, error, _ = server.post("/v1/classify", asked | {"inputs": "a"})
+    assert status == 422
+    assert error["error"]["message"].startswith("the model pairs reads pairs: an input must be")
+
+
 def test_answers_are_explained(server: Served, folders: dict[str, Path]):
     given = {"inputs": ["red1 9", "blue1"], "model": "topics", "method": "leave_one_out"}
     status, found, _ = server.post("/v1/explain", given)

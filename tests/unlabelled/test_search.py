@@ -200,9 +200,10 @@ def test_scores_of_no_size_have_no_sign(built: Path):
 
 def test_chinese_is_found_by_its_characters(pretrained: Path, tmp_path: Path):
     texts = ["我的包裹还没到", "音乐专辑发行了", "学校在北京"]
-    index = build_index(pretrained, texts, tmp_path / "index")
-    assert index.settings["kind"] == "chinese"
-    assert index.search("包裹在哪里", by="words")[0]["row"] == 1
+    for name, others in (("chinese", []), ("mixed", ["a parcel that is late"] * 40)):
+        index = build_index(pretrained, [*others, *texts], tmp_path / name)
+        assert index.settings["kind"] == "chinese"
+        assert index.search("包裹在哪里", by="words")[0]["row"] == len(others) + 1
 
 
 def test_standard_input_is_indexed(pretrained: Path, tmp_path: Path):

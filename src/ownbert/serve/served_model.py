@@ -17,6 +17,7 @@ from ownbert.inference.engines import MissingOutput
 from ownbert.inference.fill_mask import Filled, Filler
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Networks
+from ownbert.inference.opened_blend import OpenedBlend
 from ownbert.inference.pipeline import Predictor
 from ownbert.inference.scoring.score import ScoredText, Scorer
 from ownbert.inspect.explain.explain import Explainer
@@ -245,8 +246,11 @@ class ServedModel:
 
     @property
     def explains(self) -> bool:
-        """Whether ``explain`` is supported: a text network with weights in the folder."""
-        return self.task != "image" and bool(getattr(self._rows_predictor, "models", None))
+        """Whether ``explain`` is supported: a text network with weights in the folder, or a folder
+        of ``fit``."""
+        opened = self._rows_predictor
+        blend = isinstance(opened, OpenedBlend)
+        return self.task != "image" and (blend or bool(getattr(opened, "models", None)))
 
     def require(self, operation: str) -> None:
         """Raise a ``Refusal`` unless the operation is supported."""
@@ -287,8 +291,7 @@ class ServedModel:
         if self.predictor is None:
             raise bad_field(f"the model {self.name} has no task head")
         if self.task != "image":
-            for row in data:
-                self._require_row(row)
+            data = [self._checked_row(row) for row in data]
         try:
             rows = self.predictor.rows(list(data))
         except (InputError, ValueError, TypeError) as error:
@@ -309,18 +312,29 @@ class ServedModel:
                 limit = predictor.task.length_limit(predictor.max_length)
                 raise too_large(f"a text is longer than {limit}, and truncate is false")
 
-    def _require_row(self, row: Any) -> None:
-        """Reject invalid rows; tables are less strict about texts."""
+    def _checked_row(self, row: Any) -> str | Mapping[str, Any]:
+        """The row, of two texts in a list with the names of a pair. Rejects invalid rows; tables
+        are less strict about texts."""
+        if self.pair:
+            if isinstance(row, list) and len(row) == 2:
+                row = {"text": row[0], "text_pair": row[1]}
+            if isinstance(row, str):
+                raise bad_field(
+                    f"the model {self.name} reads pairs: an input must be [text, text], or an "
+                    "object with text and text_pair",
+                    "inputs",
+                )
         if not isinstance(row, str | Mapping):
             raise bad_field("an input must be a text, or an object with texts", "inputs")
         if isinstance(row, str):
-            return
+            return row
         for key, value in row.items():
             several = isinstance(value, list) and all(isinstance(each, str) for each in value)
             if not several and not isinstance(value, str):
                 raise bad_field(f"{key} must be a text or a list of texts", "inputs")
         if not self.pair and "text_pair" in row:
             raise bad_field(f"the model {self.name} reads one text, not a pair", "inputs")
+        return row
 
     def embed_items(
         self, texts: Sequence[str], prompt: str | None = None, truncate: bool = True
@@ -521,7 +535,10 @@ class ServedModel:
                 )
             self._explainer = Explainer(self._rows_predictor)
         explainer = self._explainer
-        return [[e.to_dict() for e in explainer([each], method=method)] for each in data]
+        try:
+            return [[e.to_dict() for e in explainer([each], method=method)] for each in data]
+        except InputError as error:  # the method does not apply to linear models
+            raise bad_field(str(error), "method") from None
 
     def words(self, decided: TaggedSentence, row: Row) -> list[dict[str, Any]]:
         """Words with their entity tags, in the format of Transformers pipelines."""

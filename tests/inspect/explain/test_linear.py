@@ -11,7 +11,10 @@ import ownbert
 from ownbert.fitting.candidates import fit_view, view_names
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.inference.open_folder import open_folder
+from ownbert.inspect.explain.explain import METHOD
 from ownbert.inspect.explain.linear_words import LinearShares
+from ownbert.serve.api.refusals import Refusal
+from ownbert.serve.served_model import ServedModel
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.rows import Row
 from ownbert.views.contributions import contributions
@@ -110,6 +113,16 @@ def test_commands_use_the_linear_models_or_say_what_is_missing(linear: Path, top
     done = run_cli("faithfulness", linear, topics / "test.csv")
     assert (done.returncode, "explanations are exact" in done.stderr) == (2, True)
     assert "library_name: ownbert" in (linear / "README.md").read_text()
+
+
+def test_the_server_explains_as_the_command(linear: Path):
+    served = ServedModel("m", linear)
+    (given,) = served.explain_items(["red1 blue2"], METHOD).items
+    ((own,),) = served.explain([given], METHOD)
+    (expected,) = ownbert.explain(linear, ["red1 blue2"])
+    assert own == expected.to_dict()
+    with pytest.raises(Refusal, match="share of each word is exact"):
+        served.explain([given], "leave_one_out")
 
 
 def test_a_page_shows_the_shares(linear: Path, tmp_path: Path):
