@@ -45,7 +45,7 @@ def test_words_of_a_topic_are_those_that_others_lack(tmp_path: Path):
 
     counted = WordCounts(tmp_path / "counts")
     counted.add(["the ship sails .", "the ship sinks .", "the album sells .", "the album plays ."])
-    with_word = _texts_with_words(counted, np.array([0, 0, 1, 1]), 2)
+    with_word = _texts_with_words(counted, np.array([0, 0, 1, 1]), range(2))
     weights = np.stack([_weights(with_word[number], with_word.sum(0), 2, 4) for number in (0, 1)])
     words = list(counted.words)
     assert [words[i] for i in weights.argmax(1)] == ["ship", "album"]
@@ -56,6 +56,14 @@ def test_the_number_of_topics_is_chosen_and_runs_agree(pretrained: Path, dated: 
     found, again = (ownbert.topics(pretrained, dated) for _ in range(2))
     assert len(found.topics) >= 2
     assert found.of_text.tolist() == again.of_text.tolist()
+
+
+def test_words_are_counted_for_few_topics_at_a_time(
+    pretrained: Path, dated: Path, monkeypatch: pytest.MonkeyPatch
+):
+    whole = ownbert.topics(pretrained, dated, count=3)
+    monkeypatch.setattr("ownbert.unlabelled.topics._MOST_COUNTS", 1)
+    assert ownbert.topics(pretrained, dated, count=3).topics == whole.topics
 
 
 @pytest.mark.parametrize(("count", "most"), [(3, 2), (9, 3), (30, 5), (60, 5)])
@@ -79,7 +87,7 @@ def test_words_of_one_text_name_a_topic_that_has_no_others(tmp_path: Path):
 
     counted = WordCounts(tmp_path / "counts")
     counted.add(["the ship sails", "the album sells", "the album plays"])
-    with_word = _texts_with_words(counted, np.array([0, 1, 1]), 2)
+    with_word = _texts_with_words(counted, np.array([0, 1, 1]), range(2))
     words = np.array(list(counted.words))
     assert set(words[_weights(with_word[0], with_word.sum(0), 1, 3) > 0]) == {"ship", "sails"}
     assert set(words[_weights(with_word[1], with_word.sum(0), 2, 3) > 0]) == {"album"}

@@ -50,6 +50,8 @@ _LEAST, _FEW = 5, 100
 # Maximum number of vectors for fitting the clusters.
 _FITTED = 100_000
 _ROWS = 1 << 14
+# Maximum counts of words by topic in memory, 1 GB.
+_MOST_COUNTS = 1 << 28
 _WORDS, _TYPICAL = 10, 5
 _MOST_PERIODS = 40
 _DATE = re.compile(r"(\d{4})(?:-?(\d\d))?(?:-?(\d\d))?(?!\d)")
@@ -184,14 +186,18 @@ def _describe(
 ) -> Topics:
     """The topics with their words, typical texts and periods."""
     size = int(of_text.max()) + 1
-    with_word = _texts_with_words(counted, of_text, size)
-    every = with_word.sum(0)
+    together = max(1, _MOST_COUNTS // max(1, len(counted.words)))
+    every = _texts_with_words(counted, np.zeros_like(of_text), range(1))[0]
+    with_word = np.empty((0, 0))
     words, (names, periods) = np.array(list(counted.words), object), dates.periods()
     letters = np.array([re.search(r"\w", word) is not None for word in words], bool)
     found = []
     for number in range(size):
+        if (place := number % together) == 0:
+            part = range(number, min(number + together, size))
+            with_word = _texts_with_words(counted, of_text, part)
         own = np.flatnonzero(of_text == number)
-        weights = np.where(letters, _weights(with_word[number], every, len(own), len(of_text)), 0)
+        weights = np.where(letters, _weights(with_word[place], every, len(own), len(of_text)), 0)
         best = np.argsort(-weights, kind="stable")[:_WORDS]
         nearest = own[np.argsort(-similarity[own], kind="stable")]
         near: list[int] = nearest[: 4 * _TYPICAL][::-1].tolist()
@@ -208,14 +214,15 @@ def _describe(
     return Topics(found, of_text, similarity, names)
 
 
-def _texts_with_words(counted: WordCounts, of_text: np.ndarray, size: int) -> np.ndarray:
-    """(C, F) number of texts of each topic that contain each word."""
-    found = np.zeros((size, len(counted.words)), np.int32)
+def _texts_with_words(counted: WordCounts, of_text: np.ndarray, topics: range) -> np.ndarray:
+    """(topics, F) number of texts of each topic that contain each word."""
+    found = np.zeros((len(topics), len(counted.words)), np.int32)
     for first, block in counted.blocks():
-        own = of_text[first : first + block.shape[0]]
+        own = of_text[first : first + block.shape[0]] - topics.start
+        rows = np.flatnonzero((own >= 0) & (own < len(topics)))
         block.data[:] = 1
-        place = (own, np.arange(len(own)))
-        member = sparse.csr_array((np.ones(len(own), np.int32), place), shape=(size, len(own)))
+        shape = len(topics), len(own)
+        member = sparse.csr_array((np.ones(len(rows), np.int32), (own[rows], rows)), shape=shape)
         sums = (member @ block).tocoo()
         found[sums.coords] += sums.data
     return found
