@@ -89,7 +89,7 @@ def test_a_saved_model_has_the_scale_of_the_held_out_rows(tmp_path: Path):
     first = tmp_path / "first-fold" / "tfidf"
     unlabelled = Texts(rows.texts() * 2, "words")  # no words are rare
     given = (texts, texts, unlabelled, tmp_path / "tfidf")
-    scores = fit_view("tfidf", rows, *given, first=first)
+    scores, _ = fit_view("tfidf", rows, *given, first=first)
     held = rows.folds[0][1]
     own = LinearView.load(first).scores([texts.rows[i] for i in held])
     np.testing.assert_allclose(own, scores[: len(held)], atol=1e-5)

@@ -40,7 +40,7 @@ def few(
     rows = read_labelled(task_class("classify")(), folder / "train.csv", dev, seed=0)
     labelled, learnt = Texts(rows.texts(), "words"), Texts(rows.texts(rows.learnt), "words")
     others = Texts([(drawn(rng, i % 4),) for i in range(600)], "words")
-    scores = [fit_view(name, rows, labelled, learnt, others, folder / name) for name in NAMES]
+    scores = [fit_view(name, rows, labelled, learnt, others, folder / name)[0] for name in NAMES]
     return rows, labelled, others, folder, scores
 
 
@@ -48,7 +48,7 @@ def test_models_that_taught_themselves_are_better_and_are_saved(
     few: tuple[LabelledRows, Texts, Texts, Path, list[np.ndarray]],
 ):
     rows, labelled, others, folder, before = few
-    folders, scores = self_train(
+    folders, scores, _ = self_train(
         NAMES, WEIGHTS, rows, labelled, others, folder, folder / "self-trained"
     )
     truth = rows.targets[rows.held_out]
@@ -71,7 +71,7 @@ def test_a_self_trained_model_holds_no_second_copy_of_its_view(
     few: tuple[LabelledRows, Texts, Texts, Path, list[np.ndarray]],
 ):
     rows, labelled, others, folder, _ = few
-    (path,), _ = self_train(("lsa",), np.ones(1), rows, labelled, others, folder, folder / "again")
+    (path,), *_ = self_train(("lsa",), np.ones(1), rows, labelled, others, folder, folder / "again")
     size = (path / "linear.safetensors").stat().st_size
     assert size < (folder / "lsa" / "linear.safetensors").stat().st_size / 2
 

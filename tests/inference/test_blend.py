@@ -82,6 +82,29 @@ def test_nothing_known_is_answered_with_the_frequencies_of_labels(copied: Path):
     assert found[2].max() > 0.9
 
 
+def test_texts_without_known_words_are_counted_as_they_are_predicted(tmp_path: Path):
+    """In the report of ``fit`` and in ``evaluate``; no rare label, though the threshold is low."""
+    rng = random.Random(0)
+
+    def rows(count: int) -> tuple[list[str], list[list[str]]]:
+        labels = [[each for each in "abc" if rng.random() < 0.4] for _ in range(count)]
+        texts = [
+            " ".join(each for each in "abc" if rng.random() < (0.6 if each in row else 0.3))
+            for row in labels
+        ]
+        return [f"{text} w{rng.randint(0, 9)}" for text in texts], labels
+
+    train, (texts, labels) = rows(120), rows(40)
+    test = ["unbekannt"] * 20 + texts[20:], labels
+    predictor = ownbert.fit(train, test=test, minutes=0.02, output=tmp_path / "best", quiet=True)
+    report = read_json(tmp_path / "best" / "report.json")
+    (score,) = (r["test_score"] for r in report["leaderboard"] if r["name"] == report["best"])
+    assert predictor.task.threshold < 0.35
+    assert predictor.evaluate(*test).micro_f1 == pytest.approx(score, abs=1e-9)
+    assert predictor("unbekannt") == predictor("") == []
+    assert predictor.predict_proba("unbekannt").max() > predictor.task.threshold
+
+
 def test_a_blend_is_read_once(linear_blend: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     output = tmp_path / "answers.csv"
     for call in (

@@ -59,11 +59,13 @@ class FittedOnFolds(NamedTuple):
         model: final model, trained on all training rows.
         first: model trained on the first fold.
         scores: (N, C) out-of-fold logits of the held-out rows.
+        unknown: (N) whether the model that scores a row knows no feature of it.
     """
 
     model: LinearModel
     first: LinearModel
     scores: np.ndarray
+    unknown: np.ndarray
 
 
 def fit_view(
@@ -76,8 +78,8 @@ def fit_view(
     *,
     first: Path | None = None,
     seconds: float = math.inf,
-) -> np.ndarray:
-    """Fit a linear model on a view, save it in ``folder``, and return its held-out logits (N, C).
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fit a linear model on a view and save it in ``folder``.
 
     Args:
         name: name of the view.
@@ -88,6 +90,9 @@ def fit_view(
         first: folder for the model trained on the first fold only, two levels below the parent of
             ``folder``.
         seconds: see ``fit_on_folds``.
+
+    Returns:
+        The ``scores`` and ``unknown`` of ``FittedOnFolds``.
 
     Raises:
         OutOfTime: the time limit has passed.
@@ -105,7 +110,7 @@ def fit_view(
     LinearView(view, found.model, labelled.kind).save(folder)
     if first is not None:
         LinearView(view, found.first, labelled.kind).save(first, beside=True)
-    return found.scores
+    return found.scores, found.unknown
 
 
 def fit_probe(
@@ -214,13 +219,14 @@ def fit_on_folds(
             fit_linear(known, rows.targets[learn], **chosen, seconds=each)
             for (known, _), (learn, _) in zip(parts, rows.folds, strict=True)
         ]
-        scores = _held_out_scores(models, parts)
+        scores, unknown = _held_out_scores(models, parts)
         found, calibration = _best_loss(scores, held)
         if best is None or found < best[0]:
             if chosen.get("hinge"):  # margins are uncalibrated
                 models = [model.scaled(*calibration) for model in models]
-                scores = _held_out_scores(models, parts)
-            best = found, chosen, calibration, FittedOnFolds(models[0], models[0], scores)
+                scores, unknown = _held_out_scores(models, parts)
+            fitted = FittedOnFolds(models[0], models[0], scores, unknown)
+            best = found, chosen, calibration, fitted
     assert best is not None
     _, chosen, calibration, fitted = best
     if not rows.refit:
@@ -251,9 +257,13 @@ def _parts(
     return learn, held
 
 
-def _held_out_scores(models: Sequence[LinearModel], parts: Sequence[tuple[Any, Any]]) -> np.ndarray:
-    """Logits (N, C) of the held-out rows, each from the model of its fold."""
-    return np.concatenate([m.scores(held) for m, (_, held) in zip(models, parts, strict=True)])
+def _held_out_scores(
+    models: Sequence[LinearModel], parts: Sequence[tuple[Any, Any]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The ``scores`` and ``unknown`` of ``FittedOnFolds``."""
+    scores = [model.scores(held) for model, (_, held) in zip(models, parts, strict=True)]
+    unknown = [model.knows_nothing(each) for model, each in zip(models, scores, strict=True)]
+    return np.concatenate(scores), np.concatenate(unknown)
 
 
 def _best_loss(scores: np.ndarray, targets: Targets) -> tuple[float, _Calibration]:

@@ -16,7 +16,14 @@ from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
 from ownbert.train.watch.metric_names import BALANCED, LOWER
-from ownbert.views.blending import blend, cross_fitted, fit_blend, from_scores, loss
+from ownbert.views.blending import (
+    blend,
+    cross_fitted,
+    fit_blend,
+    from_scores,
+    loss,
+    rows_without_features,
+)
 from ownbert.views.linear_models import (
     Targets,
 )
@@ -40,6 +47,7 @@ class ComparedModel:
         scores: (N, C) logits; None if only the first fold was scored.
         partial: (n, C) logits of the first fold's held-out rows if ``scores`` is None.
         share: weight in the blend if ``scores`` is None.
+        unknown: indices of held-out rows of which a linear model knows no feature.
     """
 
     name: str
@@ -51,6 +59,7 @@ class ComparedModel:
     scores: np.ndarray | None = None
     partial: np.ndarray | None = None
     share: float = 0.0
+    unknown: tuple[int, ...] = ()
 
     def about(self) -> dict[str, Any]:
         """All fields except the logits, for JSON."""
@@ -84,10 +93,14 @@ class Comparison:
         self.targets = rows.targets[rows.held_out]
         self.counts = rows.label_counts if self.metric in BALANCED else None
         self._adjusted: dict[str, np.ndarray] = {}
-        # Thresholds by the array's id; arrays are kept alive, so that ids stay unique.
+        # Thresholds, and rows without known features, by the array's id; arrays are kept alive, so
+        # that ids stay unique.
         self._thresholds: dict[int, tuple[np.ndarray, float]] = {}
+        self._unknown: dict[int, np.ndarray] = {}
         self.weights, self.offsets = fit_blend(scores, self.targets, self.counts)
-        self.blended = cross_fitted(scores, self.targets, self.counts)
+        unknown = [_unknown_rows(c) for c in self.measured]
+        self.blended = cross_fitted(scores, self.targets, self.counts, unknown=unknown)
+        self._unknown[id(self.blended)] = rows_without_features(self.weights, unknown)
 
     @property
     def members(self) -> list[tuple[ComparedModel, float]]:
@@ -150,7 +163,10 @@ class Comparison:
         scores = _known_logits(model)
         if model.name not in self._adjusted:
             targets = self.targets[: len(scores)]
-            self._adjusted[model.name] = cross_fitted([scores], targets, self.counts)
+            unknown = _unknown_rows(model)
+            found = cross_fitted([scores], targets, self.counts, unknown=[unknown])
+            self._adjusted[model.name] = found
+            self._unknown[id(found)] = unknown
         return self._adjusted[model.name]
 
     def by_itself(self, model: ComparedModel) -> tuple[float, np.ndarray]:
@@ -183,43 +199,54 @@ class Comparison:
         """
         held = self.rows.held_out[: len(scores)]
         self.tune(scores)
+        unknown = self._unknown_in(scores)
         if chosen is not None:
-            scores, held = scores[chosen], held[chosen]
-        return self._score_decisions(
-            scores, [self.rows.rows[i] for i in held], self.rows.targets[held]
-        )
+            scores, held, unknown = scores[chosen], held[chosen], unknown[chosen]
+        rows = [self.rows.rows[i] for i in held]
+        return self._score_decisions(scores, rows, self.rows.targets[held], unknown)
 
     def value(self, scores: np.ndarray, chosen: np.ndarray | None = None) -> float:
         """The selection metric of logits; see ``metrics`` for the arguments."""
         return self.metrics(scores, chosen).values[self.metric]
 
     def tune(self, scores: np.ndarray) -> None:
-        """Set the task's threshold to the one with the best metric for the logits."""
+        """Set the task's threshold to the one with the best metric for the logits of rows with a
+        known feature."""
         task = self.rows.task
         if not isinstance(task, MultiLabelTask):
             return
         if id(scores) not in self._thresholds:
-            held = [self.rows.rows[i] for i in self.rows.held_out[: len(scores)]]
-            task.tune(list(from_scores(task.name, scores)), EncodedRows([]), held)
+            known = np.flatnonzero(~self._unknown_in(scores))
+            if len(known):
+                held = [self.rows.rows[i] for i in self.rows.held_out[known]]
+                task.tune(list(from_scores(task.name, scores[known])), EncodedRows([]), held)
             self._thresholds[id(scores)] = scores, task.threshold
         task.threshold = self._thresholds[id(scores)][1]
 
-    def value_of(self, rows: Sequence[Row], scores: np.ndarray, like: np.ndarray) -> float:
+    def value_of(
+        self, rows: Sequence[Row], scores: np.ndarray, unknown: np.ndarray, like: np.ndarray
+    ) -> float:
         """The metric of other rows' logits (rows, C).
 
         Args:
+            unknown: (rows) whether a row has no known feature.
             like: the same model's logits of the held-out rows.
         """
         self.tune(like)
         targets = targets_of(self.rows.task, rows)
-        return self._score_decisions(scores, rows, targets).values[self.metric]
+        return self._score_decisions(scores, rows, targets, unknown).values[self.metric]
 
-    def _score_decisions(self, scores: np.ndarray, rows: Sequence[Row], targets: Targets) -> Scores:
+    def _unknown_in(self, scores: np.ndarray) -> np.ndarray:
+        """(N) whether the held-out rows with these logits have no known feature."""
+        nothing = np.zeros(len(scores), dtype=bool)
+        return self._unknown.get(id(scores), nothing)
+
+    def _score_decisions(
+        self, scores: np.ndarray, rows: Sequence[Row], targets: Targets, unknown: np.ndarray
+    ) -> Scores:
         task = self.rows.task
-        raws = from_scores(task.name, scores)
-        found = task.score(
-            rows, [task.decide(r, row, None) for r, row in zip(raws, rows, strict=True)]
-        )
+        raws = list(from_scores(task.name, scores))
+        found = task.score(rows, task.decide_each(raws, rows, unknown.tolist()))
         if task.name == "regress":
             return found
         return replace(found, values={**found.values, LOG_LOSS: loss(targets, scores)})
@@ -230,6 +257,11 @@ def _known_logits(model: ComparedModel) -> np.ndarray:
     scores = model.partial if model.scores is None else model.scores
     assert scores is not None
     return scores
+
+
+def _unknown_rows(model: ComparedModel) -> np.ndarray:
+    """(N) or (n) whether the model knows no feature of a held-out row."""
+    return np.isin(np.arange(len(_known_logits(model))), model.unknown)
 
 
 def check_metric(metric: str, task: Task) -> None:

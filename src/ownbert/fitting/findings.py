@@ -28,7 +28,7 @@ from ownbert.tasks.multilabel import MultiLabelTask
 from ownbert.tasks.rows import Row
 from ownbert.time_limit import check_time, seconds_left
 from ownbert.views.blending import blend as add_up
-from ownbert.views.blending import from_scores
+from ownbert.views.blending import from_scores, rows_without_features
 from ownbert.views.linear_models import fit_linear
 from ownbert.views.view_features import VIEWS, Texts
 
@@ -55,6 +55,7 @@ _TITLES = {
 }
 # Models trained on predictions of other models have kinds of their own in the leaderboard.
 _KINDS = {"student": "distilled", "self-trained": "self-trained"}
+_Tested = tuple[np.ndarray, np.ndarray]  # see ``_answers``
 
 
 def make_report(
@@ -90,7 +91,7 @@ def make_report(
     held, targets = rows.held_out, rows.targets[rows.held_out]
     members, _, scores = compared.used
     board: list[LeaderboardRow] = []
-    tested: dict[str, np.ndarray] = {}  # test logits by candidate
+    tested: dict[str, _Tested] = {}  # by candidate
     for model in compared.candidates:
         alone = [BlendMember(model.name, model.kind, model.folders, 1.0)]
         opening = partial(Members, folder, alone, Compute(device))
@@ -99,7 +100,7 @@ def make_report(
         if scorer is not None:
             speed = attempt(f"the speed of {model.title}", partial(_speed, scorer, rows))
         if test and scorer is not None:
-            found = attempt(f"test score of {model.title}", partial(score_all, scorer, test))
+            found = attempt(f"test score of {model.title}", partial(_answers, scorer, test))
             if found is not None:
                 tested[model.name] = found
         spread = attempt(f"± of {model.title}", partial(_spread, compared, model))
@@ -169,14 +170,15 @@ def _blend_row(
     compared: Comparison,
     board: Sequence[LeaderboardRow],
     test: Sequence[Row],
-    tested: Mapping[str, np.ndarray],
+    tested: Mapping[str, _Tested],
     attempt: Attempts,
 ) -> LeaderboardRow:
     """The blend's leaderboard row; its cost is the sum of its members'."""
     members, test_score = compared.members, None
     if test and all(model.name in tested for model, _ in members):
-        scores = add_up([tested[c.name] for c, _ in members], np.asarray([w for _, w in members]))
-        test_score = compared.value_of(test, scores + compared.offsets, compared.blended)
+        found = [tested[c.name] for c, _ in members]
+        found = _together(found, [w for _, w in members], compared.offsets)
+        test_score = compared.value_of(test, *found, compared.blended)
     titles = {model.title for model, _ in members}
     speeds = [row.texts_per_second for row in board if row.name in titles]
     known = all(speeds)
@@ -200,7 +202,7 @@ def _row(
     spread: float | None,
     speed: float | None,
     test: Sequence[Row],
-    tested: np.ndarray | None,
+    tested: _Tested | None,
 ) -> LeaderboardRow:
     scores = compared.adjusted(model)
     kind = _KINDS.get(model.name, model.kind)
@@ -208,7 +210,7 @@ def _row(
     test_score = None
     if tested is not None:
         weight, offsets = compared.by_itself(model)
-        test_score = compared.value_of(test, weight * tested + offsets, scores)
+        test_score = compared.value_of(test, *_together([tested], [weight], offsets), scores)
     return LeaderboardRow(
         model.title,
         "network" if kind == "frozen" else kind,
@@ -220,6 +222,25 @@ def _row(
         texts_per_second=speed,
         weight=weights.get(model.name, 0.0) / max(sum(weights.values()), 1e-12),
     )
+
+
+def _answers(scorer: Members, rows: Sequence[Row]) -> _Tested:
+    """A candidate's logits (N, C), and (N) whether it knows no feature of a row."""
+    unknown: list[np.ndarray] = []
+
+    def scores_of(block: Sequence[Row]) -> np.ndarray:
+        scores, without = scorer.answers(block)
+        unknown.append(without)
+        return scores
+
+    return score_all(scores_of, rows), np.concatenate(unknown)
+
+
+def _together(tested: Sequence[_Tested], weights: Sequence[float], offsets: np.ndarray) -> _Tested:
+    """The answers of candidates as ``predict`` adds them up."""
+    scores, unknown = zip(*tested, strict=True)
+    without = rows_without_features(weights, unknown)
+    return add_up(scores, np.asarray(weights), offsets, unknown), without
 
 
 def _size(folder: Path, candidate: ComparedModel) -> int:

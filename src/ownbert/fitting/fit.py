@@ -362,7 +362,8 @@ class Fit:
             return
         taken = time.monotonic() - began
         about = (name, title, kind, tuple(made.folders), taken, tuple(made.first or made.folders))
-        self.candidates.append(ComparedModel(*about, made.scores, made.partial, made.share))
+        results = (made.scores, made.partial, made.share, tuple(made.unknown))
+        self.candidates.append(ComparedModel(*about, *results))
         self._save()
 
     # Writing the results.
@@ -478,7 +479,7 @@ class Fit:
                 continue  # deleted or damaged: fit it again
             if about["kind"] == "network":  # earlier versions did not record it
                 about.setdefault("first", about["folders"][:: len(rows.folds)])
-            about |= {key: tuple(about.get(key, ())) for key in ("folders", "first")}
+            about |= {key: tuple(about.get(key, ())) for key in ("folders", "first", "unknown")}
             about["scores" if found.shape == whole else "partial"] = found
             self.candidates.append(ComparedModel(**about))
         self._save()  # the blend must not refer to models that are fitted again

@@ -13,6 +13,7 @@ from ownbert.errors import InputError, in_short
 from ownbert.files.json_files import read_json, write_json
 from ownbert.fitting.minutes_curve import Points
 from ownbert.inference.blend import KINDS
+from ownbert.limits import COUNT
 from ownbert.views.view_features import VIEWS
 
 STATE = "fit.json"
@@ -38,7 +39,12 @@ _REQUIRED = {
     "seconds": _SECONDS,
 }
 _CANDIDATE = checks.record(
-    {**_REQUIRED, "share": checks.number(0, 1), "first": checks.list_of(checks.text, most=1000)},
+    {
+        **_REQUIRED,
+        "share": checks.number(0, 1),
+        "first": checks.list_of(checks.text, most=1000),
+        "unknown": checks.list_of(checks.whole(0, COUNT)),
+    },
     required=tuple(_REQUIRED),
     closed=True,
 )

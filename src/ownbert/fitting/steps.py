@@ -43,6 +43,7 @@ class Made(NamedTuple):
     first: Sequence[str] = ()
     partial: np.ndarray | None = None
     share: float = 0.0
+    unknown: Sequence[int] = ()
 
 
 class Steps:
@@ -80,14 +81,17 @@ class Steps:
         subfolder = "first-fold-self-trained" if name == "self-trained" else f"first-fold/{name}"
         return self.folder / "members" / subfolder
 
-    def _linear(self, name: str, fit: Callable[[Path | None], np.ndarray]) -> Made:
+    def _linear(
+        self, name: str, fit: Callable[[Path | None], tuple[np.ndarray, np.ndarray]]
+    ) -> Made:
         """A linear candidate, with separate first-fold models if there is more than one fold."""
         first = self.first_fold_folder(name) if self.rows.refit else None
-        scores = fit(first)
+        scores, unknown = fit(first)
         return Made(
             [f"members/{name}"],
             scores,
             () if first is None else [str(first.relative_to(self.folder))],
+            unknown=np.flatnonzero(unknown).tolist(),
         )
 
     def view(self, name: str, path: Path) -> Made:
@@ -104,7 +108,7 @@ class Steps:
         compared = self.compared(linear)
         first = self.first_fold_folder("self-trained") if self.rows.refit else None
         names = [c.name for c in compared.measured]
-        folders, scores = self_train(
+        folders, scores, unknown = self_train(
             names,
             compared.weights,
             self.rows,
@@ -115,7 +119,8 @@ class Steps:
             first=first,
         )
         of_first = () if first is None else [first / name for name in names]
-        return Made(self._relative(folders), scores, self._relative(of_first))
+        paths, of_all = self._relative(of_first), np.flatnonzero(unknown).tolist()
+        return Made(self._relative(folders), scores, paths, unknown=of_all)
 
     def _relative(self, folders: Sequence[Path]) -> list[str]:
         return [str(path.relative_to(self.folder)) for path in folders]
@@ -126,7 +131,10 @@ class Steps:
         options: dict[str, Any] = {"device": self.recipe.device, "keep": keep}
         return self._linear(
             path.name,
-            lambda first: fit_probe(path / ENCODER, self.rows, path, first=first, **options),
+            lambda first: (
+                fit_probe(path / ENCODER, self.rows, path, first=first, **options),
+                np.zeros(0),
+            ),
         )
 
     def start(self, base: Path, path: Path) -> Made | None:

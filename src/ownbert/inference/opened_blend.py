@@ -20,7 +20,7 @@ from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.rows import Row
 from ownbert.time_limit import check_time
 from ownbert.train.device import pick_device, pick_precision
-from ownbert.views.blending import blend, from_scores
+from ownbert.views.blending import blend, from_scores, rows_without_features
 from ownbert.views.linear_view import LinearView
 
 # Rows between checks of the time limit, if all rows are wanted and if some are.
@@ -65,31 +65,36 @@ class Members:
         """(N, C) logits of N rows.
 
         Args:
-            offsets: (C) added to the logits, except for rows without any known feature. Such rows
-                get the mean of the models' priors; the weighted sum would be overconfident in the
-                most frequent label.
+            offsets: (C) added to the logits, except for rows without any known feature; see
+                ``ownbert.views.blending.blend``.
         """
+        return self.answers(rows, offsets)[0]
+
+    def answers(
+        self, rows: Sequence[Row], offsets: np.ndarray | float = 0.0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The logits (N, C) of N rows, and (N) whether they have no known feature."""
         texts = [row.texts for row in rows]
-        found = [
-            [m.scores(rows) if isinstance(m, Networks) else m.scores(texts) for m in models]
-            for models in self.models
-        ]
-        scores = blend([np.mean(each, axis=0) for each in found], self._weights) + offsets
-        flat = [pair for pairs in map(zip, self.models, found) for pair in pairs]
-        linear = [
-            (opened_model.model, each)
-            for opened_model, each in flat
-            if isinstance(opened_model, LinearView)
-        ]
-        if len(linear) == len(flat):
-            unknown = np.all([view.knows_nothing(each) for view, each in linear], axis=0)
-            scores[unknown] = np.mean([each[unknown] for _, each in flat], axis=0)
-        return scores
+        scores, unknown = [], []
+        for models in self.models:
+            found = [m.scores(rows) if isinstance(m, Networks) else m.scores(texts) for m in models]
+            scores.append(np.mean(found, axis=0))
+            pairs = zip(models, found, strict=True)
+            unknown.append(np.all([_knows_nothing(*pair) for pair in pairs], axis=0))
+        without = rows_without_features(self._weights, unknown)
+        return blend(scores, self._weights, offsets, unknown), without
 
     @property
     def networks(self) -> list[Networks]:
         """The members that are networks."""
         return [one for models in self.models for one in models if isinstance(one, Networks)]
+
+
+def _knows_nothing(model: Networks | LinearView | FrozenProbe, scores: np.ndarray) -> np.ndarray:
+    """(N) whether a model is linear and knows no feature of the rows with these scores (N, C)."""
+    if isinstance(model, LinearView):
+        return model.model.knows_nothing(scores)
+    return np.zeros(len(scores), dtype=bool)
 
 
 def score_until(
@@ -193,9 +198,9 @@ class OpenedBlend(Opened):
             )
 
     def raws(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
-        """The raw outputs of each row, without notes."""
-        scores = self.scores(rows, np.asarray(self.blend.offsets))
-        return list(from_scores(self.task.name, scores)), [None] * len(rows)
+        """The raw outputs of each row, and as notes whether rows have no known feature."""
+        scores, unknown = self.scores.answers(rows, np.asarray(self.blend.offsets))
+        return list(from_scores(self.task.name, scores)), unknown.tolist()
 
     def warnings(self) -> Iterator[str]:
         """Warnings of the first network; the others read rows in the same way."""

@@ -150,8 +150,11 @@ class MultiLabelTask(SentenceTask):
             self.threshold = best_threshold(truth, np.stack(raws))
 
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> np.ndarray:
+        """The probabilities (C); if nothing of the row is known (``note``), reduced so that the
+        threshold corresponds to at least .5, because a lower one suits only known texts."""
         # In float64, so that comparisons do not round the threshold to float32.
-        return raw.astype(np.float64)
+        found = raw.astype(np.float64)
+        return found * min(1.0, 2 * self.threshold) if note else found
 
     def output_row(
         self, decided: np.ndarray, row: Row, options: OutputOptions = PLAIN_OUTPUT

@@ -44,9 +44,35 @@ def from_scores(task: str, scores: np.ndarray) -> np.ndarray:
     return scores
 
 
-def blend(members: Sequence[np.ndarray], weights: np.ndarray) -> np.ndarray:
-    """The weighted sum (N, C) of the members' scores."""
-    return sum(w * scores for w, scores in zip(weights, members, strict=True))  # pyright: ignore
+def blend(
+    members: Sequence[np.ndarray],
+    weights: np.ndarray,
+    offsets: np.ndarray | float = 0.0,
+    unknown: Sequence[np.ndarray] | None = None,
+) -> np.ndarray:
+    """The weighted sum (N, C) of the members' scores, plus offsets.
+
+    Rows without any feature known to the members get the mean of the members' priors instead,
+    because the sum would be overconfident in the most frequent label.
+
+    Args:
+        members: each model's (N, C) scores.
+        weights: weight of each member.
+        offsets: (C).
+        unknown: for each member (N) whether it knows no feature of a row; None: all know some.
+    """
+    found: np.ndarray = sum(w * m for w, m in zip(weights, members, strict=True)) + offsets  # pyright: ignore
+    if unknown is not None and (rows := rows_without_features(weights, unknown)).any():
+        used = [m[rows] for w, m in zip(weights, members, strict=True) if w > 0]
+        found[rows] = np.mean(used, axis=0)
+    return found
+
+
+def rows_without_features(
+    weights: Sequence[float] | np.ndarray, unknown: Sequence[np.ndarray]
+) -> np.ndarray:
+    """(N) whether no member with a weight knows any feature of a row; see ``blend``."""
+    return np.all([each for w, each in zip(weights, unknown, strict=True) if w > 0], axis=0)
 
 
 def loss(targets: Targets, scores: np.ndarray) -> float:
@@ -110,6 +136,7 @@ def cross_fitted(
     targets: Targets,
     counts: np.ndarray | None = None,
     *,
+    unknown: Sequence[np.ndarray] | None = None,
     parts: int = 5,
     seed: int = 0,
 ) -> np.ndarray:
@@ -119,6 +146,7 @@ def cross_fitted(
 
     Args:
         members, targets, counts: see ``fit_blend``.
+        unknown: see ``blend``.
         parts: number of folds.
         seed: seed of the random folds.
     """
@@ -129,7 +157,8 @@ def cross_fitted(
         in_part = part == number
         others, rest = [m[~in_part] for m in members], targets[~in_part]
         weights, offsets = fit_blend(others, rest, counts)
-        found[in_part] = blend([m[in_part] for m in members], weights) + offsets
+        without = None if unknown is None else [each[in_part] for each in unknown]
+        found[in_part] = blend([m[in_part] for m in members], weights, offsets, without)
     return found
 
 

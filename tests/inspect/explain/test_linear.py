@@ -140,7 +140,7 @@ def test_fit_view_gives_a_model_of_the_first_fold(topics: Path, tmp_path: Path):
     first = tmp_path / "members" / "first-fold" / "tfidf"
     unlabelled = Texts(rows.texts() * 2, "ids")  # no words are rare
     given = (labelled, labelled, unlabelled, tmp_path / "members" / "tfidf")
-    scores = fit_view("tfidf", rows, *given, first=first)
+    scores, _ = fit_view("tfidf", rows, *given, first=first)
     from ownbert.views.linear_view import LinearView
 
     held = rows.folds[0][1]

@@ -58,7 +58,7 @@ def self_train(
     folder: Path,
     *,
     first: Path | None = None,
-) -> tuple[list[Path], np.ndarray]:
+) -> tuple[list[Path], np.ndarray, np.ndarray]:
     """Self-train linear models, and save them in ``folder``.
 
     Args:
@@ -69,8 +69,9 @@ def self_train(
         first: where the models of the first fold are saved, beside ``folder``.
 
     Returns:
-        The folders of the models, and the mean of their scores (N, C) of the held-out rows. No
-        model that scores a row, and none that chose labels for that one, has learnt from the row.
+        The folders of the models, the mean of their scores (N, C) of the held-out rows, and (N)
+        whether no model knows a feature of a row. No model that scores a row, and none that chose
+        labels for that one, has learnt from the row.
 
     Raises:
         OutOfTime: the time limit has passed.
@@ -85,12 +86,14 @@ def self_train(
     # Of each fit: dense regressions stop then.
     each = seconds_left() / (splits * len(names) * (1 + len(_SHARES)))
 
-    found = []
+    found, unknown = [], []
     of_folds: list[list[LinearModel]] = []
     for learn, held in rows.folds:
         of_folds.append(_rounds(features, weights, rows.targets[learn], learn, each))
         own = [m.scores(f.labelled[held]) for m, f in zip(of_folds[-1], features, strict=True)]
         found.append(np.mean(own, axis=0))
+        models = zip(of_folds[-1], own, strict=True)
+        unknown.append(np.all([model.knows_nothing(each) for model, each in models], axis=0))
     fitted = of_folds[0]
     if rows.refit:
         fitted = _rounds(features, weights, rows.targets[rows.learnt], rows.learnt, each)
@@ -100,7 +103,7 @@ def self_train(
     if first is not None:
         for name, view, model in zip(names, views, of_folds[0], strict=True):
             LinearView(view.view, model, view.kind).save(first / name, beside=True)
-    return folders, np.concatenate(found)
+    return folders, np.concatenate(found), np.concatenate(unknown)
 
 
 def _rounds(
