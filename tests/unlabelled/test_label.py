@@ -122,6 +122,11 @@ def test_with_few_labels_typical_texts_are_chosen(made: Path, tmp_path: Path):
     assert {word[:-1] for row in rows for word in row["text"].split()} >= set(TOPICS)
 
 
+def test_texts_without_a_common_word_can_be_chosen(made: Path):
+    texts = ["18049 36908", "9999999", "88888"]
+    assert {row["text"] for row in ownbert.to_label(made / "best", texts, count=2)} < {*texts}
+
+
 def test_a_fine_tuned_folder_has_no_report(classifier: Path, topics: Path):
     """Its network gives the vectors; no label is known to be rare or to have few rows."""
     said: list[str] = []

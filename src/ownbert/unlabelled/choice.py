@@ -45,7 +45,7 @@ def choose(scores: np.ndarray, vectors: np.ndarray, count: int, seed: int = 0) -
 
     Args:
         scores: (N) uncertainties, used as weights in the clustering.
-        vectors: (N, D).
+        vectors: (N, D); without features (D = 0), the most uncertain texts are selected.
         count: number of texts, fewer if there are not enough.
         seed: seed of the clustering.
 
@@ -58,7 +58,7 @@ def choose(scores: np.ndarray, vectors: np.ndarray, count: int, seed: int = 0) -
     Source: Zhdanov 2019, "Diverse mini-batch Active Learning", section 3.
     """
     order = np.argsort(-scores, kind="stable")
-    if len(order) <= count or not count:
+    if len(order) <= count or not count or not vectors.shape[1]:
         return order[:count]
     try:
         from sklearn.cluster import KMeans
