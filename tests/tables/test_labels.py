@@ -103,6 +103,10 @@ READINGS: Sequence[tuple[str, Sequence[Any], str, Sequence[Any]]] = (
     ("whole floats", [0.0, 1.0, 2.0] * 10, "classify", ["0", "1", "2"]),
     ("dashes", ["--1", "-", "-2"] * 10, "classify", ["--1", "-", "-2"]),
     ("fractions", [0.5, 1.25, 2.0] * 10, "regress", [(0.5,), (1.25,), (2.0,)]),
+    ("two fractions", [0.5, 3.8] * 10, "regress", [(0.5,), (3.8,)]),
+    ("thousands", ["2,000.50", "7,000", "0.50"] * 10, "regress", [(2000.5,), (7000.0,), (0.5,)]),
+    ("points at thousands", ["2.000,50", "7,5"] * 10, "regress", [(2000.5,), (7.5,)]),
+    ("two whole floats", [0.0, 1.0] * 10, "classify", ["0", "1"]),
     ("many classes", [i % 60 for i in range(600)], "classify", ["0", "1", "2"]),
     ("many numbers", [i * 7 for i in range(80)], "regress", [(0.0,), (7.0,), (14.0,)]),
     ("decimal commas", [f"{2000 + i},{i % 7}4" for i in range(40)], "regress", [(2000.04,)]),
@@ -277,6 +281,8 @@ def test_what_was_decided_is_said(tmp_path: Path):
     shown = said([i * 7 for i in range(80)])
     assert "80 different whole numbers in 80 rows: they are read as numbers; use --task cl" in shown
     assert "they are read as classes; use --task regress" in said([i % 60 for i in range(600)])
+    assert "only 2 different numbers, some with fractions: they are r" in said([0.5, 3.8] * 10)
+    assert "numbers with ',' between thousands" in said(["2,000.50", "7,000.50"] * 10)
     assert "multi-hot vectors of 2; --label-names" in said([[1, 0], [1, 1]] * 10)
     shown = said(["Smith, J", "Doe, A"] * 10, task="multilabel")
     assert "separated by ','; choose another separator with --label-separator" in shown

@@ -21,6 +21,8 @@ from ownbert.tables.tables import as_text
 SEPARATORS = ("|", ";", ",")
 # Integers with more distinct values than this are classes only if they repeat this often.
 _MOST_NUMERIC_CLASSES, _REPEATED = 50, 3
+# Numbers with fractions are reported if there are at most this many distinct values.
+_FEW_NUMBERS = 2
 # From this number of rows, a column whose values are nearly all distinct (this share) is not a
 # label column.
 _FEWEST_DIFFERENT, _NEARLY_ALL = 20, 0.9
@@ -30,6 +32,7 @@ _TRUTH = {"true": "true", "false": "false"}
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+", re.ASCII)
+_THOUSANDS_AND_POINT = re.compile(_THOUSANDS.pattern + r"\.\d+", re.ASCII)
 _ITEM = re.compile(
     r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^\s,'"\[\](){}]+))\s*(,|(?=\s|['"]|$))""",
     re.DOTALL,
@@ -238,14 +241,23 @@ def _numeric_task(texts: Sequence[str]) -> tuple[str, str] | None:
     if numbers is None or not numbers:
         return None
     distinct = len(set(numbers))
-    fractions = any(number % 1 for number in numbers)
-    if fractions and distinct > 2:
-        if not any("," in text for text in texts):
-            return "regress", ""
-        return "regress", (
-            "the labels are numbers with a decimal comma; --task multilabel reads them as sets "
-            "of labels"
-        )
+    if any(number % 1 for number in numbers):
+        thousands, point = number_signs(texts) or ("", ".")
+        if thousands:
+            note = f"the labels are numbers with {thousands!r} between thousands"
+        elif point == ",":
+            note = (
+                "the labels are numbers with a decimal comma; --task multilabel reads them as sets "
+                "of labels"
+            )
+        elif distinct <= _FEW_NUMBERS:
+            note = (
+                f"the labels are only {distinct:,} different numbers, some with fractions: they "
+                "are read as numbers; use --task classify to change this"
+            )
+        else:
+            note = ""
+        return "regress", note
     if distinct <= _MOST_NUMERIC_CLASSES:
         return "classify", ""
     name = "classify" if len(numbers) >= _REPEATED * distinct else "regress"
@@ -258,17 +270,36 @@ def _numeric_task(texts: Sequence[str]) -> tuple[str, str] | None:
 
 
 def decimal_numbers(texts: Sequence[str], *, sure: bool = False) -> list[float] | None:
-    """Convert texts to numbers, all with decimal points or all with decimal commas; None if
-    impossible.
+    """Convert texts to numbers; None if they are not numbers (see ``number_signs``)."""
+    signs = number_signs(texts, sure=sure)
+    if signs is None:
+        return None
+    found = [float(with_point(text, *signs)) for text in texts]
+    return found if all(abs(number) < float("inf") for number in found) else None
 
-    Possible thousands separators ("1,234") are not accepted.
+
+def with_point(text: str, thousands: str, point: str) -> str:
+    """A number as Python reads it; for the signs see ``number_signs``."""
+    return text.replace(thousands, "").replace(point, ".")
+
+
+def number_signs(texts: Sequence[str], *, sure: bool = False) -> tuple[str, str] | None:
+    """The thousands separator ("" if there is none) and the decimal separator of numbers; None if
+    the texts are not numbers of one notation.
+
+    A separator that may be either ("1,234") is not accepted: some number must have both.
 
     Args:
         sure: whether the texts are known to be numbers, not pairs of labels.
     """
     if all(_NUMBER.fullmatch(text) for text in texts):
-        found = [float(text) for text in texts]
-        return found if all(abs(number) < float("inf") for number in found) else None
+        return "", "."
+    for thousands, point in (",.", ".,"):
+        usual = [text.translate(str.maketrans(thousands + point, ",.")) for text in texts]
+        kinds = (_THOUSANDS_AND_POINT, _THOUSANDS, _NUMBER)
+        both = any(_THOUSANDS_AND_POINT.fullmatch(text) for text in usual)
+        if both and all(any(kind.fullmatch(text) for kind in kinds) for text in usual):
+            return thousands, point
     commas = [text for text in texts if "," in text]
     if not commas or not all(_DECIMAL_COMMA.fullmatch(text) for text in commas):
         return None
@@ -279,7 +310,7 @@ def decimal_numbers(texts: Sequence[str], *, sure: bool = False) -> list[float] 
         return None
     if not sure and _are_pairs(texts):
         return None
-    return [float(text.replace(",", ".")) for text in texts]
+    return "", ","
 
 
 def _are_pairs(texts: Sequence[str]) -> bool:

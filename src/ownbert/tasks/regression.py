@@ -9,7 +9,7 @@ import numpy as np
 
 from ownbert.errors import InputError, in_short
 from ownbert.tables.columns import ColumnNames
-from ownbert.tables.labels import decimal_numbers
+from ownbert.tables.labels import number_signs, with_point
 from ownbert.tables.tables import Source, columns
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, TableRow
@@ -186,12 +186,13 @@ def score_regression(truth: np.ndarray, found: np.ndarray, labels: Sequence[str]
 
 
 def _with_decimal_points(table: Sequence[TableRow]) -> list[TableRow]:
-    """The rows, with decimal commas converted to numbers."""
+    """The rows, with decimal points in numbers, and without thousands separators."""
     columns = [list(cells) for cells in zip(*(row.cells for row in table), strict=True)]
     for number, cells in enumerate(columns):
         texts = [cell.strip() for cell in cells if isinstance(cell, str) and cell.strip()]
-        if any("," in text for text in texts) and decimal_numbers(texts, sure=True) is not None:
-            columns[number] = [c.replace(",", ".") if isinstance(c, str) else c for c in cells]
+        signs = number_signs(texts, sure=True)
+        if signs is not None and any("," in text for text in texts):
+            columns[number] = [with_point(c, *signs) if isinstance(c, str) else c for c in cells]
     rows = zip(*columns, strict=True)
     return [row._replace(cells=cells) for row, cells in zip(table, rows, strict=True)]
 
