@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from sklearn.metrics import r2_score
 
 import ownbert
 from ownbert import InputError, Predictor, evaluate, finetune, predict
@@ -213,6 +214,10 @@ def test_several_labels(tiny: Make):
     assert len(every) == 3
     assert predictor("a b") == [each for each in every if each["score"] >= 0.5]
     assert sorted(predictor.predict("a b")) == sorted(e["label"] for e in predictor("a b"))
+    texts = ["a b", "a", "c", "b b"]
+    sets = predictor.predict(texts)
+    sets[0] = [label for label in predictor.labels if label not in sets[0]]
+    assert predictor.score(texts, sets) == 0.75
 
 
 def test_numbers(tiny: Make):
@@ -222,6 +227,11 @@ def test_numbers(tiny: Make):
     assert np.allclose(
         [[e["score"] for e in row] for row in found], predictor.predict(["a", "b c"])
     )
+    texts = ["a", "b c", "c"]
+    answers = np.asarray(predictor.predict(texts))
+    truth = answers + np.asarray([[0.1], [0.0], [0.2]])
+    data = {"text": texts, **dict(zip(predictor.labels, truth.T.tolist(), strict=True))}
+    assert predictor.score(data) == pytest.approx(r2_score(truth, answers), rel=1e-3)
     with pytest.raises(InputError, match="regress gives no probabilities; use predict"):
         predictor.predict_proba(["a"])
 

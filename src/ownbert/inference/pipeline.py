@@ -37,6 +37,8 @@ _OF_PIPELINES = {
 }
 
 
+# Metrics that estimators of scikit-learn call their score.
+_OF_SKLEARN = ("accuracy", "subset_accuracy", "r2")
 # Report of ``fit``.
 _REPORT = "report.json"
 
@@ -274,8 +276,10 @@ class Predictor:
         return self.task.score(rows, self.decide(rows))
 
     def score(self, data: Any, labels: Any = None) -> float:
-        """The main metric of ``evaluate``: accuracy for labels, as in scikit-learn."""
-        return next(iter(self.evaluate(data, labels).values.values()))
+        """The ``score`` of scikit-learn: accuracy (of whole label sets, if rows have several), or
+        R2 for numbers; for other tasks the main metric of ``evaluate``."""
+        values = self.evaluate(data, labels).values
+        return values[next((name for name in _OF_SKLEARN if name in values), next(iter(values)))]
 
     def leaderboard(self) -> list[dict[str, Any]]:
         """The models compared by ``fit``, as in report.json, best first.
