@@ -207,6 +207,19 @@ def test_linear_models_are_self_trained_after_the_networks_too(
     assert sorted(path.name for path in (members / "self-trained").iterdir()) == made
 
 
+def test_a_network_that_knows_no_word_of_the_texts(
+    pretrained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    """Two lines and no warning of NumPy."""
+    texts = [f"{'甲乙'[i % 2]}丙{chr(0x4E00 + i)}" for i in range(24)]
+    given = {"model": pretrained, "seeds": 1, "minutes": MINUTES, "output": tmp_path / "best"}
+    ownbert.fit((texts, ["a", "b"] * 12), **given)
+    said = " ".join("".join(capfd.readouterr()).split())
+    assert "100.0% of the tokens are [UNK]" in said
+    assert "linear models built in: skipped, no word of the texts is in the vocabulary" in said
+    assert "RuntimeWarning" not in said
+
+
 @pytest.mark.parametrize("task", ["multilabel", pytest.param("regress", marks=pytest.mark.slow)])
 def test_other_tasks_are_fitted_in_memory(task: str, topics: Path, pretrained: Path):
     texts = texts_of(topics / "train.csv")

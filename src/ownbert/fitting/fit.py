@@ -28,7 +28,13 @@ from ownbert.fitting.fit_progress import Progress
 from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.fitting.fit_state import STATE, TITLES, FitState, saved_scores
 from ownbert.fitting.minutes_curve import Checkpoints, Points
-from ownbert.fitting.networks import calibrate_network, copy_network, is_pretrained, pretrain_on
+from ownbert.fitting.networks import (
+    calibrate_network,
+    copy_network,
+    is_pretrained,
+    pretrain_on,
+    vocabulary_warning,
+)
 from ownbert.fitting.report.report import write_report
 from ownbert.fitting.rows.fit_input import MANY, FitInput, checked_input
 from ownbert.fitting.rows.held_out_rows import gains_of_all_rows, keep_held_out
@@ -63,6 +69,7 @@ _NGRAMS = 1 << 18
 _SHORTEST_PRETRAINING = 10.0
 _VECTORS = "vectors of the labelled texts"
 _GAINS = "the gain of final models for label sets"
+_VOCABULARY = "words missing in the vocabulary of the network"
 _OWN_NETWORK = "the network that Transformers loads"
 # No further step is started with less time than this, in seconds.
 _SHORTEST = 5.0
@@ -284,7 +291,11 @@ class Fit:
         """The folder of the network to start from; None if there is none."""
         recipe = self.recipe
         if recipe.model is not None:
-            return model_folder(recipe.model)
+            folder = model_folder(recipe.model)
+            compare = partial(vocabulary_warning, self.rows, folder)
+            if warning := self.attempt(_VOCABULARY, compare):
+                self.progress.say(warning)
+            return folder
         many = len(self.rows.learnt) >= MANY
         share = _PRETRAINING_FOR_MANY if many else _PRETRAINING
         seconds = share * self.budget.left

@@ -31,6 +31,7 @@ from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.multilabel import MultiLabelTask
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import KEY, Task
+from ownbert.tasks.text_input import UnknownWords
 from ownbert.time_limit import time_limit
 from ownbert.train.device import pick_device
 from ownbert.train.state_files import newest_state, remove_states
@@ -50,6 +51,8 @@ _UNPACKED = 4
 # 20 labels per class, of 2,048 .926, and tiny .914 (docs/benchmarks.md).
 _ON_CPU = {"size": "tiny", "batch_tokens": 2048}
 _ON_GPU = {"size": "mini", "batch_tokens": 16_384}
+# Labelled texts in which words missing in a vocabulary are counted.
+_EXAMINED = 1000
 # Minimum seconds of a training.
 _SHORTEST = 2.0
 
@@ -219,6 +222,16 @@ def start_on(
     if run.starts_linear:
         run.save_start(folder)
     return run.starts_linear
+
+
+def vocabulary_warning(rows: LabelledRows, base: Path) -> str | None:
+    """A warning if the vocabulary of a network does not fit the labelled texts."""
+    task, sample = rows.task, [rows.rows[i] for i in rows.learnt[:_EXAMINED]]
+    builder = task.input_builder(describe(base), task.max_length)
+    unknown = UnknownWords(builder.tokenizer)
+    examples = task.encode(sample, builder, training=False).examples
+    unknown.count(examples, task.texts_of(sample))
+    return unknown.warning()
 
 
 def finetuning_run(

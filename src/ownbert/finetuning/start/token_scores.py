@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.batches.example import Example
+from ownbert.errors import InputError
 from ownbert.finetuning.start import token_pairs
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import materialize, shapes_alone
@@ -102,8 +103,13 @@ def fit_token_scores(
         vocab_size: V.
         special: ids of the special tokens.
         most_pairs: the largest P.
+
+    Raises:
+        InputError: the texts have no token but special ones.
     """
     counts = mean_counts(examples, vocab_size, special)
+    if not counts.nnz:
+        raise InputError("no word of the texts is in the vocabulary of the network")
     none = np.zeros(0, np.int64)
     if most_pairs and len(examples) >= 2 * _TRIED:
         held = np.arange(len(examples)) % _TRIED == 0
@@ -138,7 +144,7 @@ def _ridge(counts: Matrix, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     texts_with = np.bincount(counts.indices[counts.data > 0], minlength=counts.shape[1])
     weights = np.sqrt(np.log((len(scores) + 1) / (texts_with + 1)) + 1)
-    weights /= np.sqrt(counts.power(2).sum(1).mean())
+    weights /= np.sqrt(counts.power(2).sum(1).mean()) or 1.0
     weights[texts_with == 0] = 0.0
     features = (counts @ sparse.diags(weights.astype(np.float32))).astype(np.float32)
     mean = scores.mean(0)
