@@ -156,6 +156,18 @@ def test_bfloat16(tmp_path):
     assert (found - truth).abs().max() < 2 * (reference - truth).abs().max()
 
 
+def test_bfloat16_under_autocast():
+    theirs, ours = pair("BertForSequenceClassification")
+    given = padded()
+    truth = theirs(**given).logits
+    with torch.autocast("cpu", torch.bfloat16):
+        found = ours.bfloat16()(**given).logits
+        reference = theirs.bfloat16()(**given).logits
+    assert found.dtype == reference.dtype == torch.bfloat16
+    assert (found - truth).abs().max() < 3 * (reference - truth).abs().max() + 0.01
+    found.float().sum().backward()
+
+
 def test_configurations(tmp_path):
     config = hf.BertConfig(hidden_size=64, num_attention_heads=4, id2label={0: "a", 1: "b", 2: "c"})
     assert (config.num_labels, config.label2id["c"], config.use_return_dict) == (3, 2, True)
