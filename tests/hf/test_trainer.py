@@ -239,6 +239,7 @@ def _train_evaluate_save_resume(architecture: str, folder: Path) -> None:
             "lr_scheduler_type": "cosine",
         },
         {"optim": "adafactor"},
+        {"neftune_noise_alpha": 5.0},
     ],
     ids=str,
 )

@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,6 +36,10 @@ _FURTHER = {
     *("past_key_value", "cache_position", "num_items_in_batch", "next_sentence_label"),
     *("output_attentions", "output_hidden_states", "return_dict"),
 }
+_HOOKS = [
+    f"register_{kind}_hook"
+    for kind in ("forward", "forward_pre", "backward", "full_backward", "full_backward_pre")
+]
 # Context for creating a model whose weights will be overwritten.
 _Made = Callable[[], AbstractContextManager[Any]]
 _WRITTEN_OVER = ContextVar[_Made]("written_over", default=nullcontext)
@@ -54,6 +59,13 @@ def written_over(made: _Made = Undrawn) -> Iterator[None]:
         yield
     finally:
         _WRITTEN_OVER.reset(token)
+
+
+def _refuse_hook(base: str, whole: str, *_: Any, **__: Any) -> None:
+    raise InputError(
+        f"a hook on {base} would never run: {whole} does not run this module, it "
+        "shares its layers; hook the modules in .model, or use output_hidden_states=True"
+    )
 
 
 class PreTrainedModel(CommonModel):
@@ -189,6 +201,8 @@ class PreTrainedModel(CommonModel):
             pooler = self.architecture_spec.pooler
             base = kind(self.config, add_pooling_layer=pooler, model=self.model)
             base.training = self.training
+            for hook in _HOOKS:
+                setattr(base, hook, partial(_refuse_hook, self.base_model_prefix, type(self).__name__))
             self.__dict__["_base"] = base  # not a submodule, otherwise modules appear twice
         return self.__dict__["_base"]
 

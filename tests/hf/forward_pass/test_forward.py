@@ -77,6 +77,33 @@ def test_embeddings_in_the_place_of_ids(architecture: str):
             ours(**wrong)
 
 
+@pytest.mark.parametrize("architecture", ["BertModel", "RobertaModel", "MobileBertModel"])
+def test_hooks_on_word_embeddings_see_padded_texts(architecture: str):
+    theirs, ours = pair(architecture)
+    given = padded(ours.config.model_type)
+    seen = []
+
+    def double(module, inputs, out):
+        seen.append((inputs[0].shape, out.shape))
+        return 2 * out
+
+    for model in (theirs, ours):
+        model.get_input_embeddings().register_forward_hook(double)
+    expected, found = both(theirs, ours, **given)
+    close(found[0], expected[0], given["attention_mask"].bool())
+    assert seen[0] == seen[1]
+
+
+def test_a_hook_that_would_never_run_is_refused():
+    _, ours = pair("BertForSequenceClassification")
+    for base in (ours.bert, ours.base_model):
+        for kind in ("forward", "forward_pre", "full_backward", "full_backward_pre"):
+            with pytest.raises(InputError, match="a hook on bert would never run"):
+                getattr(base, f"register_{kind}_hook")(print)
+    _, alone = pair("BertModel")
+    alone.base_model.register_forward_hook(lambda *_: None)
+
+
 @pytest.mark.parametrize("architecture", ["BertModel", "RobertaModel", "AlbertModel"])
 def test_positions_that_are_given(architecture: str):
     theirs, ours = pair(architecture)

@@ -50,6 +50,7 @@ def forward(model: Any, given: dict[str, Any]) -> Any:
             dense = dense or xlnet.needs_padding(model, given, memory)
             padded.cache = memory.cache
         packed = pack(padded, stack.config, dense=dense)
+        packed = packed.with_hooked(stack.embeddings.word, padded.input_ids)
     states = bool(option(model, given, "output_hidden_states"))
     kept = memory is not None and memory.kept
     if torch.is_grad_enabled() and (states or keep or not kinds):

@@ -237,6 +237,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         )
         check_inputs(stack, given, padded.size)
         packed = pack(padded, stack.config, dense=not self.packed)
+        packed = packed.with_hooked(stack.embeddings.word, input_ids)
         keep_hidden = bool(option(self, options, "output_hidden_states"))
         if torch.is_grad_enabled() and (keep_hidden or padded.keep):
             packed.context.returned = packed
@@ -300,6 +301,8 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         labelled = given.get("labels") is not None or kinds not in ((), ("generator",))
         dense = not self.packed or (labelled and mask is not None)
         packed = pack(padded, stack.config, dense=dense)
+        source = self.model.encoder if self.model.share_embeddings else stack
+        packed = packed.with_hooked(source.embeddings.word, ids)
         keep_hidden = bool(option(self, given, "output_hidden_states"))
         if torch.is_grad_enabled() and (keep_hidden or padded.keep or not kinds):
             packed.context.returned = packed
