@@ -161,6 +161,9 @@ class PreTrainedModel(CommonModel):
         """The forward pass of Transformers' model with this name; also accepts a ``Batch``."""
         if args and isinstance(args[0], Batch):
             return self.model(*args, **kwargs)
+        if torch.compiler.is_dynamo_compiling():
+            # Without a graph: the lengths of the texts would be its constants.
+            return torch.compiler.disable(self.forward)(*args, **kwargs)
         if torch.jit.is_tracing() or torch.compiler.is_exporting():  # pyright: ignore
             raise InputError(
                 "a trace would hold the lengths of these texts as constants; ownbert export writes "

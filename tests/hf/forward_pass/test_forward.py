@@ -192,6 +192,23 @@ def test_a_label_at_padding_counts_as_there():
     close(found.logits, expected.logits)
 
 
+def test_compiled():
+    _, ours = pair("BertForSequenceClassification")
+    around = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Tanh())
+
+    def scores(**given):
+        return around(ours(**given).logits)
+
+    compiled = torch.compile(ours, backend="eager"), torch.compile(scores, backend="eager")
+    for length in (9, 7):
+        given = padded(size=(3, length))
+        expected = ours(**given).logits
+        assert torch.equal(compiled[0](**given).logits, expected)
+        close(compiled[1](**given), around(expected))
+    compiled[0](**given).logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in ours.classifier.parameters())
+
+
 def test_a_packed_batch_goes_in_as_well():
     from ownbert.batches.batch import from_padded
 
