@@ -1,5 +1,6 @@
 """``Trainer`` of Transformers trains our classes as it trains its own."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,26 @@ def test_collators(tmp_path: Path):
         run.save_model()
         assert type(hf.AutoTokenizer.from_pretrained(tmp_path / kind.__name__)) is type(tokenizer)
     assert all(0 < loss < 10 for loss in found)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_collators_give_the_same_batches(tmp_path: Path):
+    folder, found = bert_folder(tmp_path), []
+    for kind in (transformers.BertTokenizerFast, hf.BertTokenizer):
+        tokenizer = kind.from_pretrained(folder)
+        rows = [dict(tokenizer(text)) for text in ("the lazy dog", "a fox jumps over", "dog")]
+        labelled = [{**row, "labels": row["input_ids"][1:]} for row in rows]
+        even = [{"input_ids": row["input_ids"][: len(row["input_ids"]) // 2 * 2]} for row in rows]
+        torch.manual_seed(0)
+        random.seed(0)
+        batches = [
+            transformers.DataCollatorForWholeWordMask(tokenizer, mlm_probability=0.4)(rows),
+            transformers.DataCollatorForPermutationLanguageModeling(tokenizer)(even),
+            transformers.DataCollatorForTokenClassification(tokenizer)(labelled),
+            transformers.DataCollatorForSeq2Seq(tokenizer)(labelled),
+        ]
+        found.append([{name: tensor.tolist() for name, tensor in b.items()} for b in batches])
+    assert found[0] == found[1]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -267,6 +267,9 @@ class PreTrainedTokenizerFast:
         skip = set(self.all_special_ids) if skip_special_tokens else ()
         return [self.convert_ids_to_tokens(int(index)) for index in ids if int(index) not in skip]
 
+    # Called by the collator of Transformers that masks whole words.
+    _convert_id_to_token = convert_ids_to_tokens
+
     def add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
         """Add tokens that are never split; returns how many are new to the vocabulary."""
         if not new_tokens:
