@@ -205,7 +205,9 @@ class PreTrainedModel(CommonModel):
             base = kind(self.config, add_pooling_layer=pooler, model=self.model)
             base.training = self.training
             for hook in _HOOKS:
-                setattr(base, hook, partial(_refuse_hook, self.base_model_prefix, type(self).__name__))
+                setattr(
+                    base, hook, partial(_refuse_hook, self.base_model_prefix, type(self).__name__)
+                )
             self.__dict__["_base"] = base  # not a submodule, otherwise modules appear twice
         return self.__dict__["_base"]
 
