@@ -7,8 +7,10 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -238,6 +240,26 @@ def test_an_index_is_refused_with_its_model(tmp_path: Path):
     for done, message in ((small, "serve fewer"), (moved, "the model of the index is not")):
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
         assert message in done.stderr
+
+
+def test_the_command_serves_until_ctrl_c(classifier: Path):
+    """As a process of its own; the other tests fork this one."""
+    command = [sys.executable, "-m", "ownbert", "serve", str(classifier), "--port", "0"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().rsplit(" at ", 1)[1].strip()
+            body = json.dumps({"inputs": "red1 9"}).encode()
+            asked = urllib.request.Request(url + "/v1/classify", body)
+            asked.add_header("content-type", "application/json")
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                (found,) = json.load(answer)["answers"]
+            assert found["label"] == ownbert.predict(classifier, ["red1 9"])[0]["label"]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
 
 
 @pytest.mark.slow
