@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import ownbert
@@ -39,6 +40,21 @@ def test_exact_and_near_duplicates_are_grouped(texts: list[str]):
     assert rows == [[(1, True), (6, False)], [(2, True), (8, False), (10, False)]]
     assert found.groups[0][1].similarity == 1
     assert 0.8 <= found.groups[1][1].similarity < 1
+
+
+def test_a_missing_text_is_a_blank_row(texts: list[str], pretrained: Path, tmp_path: Path):
+    """Null in jsonl, None in a DataFrame and an empty cell, for all that read single texts."""
+    some = [*texts[:3], None, *texts[3:6]]
+    lines = (json.dumps({"text": text, "n": 0}) + "\n" for text in some)
+    (tmp_path / "a.jsonl").write_text("".join(lines))
+    pd.DataFrame({"text": some, "n": 0}).to_csv(tmp_path / "a.csv", index=False)
+    sources = [tmp_path / "a.jsonl", tmp_path / "a.csv", pd.DataFrame({"text": some})]
+    index = tmp_path / "index"
+    for source in sources:
+        assert ownbert.duplicates(source).dropped.tolist() == [6]
+        assert [scored.text for scored in ownbert.score(pretrained, source)][3] == ""
+        assert len(ownbert.topics(pretrained, source, count=2).of_text) == 7
+        assert len(ownbert.build_index(pretrained, source, index, overwrite=True)) == 7
 
 
 def test_the_longest_is_kept_if_asked(texts: list[str]):

@@ -461,13 +461,17 @@ def read_texts(path: Source, *, text_column: str | None = None) -> Iterator[str]
 
 
 def read_texts_with_ids(path: Source, given: ColumnNames) -> Iterator[tuple[Any, str]]:
-    """Like ``read_texts``, with ids; ids are None unless an id column is named."""
+    """Like ``read_texts``, with ids; ids are None unless an id column is named. A missing or null
+    text is blank, like an empty cell of a csv file."""
     if given.id is None and not isinstance(path, MemoryTable) and kind_of(path) == "txt":
         return at_least_one(((None, text) for _, text in open_text(path)), path)
     (column,) = find_columns(path, [TEXT], given)["text"]
     ids = () if given.id is None else id_column(path, [column], given.id)
     rows = (
-        (id_value(*id) if id else None, as_text(value, column, place(path, line)))
+        (
+            id_value(*id) if id else None,
+            as_text("" if value is None else value, column, place(path, line)),
+        )
         for line, (value, *id) in read_values(path, [column, *ids])
     )
     return at_least_one(rows, path)
