@@ -251,6 +251,42 @@ def test_embed_takes_what_gives_float_vectors(plain: Path, tmp_path: Path):
     assert not (tmp_path / "v.npy").exists()
 
 
+def evaluators(teacher: Any) -> list[Any]:
+    from sentence_transformers import evaluation as made
+
+    one, two = ["a b", "c d", "e f a", "b"], ["b a", "f", "e f", "c d a"]
+    queries, corpus = dict(zip("12", one, strict=False)), dict(zip("xyzw", two, strict=True))
+    rows = [{"query": "a b", "positive": ["b a"], "negative": ["f", "c d"]}]
+    return [
+        made.EmbeddingSimilarityEvaluator(one, two, [0.9, 0.1, 0.5, 0.3], name="similar"),
+        made.BinaryClassificationEvaluator(one, two, [1, 0, 1, 0]),
+        made.InformationRetrievalEvaluator(queries, corpus, {"1": {"x"}, "2": {"w"}}),
+        made.TripletEvaluator(one, two, two[::-1]),
+        made.RerankingEvaluator(rows),
+        made.TranslationEvaluator(one, two),
+        made.ParaphraseMiningEvaluator(dict(zip("1234", two, strict=True)), [("1", "3")]),
+        made.MSEEvaluator(one, two, teacher_model=teacher),
+    ]
+
+
+def test_evaluators_give_the_same(plain: Path):
+    embedder, library = both(plain)
+    for evaluator in evaluators(library):
+        expected, found = evaluator(library), evaluator(embedder)
+        assert found == pytest.approx(expected, abs=1e-5), type(evaluator).__name__
+    assert embedder.model_card_data["similar"]["similar_pearson_cosine"] <= 1
+
+
+def test_an_embedder_is_in_evaluation_mode(plain: Path):
+    embedder, library = both(plain)
+    assert embedder.eval() is embedder.train(False) is embedder
+    assert embedder.training == library.eval().training
+    assert next(embedder.parameters()).device.type == "cpu"
+    assert len(embedder.tokenizer) == len(library.tokenizer)
+    with pytest.raises(InputError, match="ownbert finetune embed trains"):
+        embedder.train()
+
+
 def test_devices(unit: Path):
     embedder = Embedder(unit, device=torch.device("cpu"))
     assert embedder.to("cpu") is embedder

@@ -343,6 +343,9 @@ class Tokenizer:
         content = json.dumps({"model": model, **kept}, sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(content.encode("utf-8")).hexdigest()
 
+    def __len__(self) -> int:
+        return self.vocab_size
+
     def __repr__(self) -> str:
         return f"Tokenizer(kind={self.kind!r}, vocab_size={self.vocab_size})"
 

@@ -27,6 +27,7 @@ from ownbert.inference.embedding.embedding_outputs import (
     shortened,
 )
 from ownbert.inference.embedding.embedding_pool import EmbeddingPool, usual_devices
+from ownbert.inference.embedding.evaluations import Evaluations
 from ownbert.inference.embedding.similarity import (
     COSINE,
     SIMILARITIES,
@@ -49,6 +50,7 @@ from ownbert.train.device import PRECISIONS, pick_device, pick_precision
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.nn import Parameter
 
 Progress = Callable[[int], None]
 T = TypeVar("T")
@@ -88,10 +90,14 @@ class Embedder:
         prompts, default_prompt_name, similarity_fn_name, truncate_dim, max_length: settable.
         seen: number of texts so far.
         cut: number of truncated texts so far.
+        model_card_data: metrics of the evaluators of sentence-transformers.
+        training: false, as an embedder is always in evaluation mode.
 
     Raises:
         InputError: the folder or a value cannot be used.
     """
+
+    training = False
 
     def __init__(
         self,
@@ -125,6 +131,7 @@ class Embedder:
         self.similarity_fn_name = similarity_fn_name or known.similarity or COSINE
         self.truncate_dim = truncate_dim
         self.seen = self.cut = 0
+        self.model_card_data = Evaluations()
 
     def _packed(self, description: Description) -> Any:
         from ownbert.run.packed_encoder import PackedEncoder
@@ -136,6 +143,26 @@ class Embedder:
     def model(self) -> Any:
         """The model if torch runs it; None with another engine."""
         return getattr(self._network, "model", None)
+
+    def parameters(self) -> "Iterator[Parameter]":
+        """The parameters of the model; none with another engine than torch."""
+        return iter(()) if self.model is None else self.model.parameters()
+
+    def eval(self) -> "Embedder":
+        """No effect: an embedder is always in evaluation mode."""
+        return self
+
+    def train(self, mode: bool = True) -> "Embedder":
+        """Only accepts False, which has no effect.
+
+        Raises:
+            InputError: training mode is requested.
+        """
+        if mode:
+            raise InputError(
+                "an Embedder is for inference; ownbert finetune embed trains its folder"
+            )
+        return self
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> "Embedder":
