@@ -168,6 +168,22 @@ def test_pairs_are_tuples_or_two_columns(pretrained: Path, train, tmp_path: Path
         model.predict(texts)
 
 
+def test_columns_of_a_data_frame_must_be_those_of_fit(pretrained: Path):
+    pandas = pytest.importorskip("pandas")
+    X = pandas.DataFrame({"title": ["a b", "c d"] * 3, "body": ["e f", "a"] * 3})
+    y = [0, 1] * 3
+    for model in (OwnBertClassifier(pretrained, epochs=1), OwnBertRegressor(pretrained, epochs=1)):
+        expected = model.fit(X, y).predict(X)
+        assert model.feature_names_in_.tolist() == ["title", "body"]
+        assert np.array_equal(model.predict(X.to_numpy()), expected)
+        for other in (X[["body", "title"]], X.rename(columns={"body": "text"}), X[["body"]]):
+            with pytest.raises(InputError, match="in their order: title, body"):
+                model.predict(other)
+        model.fit(X.to_numpy(), y)
+        assert not hasattr(model, "feature_names_in_")
+        model.predict(X)
+
+
 def test_max_length_holds_after_fit_and_in_a_saved_folder(pretrained: Path, train, tmp_path: Path):
     y, X = train
     model = OwnBertClassifier(pretrained, epochs=1, max_length=8, long="cut").fit(X, y)

@@ -51,6 +51,13 @@ def texts_of(X: Any, least: int = 1) -> list[tuple[str, ...]]:
     return texts
 
 
+def column_names(X: Any) -> np.ndarray | None:
+    """The names of the columns of a data frame, if all are strings; None for other forms of X."""
+    columns = getattr(X, "columns", ())
+    names = [name for name in columns if isinstance(name, str)]
+    return np.array(names, dtype=object) if names and len(names) == len(columns) else None
+
+
 def _text(value: Any, where: str) -> str:
     """A text, or a list of words joined by spaces."""
     words = value if isinstance(value, list | np.ndarray) else [value]

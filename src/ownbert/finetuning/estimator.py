@@ -15,7 +15,14 @@ import numpy as np
 from ownbert.checkpoint import save
 from ownbert.errors import InputError
 from ownbert.files.input_files import refuse_same
-from ownbert.finetuning.arrays import labels_of, name_of, numbers_of, rows_of, texts_of
+from ownbert.finetuning.arrays import (
+    column_names,
+    labels_of,
+    name_of,
+    numbers_of,
+    rows_of,
+    texts_of,
+)
 from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuning_run import FinetuningRun
@@ -67,6 +74,10 @@ class TextEstimator(BaseEstimator):
         output: new folder for model, recipe, log and curves; by default nothing is kept on disk.
         verbose: whether to show progress.
         random_state: alternative to ``seed``, as in scikit-learn: a number or a generator.
+
+    Attributes:
+        feature_names_in_: names of the columns of X in ``fit``, if X was a data frame with names;
+            later data frames must have the same, in this order.
     """
 
     model: str | Path | None = None
@@ -250,9 +261,25 @@ class TextEstimator(BaseEstimator):
             except Interrupted:  # Its message names a state that has been removed.
                 raise KeyboardInterrupt from None
 
+    def _note_columns(self, X: Any) -> None:
+        """Set ``feature_names_in_``, or remove that of an earlier ``fit``."""
+        vars(self).pop("feature_names_in_", None)
+        if (names := column_names(X)) is not None:
+            self.feature_names_in_ = names
+
+    def _require_same_columns(self, X: Any) -> None:
+        """Raise ``InputError`` for a data frame with other columns than in ``fit``."""
+        names, fitted = column_names(X), getattr(self, "feature_names_in_", None)
+        if names is not None and fitted is not None and list(names) != list(fitted):
+            raise InputError(
+                f"X has the columns {', '.join(names)}; it must have those of fit in their order: "
+                f"{', '.join(fitted)}"
+            )
+
     def _predictions(self, X: Any) -> np.ndarray:
         """The task's raw output for each text, (texts, ...)."""
         self._require_fitted()
+        self._require_same_columns(X)
         texts = texts_of(X, least=0)
         rows = rows_of(texts, [None] * len(texts))
         if not rows:
@@ -348,6 +375,7 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
             raise InputError(f"y has two labels that both become {repeated!r} as text")
         rows = rows_of(texts, names, sample_weight)
         self._finetune("classify", rows, classes=numbers, class_weights=self._weights())
+        self._note_columns(X)
         self.classes_ = classes
         self._columns = [self.task_.labels.index(name) for name in known]
         return self
@@ -413,6 +441,7 @@ class OwnBertRegressor(RegressorMixin, TextEstimator):
         labels = ["value"] if flat else [f"value_{i}" for i in range(columns.shape[1])]
         rows = rows_of(texts, [*map(tuple, columns.tolist())], sample_weight)
         self._finetune("regress", rows, labels=labels)
+        self._note_columns(X)
         self._flat = flat
         return self
 
