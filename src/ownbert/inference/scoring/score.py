@@ -381,7 +381,8 @@ def score(
     options |= {"columns": columns, "normal": normal, "progress": progress}
     if inputs is None or output is None:
         found = ScoredRows(folder, inputs, **options)
-        return [one for block in found.blocks for one in found.scored(block)] if texts else 0
+        scored = (one for block in found.blocks for one in found.scored(block))
+        return 0 if inputs is None else [*scored]
     output, dealt = part_of(output, shard)
     if not isinstance(inputs, MemoryTable):
         refuse_same([folder, *find_files(inputs)], output)
