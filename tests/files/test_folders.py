@@ -244,10 +244,11 @@ def test_the_second_command_on_a_folder_is_refused(command: str, place: Path, he
 
 
 def run_of(place: Path, command: str, out: Path) -> ForkedCommand:
-    """A long run in a process of its own."""
+    """A long run in a process of its own, which no patience ends."""
     given = list(map(str, line_of(place, command)))
-    for name in ("--max-steps",):
-        given[given.index(name) + 1] = "1000000"
+    given[given.index("--max-steps") + 1] = "1000000"
+    if command == "finetune":
+        given += ["--patience", "10000"]
     return ForkedCommand(*given, "-o", out)
 
 
