@@ -142,13 +142,7 @@ _INSTEAD = {
     **dict.fromkeys(("load_model", "load_facebook"), _PREDICTOR),
     **dict.fromkeys(("load_dataset", "Dataset", "DataCollator"), "files, lists or tables directly"),
     **dict.fromkeys(
-        (
-            "accuracy_score",
-            "f1_score",
-            "classification_report",
-            "confusion_matrix",
-            "eval",
-        ),
+        ("accuracy_score", "f1_score", "classification_report", "confusion_matrix", "eval"),
         "ownbert.evaluate(folder, rows)",
     ),
     **dict.fromkeys(("Classifier", "OwnBertModelForSequence"), "ownbert.OwnBertClassifier(folder)"),

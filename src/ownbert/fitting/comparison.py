@@ -24,9 +24,7 @@ from ownbert.views.blending import (
     loss,
     rows_without_features,
 )
-from ownbert.views.linear_models import (
-    Targets,
-)
+from ownbert.views.linear_models import Targets
 
 LOG_LOSS = "log_loss"
 # Lower bound of the temperature that offsets are divided by.

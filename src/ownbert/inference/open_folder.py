@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 def open_folder(
-    folder: str | Path,
-    compute: Compute = FLOAT32,
-    *,
-    columns: ColumnNames | None = None,
+    folder: str | Path, compute: Compute = FLOAT32, *, columns: ColumnNames | None = None
 ) -> Opened:
     """Open a folder of ``finetune``, ``fit``, ``probe`` or ``export``: a blend, ensemble or
     network.

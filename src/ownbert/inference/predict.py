@@ -21,13 +21,7 @@ from ownbert.inference.abstaining.doubts import Doubts, output_rows
 from ownbert.inference.abstaining.measures import measure
 from ownbert.inference.compute import AS_FOLDER, TORCH, Compute
 from ownbert.inference.open_folder import open_folder
-from ownbert.inference.opened import (
-    Networks,
-    Progress,
-    characters,
-    decide_all,
-    read_labelled_rows,
-)
+from ownbert.inference.opened import Networks, Progress, characters, decide_all, read_labelled_rows
 from ownbert.inference.output.prediction_writer import PredictionWriter
 from ownbert.inference.output.shards import DealtRows, part_of
 from ownbert.inference.pipeline import Predictor, output_options

@@ -32,10 +32,7 @@ def lines(audit: Audit) -> Iterator[tuple[str, str]]:
     if audit.rare is not None:
         shares = (
             (audit.rare.given_back, audit.rare.count),
-            (
-                audit.rare.of_held_out,
-                audit.rare.held_out,
-            ),
+            (audit.rare.of_held_out, audit.rare.held_out),
         )
         none = translated("none there")
         yield (

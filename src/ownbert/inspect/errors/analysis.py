@@ -101,12 +101,7 @@ class ErrorAnalysis:
 
 
 def analyse_errors(
-    folder: str | Path,
-    data: Any,
-    *,
-    train: Any = None,
-    most: int = 10,
-    device: str = "auto",
+    folder: str | Path, data: Any, *, train: Any = None, most: int = 10, device: str = "auto"
 ) -> ErrorAnalysis:
     """Analyse the errors of a model on rows that it was not trained on.
 

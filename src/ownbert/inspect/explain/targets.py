@@ -114,12 +114,7 @@ def masked_word(
 
 
 def _labels(
-    task: Any,
-    model: Model,
-    example: Example,
-    raw: np.ndarray,
-    wanted: str | None,
-    labels: int,
+    task: Any, model: Model, example: Example, raw: np.ndarray, wanted: str | None, labels: int
 ) -> list[Target]:
     """The most probable labels, the positive labels, or values; averaged over the windows of a
     document."""

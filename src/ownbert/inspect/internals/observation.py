@@ -23,12 +23,7 @@ from ownbert.inspect.internals.attention_weights import (
     pack_heads,
     weights_per_token,
 )
-from ownbert.inspect.internals.head_choice import (
-    ALL_HEADS,
-    ChosenHeads,
-    HeadChoice,
-    heads_by_layer,
-)
+from ownbert.inspect.internals.head_choice import ALL_HEADS, ChosenHeads, HeadChoice, heads_by_layer
 from ownbert.inspect.observing import evaluating, masked_example, masked_words
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
