@@ -46,10 +46,9 @@ _FEWEST_WORDS, _WORDS_PER_MINUTE = 20_000, 2_500
 _CHARACTERS_PER_SECOND, _CHARACTERS_ON_GPU = 250_000, 1_000_000
 # Approximate characters per byte of a compressed file.
 _UNPACKED = 4
-# Size of the network and tokens per batch. A step of a larger network with more tokens takes hardly
-# longer on a GPU: in 3 minutes mini with batches of 16,384 gave .930 on dev rows of the sample with
-# 20 labels per class, of 2,048 .926, and tiny .914 (docs/benchmarks.md).
-_ON_CPU = {"size": "tiny", "batch_tokens": 2048}
+# What differs from the defaults of pretrain on a GPU, where a step of a larger network with more
+# tokens takes hardly longer: in 3 minutes mini with batches of 16,384 gave .930 on dev rows of the
+# sample with 20 labels per class, of 2,048 .926, and tiny .914 (docs/benchmarks.md).
 _ON_GPU = {"size": "mini", "batch_tokens": 16_384}
 # Labelled texts in which words missing in a vocabulary are counted.
 _EXAMINED = 1000
@@ -162,10 +161,11 @@ def pretrain_on(
 def _size_and_batch(started: Path | None, size: str | None, cpu: bool) -> dict[str, Any]:
     """Options of ``pretrain``: those of a run that has started, which may be resumed on another
     device."""
+    recipe = resolve(PretrainRecipe, config=None if started is None else started / RECIPE)
+    given = {"size": recipe.model.size, "batch_tokens": recipe.data.batch_tokens}
     if started is not None:
-        recipe = resolve(PretrainRecipe, config=started / RECIPE)
-        return {"size": recipe.model.size, "batch_tokens": recipe.data.batch_tokens}
-    given = _ON_CPU if cpu else _ON_GPU
+        return given
+    given |= {} if cpu else _ON_GPU
     return given if size is None else {**given, "size": size}
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ownbert.cli.options import Quiet, TextColumn
+from ownbert.cli.progress import saying
 from ownbert.errors import InputError
 from ownbert.language import translated
 from ownbert.terminal import echo
@@ -64,7 +65,7 @@ def export(
         text_column=text_column,
         tolerance=tolerance,
         overwrite=overwrite,
-        say=lambda text: echo(translated(text), err=True),
+        say=saying(quiet=False),
     )
     if not quiet:
         echo(
