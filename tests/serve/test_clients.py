@@ -464,6 +464,44 @@ def test_texts_that_cannot_be_chosen_from(server: Served, body: dict, message: s
     assert message in str(found["error"])
 
 
+def test_topics_and_duplicates_of_texts(server: Served, folders: dict[str, Path]):
+    texts = [f"red{i} w{i} w{i + 1}" for i in range(6)] + [f"blue{i} v{i}" for i in range(6)]
+    body = {"inputs": texts, "count": 2, "model": "words"}
+    status, found, _ = server.post("/v1/topics", body)
+    assert status == 200
+    expected = ownbert.topics(Embedder(folders["words"]), texts, count=2)
+    assert [each["indices"] for each in found["answers"]] == [
+        np.flatnonzero(expected.of_text == number).tolist() for number in range(2)
+    ]
+    assert [each["words"] for each in found["answers"]] == [t.words for t in expected.topics]
+    assert found["usage"]["tokens"] > len(texts)
+    near = "the parcel of the customer has still not arrived at the address"
+    texts = [near, "other", f"{near.upper()}!", "", "", near.replace("still", "even")]
+    body = {"inputs": texts, "threshold": 0.6, "model": "topics"}
+    status, found, _ = server.post("/v1/duplicates", body)
+    assert status == 200
+    (group,) = found["answers"]
+    assert [each["index"] for each in group] == [0, 2, 5]
+    assert [each["similarity"] for each in group[:2]] == [1, 1]
+    assert server.post("/v1/duplicates", {**body, "threshold": 0.99})[1]["answers"] == [group[:2]]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/topics", {"inputs": ["a", "b"], "model": "words"}, "topics need at least 3"),
+        ("/v1/topics", {"inputs": ["a"] * 5, "model": "topics"}, "not for embed"),
+        ("/v1/topics", {"inputs": ["a"] * 5, "count": 1, "model": "words"}, "count"),
+        ("/v1/duplicates", {"inputs": ["a"], "threshold": 0, "model": "words"}, "threshold"),
+        ("/v1/duplicates", {"inputs": "a", "model": "words"}, "inputs"),
+    ],
+)
+def test_texts_that_cannot_be_grouped(server: Served, path: str, body: dict, message: str):
+    status, found, _ = server.post(path, body)
+    assert status == 422
+    assert message in str(found["error"])
+
+
 def test_texts_are_scored(server: Served, folders: dict[str, Path]):
     texts = ["red1 w2 9", ""]
     status, found, _ = server.post("/v1/score", {"inputs": texts, "model": "words"})

@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from ownbert import __version__
-from ownbert.serve.api import huggingface_api, native_api, openai_api, tei_api
+from ownbert.serve.api import collection_api, huggingface_api, native_api, openai_api, tei_api
 from ownbert.serve.api.refusals import Refusal
 from ownbert.serve.gate import Gate, error_body
 from ownbert.serve.service import Service
@@ -66,7 +66,7 @@ def make_app(service: Service, log: Any = sys.stderr) -> Gate:
     async def docs() -> HTMLResponse:
         return HTMLResponse(_list_of_paths(app.openapi()))
 
-    for api in (openai_api, huggingface_api, tei_api, native_api):
+    for api in (openai_api, huggingface_api, tei_api, native_api, collection_api):
         app.include_router(api.router(service))
     return Gate(app, service, log)
 

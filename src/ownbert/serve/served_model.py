@@ -31,9 +31,12 @@ from ownbert.tasks.task_kinds import task_kinds
 from ownbert.tasks.token_classification.entities import OUTSIDE
 from ownbert.tasks.token_classification.tag import TaggedSentence, tagged_words
 from ownbert.translate.decode import Translator
+from ownbert.unlabelled.duplicates import Duplicates, duplicates
 from ownbert.unlabelled.fit_report import read_report
 from ownbert.unlabelled.index import WAYS, Index, is_index
 from ownbert.unlabelled.label import chosen_rows, gives_labels
+from ownbert.unlabelled.topic_list import Topics
+from ownbert.unlabelled.topics import topics
 
 # Names of tasks in Transformers pipelines and on the hub.
 PIPELINES = {
@@ -383,16 +386,15 @@ class ServedModel:
         passes = [self.scorer.passes or count for count in counts]
         return Items(list(texts), [n * min(n, p) for n, p in zip(counts, passes, strict=True)])
 
-    def label_items(self, texts: Sequence[str]) -> Items:
-        """Candidate texts for labelling, as one item.
-
-        Raises:
-            Refusal: the model does not predict labels of single texts.
-        """
+    def require_labels(self) -> None:
+        """Raise a ``Refusal`` unless the model predicts labels of single texts."""
         if self.predictor is None or not gives_labels(self.predictor.task):
             raise Refusal(
                 422, f"the model {self.name} does not predict labels of texts", "wrong_task"
             )
+
+    def group_items(self, texts: Sequence[str]) -> Items:
+        """Texts to group, as one item."""
         return Items([list(texts)], [sum(self.count((text,)) for text in texts)])
 
     @cached_property
@@ -590,6 +592,15 @@ class ServedModel:
             chosen_rows(self._rows_predictor, texts, count, report=self.report)
             for texts in requests
         ]
+
+    def topics(self, requests: list[list[str]], count: int | None) -> Sequence[Topics]:
+        """The topics of the texts of each request."""
+        assert self.embedder is not None
+        return [topics(self.embedder, texts, count=count) for texts in requests]
+
+    def duplicates(self, requests: list[list[str]], threshold: float) -> Sequence[Duplicates]:
+        """Duplicates among the texts of each request, by shingles."""
+        return [duplicates(texts, threshold=threshold) for texts in requests]
 
     def search(
         self, queries: list[str], top: int = 1, by: str = WAYS[0]

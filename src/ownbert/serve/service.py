@@ -322,14 +322,25 @@ class Service:
         items = await self.prepared(request, texts, model.score_items, texts)
         return await self.compute(request, model, "score", model.score, items)
 
-    async def to_label(
-        self, request: Request, model: ServedModel, texts: Sequence[str], count: int
-    ) -> list[dict[str, Any]]:
-        """Choose texts to label next, see ``ownbert label``."""
-        items = await self.prepared(request, texts, model.label_items, texts)
-        work = partial(model.to_label, count=count)
-        (rows,) = await self.compute(request, model, ("label", count), work, items)
-        return rows
+    async def of_all(
+        self,
+        request: Request,
+        model: ServedModel,
+        texts: Sequence[str],
+        work: Callable[..., Sequence[T]],
+        **options: Hashable,
+    ) -> T:
+        """The result for all texts of a request together.
+
+        Args:
+            request, model: see ``compute``.
+            texts: texts of the request.
+            work: method of the model; it is called with a list of such texts, and the options.
+        """
+        items = await self.prepared(request, texts, model.group_items, texts)
+        what = (work.__name__, *options.values())
+        (found,) = await self.compute(request, model, what, partial(work, **options), items)
+        return found
 
     async def search(
         self, request: Request, model: ServedModel, queries: Sequence[str], top: int, by: str

@@ -19,7 +19,7 @@ from ownbert.errors import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.writing import together, write_text
-from ownbert.inference.embedding.embedder import Progress
+from ownbert.inference.embedding.embedder import Embedder, Progress
 from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.inference.embedding.vector_files import (
     Record,
@@ -59,7 +59,7 @@ _DATE = re.compile(r"(\d{4})(?:-?(\d\d))?(?:-?(\d\d))?(?!\d)")
 
 @reads_encoding
 def topics(
-    model: str | Path,
+    model: str | Path | Embedder,
     texts: Any,
     output: str | Path | None = None,
     *,
@@ -79,7 +79,7 @@ def topics(
     contribute most to the Kullback-Leibler divergence of its texts from all texts.
 
     Args:
-        model: folder of the embedding model.
+        model: folder of the embedding model, or an ``Embedder``.
         texts: files, folders or globs, or rows in memory, see ``ownbert.embed``.
         output: a .jsonl, .csv or .tsv file for the topic of each text.
         html: file for a page with the topics.
@@ -100,15 +100,18 @@ def topics(
     if date_column is not None:
         for source in sources:
             require_column(columns(source), date_column, source=source, option="--date-column")
+    folder = [] if isinstance(model, Embedder) else [model]
     for path in filter(None, (output, html)):
-        refuse_same([model, *sources], path)
+        refuse_same([*folder, *sources], path)
     records = records_of(inputs, ColumnNames(text=text_column, id=date_column))
     with ExitStack() as stack:
         file = None if output is None else PredictionWriter(output, None, resume=False)
         if file is not None:
             stack.callback(file.close)
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ownbert-topics-")))
-        embedder = opened_embedder(model, device, None, None, None, say)
+        embedder = model
+        if not isinstance(embedder, Embedder):
+            embedder = opened_embedder(embedder, device, None, None, None, say)
         counted, dates = WordCounts(work / "counts"), _Dates(date_column)
 
         def read() -> Iterator[tuple[list[Record], np.ndarray]]:

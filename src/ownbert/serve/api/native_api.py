@@ -73,18 +73,6 @@ class RankRequest(BaseModel):
     model: str | None = None
 
 
-class LabelRequest(BaseModel):
-    """The body of ``/v1/label``."""
-
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"inputs": ["a", "b", "c"], "count": 1}]}
-    )
-
-    inputs: Several[str] = Field(min_length=1, description="Texts without labels.")
-    count: int = Field(10, ge=1, description="Number of texts to choose.")
-    model: str | None = None
-
-
 class ExplainRequest(BaseModel):
     """The body of ``/v1/explain``."""
 
@@ -135,20 +123,7 @@ def router(service: Service) -> APIRouter:
         served = service.models.get(body.model)
         ranked = await service.rank(request, served, body.query, body.texts)
         found = [{"index": i, "score": score, "text": body.texts[i]} for i, score in ranked]
-        return await _reply(request, served.name, found)
-
-    @routes.post("/v1/label")
-    async def label(body: LabelRequest, request: Request) -> Response:
-        """Which texts to label next, those that may have a rare label and the least certain ones
-        first, as ownbert label chooses."""
-        served = service.models.get(body.model)
-        rows = await service.to_label(request, served, body.inputs, body.count)
-        places = {text: i for i, text in reversed([*enumerate(body.inputs)])}
-        found = [
-            {"index": places[row["text"]], **{k: row[k] for k in row if k != "label"}}
-            for row in rows
-        ]
-        return await _reply(request, served.name, found)
+        return await reply(request, served.name, found)
 
     @routes.post("/v1/explain")
     async def explain(body: ExplainRequest, request: Request) -> Response:
@@ -156,7 +131,7 @@ def router(service: Service) -> APIRouter:
         served = service.models.get(body.model)
         inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
         found = list(await service.explain(request, served, inputs, body.method))
-        return await _reply(request, served.name, found)
+        return await reply(request, served.name, found)
 
     @routes.post("/v1/attention", openapi_extra=_attention_answer())
     async def attention(body: AttentionRequest, request: Request) -> Response:
@@ -169,7 +144,7 @@ def router(service: Service) -> APIRouter:
         given = (body.inputs, body.layers, body.heads)
         query = await service.prepared(request, [body.inputs], served.attention_query, *given)
         found = await service.attention(request, served, query)
-        return await _reply(request, served.name, found, query.numbers)
+        return await reply(request, served.name, found, query.numbers)
 
     @routes.post("/reload")
     def reload(body: ReloadRequest) -> dict[str, Any]:
@@ -236,7 +211,7 @@ def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
                 dimensions=body.dimensions,
             )
             answers, numbers = vectors, vectors.size
-        return await _reply(request, served.name, answers, numbers)
+        return await reply(request, served.name, answers, numbers)
 
 
 def _candidates(filled: Any) -> dict[str, Any]:
@@ -256,7 +231,7 @@ def _image(given: Any) -> Any:
         raise bad_field("an image must be given as its bytes in base64", "inputs") from None
 
 
-async def _reply(request: Request, name: str, answers: Any, numbers: int = 0) -> Response:
+async def reply(request: Request, name: str, answers: Any, numbers: int = 0) -> Response:
     usage = usage_of(request)
     milliseconds = round(1000 * usage.computed, 3)
     about = {"tokens": usage.tokens, "milliseconds": milliseconds}

@@ -1,0 +1,104 @@
+"""Operations on all texts of a request together: the texts to label next, topics, duplicates."""
+
+import numpy as np
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from ownbert import limits
+from ownbert.serve.api.bounded_lists import Several
+from ownbert.serve.api.native_api import reply
+from ownbert.serve.service import Service
+from ownbert.unlabelled.duplicates import THRESHOLD
+
+
+class LabelRequest(BaseModel):
+    """The body of ``/v1/label``."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"inputs": ["a", "b", "c"], "count": 1}]}
+    )
+
+    inputs: Several[str] = Field(min_length=1, description="Texts without labels.")
+    count: int = Field(10, ge=1, description="Number of texts to choose.")
+    model: str | None = None
+
+
+class TopicsRequest(BaseModel):
+    """The body of ``/v1/topics``."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"inputs": ["a", "b", "c"], "count": 2}]}
+    )
+
+    inputs: Several[str] = Field(description="Texts to group.")
+    count: int | None = Field(
+        None,
+        ge=2,
+        le=limits.SHARDS,
+        description="Number of topics; by default the best of several.",
+    )
+    model: str | None = None
+
+
+class DuplicatesRequest(BaseModel):
+    """The body of ``/v1/duplicates``."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"inputs": ["a text", "A text.", "b"]}]}
+    )
+
+    inputs: Several[str] = Field(description="Texts to compare with each other.")
+    threshold: float = Field(
+        THRESHOLD, gt=0, le=1, description="Lowest similarity of near duplicates."
+    )
+    model: str | None = None
+
+
+def router(service: Service) -> APIRouter:
+    """The routes of this API."""
+    routes = APIRouter(tags=["OwnBERT"])
+
+    @routes.post("/v1/label")
+    async def label(body: LabelRequest, request: Request) -> Response:
+        """Which texts to label next, those that may have a rare label and the least certain ones
+        first, as ownbert label chooses."""
+        served = service.models.get(body.model)
+        served.require_labels()
+        work = served.to_label
+        rows = await service.of_all(request, served, body.inputs, work, count=body.count)
+        places = {text: i for i, text in reversed([*enumerate(body.inputs)])}
+        found = [
+            {"index": places[row["text"]], **{k: row[k] for k in row if k != "label"}}
+            for row in rows
+        ]
+        return await reply(request, served.name, found)
+
+    @routes.post("/v1/topics")
+    async def topics(body: TopicsRequest, request: Request) -> Response:
+        """Topics of texts, largest first, as ownbert topics finds them."""
+        served = service.models.get(body.model)
+        served.require("embed")
+        work = served.topics
+        found = await service.of_all(request, served, body.inputs, work, count=body.count)
+        topics = [
+            {"name": topic.name, "words": topic.words, "size": topic.size}
+            | {"indices": np.flatnonzero(found.of_text == number).tolist()}
+            for number, topic in enumerate(found.topics)
+        ]
+        return await reply(request, served.name, topics)
+
+    @routes.post("/v1/duplicates")
+    async def duplicates(body: DuplicatesRequest, request: Request) -> Response:
+        """Groups of texts that are duplicates or nearly so, the one to keep first, as ownbert
+        duplicates finds them without a model."""
+        served = service.models.get(body.model)
+        work, given = served.duplicates, body.inputs
+        found = await service.of_all(request, served, given, work, threshold=body.threshold)
+        groups = [
+            [{"index": each.row - 1, "similarity": each.similarity} for each in group]
+            for group in found.groups
+        ]
+        return await reply(request, served.name, groups)
+
+    return routes
