@@ -88,6 +88,15 @@ def test_links_lead_somewhere(page: Path):
         assert not anchor or anchor in anchors(found), target
 
 
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_no_sentence_becomes_a_list(page: Path):
+    """A paragraph whose line happens to begin with a number and a full stop is shown as a list."""
+    lines = prose(page).splitlines()
+    for before, line in zip(lines, lines[1:], strict=False):
+        if re.match(r"\d+[.)] ", line) and before.strip():
+            assert re.match(r"\s|\d+[.)] |[-#|]", before), line
+
+
 def test_pages_that_the_code_names_are_there():
     code = [
         *ROOT.glob("src/**/*.py"),
