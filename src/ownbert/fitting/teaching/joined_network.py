@@ -33,9 +33,8 @@ from ownbert.tasks.rows import Row
 from ownbert.views.blending import blend, fit_blend, from_scores, to_scores
 from ownbert.views.view_features import Texts
 
-# Texts whose scores the network imitates, at most, with a large and with a small vocabulary: the
-# regression takes seconds, with the cube of whichever is smaller, texts or tokens.
-_MOST_TEXTS, _MOST_OF_FEW_TOKENS = 4000, 20_000
+# Texts whose scores the network imitates: by their number, the number of scores and of characters.
+_MOST_TEXTS, _MOST_SCORES, _MOST_CHARACTERS = 60_000, 1_500_000, 20_000_000
 # The share of the time in which these are scored, and labelled ones among them, at most.
 _SCORING, _LABELLED = 0.5, 0.75
 # The largest number of pairs of tokens with scores. Each needs a unit in the feed-forward network.
@@ -104,8 +103,8 @@ def imitate(
     total = sum(w for _, w in chosen) if compared.rows.task.name == "regress" else 1.0
     linear = [BlendMember(c.name, c.kind, c.first, w / total) for c, w in chosen]
     run = start.run
-    few = run.config.vocab_size <= _MOST_TEXTS
-    most = _MOST_OF_FEW_TOKENS if few else _MOST_TEXTS
+    long = sum(len(text) for row in labelled.rows for text in row) // len(labelled.rows) + 1
+    most = min(_MOST_TEXTS, _MOST_SCORES // compared.rows.targets.size, _MOST_CHARACTERS // long)
     texts = _texts(compared, labelled, unlabelled, most, seed)
     scores = score_until(Members(folder, linear, Compute(device)), texts, _SCORING * seconds)
     if compared.rows.task.name == "classify":
