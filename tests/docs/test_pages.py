@@ -3,6 +3,7 @@ the same in both languages."""
 
 import ast
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,7 @@ def test_links_lead_somewhere(page: Path):
 def test_no_sentence_becomes_a_list(page: Path):
     """A paragraph whose line happens to begin with a number and a full stop is shown as a list."""
     lines = prose(page).splitlines()
-    for before, line in zip(lines, lines[1:], strict=False):
+    for before, line in pairwise(lines):
         if re.match(r"\d+[.)] ", line) and before.strip():
             assert re.match(r"\s|\d+[.)] |[-#|]", before), line
 

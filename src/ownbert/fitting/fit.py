@@ -261,7 +261,7 @@ class Fit:
         given = self.given
         names = view_names(self.rows, given.kind)
         names += ["self-trained"] * given.self_training_helps
-        names += ["joined", *["start"] * given.has_few_rows, "network"]
+        names += ["joined", *["start"] * given.has_few_rows, "network", "joined-finetuned"]
         names += [*["ngrams"] * given.ngrams_help, "probe", *["student"] * given.can_teach]
         yield "fits in this order, as far as time allows, and blends:"
         yield from (TITLES[name] for name in names)
@@ -338,6 +338,8 @@ class Fit:
         if self.given.has_few_rows:
             self._add("start", "network", partial(steps.start, base), share_of(_FINETUNING))
         self._add("network", "network", partial(steps.finetune, base, share_of(share)))
+        if steps.token_scores is not None and any(c.name == "network" for c in self.candidates):
+            self._add("joined-finetuned", "network", steps.join_to_finetuned, share_of(_JOINING))
         if ngrams:
             make = partial(steps.finetune, base, share_of(_NGRAM_SHARE), ngrams=_NGRAMS)
             self._add("ngrams", "network", make)
@@ -463,7 +465,7 @@ class Fit:
         if any(c.name == "student" for c in self.candidates) or not self.given.can_teach:
             for name in ("first-fold", "first-fold-self-trained"):
                 shutil.rmtree(self.folder / "members" / name, ignore_errors=True)
-        for name in ("tokens", "checkpoints", "joined"):
+        for name in ("tokens", "checkpoints"):
             shutil.rmtree(self.folder / WORK / name, ignore_errors=True)
 
     def stopped(self) -> str:

@@ -27,6 +27,7 @@ TITLES = {
     "joined": "network, linear models built in",
     "start": "network, only its head trained",
     "network": "network, fine-tuned",
+    "joined-finetuned": "network, fine-tuned, linear models built in",
     "ngrams": "network with n-grams, fine-tuned",
     "probe": "linear on the frozen network",
     "student": "distilled network",

@@ -17,7 +17,7 @@ from ownbert.fitting.findings import TIMED
 from ownbert.fitting.fit_state import TITLES
 from ownbert.fitting.networks import copy_network, finetune_on, start_on
 from ownbert.fitting.rows.fit_input import FitInput
-from ownbert.fitting.teaching.joined_network import TokenScores, imitate, join, start_of
+from ownbert.fitting.teaching.joined_network import Start, TokenScores, imitate, join, start_of
 from ownbert.fitting.teaching.self_training import self_train
 from ownbert.fitting.teaching.student import teach
 from ownbert.inference.compute import Compute
@@ -160,10 +160,25 @@ class Steps:
         self.token_scores = imitate(compared, self.folder, start, *texts, seconds=seconds, **given)
         if self.token_scores is None:
             return None
+        return self._joined(compared, start, path)
+
+    def join_to_finetuned(self, path: Path) -> Made | None:
+        """The fine-tuned network with the linear models built in, for the first fold, with zero
+        blend weight."""
+        recipe, compared = self.recipe, self.compared()
+        network = self.folder / self._candidate("network").first[0]
+        start = start_of(compared, network, device=recipe.device, seed=recipe.seed)
+        return None if start is None else self._joined(compared, start, path)
+
+    def _joined(self, compared: Comparison, start: Start, path: Path) -> Made:
+        assert self.token_scores is not None
         make = partial(join, compared, self.token_scores, start, path)
         return Made(
             self._relative([path]), partial=self._time_scoring(make, self.rows.first_fold[1])
         )
+
+    def _candidate(self, name: str) -> ComparedModel:
+        return next(c for c in self.candidates if c.name == name)
 
     def finetune(self, base: Path, seconds: float, path: Path, **settings: Any) -> Made:
         """Fine-tune one network per fold, and repeat with other seeds while there is time.
@@ -248,21 +263,16 @@ class Steps:
         None if there is no unlabelled text in that case: distilled on mixed texts only, the
         network is worse than the one with built-in linear models (docs/lab/distilled-network.md).
         """
-        (tuned,) = (c for c in self.candidates if c.name == "network")
-        network, recipe = self.folder / tuned.first[0], self.recipe
+        tuned = self._candidate("network")
         linear = [c for c in self.candidates if c.kind == "linear"]
+        joined = [c for c in self.candidates if c.name == "joined-finetuned"]
         worth = compared.worth_on_first_fold
-        if self.token_scores is None or worth(tuned) >= max(map(worth, linear)) - _FAR_BETTER:
-            return network
+        if not joined or worth(tuned) >= max(map(worth, linear)) - _FAR_BETTER:
+            return self.folder / tuned.first[0]
         if not len(self.given.unlabelled):
             self.left_out[TITLES["student"]] = "there are no texts without labels for it"
             return None
-        start = start_of(compared, network, device=recipe.device, seed=recipe.seed)
-        if start is None:
-            return network
-        path = self.folder / WORK / "joined"
-        join(compared, self.token_scores, start, path)
-        return path
+        return self.folder / joined[0].first[0]
 
     def _time_scoring(self, scores_of: Callable[[], np.ndarray], rows: Sequence[Row]) -> np.ndarray:
         """A network's logits of rows; the elapsed time predicts how long the report will take."""
