@@ -39,7 +39,7 @@ NOT_TRANSLATED = (
     # Answers of a server, which are for programs.
     *(f"serve/{n}.py" for n in ("app", "gate", "prometheus", "models", "scheduler")),
     *(f"serve/{n}.py" for n in ("served_model", "service")),
-    *(f"serve/api/{n}_api.py" for n in ("huggingface", "native", "openai", "tei")),
+    *(f"serve/api/{n}_api.py" for n in ("collection", "huggingface", "native", "openai", "tei")),
     *("text/folder/sentencepiece.py", "text/sentences.py", "text/tokenizer.py"),
 )
 # What looks like prose and is code: names of styles and fields, others' messages, commands.

@@ -375,6 +375,24 @@ def test_a_finished_folder_is_a_fitted_estimator(classifier: Path, test, tmp_pat
         OwnBertRegressor.from_pretrained(classifier)
 
 
+@pytest.mark.parametrize("names", [(0, 10, 2), (0.0, 10.0, 2.0), (True, False)])
+def test_a_saved_estimator_keeps_the_type_of_its_labels(names, pretrained: Path, tmp_path: Path):
+    X = ["red1 red2", "green1 green2", "blue1 blue2"][: len(names)] * 2
+    found = OwnBertClassifier(pretrained, epochs=1).fit(X, [*names] * 2)
+    found.save_pretrained(tmp_path / "saved")
+    again = OwnBertClassifier.from_pretrained(tmp_path / "saved")
+    assert again.classes_.dtype == found.classes_.dtype
+    assert again.classes_.tolist() == found.classes_.tolist() == sorted(names)
+    np.testing.assert_allclose(again.predict_proba(X), found.predict_proba(X), atol=1e-5)
+
+
+def test_a_second_fit_needs_another_folder(pretrained: Path, tmp_path: Path):
+    found = OwnBertClassifier(pretrained, epochs=1, output=tmp_path / "out")
+    found.fit(["red1", "green1"], ["a", "b"])
+    with pytest.raises(InputError, match="leave output out, then call save_pretrained"):
+        found.fit(["red1", "green1"], ["a", "b"])
+
+
 def test_a_finished_folder_is_read_once(classifier: Path, monkeypatch: pytest.MonkeyPatch):
     read, plain = Counter[str](), weight_files.read_file
 

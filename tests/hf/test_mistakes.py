@@ -125,6 +125,8 @@ def test_decoders():
         (lambda b: b.resize_token_embeddings(9, 1.5), "needs a whole number, not 1.5"),
         (lambda b: b.save_pretrained("x", push_to_hub=True), "push_to_hub is not supported"),
         (lambda b: setattr(b.encoder, "layer", []), "bert.encoder.layer cannot be replaced"),
+        (lambda b: setattr(b, "pooler", torch.nn.Identity()), "bert.pooler cannot be replaced"),
+        (lambda b: setattr(b, "encoder", torch.nn.Identity()), "bert.encoder cannot be replaced"),
         (lambda b: b.encoder(IDS), "bert.encoder cannot be called alone"),
     ],
 )
@@ -137,6 +139,11 @@ def test_folders(bert: Any, tmp_path):
     bert.save_pretrained(tmp_path)
     for kind, options, message in [
         (hf.BertForSequenceClassification, {"num_lables": 3}, "is num_labels meant"),
+        (
+            hf.BertForSequenceClassification,
+            {"num_labels": 3, "id2label": {0: "a", 1: "b"}},
+            "num_labels is 3, but id2label has 2 labels",
+        ),
         (hf.BertModel, {"load_in_8bit": True}, "does not support load_in_8bit"),
         (hf.BertModel, {"torch_dtype": "int8"}, "dtype 'int8' is not known"),
         (hf.RobertaModel, {}, "the config is of a bert model"),

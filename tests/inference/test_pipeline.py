@@ -163,6 +163,21 @@ def test_predict_takes_what_a_predictor_takes(
     assert [row["label"] for row in rows] == [found["label"] for found in predictor(texts)]
 
 
+def test_functions_that_take_a_folder_take_what_was_opened(
+    classifier, predictor, texts, pretrained, tmp_path
+):
+    assert alike(predict(predictor, texts[0]), predictor(texts[0]))
+    explained = ownbert.explain(predictor, texts[:1])
+    assert explained[0].texts == ownbert.explain(classifier, texts[:1])[0].texts
+    chosen = ownbert.to_label(predictor, texts, count=2, train=(texts[:1], ["red"]))
+    assert len(chosen) == 2
+    assert texts[0] not in [row["text"] for row in chosen]
+    embedder = ownbert.Embedder(pretrained)
+    assert len(ownbert.topics(embedder, texts, count=2).of_text) == len(texts)
+    ownbert.build_index(embedder, texts, tmp_path / "index")
+    assert len(ownbert.Index(tmp_path / "index")) == len(texts)
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

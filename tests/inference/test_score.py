@@ -32,6 +32,12 @@ def sessions(count: int, seed: int) -> list[str]:
     return [session(rng) for _ in range(count)]
 
 
+def test_a_relative_folder_is_no_name_of_the_hub(bert: Path, tmp_path: Path, monkeypatch):
+    shutil.copytree(bert, tmp_path / "runs" / "log")
+    monkeypatch.chdir(tmp_path)
+    assert ownbert.score("runs/log", sessions(2, 3), normal=sessions(120, 2))[0].score is not None
+
+
 # In order: two tokens swapped, a token missing, one that is unseen, one too often.
 ODD = [
     "check open read done close",

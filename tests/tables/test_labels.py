@@ -12,13 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
 
 from ownbert.errors import InputError
 from ownbert.finetuning.arrays import labels_of
 from ownbert.finetuning.estimator import OwnBertClassifier
 from ownbert.fitting.fit import preview_fit
 from ownbert.fitting.rows.labelled_rows import find_task
-from ownbert.tables.columns import ColumnNames
+from ownbert.tables.columns import ColumnNames, with_label_columns
 from ownbert.tables.labels import text_list
 from ownbert.tables.memory import table_of
 from ownbert.tasks.classification import label_weights, sort_labels
@@ -366,7 +367,30 @@ def test_labels_of_many_digits_are_sorted():
     assert sort_labels({"9" * 5000, "1"}) == ("1", "9" * 5000)
 
 
+def test_numbered_labels_are_sorted_as_columns_are():
+    columns = [f"label_{i}" for i in range(12)]
+    assert sort_labels(set(columns)) == tuple(columns)
+    assert sort_labels({"a10", "b2"}) == ("a10", "b2")
+    assert sort_labels({"a10", "a9", "b"}) == ("a10", "a9", "b")
+
+
+@pytest.mark.parametrize("form", ["sparse", "frame"])
+def test_a_matrix_of_labels_may_be_sparse_or_a_frame(form: str):
+    matrix = np.eye(12, dtype=int)
+    matrix[0, 11] = 1
+    pandas = pytest.importorskip("pandas")
+    y = csr_matrix(matrix) if form == "sparse" else pandas.DataFrame(matrix)
+    task = find_task(table_of((texts(12), y)), ColumnNames(), None, {})
+    rows = task.read(table_of((texts(12), y)))
+    assert [row.target for row in rows][:2] == [("label_0", "label_11"), ("label_1",)]
+    task.learn(rows, "")
+    assert task.labels == tuple(f"label_{i}" for i in range(12))
+
+
 def test_names_of_places_may_have_commas():
+    assert with_label_columns({"label_names": ["joy", "fear, mild"]}) == {
+        "label_names": '"joy","fear, mild"'
+    }
     data = table_of({"text": texts(2), "label": [[1, 0], [1, 1]]})
     task = find_task(data, ColumnNames(), None, {"label_names": 'joy,"fear, mild"'})
     assert [row.target for row in task.read(data)] == [("joy",), ("joy", "fear, mild")]

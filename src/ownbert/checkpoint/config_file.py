@@ -40,6 +40,7 @@ _TASK = record(
         "features": _TAGS,
         "first_label": maybe(_NUMBER),
         "threshold": maybe(_NUMBER),
+        "label_type": maybe(one_of("bool", "int", "float")),
     }
 )
 _QUANTIZATION = record(

@@ -8,7 +8,7 @@ import numpy as np
 
 from ownbert.errors import InputError
 from ownbert.tables.columns import LABEL_NAMES, TEXT_NAMES
-from ownbert.tables.memory import is_table, table_of
+from ownbert.tables.memory import dense, is_table, table_of
 from ownbert.tables.tables import as_text
 from ownbert.tasks.rows import Row, label_text
 
@@ -75,6 +75,7 @@ def labels_of(y: Any) -> Any:
     """
     if y is None:
         raise InputError("y is None; a label for every text is needed")
+    y = dense(y)
     # scikit-learn would convert pandas' nullable integers to floats.
     kind = getattr(getattr(y, "dtype", None), "numpy_dtype", None)
     if kind is not None and not y.isna().any():

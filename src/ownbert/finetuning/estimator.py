@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ownbert.checkpoint import save
+from ownbert.checkpoint import CONFIG, save
 from ownbert.errors import InputError
 from ownbert.files.input_files import refuse_same
 from ownbert.finetuning.arrays import (
@@ -47,6 +47,10 @@ try:
     from sklearn.utils.validation import check_is_fitted, column_or_1d
 except ImportError:
     raise InputError("this needs scikit-learn: pip install 'ownbert[eval]'") from None
+
+
+# Types of labels that a folder keeps, by NumPy's kinds of dtypes; other labels are texts there.
+_LABEL_TYPES = {"b": "bool", "i": "int", "u": "int", "f": "float"}
 
 
 # scikit-learn requires that __init__ only stores the parameters, as that of a dataclass does.
@@ -125,8 +129,8 @@ class TextEstimator(BaseEstimator):
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the fitted model as an ordinary Hugging Face folder.
 
-        It can be used by ``ownbert predict`` and Transformers. Its labels are the classes as text.
-        A blend or an ensemble is copied.
+        It can be used by ``ownbert predict`` and Transformers. Its labels are the classes as text;
+        ``from_pretrained`` restores the type of numbers. A blend or an ensemble is copied.
         """
         self._require_fitted()
         if not hasattr(self, "folder_"):
@@ -204,6 +208,8 @@ class TextEstimator(BaseEstimator):
         with self._folder() as folder, self._start(recipe, rows) as model:
             recipe = replace(recipe, model=replace(recipe.model, folder=str(model)))
             run = FinetuningRun(recipe, parts, labels=labels, with_card=self.output is not None)
+            if classes is not None:
+                vars(run.task)["label_type"] = _LABEL_TYPES.get(classes.dtype.kind)
             run.train(folder, quiet=not self.verbose)
             for name in ("_ready", "folder_"):
                 vars(self).pop(name, None)
@@ -253,6 +259,11 @@ class TextEstimator(BaseEstimator):
     def _folder(self) -> Iterator[FinetuneFolder]:
         """Yield the folder to train in."""
         if self.output is not None:
+            if (Path(self.output) / CONFIG).exists():
+                raise InputError(
+                    f"output: {self.output} already contains a model; each fit needs a new folder, "
+                    "and so does each one of a search: leave output out, then call save_pretrained"
+                )
             yield FinetuneFolder(self.output)
             return
         with TemporaryDirectory(prefix="ownbert-") as name:
@@ -367,22 +378,27 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
         values = column_or_1d(labels_of(y), warn=True)
         names = [name_of(value, f"y[{i}]") for i, value in enumerate(values)]
         check_classification_targets(values)
-        classes, first, numbers = np.unique(values, return_index=True, return_inverse=True)
+        classes, first = np.unique(values, return_index=True)
         if len(classes) < 2:
             raise InputError(f"y has one class only, {names[0]!r}; at least two are needed")
         known = [names[i] for i in first]
         if repeated := next((name for name in known if known.count(name) > 1), None):
             raise InputError(f"y has two labels that both become {repeated!r} as text")
         rows = rows_of(texts, names, sample_weight)
-        self._finetune("classify", rows, classes=numbers, class_weights=self._weights())
+        self._finetune("classify", rows, classes=values, class_weights=self._weights())
         self._note_columns(X)
         self.classes_ = classes
         self._columns = [self.task_.labels.index(name) for name in known]
         return self
 
     def _set_attributes(self, task: Task) -> None:
+        labels: Any = task.labels
+        if (kind := getattr(task, "label_type", None)) == "bool":
+            labels = [label == "true" for label in labels]
+        elif kind is not None:
+            labels = np.asarray(labels, dtype=kind)
         # In sorted order, as scikit-learn's metrics assume, whatever the order of the folder.
-        self.classes_, self._columns = np.unique(task.labels, return_index=True)
+        self.classes_, self._columns = np.unique(labels, return_index=True)
 
     def _weights(self) -> str:
         """The class weights in the format of a recipe."""

@@ -258,6 +258,9 @@ class PretrainedConfig:
         Returns:
             The config, and the changes that are not keys.
         """
+        named, count = changes.get("id2label"), changes.get("num_labels")
+        if named is not None and count not in (None, len(named)):
+            raise InputError(f"num_labels is {count}, but id2label has {len(named)} labels")
         config = cls.from_dict(values)
         known = {k: v for k, v in changes.items() if config.knows(k)}
         if known:

@@ -24,7 +24,7 @@ from ownbert.hf.arguments import LoadArguments, read_arguments, refuse, with_sig
 from ownbert.hf.common import CommonModel
 from ownbert.hf.configs import PretrainedConfig
 from ownbert.hf.forward_pass.forward import forward as run
-from ownbert.hf.weights.names import find, replace_module, their_module_names
+from ownbert.hf.weights.names import find, has_tensors, replace_module, their_module_names
 from ownbert.hf.weights.parameter_parts import children_by_name, follow, their_parameters
 from ownbert.hf.weights.states import fill, to_ours, to_theirs, write
 from ownbert.nn.heads import MaskedLMHead
@@ -239,6 +239,8 @@ class PreTrainedModel(CommonModel):
             full = self.full_name(name)
             if replace_module(self.model, self.weight_map, full, value):
                 return
+            if isinstance(value, nn.Module) and has_tensors(self.model, self.weight_map, full):
+                raise InputError(f"{full} cannot be replaced here; single layers can")
         super().__setattr__(name, value)
 
     def named_modules(

@@ -106,6 +106,10 @@ class Predictor:
         """Same as ``Predictor(folder)``."""
         return cls(folder, **options)
 
+    def __fspath__(self) -> str:
+        """The folder, so that functions that take a folder accept a predictor."""
+        return str(self.folder)
+
     @property
     def task(self) -> Task:
         """The task that the folder was trained for."""

@@ -93,8 +93,12 @@ class ColumnNames:
 
 
 def with_label_columns(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with ``label_columns``, a list of names, joined into the setting for one name."""
+    """Options with ``label_columns``, a list of names, joined into the setting for one name, and
+    ``label_names`` as one text if they are a list."""
     found = dict(options)
+    if isinstance(names := found.get("label_names"), list | tuple):
+        quoted = (str(name).replace('"', '""') for name in names)
+        found["label_names"] = ",".join(f'"{name}"' for name in quoted)
     if (several := found.pop("label_columns", None)) is not None:
         names = [several] if isinstance(several, str) else several
         found["label_column"] = ",".join(map(str, names))

@@ -119,6 +119,8 @@ def table_of(
         return _of_mapping(data, name)
     if is_table(data):
         return _of_table(data, name)
+    if isinstance(data, tuple) and len(data) == 2:
+        data = (data[0], dense(data[1]))
     if isinstance(data, tuple) and len(data) == 2 and all(map(is_list, data)):
         data = dict(zip(positional(2), data, strict=True))
         return _of_mapping(data, name)
@@ -132,6 +134,13 @@ def table_of(
     if any(isinstance(row, Mapping) for row in rows):
         return _of_records(rows, name)
     return _of_tuples(rows, name, positional)
+
+
+def dense(labels: Any) -> Any:
+    """A sparse matrix or a DataFrame of labels as an array; other labels unchanged."""
+    if hasattr(labels, "toarray"):
+        return labels.toarray()
+    return labels.to_numpy() if is_table(labels) and hasattr(labels, "to_numpy") else labels
 
 
 def is_table(data: Any) -> bool:

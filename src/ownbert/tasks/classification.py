@@ -1,6 +1,7 @@
 """Single-label classification."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -21,12 +22,13 @@ from ownbert.tasks.soft_targets import (
     learn_order,
     readable_probabilities,
 )
-from ownbert.tasks.task import DEFAULT, Task, named_probabilities, ranked
+from ownbert.tasks.task import DEFAULT, KEY, Task, named_probabilities, ranked
 
 if TYPE_CHECKING:
     from ownbert.nn.model import Model
     from ownbert.tasks.row_objectives import SingleLabelObjective
 
+_NUMBERED = re.compile(r"(.*?)([0-9]+)", re.DOTALL)
 _BALANCED, _EQUAL = "balanced", "equal"
 # Labels are weighted if one label is this many times as frequent as another.
 _UNEQUAL = 2.0
@@ -166,6 +168,18 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
     problem_type = "single_label_classification"
     metrics = ("macro_f1", "accuracy", "mcc")
     uses = COMMON | {"class_weights", "label_smoothing", "label_names"}
+    # Name of the type of the labels of an estimator, unless they are texts.
+    label_type: str | None = None
+
+    def values(self) -> dict[str, Any]:
+        found = super().values()
+        if self.label_type is not None:
+            found[KEY]["label_type"] = self.label_type
+        return found
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        super().restore(saved)
+        self.label_type = saved.get("label_type")
 
     def read(self, path: Source) -> list[Row]:
         (column,), rows = self.read_table(path)
@@ -186,10 +200,16 @@ def _indices(labels: tuple[str, ...]) -> Mapping[str, int]:
 
 
 def sort_labels(names: set[str]) -> tuple[str, ...]:
-    """Sort labels, numerically if all are integers."""
+    """Sort labels, by their numbers if all are integers, or the same text with a number behind it:
+    label_2 before label_10, as the columns of a matrix are ordered."""
     # Python refuses to convert more than 4,300 digits to an integer.
-    numbers = all(name.removeprefix("-").isdecimal() and len(name) < 1000 for name in names)
-    return tuple(sorted(names, key=(lambda n: (int(n), n)) if numbers else None))
+    short = all(len(name) < 1000 for name in names)
+    if short and all(name.removeprefix("-").isdecimal() for name in names):
+        return tuple(sorted(names, key=lambda name: (int(name), name)))
+    parts = {name: _NUMBERED.fullmatch(name) for name in names if short}
+    if len({part and part[1] for part in parts.values()}) == 1 and None not in parts.values():
+        return tuple(sorted(names, key=lambda name: (int(parts[name][2]), name)))  # pyright: ignore
+    return tuple(sorted(names))
 
 
 def label_weights(

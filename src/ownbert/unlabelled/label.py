@@ -104,7 +104,7 @@ def to_label(
     *,
     count: int = 50,
     check: str | Path | None = None,
-    train: str | Path | None = None,
+    train: Any = None,
     text_column: str | None = None,
     seed: int = 0,
     device: str = "auto",
@@ -121,7 +121,8 @@ def to_label(
             input for ``fit(add=...)``.
         count: number of texts.
         check: file for the likely label errors in the report of ``fit``.
-        train: training rows, which are not selected again; ``check`` then has their texts.
+        train: training rows, a file or in memory, which are not selected again; ``check`` then has
+            their texts.
         text_column: column of the text in tables of ``unlabelled``.
         seed: seed of the clustering.
         device: auto, cpu or cuda.
@@ -149,7 +150,8 @@ def to_label(
             "label per text: omit --check"
         )
     report = read_report(folder)
-    known = [row.texts[0] for row in task.read(train)] if train is not None else []
+    learnt = [] if train is None else task.read(task.source(train, labelled=True))
+    known = [row.texts[0] for row in learnt]
     with contextlib.ExitStack() as stack:
         save = [stack.enter_context(_writer(path)) for path in (output, check)]
         errors = label_errors(report, known) if check is not None else []

@@ -168,6 +168,12 @@ def find(model: Model, weight_map: WeightMap, name: str) -> Any:
     raise AttributeError(f"the model has no {name!r}")
 
 
+def has_tensors(model: Model, weight_map: WeightMap, name: str) -> bool:
+    """Whether a module with this name in Transformers contains tensors of ours."""
+    theirs = their_tensors(model, weight_map, dict(model.named_parameters()))
+    return any(each.startswith(f"{name}.") for each in theirs)
+
+
 def replace_module(model: Model, weight_map: WeightMap, name: str, value: Any) -> bool:
     """Replace our module with this name in Transformers; return whether there is one."""
     if value is None and name == weight_map.prefix + "pooler":

@@ -139,6 +139,10 @@ class Embedder:
         given = (description, self._device, self.precision, self.tokenizer.input_format)
         return PackedEncoder(*given)
 
+    def __fspath__(self) -> str:
+        """The folder, so that functions that take a folder accept an embedder."""
+        return str(self.folder)
+
     @property
     def model(self) -> Any:
         """The model if torch runs it; None with another engine."""

@@ -16,7 +16,7 @@ from ownbert.files.encodings import UTF8, current_encoding, reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.resumable_file import first_read, identity_of
 from ownbert.files.writing import checksum
-from ownbert.hub import is_name, model_folder
+from ownbert.hub import PREFIX, model_folder
 from ownbert.inference.embedding.vector_files import Record, as_inputs, records_of
 from ownbert.inference.fill_mask import Filler
 from ownbert.inference.opened import Progress
@@ -254,7 +254,7 @@ class ScoredRows:
         each: Callable[[ScoredText], None] | None = None,
         **options: Any,
     ) -> None:
-        if normal is not None and isinstance(folder, str) and is_name(folder):
+        if normal is not None and isinstance(folder, str) and folder.startswith(PREFIX):
             raise InputError(f"{folder} is on the hub; save it in a local folder first")
         self.columns, self.tokens, self._each = columns, tokens, each
         inputs = MemoryTable("nothing", (), lambda _: iter(())) if texts is None else texts
