@@ -20,7 +20,7 @@ from sklearn.metrics import mean_absolute_error, r2_score
 from transformers import AutoModelForSequenceClassification
 from typer.testing import CliRunner
 
-from ownbert import InputError, evaluate, finetune, predict
+from ownbert import InputError, Predictor, evaluate, finetune, predict
 from ownbert.batches.batch import Example, pack
 from ownbert.checkpoint import load
 from ownbert.cli import app
@@ -117,6 +117,15 @@ def test_the_folder_is_the_same_model_in_transformers(rater: Path, data: Path):
     config = json.loads((rater / "config.json").read_text())
     assert config["id2label"] == {"0": "score", "1": "cold"}
     assert config["problem_type"] == "regression"
+
+
+def test_a_cross_encoder_gives_the_same_numbers_for_pairs(pretrained: Path, tmp_path: Path):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    pairs = [(f"red{i} red{i + 1}", f"blue{i} red{i}") for i in range(8)]
+    train = {"text1": [a for a, _ in pairs], "text2": [b for _, b in pairs], "score": [*range(8)]}
+    finetune("regress", train=train, model=pretrained, output=tmp_path, epochs=1, quiet=True)
+    found = sentence_transformers.CrossEncoder(str(tmp_path), device="cpu").predict(pairs)
+    assert_close(found, np.asarray(Predictor(tmp_path).predict(pairs), np.float32))
 
 
 def test_what_finetune_gives_back_is_what_it_saves(data: Path, pretrained: Path, tmp_path: Path):

@@ -49,6 +49,12 @@ class RegressionTask(SentenceTask):
     mean, std = np.zeros(1), np.ones(1)
     learnt = np.zeros(1), np.ones(1)
 
+    def values(self) -> dict[str, Any]:
+        found = super().values()
+        if self.pair:  # the CrossEncoder of sentence-transformers would apply a sigmoid
+            found["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
+        return found
+
     def read(self, path: Source) -> list[Row]:
         names, table = self.read_table(path)
         rows = []
