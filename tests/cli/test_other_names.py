@@ -7,7 +7,7 @@ import pytest
 import ownbert
 from ownbert import Embedder, InputError, OwnBertClassifier, Predictor
 from support.cli import refusal, run_cli
-from support.tiny import made
+from support.tiny import LABELS, made
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,25 @@ ROLES = {
 }
 
 
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny classifier, ``model``, and a few rows for each of the roles."""
+    folder = tmp_path_factory.mktemp("untrained")
+    made(folder / "model", "classification")
+    for role, other in zip(ROLES, "abc", strict=True):
+        rows = (f"{LABELS[i % 2]},{word} {other}\n" for i, word in enumerate("abcdef"))
+        (folder / f"{role}.csv").write_text("label,text\n" + "".join(rows))
+    return folder
+
+
 @pytest.mark.parametrize(
     "kind", ["", "_file", "-file", "-data", "_dataset", "-set", "_path", "File"]
 )
-def test_files_by_every_spelling(kind: str, topics: Path, classifier: Path):
+def test_files_by_every_spelling(kind: str, untrained: Path):
     """Transformers' scripts say train_file, validation_file; others say eval-data, dev_set, ..."""
+    classifier = untrained / "model"
     spelled = {role: [f"--{name}{kind}" for name in names] for role, names in ROLES.items()}
-    files = {role: topics / f"{role}.csv" for role in ROLES}
+    files = {role: untrained / f"{role}.csv" for role in ROLES}
     train, test = spelled["train"][0], spelled["test"][0]
     commands = (("finetune", "classify", "--model", classifier), ("fit", test, files["test"]))
     for command in commands:

@@ -473,7 +473,7 @@ def test_without_a_model_the_texts_make_one(
     train, test, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("ownbert.finetuning.start.own_network._STEPS", 30)
-    model = OwnBertClassifier(max_length=32).fit(train[1], train[0])
+    model = OwnBertClassifier(max_length=32, epochs=8).fit(train[1], train[0])
     assert model.score(test[1], test[0]) > 0.9
     assert model.model is None
     assert model.model_.config.hidden_size == 128

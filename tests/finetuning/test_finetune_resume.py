@@ -30,6 +30,7 @@ WAYS: Mapping[str, Mapping[str, object]] = {
         "layer_decay": 0.8,
         "accumulate": 2,
         "batch_size": 8,
+        "labels_per_class": 8,
     },
 }
 

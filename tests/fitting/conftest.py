@@ -12,12 +12,12 @@ from support.shared import made_once
 
 
 @contextmanager
-def few_steps() -> Iterator[None]:
-    """Networks of few rows are trained for a sixth of the usual steps: the tests are of what is
-    made of them."""
+def few_steps(fewest: int = 32) -> Iterator[None]:
+    """Networks of few rows are trained for a sixth of the usual steps, or for fewer: the tests are
+    of what is made of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(default_settings, "_EPOCHS_OF_FEW", 3)
-        patch.setattr(default_settings, "_FEWEST_STEPS", 32)
+        patch.setattr(default_settings, "_FEWEST_STEPS", fewest)
         yield
 
 
@@ -34,7 +34,7 @@ def fitted(topics: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFact
     def make(folder: Path) -> None:
         lines = (topics / "corpus.txt").read_text().splitlines(keepends=True)
         (folder / "unlabelled.txt").write_text("".join(lines[:60]))
-        with few_steps():
+        with few_steps(16):
             ownbert.fit(
                 topics / "train.csv",
                 dev=topics / "dev.csv",

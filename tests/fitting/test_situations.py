@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import ownbert
+from ownbert.finetuning import default_settings
 from ownbert.fitting import findings, fit, minutes_curve, steps
 from ownbert.fitting.report import report as written_report
 from ownbert.fitting.teaching import student
@@ -110,8 +111,14 @@ SITUATIONS = (
     ],
 )
 def test_a_run_goes_to_its_last_step(
-    situation: Any, topics: Path, pretrained: Path, tmp_path: Path
+    situation: Any,
+    topics: Path,
+    pretrained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    if situation in QUICK:
+        monkeypatch.setattr(default_settings, "_FEWEST_STEPS", 16)
     _, task, ending, (text, label), words, options = situation
     made = {"words": words, "text": text, "label": label}
     train = write(table(task, 36, **made), tmp_path / f"train{ending}")

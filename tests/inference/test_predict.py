@@ -212,7 +212,7 @@ def test_another_model_input_or_precision_is_refused(
 def test_a_broken_line_is_named_and_what_was_done_is_kept(
     classifier: Path, topics: Path, tmp_path: Path
 ):
-    lines = [json.dumps({"text": t}) for t in texts_of(topics / "test.csv")] * 120
+    lines = ['{"text": "red1 9"}'] * 5400
     lines[4999] = '{"text": "red1'
     (tmp_path / "new.jsonl").write_text("\n".join(lines) + "\n")
     output = tmp_path / "out.jsonl"
