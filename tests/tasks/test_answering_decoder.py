@@ -187,7 +187,7 @@ def rows(tmp_path: Path) -> Path:
 
 
 def tune(model: Path, rows: Path, output: Path, **options: Any) -> Any:
-    known = {"epochs": 8, "learning_rate": 3e-3, "log_every": 1, "quiet": True}
+    known = {"epochs": 5, "learning_rate": 3e-3, "log_every": 1, "quiet": True}
     return finetune(model=model, train=rows, output=output, **(known | options))
 
 

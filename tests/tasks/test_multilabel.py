@@ -68,7 +68,7 @@ def tune(data: Path, model: Path, output: Path, **options):
 def labeller(data: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("labeller") / "model"
     with matplotlib_installed():
-        tune(data, pretrained, folder, epochs=6)
+        tune(data, pretrained, folder, epochs=4)
     return folder
 
 

@@ -49,7 +49,7 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def chooser(questions: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("chooser") / "chooser"
     files = {part: questions / f"{part}.jsonl" for part in ("train", "dev")}
-    finetune("choose", model=pretrained, **files, output=folder, epochs=8, quiet=True)
+    finetune("choose", model=pretrained, **files, output=folder, epochs=3, quiet=True)
     return folder
 
 

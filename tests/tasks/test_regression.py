@@ -65,7 +65,7 @@ def tune(data: Path, model: Path, output: Path, **options):
 def rater(data: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of two columns, in other units."""
     folder = tmp_path_factory.mktemp("rater") / "model"
-    tune(data, pretrained, folder, epochs=8, label_column="score, cold", loss="huber")
+    tune(data, pretrained, folder, epochs=6, label_column="score, cold", loss="huber")
     return folder
 
 

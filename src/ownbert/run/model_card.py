@@ -8,6 +8,7 @@ import platform
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +79,18 @@ def save_card(
 def _rendered(template: Path, values: Mapping[str, Any]) -> Iterator[str]:
     """Yield the blocks of a Markdown template: code and tables unchanged, paragraphs on one
     line."""
+    for block in _BLOCK.findall(_compiled(template).render(values)):
+        yield block if block.startswith(("|", "```")) else " ".join(block.split("\n"))
+
+
+@cache
+def _compiled(template: Path) -> Any:
+    """Compile a template, once per process: that takes longer than writing the card."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     environment.globals.update(cell=cell, in_short=labels_in_short, repr=repr)
-    text = environment.from_string(template.read_text(encoding="utf-8")).render(values)
-    for block in _BLOCK.findall(text):
-        yield block if block.startswith(("|", "```")) else " ".join(block.split("\n"))
+    return environment.from_string(template.read_text(encoding="utf-8"))
 
 
 def _in_language(block: str) -> str:

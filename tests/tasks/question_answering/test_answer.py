@@ -44,7 +44,7 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, rng = tmp_path_factory.mktemp("questions"), random.Random(3)
-    written(folder / "train.jsonl", [made(rng, empty=0.3) for _ in range(400)])
+    written(folder / "train.jsonl", [made(rng, empty=0.3) for _ in range(280)])
     written(folder / "dev.jsonl", [made(rng, empty=0.3) for _ in range(60)])
     return folder
 
@@ -53,7 +53,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reader(pretrained: Path, files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reader") / "reader"
     options = {part: files / f"{part}.jsonl" for part in ("train", "dev")}
-    options |= {"epochs": 6, "learning_rate": 2e-3, "quiet": True}
+    options |= {"epochs": 5, "learning_rate": 2e-3, "quiet": True}
     finetune("answer", model=pretrained, output=folder, **options)
     return folder
 

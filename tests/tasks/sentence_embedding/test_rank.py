@@ -59,7 +59,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def tune(model: Path, files: Path, kind: str, output: Path, **options):
     data = {"train": files / f"train_{kind}.csv", "dev": files / f"dev_{kind}.csv"}
-    given = {"epochs": 6, "max_length": 24, "quiet": True, **data, **options}
+    given = {"epochs": 4, "max_length": 24, "quiet": True, **data, **options}
     finetune("embed", model=model, output=output, **given)
     return output
 
@@ -104,7 +104,7 @@ def test_it_learns_pairs(ranker: Path, untrained: Embedder, files: Path):
 def test_what_is_watched_is_in_the_log(ranker: Path):
     logged = [json.loads(line) for line in (ranker / "log.jsonl").read_text().splitlines()]
     held_out = [row for row in logged if row.get("evaluation")]
-    assert len(held_out) == 6
+    assert len(held_out) == 4
     assert {"mrr", "recall_at_1", "recall_at_5", "recall_at_10", "loss"} <= held_out[0].keys()
 
 

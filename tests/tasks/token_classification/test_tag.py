@@ -55,7 +55,7 @@ def tagged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def tune(tagged: Path, model: Path, output: Path, **options: Any) -> None:
     given = {"train": tagged / "train.conll", "dev": tagged / "dev.conll", "quiet": True}
-    finetune("tag", **{"model": model, "output": output, "epochs": 4, **given, **options})
+    finetune("tag", **{"model": model, "output": output, "epochs": 3, **given, **options})
 
 
 @pytest.fixture(scope="module")
