@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,45 @@ def test_what_is_no_label_is_refused(labels: Any, task: str | None, message: str
     found = find_task(path, ColumnNames(), task)
     with pytest.raises(InputError, match=message):
         found.read(path)
+
+
+@pytest.mark.parametrize("mark", ["NA", "nan", "NaN", "null", "n/a", "?", "-"])
+def test_numbers_with_missing_values_are_numbers(mark: str):
+    with pytest.raises(InputError, match=f"is missing: '{re.escape(mark)}'; 10 of 30 rows have no"):
+        read_labels(["0.5", "1.25", mark] * 10)
+
+
+@pytest.mark.parametrize(
+    ("labels", "warnings"),
+    [
+        (["a", "b", "NA"] * 5, ["the label 'NA' (rows: 5) looks like a missing value"]),
+        (["1", "2", "-"] * 5, ["the label '-' (rows: 5) looks like a missing value"]),
+        (["a", "None", "nan"] * 5, ["the label 'None' (rows: 5)", "the label 'nan' (rows: 5)"]),
+        (["none", "some", "-", "+"] * 5, []),
+        ([f"{i}.50 €" for i in range(12)] * 2, ["labels such as '0.50 €' look like numbers with"]),
+        ([f"${i}.50" for i in range(12)] * 2, ["labels such as '$0.50' look like numbers with"]),
+        ([f"{i} %" for i in range(12)] * 2, ["labels such as '0 %' look like numbers with"]),
+        ([f"{i}岁" for i in range(12)] * 2, ["labels such as '0岁' look like numbers with"]),
+        ([f"{i} stars" for i in range(5)] * 5, []),
+        ([f"E{i}.9" for i in range(30)] * 2, []),
+        ([f"{i} {unit}" for i in range(9) for unit in ("km", "kg", "m")] * 2, []),
+    ],
+)
+def test_labels_that_look_like_something_else_get_a_warning(labels: list[str], warnings: list[str]):
+    task = task_class("classify")()
+    task.read(table_of({"text": texts(len(labels)), "label": labels}))
+    assert len(task.warnings()) == len(warnings)
+    assert all(map(str.startswith, task.warnings(), warnings))
+
+
+def test_only_training_rows_can_become_unlabelled_texts(tmp_path: Path):
+    task = task_class("classify")()
+    path = as_csv({"text": texts(4), "label": ["a", "b", "", ""]}, tmp_path / "t.csv")
+    with pytest.raises(InputError, match=r"2 of 4 rows have none: .* with unlabelled$"):
+        task.read(path)
+    task = task_class("classify")(labels=("a", "b"))
+    with pytest.raises(InputError, match=r"2 of 4 rows have none: remove them$"):
+        task.read(path)
 
 
 def test_other_files_are_read_by_the_labels_that_are_known(tmp_path: Path):

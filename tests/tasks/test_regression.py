@@ -265,17 +265,12 @@ ODD_CELLS = [
     ("1,234", f"has '1,234'; {COMMAS}"),
     ("good", "has 'good'; a number such as 3 or 0.25 is needed"),
     ("1_000", "has '1_000'; a number such as"),
-    ("", "is empty; a number is needed"),
-    ("  ", "is empty; a number is needed"),
-    ("nan", "has nan; a number from"),
     ("-inf", "has -inf; a number from"),
     ("1e99", "has 1e99; a number from"),
 ]
 ODD_VALUES = [
-    ("null", "is empty; a number is needed"),
     ("true", "has True; a number such as"),
     ("[1, 2]", "has [1, 2]; a number such as"),
-    ("NaN", "has nan; a number from"),
     ("1" + "0" * 400, "has a number of about 400 digits; a number such as"),
     ('"1,500"', f"has '1,500'; {COMMAS}"),
 ]
@@ -289,6 +284,18 @@ ODD_VALUES = [
 def test_what_is_no_number_is_refused(tmp_path: Path, name: str, text: str, message: str):
     with pytest.raises(InputError, match=re.escape(f"{name}, line 3: column 'score' {message}")):
         read(tmp_path, text, name)
+
+
+@pytest.mark.parametrize("cell", ["", "  ", "NA", "nan", "<NA>", "null", "None", "n/a", "?", "-"])
+def test_rows_without_a_number_are_refused_with_their_count(tmp_path: Path, cell: str):
+    state = f"missing: '{cell}'" if cell.strip() else "empty"
+    message = f"t.csv, line 3: the number (column 'score') is {state}"
+    for more, advice in (("", "a number is needed"), (f'"{cell}",z\n', "2 of 3 rows have none")):
+        with pytest.raises(InputError, match=re.escape(f"{message}; {advice}")):
+            read(tmp_path, f'score,text\n1,x\n"{cell}",y\n{more}')
+    for value in ("null", "NaN"):
+        with pytest.raises(InputError, match="line 1: 'score' is missing or null; a number is"):
+            read(tmp_path, f'{{"text": "x", "score": {value}}}', "t.jsonl")
 
 
 def test_files_that_cannot_be_learnt_or_measured_are_refused(

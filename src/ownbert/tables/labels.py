@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ownbert.errors import InputError, in_short
+from ownbert.tables.missing_values import is_missing, is_missing_number, marks_missing
 from ownbert.tables.tables import as_text
 
 # Separators of labels in a cell, those least likely to occur inside a label first.
@@ -33,6 +34,13 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+", re.ASCII)
 _THOUSANDS_AND_POINT = re.compile(_THOUSANDS.pattern + r"\.\d+", re.ASCII)
+# A currency before a number; a currency, a percent sign or a short unit after it.
+_WITH_UNIT = re.compile(
+    r"([$€£¥₩₹₽]|[A-Z]{3} )? ?[+-]?\d[\d.,]*"
+    r"( ?[$€£¥₩₹₽%‰°]| ?°[CF]| [A-Za-zµ/²³]{1,5}| ?[\u4e00-\u9fff]{1,2})?"
+)
+# Whole numbers with a unit are reported from this many distinct values.
+_MANY_WITH_UNIT = 10
 _ITEM = re.compile(
     r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^\s,'"\[\](){}]+))\s*(,|(?=\s|['"]|$))""",
     re.DOTALL,
@@ -57,22 +65,29 @@ class LabelCells:
     places: Sequence[str]
     column: str
 
-    def refuse_missing(self, what: str = "label") -> None:
-        """Raise ``InputError`` with a count if rows have no label."""
-        missing = [i for i, value in enumerate(self.values) if is_missing(value)]
+    def refuse_missing(self, *, numbers: bool = False, training: bool = True) -> None:
+        """Raise ``InputError`` with a count if rows have no label.
+
+        Args:
+            numbers: whether the labels are numbers; "NA" and the like are none.
+            training: whether a model is to learn from the rows.
+        """
+        is_none, what = (is_missing_number, "number") if numbers else (is_missing, "label")
+        missing = [i for i, value in enumerate(self.values) if is_none(value)]
         if not missing:
             return
         first = self.values[missing[0]]
-        where = f"{self.places[missing[0]]}: "
         reason = f"{self.column!r} is missing or null"
         if isinstance(first, str):
             reason = f"the {what} (column {self.column!r}) is empty"
+            if first.strip():
+                reason = f"the {what} (column {self.column!r}) is missing: {first.strip()!r}"
+        advice = f"; a {what} is needed"
         if len(missing) > 1:
-            reason += (
-                f"; {len(missing):,} of {len(self.values):,} rows have none: remove them, or "
-                "pass their texts to fit with --unlabelled"
-            )
-        raise InputError(where + reason)
+            advice = f"; {len(missing):,} of {len(self.values):,} rows have none: remove them"
+            if training:
+                advice += ", or pass their texts to fit with --unlabelled"
+        raise InputError(f"{self.places[missing[0]]}: {reason}{advice}")
 
 
 class LabelSets(NamedTuple):
@@ -89,13 +104,6 @@ class LabelSets(NamedTuple):
     note: str
 
 
-def is_missing(value: Any) -> bool:
-    """Whether a cell is empty: null, NaN, or a blank text."""
-    if value is None or (isinstance(value, float) and value != value):
-        return True
-    return isinstance(value, str) and not value.strip()
-
-
 def single_labels(
     cells: LabelCells, *, known: Collection[str] = (), names: Sequence[str] = ()
 ) -> tuple[list[str], str]:
@@ -109,7 +117,7 @@ def single_labels(
     Raises:
         InputError: a row has no label, or several; with its location.
     """
-    cells.refuse_missing()
+    cells.refuse_missing(training=not known)
     values, note = _as_lists(cells), ""
     if any(isinstance(value, list) for value in values):
         if size := _vector_size(values, cells.places):
@@ -236,7 +244,8 @@ def task_of_cells(values: Sequence[Any]) -> tuple[str, str]:
 
 
 def _numeric_task(texts: Sequence[str]) -> tuple[str, str] | None:
-    """The task of numeric texts, with a note."""
+    """The task of numeric texts, with a note; texts for missing values do not count."""
+    texts = [text for text in texts if not is_missing_number(text)]
     numbers = decimal_numbers(texts)
     if numbers is None or not numbers:
         return None
@@ -326,6 +335,37 @@ def _are_pairs(texts: Sequence[str]) -> bool:
     )
 
 
+def unusual_labels(names: Sequence[str]) -> list[str]:
+    """Warnings about the labels of the training rows, if they are read as names but look like
+    something else."""
+    counts = Counter(names)
+    # Beside numbers, "-" is more likely a missing value than a class.
+    numbers = decimal_numbers([name for name in counts if not is_missing_number(name)])
+    is_none = is_missing_number if numbers else marks_missing
+    found = [
+        f"the label {name!r} (rows: {rows:,}) looks like a missing value; if it is one, remove "
+        "its rows"
+        for name, rows in counts.items()
+        if is_none(name)
+    ]
+    if _have_units(names):
+        found.append(
+            f"labels such as {names[0]!r} look like numbers with a unit, but are read as names; "
+            "remove the unit to predict numbers"
+        )
+    return found
+
+
+def _have_units(names: Sequence[str]) -> bool:
+    """Whether texts are numbers with one or two units ("1 day", "2 days"), or some without."""
+    different = {name for name in names if not is_missing_number(name)}
+    matches = [_WITH_UNIT.fullmatch(name) for name in different]
+    units = {match.groups("") if match else None for match in matches}
+    fractions = any("." in name or "," in name for name in different)
+    fewest = _FEW_NUMBERS if fractions else _MANY_WITH_UNIT
+    return len(different) > fewest and len(units) <= 2 and None not in units and units != {("", "")}
+
+
 def refuse_ids(names: Sequence[str], source: Any, column: str) -> None:
     """Raise ``InputError`` for a label column in which nearly all values are distinct."""
     different = len(set(names))
@@ -334,6 +374,8 @@ def refuse_ids(names: Sequence[str], source: Any, column: str) -> None:
     advice = "name the label column with --label-column"
     if decimal_numbers(names) is not None:
         advice += ", or predict numbers: --task regress"
+    elif _have_units(names):
+        advice += ", or remove the unit to predict numbers"
     if different < len(names):
         raise InputError(
             f"{source}: {column!r} has {different:,} different values in {len(names):,} rows, so "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ownbert.errors import InputError, in_short
-from ownbert.tables.labels import refuse_ids, single_labels
+from ownbert.tables.labels import refuse_ids, single_labels, unusual_labels
 from ownbert.tables.tables import Source
 from ownbert.tasks.metrics import Scores, risk_curve, score_labels
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, list_labels, unknown_label
@@ -188,6 +188,7 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
         if first:
             refuse_ids(names, path, column)
             self._seen, self.label_note = frozenset(names), self.label_note or note
+            self.label_warnings = unusual_labels(names)
         return [
             Row(row.line, row.texts, name, features=row.features)
             for row, name in zip(rows, names, strict=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ownbert.errors import InputError
-from ownbert.tables.labels import label_sets, sets_of_columns
+from ownbert.tables.labels import label_sets, sets_of_columns, unusual_labels
 from ownbert.tables.tables import Source
 from ownbert.tasks.classification import label_weights, sort_labels
 from ownbert.tasks.metrics import Scores, label_scores, weighted_mean
@@ -85,6 +85,7 @@ class MultiLabelTask(SentenceTask):
             if first:
                 self._seen = frozenset(label for labels in sets for label in labels)
                 self.label_note = note or self.label_note
+                self.label_warnings = unusual_labels([each for labels in sets for each in labels])
         return [
             Row(row.line, row.texts, labels, features=row.features)
             for row, labels in zip(rows, sets, strict=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ownbert.errors import InputError, in_short
 from ownbert.tables.columns import ColumnNames
-from ownbert.tables.labels import number_signs, with_point
+from ownbert.tables.labels import LabelCells, number_signs, with_point
 from ownbert.tables.tables import Source, columns
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, TableRow
@@ -57,7 +57,10 @@ class RegressionTask(SentenceTask):
 
     def read(self, path: Source) -> list[Row]:
         names, table = self.read_table(path)
-        rows = []
+        places, rows = [row.where for row in table], []
+        for i, name in enumerate(names):
+            cells = LabelCells([row.cells[i] for row in table], places, name)
+            cells.refuse_missing(numbers=True, training=not self.labels)
         for row in _with_decimal_points(table):
             numbers = map(_number, row.cells, names, [row.where] * len(names))
             rows.append(Row(row.line, row.texts, tuple(numbers), features=row.features))
@@ -230,8 +233,6 @@ def _number(value: Any, column: str, where: str) -> float:
     """Parse a cell as a finite number; raise ``InputError`` with advice otherwise."""
     if isinstance(value, str):
         value = value.strip()
-    if value is None or value == "":
-        raise InputError(f"{where}: column {column!r} is empty; a number is needed")
     try:
         if isinstance(value, bool | list | dict) or "_" in str(value):
             raise ValueError

@@ -61,6 +61,8 @@ class SentenceTask(Task):
     long_note = ""
     # Note on how ambiguous labels were read.
     label_note = ""
+    # Warnings about the labels of the training rows.
+    label_warnings: Sequence[str] = ()
     # Labels in the first rows read, which determine how other files are read.
     _seen: frozenset[str] = frozenset()
 
@@ -151,6 +153,9 @@ class SentenceTask(Task):
 
     def notes(self) -> list[str]:
         return [note for note in (self.label_note, self.pooling_note, self.long_note) if note]
+
+    def warnings(self) -> list[str]:
+        return [*super().warnings(), *self.label_warnings]
 
     def head_spec(self, description: Description) -> HeadSpec:
         spec, settings = super().head_spec(description), self.settings

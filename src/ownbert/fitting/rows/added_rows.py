@@ -9,8 +9,8 @@ from typing import Any
 from ownbert.errors import InputError
 from ownbert.tables.columns import COLUMNS, LABEL_NAMES, ColumnNames, find_columns
 from ownbert.tables.label_studio import is_export, read_export
-from ownbert.tables.labels import is_missing
 from ownbert.tables.memory import MemoryTable, table_of
+from ownbert.tables.missing_values import is_missing
 from ownbert.tables.tables import Source, columns, read_values
 from ownbert.tables.texts_or_files import are_names
 

@@ -175,6 +175,7 @@ class FitInput:
         yield found_in_files(self.rows, self.kind, len(self.unlabelled), self.recipe.minutes)
         yield from self.notes
         yield from self.rows.task.notes()
+        yield from (f"warning: {line}" for line in self.rows.task.warnings())
         if warning := self._mismatch_warning():
             yield warning
         if count := self.learnt_from_test:
