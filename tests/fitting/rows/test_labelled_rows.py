@@ -93,13 +93,28 @@ def test_a_dev_label_that_training_rows_lack_is_one_line(tmp_path: Path):
     [
         (["a"] * 6, None, "all rows have the label 'a'"),
         (["a", "b"] * 3, ["", " ", "", "", "", "x"], "5 of 6 texts are empty"),
-        (["a", "b"] * 3, ["same"] * 6, "too few different texts"),
+        (
+            ["a", "b"] * 3,
+            ["same"] * 6,
+            "connect all 6 rows, so none can be held out; give other rows with dev",
+        ),
     ],
 )
 def test_rows_that_cannot_be_used_are_one_line(labels, texts, message, tmp_path: Path):
     path = table(tmp_path / "t.csv", labels, texts)
     with pytest.raises(InputError, match=message):
         read_labelled(find_task(path, ColumnNames()), path, None, seed=0)
+
+
+def test_texts_that_connect_all_pairs_are_named_as_the_cause(tmp_path: Path):
+    texts = [f"text {i}" for i in range(41)]
+    pairs = {"text1": texts[:-1], "text2": texts[1:], "label": ["a", "b"] * 20}
+    data = table_of(pairs, name="pairs")
+    task = find_task(data, ColumnNames())
+    with pytest.raises(InputError, match=r"pairs: rows that share a text .* connect all 40 rows"):
+        read_labelled(task, data, None, seed=0)
+    dev = table_of({"text1": ["one", "two"], "text2": ["three", "four"], "label": ["a", "b"]})
+    assert len(read_labelled(task, data, dev, seed=0).held_out) == 2
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,8 @@ def _make_folds(
     found = [(learn, held) for learn, held in found if len(held) and len(learn)]
     if len(found) < 2:
         raise InputError(
-            f"{source}: the {len(rows):,} rows have too few different texts to hold some out"
+            f"{source}: rows that share a text are held out together, and shared texts connect all "
+            f"{len(rows):,} rows, so none can be held out; give other rows with --dev"
         )
     if once:
         return found[:1], f"{len(found[0][1]):,} held-out training rows"
