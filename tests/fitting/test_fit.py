@@ -323,6 +323,17 @@ def test_other_texts_without_labels_get_a_warning(topics: Path, tmp_path: Path):
     assert "are these of the same kind?" in done.stdout
 
 
+def test_a_dry_run_names_columns_empty_texts_and_known_test_rows():
+    texts = ["" if i % 10 == 3 else f"word{i % 7} of text {i}" for i in range(40)]
+    rows = {"subject": ["re"] * 40, "body": texts, "label": ["a", "b"] * 20}
+    test = {"body": [texts[0], *(f"new text {i}" for i in range(29))], "label": ["a", "b"] * 15}
+    lines = preview_fit(rows, test=test).splitlines()
+    assert lines[1] == "columns: 'body' as input, 'label' as target (not used: subject)"
+    assert lines[2].startswith("warning: 4 training documents have an empty text: the train data")
+    assert lines[3] == "warning: The training data contains 1 of the 30 test rows"
+    assert "says little" in preview_fit(rows, test=rows)
+
+
 def test_a_dry_run_says_what_would_be_fitted_and_writes_nothing(topics: Path, tmp_path: Path):
     other = tmp_path / "other.txt"
     other.write_text("这是一段中文文本。\n" * 3 + "另一段文本\n")

@@ -4,9 +4,9 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from ownbert.tables.tables import Source
 from ownbert.tasks.rows import Row, shortened
 
 _PLACES = 3
@@ -20,14 +20,14 @@ class LabelledSplit:
     Args:
         name: "training", "dev" or similar.
         rows: rows with targets.
-        source: file name, "" if the rows were passed in Python.
+        source: file or table, "" if the rows were passed in Python.
         unit: noun for rows in messages.
         sets: whether targets are unordered sets.
     """
 
     name: str
     rows: Sequence[Row]
-    source: str | Path = ""
+    source: Source = ""
     unit: str = "documents"
     sets: bool = False
 
@@ -70,9 +70,9 @@ def check_rows(train: LabelledSplit, *others: LabelledSplit) -> list[Finding]:
         copies with another value.
     """
     texts = _index(train)
-    findings = [*_empty(train), *_conflicts(train, texts)]
+    findings = [*empty_texts(train), *_conflicts(train, texts)]
     for split in others:
-        findings += _empty(split)
+        findings += empty_texts(split)
         findings += _conflicts(split, _index(split))
         findings += _repeated(split, train, texts)
     return findings + _duplicates(train, texts)
@@ -128,7 +128,8 @@ def _is_number(target: Any) -> bool:
     return bool(parts) and all(isinstance(p, float) for p in parts)
 
 
-def _empty(split: LabelledSplit) -> list[Finding]:
+def empty_texts(split: LabelledSplit) -> list[Finding]:
+    """At most one finding: the rows with an empty text."""
     rows = [row for row in split.rows if not all(map(str.strip, row.texts)) or not row.texts]
     if not rows:
         return []

@@ -255,7 +255,7 @@ class Fit:
 
     def preview(self) -> Iterator[str]:
         """Describe the files and the models that would be fitted."""
-        yield from self.given.notices()
+        yield from (*self.given.notices(), *self.given.test_notices())
         if shares := label_shares(self.rows.task, self.rows.rows):
             yield f"labels: {shares}"
         given = self.given

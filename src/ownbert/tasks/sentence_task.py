@@ -19,7 +19,7 @@ from ownbert.tables.columns import ColumnNames, feature_columns, find_columns
 from ownbert.tables.feature_cells import refuse_plain_text
 from ownbert.tables.labels import LabelCells
 from ownbert.tables.memory import MemoryTable
-from ownbert.tables.tables import Source, at_least_one, kind_of
+from ownbert.tables.tables import Source, at_least_one, columns, kind_of, shown_columns
 from ownbert.tasks.finetune_recipe import FinetuneModel, FinetuneRecipe, TaskSettings
 from ownbert.tasks.forward.network import RowNetwork
 from ownbert.tasks.rows import Row, TableRow, read_table
@@ -127,8 +127,12 @@ class SentenceTask(Task):
         return (Row(line, (text,)) for line, text in at_least_one(open_text(path), path))
 
     def describe_columns(self, path: Source) -> str:
-        texts, labels = (map(repr, names) for names in self.find_columns(path))
-        return f"{' and '.join(texts)} as input, {', '.join(labels)} as target"
+        texts, labels = self.find_columns(path)
+        used = {*texts, *labels, *feature_columns(path, self.columns)}
+        inputs, targets = " and ".join(map(repr, texts)), ", ".join(map(repr, labels))
+        found = f"{inputs} as input, {targets} as target"
+        others = [name for name in columns(path) if name not in used]
+        return f"{found} (not used: {shown_columns(others)})" if others else found
 
     def describe_base(self, model: FinetuneModel) -> Description | None:
         description = super().describe_base(model)

@@ -159,7 +159,9 @@ def test_lower_scores_can_be_better():
 def test_test_rows_that_were_learnt_from_are_said_at_once():
     tested = replace(NETWORK, test_score=1.0)
     report = small(leaderboard=(LINEAR, tested), test_rows=20, learnt_from_test=7)
-    assert "7 of its 20 rows contain training texts" in headline(report)[2]
+    assert "contains 7 of the 20 test rows, so the test score says little" in headline(report)[2]
+    few = small(leaderboard=(LINEAR, tested), test_rows=100, learnt_from_test=1)
+    assert headline(few)[2].endswith("The training data contains 1 of the 100 test rows.")
     clean = small(leaderboard=(LINEAR, tested), test_rows=20)
     assert "not used for selection, it is 1.000" in headline(clean)[2]
 

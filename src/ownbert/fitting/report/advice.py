@@ -13,6 +13,7 @@ HARD_TASK = 0.1  # share of held-out rows contradicted: the model is at its limi
 MANY_UNKNOWN = 0.05  # share of the labelled texts' tokens
 _NAMED = 3  # classes per sentence
 _ORDER = {"do": 0, "note": 1, "fine": 2}
+FEW_KNOWN = 0.05  # share of the test rows
 FAR_BELOW = 0.02  # score of a network below the best linear model
 # Metrics of the selected model that are shown beside the selection metric.
 _SHOWN_METRICS = (
@@ -117,22 +118,25 @@ def _trust(report: Report) -> str:
         parts.append(f"The score{rows} is accurate to about ±{2 * best.spread:.3f}.")
     elif rows:
         parts.append(f"The score was measured{rows}.")
-    if best.test_score is not None and report.learnt_from_test:
-        parts.append(
-            f"On the test set it is {best.test_score:.3f}, but {report.learnt_from_test:,} of "
-            f"its {report.test_rows:,} rows contain training texts, so this says nothing about "
-            "new texts."
-        )
-    elif best.test_score is not None:
+    if best.test_score is not None:
         parts.append(
             f"On the test set, which was not used for selection, it is {best.test_score:.3f}."
         )
+        if report.learnt_from_test:
+            parts.append(f"{known_test_rows(report.learnt_from_test, report.test_rows)}.")
     elif (count := len(report.leaderboard)) > 1:
         parts.append(
             f"It was selected as the best of {count} on these rows, so expect slightly lower "
             "scores on new texts."
         )
     return " ".join(parts)
+
+
+def known_test_rows(known: int, rows: int) -> str:
+    """How many of the test rows are training rows too, and what follows if they are not few."""
+    found = f"The training data contains {known:,} of the {rows:,} test rows"
+    few = known <= FEW_KNOWN * rows
+    return found if few else f"{found}, so the test score says little about new texts"
 
 
 def _no_network(report: Report) -> list[Advice]:

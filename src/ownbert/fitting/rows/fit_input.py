@@ -13,10 +13,12 @@ from ownbert.corpus.documents import find_files, fingerprint
 from ownbert.errors import InputError
 from ownbert.files.input_files import refuse_same
 from ownbert.finetuning.default_settings import FEW
+from ownbert.finetuning.row_checks import LabelledSplit, empty_texts
 from ownbert.fitting.comparison import check_metric
 from ownbert.fitting.fit_progress import found_in_files
 from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.fitting.networks import Corpus
+from ownbert.fitting.report.advice import known_test_rows
 from ownbert.fitting.rows.added_rows import with_added
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.hub import model_folder
@@ -96,7 +98,7 @@ class FitInput:
         pick_device(recipe.device)
         named = ColumnNames(recipe.text_column, recipe.second_column, recipe.label_column)
         sources = {name: source.rows for name, source in given.items()}
-        train = sources["train"]
+        self.train = train = sources["train"]
         label_options = {"separator": recipe.label_separator, "label_names": recipe.label_names}
         task = find_task(train, named, recipe.task, label_options)
         if recipe.model is not None:
@@ -173,16 +175,21 @@ class FitInput:
     def notices(self) -> Iterator[str]:
         """What was found in the files, one line each."""
         yield found_in_files(self.rows, self.kind, len(self.unlabelled), self.recipe.minutes)
+        if columns := self.rows.task.describe_columns(self.train):
+            yield f"columns: {columns}"
         yield from self.notes
         yield from self.rows.task.notes()
         yield from (f"warning: {line}" for line in self.rows.task.warnings())
+        rows, unit = [self.rows.rows[i] for i in self.rows.learnt], self.rows.task.unit
+        for empty in empty_texts(LabelledSplit("training", rows, self.train, unit)):
+            yield f"warning: {empty.line}"
         if warning := self._mismatch_warning():
             yield warning
-        if count := self.learnt_from_test:
-            yield (
-                f"warning: {count:,} of the {len(self.test):,} test rows contain training "
-                "texts: their score says nothing about new texts"
-            )
+
+    def test_notices(self) -> Iterator[str]:
+        """A line for a preview; a run reports this beside the score."""
+        if known := self.learnt_from_test:
+            yield f"warning: {known_test_rows(known, len(self.test))}"
 
     @property
     def has_few_rows(self) -> bool:
