@@ -15,13 +15,13 @@ import torch
 import ownbert
 from ownbert import vit
 from ownbert.batches.batch import from_padded
-from ownbert.checkpoint import load, save
+from ownbert.checkpoint import describe, load, save
 from ownbert.config.heads import HeadSpec
 from ownbert.errors import InputError
 from ownbert.exporting.export import PARITY, notes_of, require_near
 from ownbert.exporting.formats import FORMATS, write_onnx
 from ownbert.exporting.padded import PaddedModel, named_outputs
-from ownbert.exporting.parity import CHOICES, compare, sequences_of
+from ownbert.exporting.parity import compare, sequences_of
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.engines import open_onnx
 from ownbert.nn.model import Model
@@ -186,10 +186,10 @@ def test_a_file_that_is_wrong_is_found(head: str, tmp_path: Path):
             for name, x in found.items()
         }
 
-    given = sequences_of(tmp_path, model)
+    given = sequences_of(describe(tmp_path), model)
     right = compare(model, graph, engine, given)
     require_near(right, 1e-3, tmp_path)
-    assert right.texts == 15 * (CHOICES if head == "choice" else 1)
+    assert right.texts == 15
     assert right.least_cosine > 0.9999
     wrong = compare(model, graph, lambda inputs: engine(inputs, 5.0), given)
     assert wrong.largest_difference > 0.1
@@ -204,12 +204,43 @@ def test_a_file_that_is_wrong_is_found(head: str, tmp_path: Path):
 def test_a_folder_without_tokenizer(tmp_path: Path):
     model = Model(CONFIG, ["classification"], labels=LABELS)
     save(model, tmp_path)
-    found = sequences_of(tmp_path, model.eval())
+    description = describe(tmp_path)
+    found = sequences_of(description, model.eval())
     assert found.source == "random ids"
     assert len({len(e.token_ids) for e in found.examples}) > 3
     (tmp_path / "texts.txt").write_text("a")
     with pytest.raises(InputError, match="has no tokenizer, so texts cannot be read"):
-        sequences_of(tmp_path, model, data=tmp_path / "texts.txt")
+        sequences_of(description, model, data=tmp_path / "texts.txt")
+
+
+# What predict reads from each file: a sentence is its words without tags, a question all its choices.
+ROWS = {
+    "tokens": ("tags.conll", "a B-X\nb O\n\nc O\n", ["a b", "c"], ()),
+    "choice": (
+        "choose.jsonl",
+        '{"prompt": "a", "choices": ["b", "c"], "label": 1}\n'
+        '{"prompt": "d", "choices": ["e", "f", "a", "b"], "label": 0}\n',
+        ["a b a c", "d e d f d a d b"],
+        (2, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("head", ROWS)
+def test_rows_of_the_task(head: str, tmp_path: Path):
+    name, content, texts, choices = ROWS[head]
+    (tmp_path / name).write_text(content)
+    model = made(tmp_path / "model", head)
+    found = sequences_of(describe(tmp_path / "model"), model, data=tmp_path / name)
+    special = {*TOKENIZER.special.values()}
+    tokens = [TOKENIZER.tokens(example.token_ids.tolist()) for example in found.examples]
+    assert [" ".join(t for t in each if t not in special) for each in tokens] == texts
+    assert tuple(len(e.parts) for e in found.examples if e.parts) == choices
+    parity = ownbert.export(tmp_path / "model", tmp_path / "out", data=tmp_path / name)
+    assert (parity.texts, parity.source) == (2, name)
+    assert parity.least_cosine > 0.9999
+    quantized = ownbert.quantize(tmp_path / "model", tmp_path / "int8", data=tmp_path / name)
+    assert (quantized.texts, quantized.source) == (1, name)
 
 
 def test_refusals(classifier: Path, tmp_path: Path):

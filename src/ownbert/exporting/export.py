@@ -62,8 +62,8 @@ def export(
         output: a new or empty folder. With ``onnx`` or ``openvino`` inside the model folder,
             where ``--engine`` looks, only the file and parity.json are written.
         to: onnx, openvino or torch (a program of ``torch.export``).
-        data: file of texts for the comparison, of which the first 256 are used; by default texts
-            included in this package.
+        data: file for the comparison with rows of the folder's task, read as by ``predict``, or
+            of texts; the first 256 are used. By default texts included in this package.
         text_column: column of the text in tables.
         tolerance: maximum absolute difference between outputs of file and model.
         overwrite: replace files of the same names in ``output``.
@@ -100,7 +100,7 @@ def export(
                 "support; use --to onnx or torch"
             )
         graph = PaddedModel(model)
-        given = sequences_of(source, model, data=data, text_column=text_column)
+        given = sequences_of(description, model, data=data, text_column=text_column)
         with complete_folder(target) as new:
             path = new / (kind.folder if sentences and not beside else "") / kind.file
             make_folder(path.parent)

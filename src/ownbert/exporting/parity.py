@@ -6,6 +6,7 @@ B texts, S longest text, T tokens, C choices.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 from ownbert.batches.batch import Example, pack
-from ownbert.checkpoint import load_tokenizer
+from ownbert.checkpoint import Description, load_tokenizer
 from ownbert.config.encoder import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.exporting.padded import PaddedModel, named_outputs
@@ -21,7 +22,8 @@ from ownbert.inference.embedding.vector_files import records_of
 from ownbert.inference.engines import Engine
 from ownbert.nn.model import Model
 from ownbert.tables.columns import ColumnNames
-from ownbert.tasks.text_input import TextInputBuilder
+from ownbert.tasks.task import NoTaskHead, Task, task_of
+from ownbert.tasks.text_input import TextInputBuilder, join
 from ownbert.text.folder.tokenizer_folder import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
 
@@ -78,35 +80,41 @@ class Parity:
 
 @dataclass(frozen=True)
 class Sequences:
-    """The compared ``examples``, and the origin of their texts."""
+    """The compared ``examples``, and the origin of their texts.
+
+    An example is one sequence or, for multiple choice, a question with a sequence per choice.
+    """
 
     examples: Sequence[Example]
     source: str
 
 
 def sequences_of(
-    folder: Path, model: Model, *, data: Any = None, text_column: str | None = None
+    description: Description, model: Model, *, data: Any = None, text_column: str | None = None
 ) -> Sequences:
     """The sequences for comparing a file with its model.
 
     Args:
-        folder: model folder, with or without a tokenizer.
-        model: model to compare; for multiple choice a question has ``CHOICES`` sequences.
-        data: file of texts; by default those included in this package, or random ids without a
-            tokenizer.
+        description: describes the model folder, which may have a tokenizer.
+        model: model to compare.
+        data: file with rows of the folder's task, or of texts if it has none; by default texts
+            included in this package, or random ids without a tokenizer.
         text_column: column of the text in tables.
 
     Raises:
         InputError: the file has no texts, or the folder no tokenizer for them.
     """
-    config, choices = model.config, "choice" in model.heads
+    config, folder, choices = model.config, description.folder or Path(), "choice" in model.heads
     longest = min(config.max_length or MOST_TOKENS, MOST_TOKENS)
     if not has_tokenizer(folder):
         if data is not None:
             raise InputError(f"{folder} has no tokenizer, so texts cannot be read; omit {data}")
         return Sequences(_random_examples(config, longest), "random ids")
+    columns = ColumnNames(text=text_column)
+    if data is not None and (task := _task_with_rows(description, columns)) is not None:
+        return Sequences(_examples_of_rows(task, description, data, longest), Path(data).name)
     tokenizer = load_tokenizer(folder, config=config)
-    texts, source = _texts(data, text_column)
+    texts, source = _texts(data, columns)
     builder = TextInputBuilder(tokenizer, config, longest)
     ids = builder.ids(texts)
     if data is None:
@@ -116,11 +124,48 @@ def sequences_of(
     for number, first in enumerate(ids):
         others = [ids[(number + i) % len(ids)] for i in range(1, CHOICES + 1)]
         if choices:
-            examples += [builder.example((first, other))[0] for other in others]
+            examples.append(join([builder.example((first, other))[0] for other in others]))
         else:
             given = (first, others[0]) if pairs and number % 3 == 2 else (first,)
             examples.append(builder.example(given)[0])
     return Sequences(examples, source)
+
+
+def _task_with_rows(description: Description, columns: ColumnNames) -> Task | None:
+    """The task that reads the rows of a file; None for models that embed texts or have no task."""
+    try:
+        task = task_of(description, columns)
+    except NoTaskHead:
+        return None
+    return None if task.head == "embedding" else task
+
+
+def _examples_of_rows(
+    task: Task, description: Description, data: Any, longest: int
+) -> list[Example]:
+    """The first rows of a file as sequences, without targets; those of a choice stay together."""
+    rows = list(islice(task.stream(data), MOST_TEXTS))
+    builder = task.input_builder(description, min(task.max_length or longest, longest))
+    examples = task.encode(rows, builder, training=False).examples
+    if task.head == "choice":
+        return [Example(e.token_ids, e.type_ids, parts=e.parts) for e in examples]
+    sequences = (
+        Example(ids.astype(np.int64), types.astype(np.int64))
+        for e in examples
+        for ids, types in zip(*_sequences(e), strict=True)
+    )
+    return list(islice(sequences, MOST_TEXTS))
+
+
+def _sequences(example: Example) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The ids and the types of each sequence of an example."""
+    ends = np.cumsum(_lengths(example))[:-1]
+    return np.split(example.token_ids, ends), np.split(example.type_ids, ends)
+
+
+def _lengths(example: Example) -> Sequence[int]:
+    """The lengths of an example's sequences."""
+    return example.parts or (len(example.token_ids),)
 
 
 def _without_unknown(ids: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list[list[int]]:
@@ -133,12 +178,12 @@ def _without_unknown(ids: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list
     return [[int(draw.choice(known)) if i == tokenizer.unk_id else i for i in one] for one in ids]
 
 
-def _texts(data: Any, text_column: str | None) -> tuple[list[str], str]:
+def _texts(data: Any, columns: ColumnNames) -> tuple[list[str], str]:
     if data is None:
         shipped = files("ownbert.exporting").joinpath("texts.txt").read_text(encoding="utf-8")
         return shipped.splitlines(), "texts of the package"
     texts = []
-    for _, text in records_of(data, ColumnNames(text=text_column)):
+    for _, text in records_of(data, columns):
         texts.append(text)
         if len(texts) == MOST_TEXTS:
             break
@@ -171,7 +216,7 @@ def compare(model: Model, graph: PaddedModel, engine: Engine, given: Sequences) 
         InputError: the file lacks required outputs.
     """
     found = Parity(source=given.source)
-    for examples in batches(given.examples, model.config, choices=graph.choices):
+    for examples in batches(given.examples, model.config):
         expected, lengths = _expected(model, examples, graph)
         inputs, mask = _padded(examples, model.config, graph)
         outputs = engine(inputs)
@@ -188,23 +233,24 @@ def compare(model: Model, graph: PaddedModel, engine: Engine, given: Sequences) 
     return found
 
 
-def batches(
-    examples: Sequence[Example], config: EncoderConfig, *, choices: bool
-) -> Iterator[Sequence[Example]]:
-    """Yield batches of several sizes, the first with one text, or the choices of one question."""
-    unit = CHOICES if choices else 1
-    start, size = 0, 1
+def batches(examples: Sequence[Example], config: EncoderConfig) -> Iterator[Sequence[Example]]:
+    """Yield batches of several sizes, the first with one example, and with the same number of
+    sequences per example."""
+    start, size, widest = 0, 1, max(config.vocab_size, config.hidden_size)
     while start < len(examples):
-        chosen = examples[start : start + size * unit]
-        widest = max(config.vocab_size, config.hidden_size)
-        while len(chosen) > unit and _padded_size(chosen) * widest > _MOST_NUMBERS:
-            chosen = chosen[:-unit]
+        chosen = examples[start : start + size]
+        parts = [len(_lengths(example)) for example in chosen]
+        same = (i for i, count in enumerate(parts) if count != parts[0])
+        chosen = chosen[: next(same, len(chosen))]
+        while len(chosen) > 1 and _padded_size(chosen) * widest > _MOST_NUMBERS:
+            chosen = chosen[:-1]
         yield chosen
         start, size = start + len(chosen), _BATCH
 
 
 def _padded_size(examples: Sequence[Example]) -> int:
-    return len(examples) * max(len(e.token_ids) for e in examples)
+    lengths = [length for example in examples for length in _lengths(example)]
+    return len(lengths) * max(lengths)
 
 
 @torch.inference_mode()
@@ -215,7 +261,7 @@ def _expected(
     batch = pack(examples)
     named = named_outputs(graph.kinds, model(batch))
     if graph.choices:
-        named = {"logits": named["logits"].view(-1, CHOICES)}
+        named = {"logits": named["logits"].view(len(examples), -1)}
     return {name: x.numpy() for name, x in named.items()}, list(batch.layout.lengths)
 
 
@@ -223,18 +269,18 @@ def _padded(
     examples: Sequence[Example], config: EncoderConfig, graph: PaddedModel
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """The inputs of the file by name, and (B, S) true for tokens."""
-    shape = len(examples), max(len(e.token_ids) for e in examples)
+    sequences = [each for example in examples for each in zip(*_sequences(example), strict=True)]
+    shape = len(sequences), max(len(ids) for ids, _ in sequences)
     inputs = {name: np.zeros(shape, dtype=np.int64) for name in graph.input_names}
     inputs["input_ids"][:] = config.pad_token_id
-    for row, example in enumerate(examples):
-        length = len(example.token_ids)
-        inputs["input_ids"][row, :length] = example.token_ids
-        inputs["attention_mask"][row, :length] = 1
+    for row, (ids, types) in enumerate(sequences):
+        inputs["input_ids"][row, : len(ids)] = ids
+        inputs["attention_mask"][row, : len(ids)] = 1
         if graph.types:
-            inputs["token_type_ids"][row, :length] = example.type_ids
+            inputs["token_type_ids"][row, : len(ids)] = types
     mask = inputs["attention_mask"] == 1
     if graph.choices:
-        inputs = {name: x.reshape(-1, CHOICES, shape[1]) for name, x in inputs.items()}
+        inputs = {name: x.reshape(len(examples), -1, shape[1]) for name, x in inputs.items()}
     return inputs, mask
 
 

@@ -56,8 +56,9 @@ def quantize(
     Args:
         folder: folder of a text encoder with any head. It is not changed.
         output: a new or empty folder.
-        data: file of texts, of which the first 256 are used; by default texts included in this
-            package. Every other text is used for calibration, the rest for comparing the models.
+        data: file with rows of the folder's task, read as by ``predict``, or of texts; the first
+            256 are used, every other one for calibration, the rest for comparing the models. By
+            default texts included in this package.
         text_column: column of the text in tables.
         overwrite: replace files of the same names in ``output``.
         say: called with notes.
@@ -86,7 +87,7 @@ def quantize(
         sentences = (source / MODULES).is_file()
         heads = () if sentences else None
         model = load(description, heads=heads)
-        given = sequences_of(source, model, data=data, text_column=text_column)
+        given = sequences_of(description, model, data=data, text_column=text_column)
         if say is not None and products_here() == NONE:
             say(
                 f"note: {target} will be smaller but no faster on this processor, which does not "
@@ -97,7 +98,7 @@ def quantize(
                 f"note: {source.name} predicts with other models in addition to its network; "
                 "only the network is quantized, and its predictions differ"
             )
-        measured, compared = halves(given, choices="choice" in model.heads)
+        measured, compared = halves(given)
         smooth = _smooth(model, measured)
         tensors, _ = read_weights(source)
         with complete_folder(target) as new:
@@ -144,7 +145,7 @@ def _smooth(model: Model, given: Sequences) -> Mapping[str, Tensor]:
         return hook
 
     hooks = [layer.register_forward_pre_hook(measure(name)) for name, layer, _ in layers]
-    for examples in batches(given.examples, model.config, choices="choice" in model.heads):
+    for examples in batches(given.examples, model.config):
         model.encoder(pack(examples))
     for hook in hooks:
         hook.remove()

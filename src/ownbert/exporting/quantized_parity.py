@@ -3,7 +3,6 @@
 B texts, T tokens, D hidden, C classes.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ownbert.batches.batch import Batch, pack
-from ownbert.exporting.parity import CHOICES, Sequences, batches
+from ownbert.exporting.parity import Sequences, batches
 from ownbert.nn.model import Model
 from ownbert.nn.packed.int8 import EXACT
 from ownbert.nn.pooling import POOLINGS
@@ -70,21 +69,21 @@ def compare_models(
         pooling: pooling for text vectors.
         problem: Transformers' ``problem_type`` of a classification.
     """
-    found, total = QuantizedParity(source=given.source), 0.0
+    found, total, sequences = QuantizedParity(source=given.source), 0.0, 0
     pool = POOLINGS[pooling](model.config)
-    for examples in batches(given.examples, model.config, choices="choice" in model.heads):
+    for examples in batches(given.examples, model.config):
         batch = pack(examples)
         both = [one(batch) for one in (model, quantized)]
         vectors = [pool(out.hidden.float(), batch.layout) for out in both]  # (B, D)
         cosines = torch.cosine_similarity(*vectors, dim=1)
         found.least_cosine = min(found.least_cosine, float(cosines.min()))
-        total += float(cosines.sum())
+        total, sequences = total + float(cosines.sum()), sequences + len(cosines)
         for kind in model.heads:
             parity = found.heads.setdefault(kind, AnswerParity())
             _add(parity, *(_answers(kind, out.logits[kind], batch, problem) for out in both))
         found.texts += len(examples)
         found.tokens += sum(batch.layout.lengths)
-    found.mean_cosine = total / found.texts
+    found.mean_cosine = total / sequences
     return found
 
 
@@ -97,7 +96,7 @@ def _answers(
         parts = [part.softmax(0) for part in logits.split(batch.layout.lengths)]
         return torch.cat(parts), torch.stack([part.argmax(0) for part in parts])
     if kind == "choice":
-        logits = logits.view(-1, CHOICES)
+        logits = logits.view(batch.answers, -1)
     elif kind == "classification" and problem == "regression":
         return logits, None
     elif kind == "discriminator" or (kind, problem) == ("classification", _MANY):
@@ -125,18 +124,11 @@ def _add(
     own.answers += len(same)
 
 
-def halves(given: Sequences, *, choices: bool) -> tuple[Sequences, Sequences]:
+def halves(given: Sequences) -> tuple[Sequences, Sequences]:
     """The sequences for calibration and for comparison: every other text each.
 
     A single text is used for both.
     """
-    unit = CHOICES if choices else 1
-    examples = given.examples
-    units = [examples[i : i + unit] for i in range(0, len(examples), unit)]
-    parts = (units[::2], units[1::2] or units)
-    first, second = (Sequences(_joined(part), given.source) for part in parts)
+    parts = (given.examples[::2], given.examples[1::2] or given.examples)
+    first, second = (Sequences(part, given.source) for part in parts)
     return first, second
-
-
-def _joined(units: Sequence[Sequence[Any]]) -> list[Any]:
-    return [example for unit in units for example in unit]

@@ -18,7 +18,8 @@ def export(
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="File of texts; the exported file and the model are compared on the first 256.",
+            help="File with texts, or with the rows of the model's task as for predict; the "
+            "exported file and the model are compared on the first 256.",
             show_default="texts of ownbert",
         ),
     ] = None,

@@ -18,8 +18,9 @@ def quantize(
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="File of texts like those that the model will read; the first 256 are used to "
-            "measure activations and to compare both models.",
+            help="File with texts, or with the rows of the model's task as for predict, like those "
+            "that the model will read; the first 256 are used to measure activations and to "
+            "compare both models.",
             show_default="texts of ownbert",
         ),
     ] = None,
