@@ -73,6 +73,18 @@ def test_rows_of_others_stay(texts: list[str]):
     assert len(found.groups) == 3
 
 
+@pytest.mark.parametrize("vectors", [False, True])
+def test_rows_of_others_stay_apart(vectors: bool, texts: list[str], pretrained: Path):
+    """A row equals one of the others, though that one is near another of them, or has its pieces."""
+    some = [texts[1], texts[7], texts[9], "aaaaaaaa", "aaaaaaaaa"]
+    options = {"model": pretrained, "threshold": 0.1} if vectors else {}
+    found = ownbert.duplicates(some, some, **options)
+    assert (found.exact, found.leaks) == (5, 5)
+    assert sorted((each.row, each.similarity) for group in found.groups for each in group) == sorted(
+        [(number, 1.0) for number in range(1, 6)] * 2
+    )
+
+
 def test_what_is_dropped_is_like_what_is_kept():
     """In a chain of small changes the ends are no duplicates of each other."""
     rng = random.Random(5)

@@ -142,13 +142,13 @@ def duplicates(
             stack.callback(listed.close)
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ownbert-duplicates-")))
         exact, signed = all_signatures(corpus.texts(progress), work / "signatures")
-        order = corpus.priority(keep)
+        order, fixed = corpus.priority(keep), sum(corpus.counts[1:])
         if model is None:
-            kept, likeness = by_pieces(exact, signed, order, threshold)
+            kept, likeness = by_pieces(exact, signed, order, threshold, fixed=fixed)
         else:
             embedder = opened_embedder(model, device, None, None, None, say)
             vectors = corpus.vectors(embedder, work / "vectors.npy")
-            kept, likeness = by_vectors(exact, vectors, order, threshold)
+            kept, likeness = by_vectors(exact, vectors, order, threshold, fixed=fixed)
             warn_of_cut(embedder, say)
         blank = corpus.blank()
         kept[blank], likeness[blank] = blank, 1

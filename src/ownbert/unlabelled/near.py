@@ -58,15 +58,16 @@ def signatures(texts: Sequence[str]) -> np.ndarray:
 
 
 def by_pieces(
-    exact: np.ndarray, signed: np.ndarray, order: np.ndarray, threshold: float
+    exact: np.ndarray, signed: np.ndarray, order: np.ndarray, threshold: float, *, fixed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the row that each row duplicates.
+    """Find the row that each row duplicates; a row with an equal text comes before similar ones.
 
     Args:
         exact: (N) equal numbers for equal texts.
         signed: signatures (N, HASHES), possibly memory-mapped.
         order: (N) rows by priority.
         threshold: minimum similarity of duplicates.
+        fixed: number of rows, the first by priority, that are always kept.
 
     Returns:
         (N) the row kept for each row, itself if it is kept, and (N) the similarity of both.
@@ -84,6 +85,7 @@ def by_pieces(
         band = band[signed[band[:, 0], start] > 0]  # skip texts without shingles
         pairs.append(band[_estimated_similarity(signed, band[:, 0], band[:, 1]) >= threshold])
     every = np.unique(np.concatenate(pairs), axis=0)
+    every = every[rank[every[:, 0]] >= fixed]
     every = every[np.argsort(rank[every[:, 0]], kind="stable")]
     kept, likeness = np.arange(len(order)), np.ones(len(order))
     # Python's numbers take several times as much memory: some at a time.
@@ -91,9 +93,12 @@ def by_pieces(
     for row, other in chain.from_iterable(some):
         root = int(kept[other])
         if exact[row] == exact[root]:
-            value = 1.0
-        else:  # the other may duplicate a text that is less similar to this one
-            value = float(_estimated_similarity(signed, np.array([row]), np.array([root]))[0])
+            kept[row], likeness[row] = root, 1
+            continue
+        if kept[row] != row and exact[row] == exact[kept[row]]:
+            continue
+        # The other may duplicate a text that is less similar to this one.
+        value = float(_estimated_similarity(signed, np.array([row]), np.array([root]))[0])
         if value >= threshold and (kept[row] == row or value > likeness[row]):
             kept[row], likeness[row] = root, value
     return kept, likeness
@@ -126,11 +131,13 @@ def _estimated_similarity(signed: np.ndarray, one: np.ndarray, two: np.ndarray) 
 
 
 def by_vectors(
-    exact: np.ndarray, vectors: np.ndarray, order: np.ndarray, threshold: float
+    exact: np.ndarray, vectors: np.ndarray, order: np.ndarray, threshold: float, *, fixed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Like ``by_pieces``, by the cosine similarity of vectors (N, D): each row is compared with all
     rows kept before it, so time is quadratic in N."""
     kept, likeness = np.arange(len(order)), np.ones(len(order))
+    always = np.zeros(len(order), bool)
+    always[order[:fixed]] = True
     first = {}
     unique = []
     for row in order.tolist():
@@ -155,7 +162,7 @@ def by_vectors(
         for place, row in enumerate(rows.tolist()):
             if free and (value := inside[place, free]).max() > best[place]:
                 best[place], nearest[place] = value.max(), rows[free[int(value.argmax())]]
-            if best[place] >= threshold:
+            if best[place] >= threshold and not always[row]:
                 kept[row], likeness[row] = nearest[place], best[place]
             else:
                 free.append(place)
