@@ -402,6 +402,9 @@ def evaluate(
         predictor = Networks(model_folder(folder), found, compute.settled(found), task=similarity)
     task = predictor.task
     rows = read_labelled_rows(task, data, folder)
+    if say is not None:
+        for line in task.notes_on_rows():
+            say(f"note: {line}")
     if say is not None and predictor.compute.note:
         say(predictor.compute.note)
     if say is not None and has_learnt_from(predictor.folder, data):
@@ -446,4 +449,4 @@ def _similarity(folder: str | Path, data: Any, columns: ColumnNames) -> Task | N
         found = find_columns(task.source(data, labelled=True), task.column_specs, columns)
     except InputError:
         return None
-    return task if "label" in found else None
+    return task if {"second", "label"} <= found.keys() else None

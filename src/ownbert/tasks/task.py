@@ -444,6 +444,10 @@ class Task(ABC):
         """Notes on what the task has inferred from the base model and the training rows."""
         return []
 
+    def notes_on_rows(self) -> list[str]:
+        """Notes on how ``read`` has used labelled files."""
+        return []
+
     def length_limit(self, max_length: int) -> str:
         """The length at which rows are truncated, in words."""
         return f"the model's {max_length} tokens"

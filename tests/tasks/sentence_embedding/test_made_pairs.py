@@ -18,6 +18,7 @@ from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_embedding.made_pairs import hold_out
 from ownbert.tasks.sentence_embedding.rank import EmbeddingTask
 from ownbert.tasks.text_input import TextInputBuilder
+from support.cli import refusal, run_cli
 from support.floats import assert_close
 
 LONG = " ".join(f"a{i}" for i in range(20))
@@ -226,6 +227,23 @@ def test_it_is_measured_on_texts_and_on_scored_pairs(
     assert "spearman" in measured[0]
     assert "loss" not in measured[0]
     assert_close(evaluate(output, tmp_path / "scores.csv").spearman, measured[-1]["spearman"])
+
+
+def test_labels_are_not_used_without_a_word(
+    learnt: Path, texts: Path, pretrained: Path, tmp_path: Path
+):
+    """Only pairs with scores measure a folder without a task head; embed says what it made."""
+    made = [*texts.read_text().splitlines()[:12], "red1 red2"]
+    rows = "".join(f"{text},{number % 2}\n" for number, text in enumerate(made))
+    (tmp_path / "labelled.csv").write_text(f"text,label\n{rows}")
+    assert "has no task head" in refusal("evaluate", pretrained, tmp_path / "labelled.csv")
+    done = run_cli("evaluate", learnt, tmp_path / "labelled.csv")
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == [
+        "note: made pairs of two pieces of a text from 12 texts",
+        "note: texts that are too short for two pieces and are not used: 1",
+        "note: the column 'label' is not used: pairs are made from the texts alone",
+    ]
 
 
 def test_short_texts_alone(learnt: Path, pretrained: Path, tmp_path: Path):

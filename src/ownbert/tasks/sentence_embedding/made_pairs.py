@@ -34,24 +34,30 @@ class MadePairs:
     Args:
         texts: number of texts, by kind of pair.
         copies: number of duplicate texts that were skipped.
+        labels: name of a column of labels, which pairs do not need.
     """
 
     texts: Mapping[str, int]
     copies: int
+    labels: str = ""
 
-    def lines(self) -> Iterator[str]:
+    def lines(self, *, training: bool = True) -> Iterator[str]:
         """Yield one line per kind, for the user."""
         if count := self.texts.get(LINES):
             yield f"made pairs of consecutive lines from {count:,} texts"
         if count := self.texts.get(PIECES):
             yield f"made pairs of two pieces of a text from {count:,} texts"
-        if count := self.texts.get(TWICE):
+        if (count := self.texts.get(TWICE)) and not training:
+            yield f"texts that are too short for two pieces and are not used: {count:,}"
+        elif count:
             yield (
                 f"made pairs of a text with itself from {count:,} short texts: dropout makes the "
                 "two vectors differ"
             )
         if self.copies:
             yield f"skipped {self.copies:,} copies of other texts"
+        if self.labels:
+            yield f"the column {self.labels!r} is not used: pairs are made from the texts alone"
 
 
 @dataclass(frozen=True)
@@ -131,7 +137,7 @@ def make_pairs(path: Source, found: Mapping[str, Sequence[str]]) -> tuple[list[R
         rows += [Row(number, pair) for pair in pairs]
     if not rows:
         raise InputError(f"{path} has no text to make pairs from")
-    return rows, MadePairs(counts, len(documents) - len(seen))
+    return rows, MadePairs(counts, len(documents) - len(seen), *found.get("label", ()))
 
 
 def hold_out(rows: Sequence[Row], seed: int) -> tuple[Sequence[Row], Sequence[Row] | None]:

@@ -121,8 +121,8 @@ class EmbeddingTask(Task):
         ]
 
     def _columns_of(self, path: Source) -> dict[str, tuple[str, ...]]:
-        """The columns of training rows by role; only the text column for single texts, and none for
-        plain text."""
+        """The columns of training rows by role; no second column for single texts, and none at all
+        for plain text."""
         if kind_of(path) == "txt":
             return {}
         found = find_columns(path, self.column_specs, self.columns)
@@ -133,7 +133,7 @@ class EmbeddingTask(Task):
         if scored or "negative" in found:
             find_columns(path, self.column_specs, self.columns, pair=True)  # raises
         refuse_ambiguous(path, found, self.columns)
-        return {"text": found["text"]}
+        return {role: found[role] for role in ("text", "label") if role in found}
 
     def hold_out(
         self, rows: Sequence[Row], source: Source, seed: int
@@ -335,6 +335,9 @@ class EmbeddingTask(Task):
     def notes(self) -> list[str]:
         held = f"held out pairs of {self.held_out:,} texts for evaluation"
         return [*(self.made.lines() if self.made else ()), *([held] if self.held_out else ())]
+
+    def notes_on_rows(self) -> list[str]:
+        return [line for each in self.made_from.values() for line in each.lines(training=False)]
 
     def readable_target(self, row: Row) -> str:
         if row.target is not None:
