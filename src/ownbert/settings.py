@@ -39,6 +39,8 @@ class Setting:
         check: function that rejects invalid values; None is always valid.
         resumable: whether a resumed run may change the value.
         commands: fields that differ in a command, by command.
+        needs: settings of the same class without which this one has no effect; one is enough.
+        without: settings of the same class with which this one has no effect.
     """
 
     help: str = ""
@@ -51,6 +53,8 @@ class Setting:
     check: Check | None = None
     resumable: bool = False
     commands: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
     # Filled in by ``settings_of``.
     default: Any = None
     type: Any = None
@@ -117,6 +121,27 @@ def validate(section: Any, name: str = "") -> None:
         about, value = f.metadata.get("setting"), getattr(section, f.name)
         if about is not None and about.check is not None and value is not None:
             about.check(f"{name}.{f.name}" if name else f.name, value)
+
+
+def refuse_unused(settings: Any) -> None:
+    """Check that no option of a command has no effect because of the others.
+
+    Args:
+        settings: settings of a command; those that equal their defaults are not given.
+
+    Raises:
+        InputError: a setting needs another one, or does not apply together with another one.
+    """
+    known = settings_of(type(settings))
+    given = {name for name, about in known.items() if getattr(settings, name) != about.default}
+    flags = {name: about.flags(name)[0].partition("/")[0] for name, about in known.items()}
+    for name in filter(given.__contains__, known):
+        about = known[name]
+        if about.needs and given.isdisjoint(about.needs):
+            needed = " or ".join(flags[other] for other in about.needs)
+            raise InputError(f"the option {flags[name]} requires {needed}")
+        for other in filter(given.__contains__, about.without):
+            raise InputError(f"the option {flags[name]} has no effect with {flags[other]}; omit one of them")
 
 
 def resolve(

@@ -49,6 +49,6 @@ def test_on_the_command_line(tmp_path: Path):
         "probe", model, *given, "--layers", "-o", tmp_path / "out"
     )
     assert "-o is needed" in refusal("probe", model, *given)
-    assert "--png plots the comparison of --layers" in refusal(
+    assert "the option --png requires --layers" in refusal(
         "probe", model, *given, "-o", tmp_path / "out", "--png", picture
     )

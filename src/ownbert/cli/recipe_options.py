@@ -12,7 +12,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import typer
 
 from ownbert.checks import Interval
-from ownbert.settings import Setting, dotted_name, settings_of
+from ownbert.settings import Setting, dotted_name, refuse_unused, settings_of
 from ownbert.terminal import echo
 
 # Longer defaults are shown by --help-all only.
@@ -22,7 +22,8 @@ _LONG = 100
 def settings_command(function: Callable[..., None]) -> Callable[..., None]:
     """Replace each parameter that is a settings dataclass by one option per setting.
 
-    The function receives the dataclass built from the options. ``Annotated[Compute,
+    The function receives the dataclass built from the options, after options without effect are
+    refused. ``Annotated[Compute,
     chosen("device")]`` has options for some of the settings; the others keep their defaults.
     """
     parameters: list[inspect.Parameter] = []
@@ -40,6 +41,7 @@ def settings_command(function: Callable[..., None]) -> Callable[..., None]:
     def run(**given: Any) -> None:
         for parameter, (kind, names) in made.items():
             given[parameter] = kind(**{names[option]: given.pop(option) for option in names})
+            refuse_unused(given[parameter])
         function(**given)
 
     return _with_parameters(run, parameters)

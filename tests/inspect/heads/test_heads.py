@@ -178,6 +178,11 @@ def test_on_the_command_line(tmp_path: Path):
         (("--prune", "0.5"), "--prune and --drop-layers require -o, and vice versa"),
         (("--prune", "0.5", "--drop-layers", "1", *out), "cannot be combined; use one"),
         (("--drop-layers", "2", "-o", tmp_path / "new"), "2 of 2 layers cannot be dropped"),
+        (("--rounds", "3"), "the option --rounds requires --prune"),
+        (("--drop-layers", "1", "--rounds", "3", *out), "the option --rounds requires --prune"),
+        (("--train", rows), "the option --train requires --prune or --drop-layers"),
+        (("--prune", "0.5", "--epochs", "2", *out), "the option --epochs requires --train"),
+        (("--prune", "0.5", "--by", "masking", *out), "--by has no effect with --prune; omit one"),
         (("--png", "a.svg"), "a.svg: the name of a picture must end with .png"),
     ):
         done = run_cli("heads", tmp_path / "model", rows, *options)

@@ -238,7 +238,7 @@ def test_mistakes_on_the_command_line(tmp_path: Path):
     assert done.returncode == 2
     assert done.stderr.startswith("error: there is nothing to show on a page: no words")
     done = run_cli("explain", tmp_path / "model", "a b", "--layers", "1")
-    assert done.stderr == "error: --layers and --heads apply to a page; name it with --html\n"
+    assert done.stderr == "error: the option --layers requires --html\n"
     assert not page.exists()
     done = run_cli("explain", tmp_path / "model", "a b", "--layers", "1", "--html", page)
     assert done.returncode == 0, done.stderr

@@ -51,7 +51,10 @@ class ExplainSettings:
     )
     by: str = setting("word", "Sum values by word or by sentence.")
     top: int = setting(
-        12, "Number of words to show per text.", check=between(1, limits.VOCABULARY, "[]")
+        12,
+        "Number of words to print per text.",
+        check=between(1, limits.VOCABULARY, "[]"),
+        without=("html", "png", "json"),
     )
     rows: int = setting(
         20, "Number of rows to read from a file.", check=between(1, limits.COUNT, "[]")
@@ -59,9 +62,14 @@ class ExplainSettings:
     html: Path | None = setting(None, "Write a page with the coloured texts, attention and layers.")
     png: Path | None = setting(None, "Draw the predictions and the coloured texts as a picture.")
     layers: str | None = setting(
-        None, "Layers whose attention the page shows, such as 0,3-5.", shown="as many as fit"
+        None,
+        "Layers whose attention the page shows, such as 0,3-5.",
+        shown="as many as fit",
+        needs=("html",),
     )
-    heads: str | None = setting(None, "Heads of these layers, such as 0,3-5.", shown="all")
+    heads: str | None = setting(
+        None, "Heads of these layers, such as 0,3-5.", shown="all", needs=("html",)
+    )
     json: bool = setting(False, "Print JSON, one line per prediction.")
 
     @property
@@ -119,8 +127,6 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, device: 
     html, png = settings.html, settings.png
     if isinstance(given, Path):
         _refuse_inputs([given], settings)
-    if html is None and (settings.layers is not None or settings.heads is not None):
-        raise InputError("--layers and --heads apply to a page; name it with --html")
     if png is not None:
         figure_class(png)
     choice = HeadChoice(numbers("--layers", settings.layers), numbers("--heads", settings.heads))

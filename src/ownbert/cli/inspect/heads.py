@@ -25,6 +25,7 @@ class HeadsSettings:
         "gradient",
         "gradient (one pass), or masking: the increase in loss without each single head (one "
         "pass per head).",
+        without=("prune", "drop_layers"),
     )
     prune: float | None = setting(
         None,
@@ -32,7 +33,12 @@ class HeadsSettings:
         shown="none",
         check=between(0, 1, "[]"),
     )
-    rounds: int = setting(5, "Number of pruning rounds.", check=between(1, limits.LAYERS, "[]"))
+    rounds: int = setting(
+        5,
+        "With --prune: number of rounds.",
+        check=between(1, limits.LAYERS, "[]"),
+        needs=("prune",),
+    )
     drop_layers: int | None = setting(
         None,
         "Drop this many layers instead, from the top, one by one.",
@@ -40,10 +46,15 @@ class HeadsSettings:
         check=between(1, limits.LAYERS, "[]"),
     )
     train: Path | None = setting(
-        None, "Labelled rows for fine-tuning the remaining model after each round."
+        None,
+        "Labelled rows for fine-tuning the remaining model after each round.",
+        needs=("prune", "drop_layers"),
     )
     epochs: int = setting(
-        1, "With --train: number of passes over its rows.", check=between(1, limits.EPOCHS, "[]")
+        1,
+        "With --train: number of passes over its rows.",
+        check=between(1, limits.EPOCHS, "[]"),
+        needs=("train",),
     )
     output: Path | None = setting(None, "Folder for the pruned model.", option="--output -o")
     png: Path | None = setting(None, "Plot the table, or the rounds, into this file.")

@@ -30,7 +30,9 @@ class ProbeSettings:
         None, "classify, multilabel or regress.", shown="detected from the labels"
     )
     layers: bool = setting(False, "Compare the vectors of all layers instead; writes no folder.")
-    png: Path | None = setting(None, "With --layers: plot the comparison into this file.")
+    png: Path | None = setting(
+        None, "With --layers: plot the comparison into this file.", needs=("layers",)
+    )
     seed: int = setting(0, "Seed for the folds.", check=between(0, limits.SEED, "[]"))
 
     def given(self) -> dict[str, Any]:
@@ -80,8 +82,6 @@ def probe(
             raise InputError("--layers writes no folder: omit -o")
         _compare_layers(model, train, columns, settings, quiet=quiet)
         return
-    if settings.png is not None:
-        raise InputError("--png plots the comparison of --layers")
     if output is None:
         raise InputError("-o is needed: the folder for the result; or use --layers")
     named = columns.settings()

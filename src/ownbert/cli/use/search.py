@@ -76,15 +76,13 @@ class FindSettings:
         option="--output -o",
         shown="print a table",
     )
-    json: bool = setting(False, "Print JSON, one line per text.")
+    json: bool = setting(False, "Print JSON, one line per text.", without=("output",))
     model: Path | None = setting(None, "Folder of the model, if it was moved.", shown="as built")
 
     def require(self) -> None:
         """Raise ``InputError`` for options that do not go together."""
         if self.by == "words" and self.model is not None:
             raise InputError("--by words does not use a model; omit --model or choose another --by")
-        if self.json and self.output is not None:
-            raise InputError("--json applies to printed results; omit it or --output")
 
 
 @app.command()
