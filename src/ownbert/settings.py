@@ -141,7 +141,9 @@ def refuse_unused(settings: Any) -> None:
             needed = " or ".join(flags[other] for other in about.needs)
             raise InputError(f"the option {flags[name]} requires {needed}")
         for other in filter(given.__contains__, about.without):
-            raise InputError(f"the option {flags[name]} has no effect with {flags[other]}; omit one of them")
+            raise InputError(
+                f"the option {flags[name]} has no effect with {flags[other]}; omit one of them"
+            )
 
 
 def resolve(

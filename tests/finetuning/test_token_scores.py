@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix, random_array
+from sklearn.linear_model import Ridge
 from torch import Tensor
 
 from ownbert.batches.batch import pack
@@ -161,6 +163,17 @@ def test_the_scores_of_tokens_are_found_again():
     assert not found.table[:SPECIAL].any()
     correlation = np.corrcoef((found.added(examples) + found.bias).ravel(), wanted.ravel())[0, 1]
     assert correlation > 0.98
+
+
+@pytest.mark.parametrize("rows", [12, 200])
+def test_the_regression_is_a_ridge_regression(rows: int):
+    rng = np.random.default_rng(0)
+    features = random_array((rows, 15), density=0.3, rng=rng, format="csr").astype(np.float32)
+    scores = rng.normal(size=(rows, 4)).astype(np.float32)
+    scores[:, 0] = 0
+    exact = Ridge(1 / token_scores._STRENGTH, fit_intercept=False).fit(features, scores).coef_.T
+    found = token_scores._conjugate_gradients(csr_matrix(features), scores)
+    np.testing.assert_allclose(found, exact, atol=1e-3)
 
 
 def test_pairs_that_matter_are_found_again():
