@@ -3,12 +3,14 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from ownbert.cli import COMMANDS, app
+from support.cli import refusal, run_cli
 
 LIGHT = """
 import sys
@@ -70,3 +72,23 @@ def test_the_end_looks_through_nothing():
     done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True)
     assert done.stdout.endswith("True\n")
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("command", ["evaluate", "errors", "heads", "explain", "faithfulness"])
+def test_the_columns_that_are_asked_for_can_be_named(
+    command: str, classifier: Path, topics: Path, tmp_path: Path
+):
+    """The message about columns names options, and the command has them; so it has --encoding."""
+    lines = (topics / "test.csv").read_text().splitlines()[1:10]
+    rows = (line.split(",") for line in lines)
+    table = "".join(f"{text},{label},é {text}\n" for label, text in rows)
+    (tmp_path / "rows.csv").write_text(f"pré,kind,note\n{table}", encoding="latin-1")
+    given = (command, classifier, tmp_path / "rows.csv")
+    encoded = ("--encoding", "latin-1")
+    assert "--text-column" in refusal(*given, *encoded)
+    named = ["--text-column", "pré"]
+    if command in ("evaluate", "errors", "heads"):
+        named += ["--label-column", "kind"]
+    done = run_cli(*given, *encoded, *named)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout

@@ -213,7 +213,7 @@ def test_a_folder_without_tokenizer(tmp_path: Path):
         sequences_of(description, model, data=tmp_path / "texts.txt")
 
 
-# What predict reads from each file: a sentence is its words without tags, a question all its choices.
+# What predict reads from each file: words without their tags, and all choices of a question.
 ROWS = {
     "tokens": ("tags.conll", "a B-X\nb O\n\nc O\n", ["a b", "c"], ()),
     "choice": (

@@ -246,6 +246,13 @@ TASK_COLUMNS: dict[str, Any] = {
 }
 
 
+# Columns of labelled rows, and of rows to predict.
+LabelledColumns = Annotated[ColumnNames, chosen(**TASK_COLUMNS)]
+TextColumns = Annotated[
+    ColumnNames, chosen(text=TASK_COLUMNS["text"], second=TASK_COLUMNS["second"])
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class AbstainSettings:
     """Options for predictions that may be rejected, or that are sets of labels."""

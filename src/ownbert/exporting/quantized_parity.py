@@ -4,7 +4,6 @@ B texts, T tokens, D hidden, C classes.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor

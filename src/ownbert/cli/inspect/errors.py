@@ -6,10 +6,12 @@ from typing import Annotated
 import typer
 
 from ownbert import limits
-from ownbert.cli.options import Device, Encoding, FinetunedFolder
+from ownbert.cli.options import Device, Encoding, FinetunedFolder, LabelledColumns
+from ownbert.cli.recipe_options import settings_command
 from ownbert.terminal import echo
 
 
+@settings_command
 def errors(
     folder: FinetunedFolder,
     file: Annotated[Path, typer.Argument(help="Labelled rows that the model was not trained on.")],
@@ -24,6 +26,8 @@ def errors(
         int, typer.Option(help="Number of mistakes of each kind.", min=1, max=limits.VOCABULARY)
     ] = 10,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    *,
+    columns: LabelledColumns,
     encoding: Encoding = None,
     device: Device = "auto",
 ) -> None:
@@ -43,7 +47,7 @@ def errors(
 
     from ownbert.inspect.errors.analysis import analyse_errors, as_lines
 
-    found = analyse_errors(folder, file, train=train, most=top, device=device)
+    found = analyse_errors(folder, file, train=train, most=top, columns=columns, device=device)
     if json:
         echo(json_module.dumps(found.to_dict(), ensure_ascii=False))
         return

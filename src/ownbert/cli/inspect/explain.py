@@ -11,13 +11,14 @@ import typer
 from ownbert import limits
 from ownbert.checks import between
 from ownbert.cli.input_texts import given_input
-from ownbert.cli.options import Data, Device, Encoding, TextsOrFile, numbers
+from ownbert.cli.options import Data, Device, Encoding, TextColumns, TextsOrFile, numbers
 from ownbert.cli.recipe_options import settings_command
 from ownbert.errors import InputError
 from ownbert.files.input_files import refuse_same
 from ownbert.files.writing import together
 from ownbert.language import translated
 from ownbert.settings import setting
+from ownbert.tables.columns import ColumnNames
 from ownbert.terminal import console, echo
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def explain(
     data: Data = None,
     *,
     settings: ExplainSettings,
+    columns: TextColumns,
     encoding: Encoding = None,
     device: Device = "auto",
 ) -> None:
@@ -109,12 +111,16 @@ def explain(
     """
     if (description := _image_description(folder)) is not None:
         paths = [*map(Path, texts or ()), *([] if data is None else [data])]
+        _refuse_words(settings, columns)
         _explain_images(folder, description, paths, settings, device)
     else:
-        _explain_texts(folder, given_input(texts or (), data, missing=_NOTHING), settings, device)
+        given = given_input(texts or (), data, missing=_NOTHING)
+        _explain_texts(folder, given, settings, columns, device)
 
 
-def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, device: str) -> None:
+def _explain_texts(
+    folder: Path, given: Any, settings: ExplainSettings, columns: ColumnNames, device: str
+) -> None:
     from itertools import islice
 
     from ownbert.figures import figure_class
@@ -132,7 +138,7 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, device: 
     choice = HeadChoice(numbers("--layers", settings.layers), numbers("--heads", settings.heads))
     if not isinstance(given, list | Path):
         given = list(islice(given, settings.rows))
-    explainer = Explainer(folder, device=device)
+    explainer = Explainer(folder, columns=columns, device=device)
     found: list[Explanation] = []
     inside: list[Observation | None] = []
     expected = min(settings.rows, len(given)) if isinstance(given, list) else settings.rows
@@ -192,6 +198,14 @@ def _image_description(folder: Path) -> Any:
     return None if description.config.image is None else description
 
 
+def _refuse_words(settings: ExplainSettings, columns: ColumnNames) -> None:
+    """Refuse options that apply to words and tables, for images."""
+    plain = ExplainSettings()
+    changed = (n for n in ("by", "top", "layers", "heads") if vars(settings)[n] != vars(plain)[n])
+    for name in (*changed, *columns.settings()):
+        raise InputError(f"images have no words: omit --{name.replace('_', '-')}")
+
+
 def _explain_images(
     folder: Path, description: Any, images: list[Path], settings: ExplainSettings, device: str
 ) -> None:
@@ -201,8 +215,6 @@ def _explain_images(
     from ownbert.inspect.explain.images import IMAGE_METHODS, explain_images
     from ownbert.inspect.explain.overlay import draw_relevance
 
-    if settings.layers is not None or settings.heads is not None or settings.by != "word":
-        raise InputError("images have no words: omit --by, --layers and --heads")
     if not images:
         raise InputError(_NOTHING)
     _refuse_inputs(images, settings)

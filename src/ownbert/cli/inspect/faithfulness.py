@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from ownbert.cli.options import Device
+from ownbert.cli.options import Device, Encoding, TextColumns
+from ownbert.cli.recipe_options import settings_command
 from ownbert.language import translated
 from ownbert.terminal import echo
 
@@ -13,6 +14,7 @@ from ownbert.terminal import echo
 _MOST_ROWS = 100_000
 
 
+@settings_command
 def faithfulness(
     folder: Annotated[Path, typer.Argument(help="Folder of a trained model that reads texts.")],
     file: Annotated[Path, typer.Argument(help="Rows, as for ownbert predict.")],
@@ -27,6 +29,9 @@ def faithfulness(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Picture to write (.png).")
     ] = None,
+    *,
+    columns: TextColumns,
+    encoding: Encoding = None,
     device: Device = "auto",
 ) -> None:
     """Measure which explanation method is most faithful to a model, compared with a random
@@ -50,7 +55,7 @@ def faithfulness(
     if output is not None:
         figure_class(output)
     chosen = USUAL if methods is None else tuple(name.strip() for name in methods.split(","))
-    found = measure(folder, file, methods=chosen, rows=rows, device=device)
+    found = measure(folder, file, methods=chosen, rows=rows, device=device, **columns.settings())
     if json:
         echo(json_module.dumps({name: each.row() for name, each in found.items()}))
     else:

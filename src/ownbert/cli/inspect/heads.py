@@ -9,11 +9,12 @@ import typer
 
 from ownbert import limits
 from ownbert.checks import between, known
-from ownbert.cli.options import Device, FinetunedFolder
+from ownbert.cli.options import Device, Encoding, FinetunedFolder, LabelledColumns
 from ownbert.cli.recipe_options import settings_command
 from ownbert.errors import InputError
 from ownbert.language import translated
 from ownbert.settings import setting
+from ownbert.tables.columns import ColumnNames
 from ownbert.terminal import echo
 
 
@@ -78,6 +79,8 @@ def heads(
     file: Annotated[Path, typer.Argument(help="Labelled rows, such as dev rows.")],
     *,
     settings: HeadsSettings,
+    columns: LabelledColumns,
+    encoding: Encoding = None,
     device: Device = "auto",
 ) -> None:
     """Measure the importance of each attention head of a model, and prune the least important
@@ -104,16 +107,23 @@ def heads(
     if settings.png is not None:
         figure_class(settings.png)
     if settings.output is None:
-        _measure(folder, file, measures[settings.by], settings, device)
+        _measure(folder, file, columns, measures[settings.by], settings, device)
     else:
-        _prune(folder, file, settings.output, settings, device)
+        _prune(folder, file, columns, settings.output, settings, device)
 
 
-def _measure(folder: Path, file: Path, measure: Any, settings: HeadsSettings, device: str) -> None:
+def _measure(
+    folder: Path,
+    file: Path,
+    columns: ColumnNames,
+    measure: Any,
+    settings: HeadsSettings,
+    device: str,
+) -> None:
     from ownbert.inspect.heads.importance import heads_table, labelled_model, left_heads
     from ownbert.inspect.heads.pictures import draw_importance
 
-    labelled = labelled_model(folder, file, rows=settings.rows, device=device)
+    labelled = labelled_model(folder, file, rows=settings.rows, columns=columns, device=device)
     importance, left = measure(labelled), left_heads(labelled.model)
     if settings.png is not None:
         draw_importance(importance, left, f"importance of heads, by {settings.by}", settings.png)
@@ -124,7 +134,14 @@ def _measure(folder: Path, file: Path, measure: Any, settings: HeadsSettings, de
         echo(line)
 
 
-def _prune(folder: Path, file: Path, output: Path, settings: HeadsSettings, device: str) -> None:
+def _prune(
+    folder: Path,
+    file: Path,
+    columns: ColumnNames,
+    output: Path,
+    settings: HeadsSettings,
+    device: str,
+) -> None:
     from ownbert.files.folders import writing
     from ownbert.inspect.heads.pictures import draw_rounds
     from ownbert.inspect.heads.pruning import Pruning, PruningRound
@@ -141,7 +158,15 @@ def _prune(folder: Path, file: Path, output: Path, settings: HeadsSettings, devi
         )
 
     pruning = Pruning(
-        folder, file, output, settings.rows, settings.train, settings.epochs, device, show
+        folder,
+        file,
+        output,
+        rows=settings.rows,
+        train=settings.train,
+        epochs=settings.epochs,
+        columns=columns,
+        device=device,
+        on_round=show,
     )
     with writing(output):
         if settings.drop_layers is not None:

@@ -6,22 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ownbert.cli.options import (
-    TASK_COLUMNS,
     AbstainSettings,
     Data,
     Device,
     Encoding,
     FinetunedFolder,
     FolderPrecision,
+    LabelledColumns,
     Network,
     Quiet,
 )
 from ownbert.cli.progress import counting, saying
-from ownbert.cli.recipe_options import chosen, settings_command
+from ownbert.cli.recipe_options import settings_command
 from ownbert.errors import InputError
 from ownbert.files.writing import together
 from ownbert.language import translated
-from ownbert.tables.columns import ColumnNames
 from ownbert.terminal import console, echo
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def evaluate(
         ),
     ] = None,
     *,
-    columns: Annotated[ColumnNames, chosen(**TASK_COLUMNS)],
+    columns: LabelledColumns,
     encoding: Encoding = None,
     device: Device = "auto",
     precision: FolderPrecision = None,

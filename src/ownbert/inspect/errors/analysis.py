@@ -22,6 +22,7 @@ from ownbert.inspect.errors.judgement import JUDGES, WrongAnswer
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.linear_words import CONTRIBUTIONS
 from ownbert.language import translated
+from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 from ownbert.views.linear_view import LinearView
@@ -101,7 +102,13 @@ class ErrorAnalysis:
 
 
 def analyse_errors(
-    folder: str | Path, data: Any, *, train: Any = None, most: int = 10, device: str = "auto"
+    folder: str | Path,
+    data: Any,
+    *,
+    train: Any = None,
+    most: int = 10,
+    columns: ColumnNames | None = None,
+    device: str = "auto",
 ) -> ErrorAnalysis:
     """Analyse the errors of a model on rows that it was not trained on.
 
@@ -112,6 +119,7 @@ def analyse_errors(
         data: labelled rows, see ``ownbert.evaluate``.
         train: training rows, for finding the nearest one to each mistake.
         most: maximum number of mistakes, confusions and label errors.
+        columns: columns named by the user; by default those of the training.
         device: auto, cpu or cuda.
 
     Raises:
@@ -119,7 +127,7 @@ def analyse_errors(
 
     Source: Northcutt, Jiang and Chuang 2021, section 3 (label errors).
     """
-    predictor = open_folder(folder, Compute(device))
+    predictor = open_folder(folder, Compute(device), columns=columns)
     task: Any = predictor.task
     if task.name not in JUDGES:
         raise InputError(

@@ -35,7 +35,7 @@ from ownbert.inspect.internals.observation import (
     observe,
 )
 from ownbert.inspect.observing import masked_example, masked_words, require_room, text_ids
-from ownbert.tables.columns import read_texts
+from ownbert.tables.columns import ColumnNames, read_texts
 from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.row_objectives import mean_per_row
@@ -161,15 +161,23 @@ class Explainer:
 
     Args:
         folder: folder of a fine-tuned text model, a pretrained model or a translation model; or an
-            opened one, for which ``device`` is ignored.
+            opened one, for which ``columns`` and ``device`` are ignored.
+        columns: columns named by the user; by default those of the training.
         device: auto, cpu or cuda.
 
     Raises:
         InputError: the folder is not supported.
     """
 
-    def __init__(self, folder: str | Path | Opened, *, device: str = "auto") -> None:
+    def __init__(
+        self,
+        folder: str | Path | Opened,
+        *,
+        columns: ColumnNames | None = None,
+        device: str = "auto",
+    ) -> None:
         self.folder = folder.folder if isinstance(folder, Opened) else model_folder(folder)
+        self.columns = columns or ColumnNames()
         self.predictor: Predictor | None = None
         self.translator: ExplainedTranslator | None = None
         self.linear: LinearShares | None = None
@@ -180,7 +188,9 @@ class Explainer:
             self.mask = self.translator.unknown
             return
         try:
-            opened = _explained(folder if isinstance(folder, Opened) else self.folder, device)
+            opened = _explained(
+                folder if isinstance(folder, Opened) else self.folder, self.columns, device
+            )
         except NoTaskHead as error:
             self.models = [load(error.description)]
             if "mlm" not in self.models[0].heads:
@@ -362,9 +372,9 @@ class Explainer:
         """Yield rows as model inputs, with words and targets; see ``__call__``. Rows without words
         or without a prediction are skipped."""
         if self.translator is not None:
-            answered = self.translator.translated(_text_rows(data), target)
+            answered = self.translator.translated(self._text_rows(data), target)
         elif self.predictor is None:
-            answered = ((row, *self._masked(row, target)) for row in _text_rows(data))
+            answered = ((row, *self._masked(row, target)) for row in self._text_rows(data))
         else:
             answered = self._answered(self.predictor, data, target, labels)
         for number, (row, example, targets) in enumerate(islice(answered, rows)):
@@ -384,6 +394,16 @@ class Explainer:
                 )
             if words and targets:
                 yield ExplainedRow(number, tuple(texts), example, words, targets)
+
+    def _text_rows(self, data: Any) -> Iterator[Row]:
+        """Yield texts as rows, for models without a task."""
+        if isinstance(data, Path):
+            data = read_texts(data, text_column=self.columns.text)
+        texts = [data] if isinstance(data, str) else data
+        for number, text in enumerate(texts, 1):
+            if not isinstance(text, str):
+                raise InputError(f"a text is needed, not {type(text).__name__}")
+            yield Row(number, (text,))
 
     def _answered(
         self, predictor: Predictor, data: Any, target: str | None, labels: int
@@ -434,13 +454,16 @@ def explain(
     method: str = METHOD,
     target: str | None = None,
     by: str = "word",
+    text_column: str | None = None,
+    second_column: str | None = None,
     device: str = "auto",
 ) -> list[Explanation]:
     """Explain a model's predictions by the relevance of words; see ``Explainer``."""
-    return Explainer(folder, device=device)(data, method=method, target=target, by=by)
+    explainer = Explainer(folder, columns=ColumnNames(text_column, second_column), device=device)
+    return explainer(data, method=method, target=target, by=by)
 
 
-def _explained(folder: Path | Opened, device: str) -> Opened:
+def _explained(folder: Path | Opened, columns: ColumnNames, device: str) -> Opened:
     """Open the model to explain: the linear models if only these are used, else the network."""
     blend = folder.blend if isinstance(folder, OpenedBlend) else None
     if isinstance(folder, Path):
@@ -452,7 +475,8 @@ def _explained(folder: Path | Opened, device: str) -> Opened:
     if linear and isinstance(folder, Opened):
         return folder
     # Without packed weights, which have no gradients.
-    return open_folder(place, Compute(device, network=not linear, packed=False))
+    compute = Compute(device, network=not linear, packed=False)
+    return open_folder(place, compute, columns=columns)
 
 
 def _mean(found: Sequence[Relevance]) -> tuple[np.ndarray, float | None]:
@@ -468,13 +492,3 @@ def _label_probabilities(logits: Tensor, batch: Batch) -> Tensor:
 def _rows_of(predictor: Predictor, data: Any) -> Iterable[Row]:
     are_rows = isinstance(data, list) and data and all(isinstance(row, Row) for row in data)
     return data if are_rows else predictor.rows(data)
-
-
-def _text_rows(data: Any) -> Iterator[Row]:
-    if isinstance(data, Path):
-        data = read_texts(data)
-    texts = [data] if isinstance(data, str) else data
-    for number, text in enumerate(texts, 1):
-        if not isinstance(text, str):
-            raise InputError(f"a text is needed, not {type(text).__name__}")
-        yield Row(number, (text,))

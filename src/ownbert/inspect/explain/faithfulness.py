@@ -15,6 +15,7 @@ from ownbert.errors import InputError
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.methods import METHODS, ExplainedTarget, leave_one_out, random_order
 from ownbert.language import translated
+from ownbert.tables.columns import ColumnNames
 
 # Shares of the words that are masked, or kept while all others are masked.
 SHARES = (0.05, 0.1, 0.2, 0.5)
@@ -58,6 +59,8 @@ def faithfulness(
     *,
     methods: Sequence[str] = USUAL,
     rows: int = 100,
+    text_column: str | None = None,
+    second_column: str | None = None,
     device: str = "auto",
 ) -> Mapping[str, Faithfulness]:
     """Compare methods and a random order on rows.
@@ -70,6 +73,7 @@ def faithfulness(
         data: rows in any form accepted by ``Predictor``.
         methods: names in ``METHODS``.
         rows: maximum number of explained predictions, from the first row.
+        text_column, second_column: columns of the rows; by default as in training.
         device: auto, cpu or cuda.
 
     Raises:
@@ -77,7 +81,8 @@ def faithfulness(
 
     Source: DeYoung et al. 2020 (ERASER), section 4.2: area over the perturbation curve.
     """
-    explainer = Explainer(folder, device=device)
+    columns = ColumnNames(text_column, second_column)
+    explainer = Explainer(folder, columns=columns, device=device)
     if explainer.linear is not None:
         raise InputError(
             f"{folder} predicts with linear models, whose explanations are exact: there are no "

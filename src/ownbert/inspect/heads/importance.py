@@ -18,6 +18,7 @@ from ownbert.inference.opened import Networks, read_labelled_rows
 from ownbert.inspect.observing import evaluating
 from ownbert.nn.model import Model
 from ownbert.objectives.objective import Objective
+from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
@@ -71,7 +72,12 @@ class LabelledModel:
 
 
 def labelled_model(
-    folder: str | Path, data: Any, *, rows: int | None = None, device: str = "auto"
+    folder: str | Path,
+    data: Any,
+    *,
+    rows: int | None = None,
+    columns: ColumnNames | None = None,
+    device: str = "auto",
 ) -> LabelledModel:
     """Load a fine-tuned folder and labelled rows for it.
 
@@ -79,6 +85,7 @@ def labelled_model(
         folder: folder of a single network for texts or images.
         data: labelled rows, see ``ownbert.evaluate``.
         rows: maximum number of rows.
+        columns: columns named by the user; by default those of the training.
         device: auto, cpu or cuda.
 
     Raises:
@@ -87,7 +94,7 @@ def labelled_model(
     description = describe(folder)
     assert description.folder is not None
     compute = Compute(device, engine=TORCH, packed=False)
-    opened = Networks(description.folder, [description], compute)
+    opened = Networks(description.folder, [description], compute, columns=columns)
     if opened.task.head == "embedding":
         raise InputError("heads are measured by the loss of a task with labels; embed has none")
     read = read_labelled_rows(opened.task, data, opened.folder)[:rows]

@@ -21,6 +21,8 @@ from ownbert.inspect.heads.importance import (
     left_heads,
 )
 from ownbert.nn.model import Model
+from ownbert.tables.columns import ColumnNames
+from ownbert.tasks.task import task_of
 
 # Passes over all rows; the median time is used.
 _PASSES = 3
@@ -56,6 +58,7 @@ class Pruning:
         rows: maximum number of rows of the data.
         train: rows for fine-tuning the remaining model after each round.
         epochs: epochs of this fine-tuning.
+        columns: columns of both kinds of rows named by the user; by default those of the training.
         device: auto, cpu or cuda.
         on_round: called with the full model first, and after each round.
     """
@@ -66,6 +69,7 @@ class Pruning:
     rows: int | None = None
     train: Any = None
     epochs: int = 1
+    columns: ColumnNames | None = None
     device: str = "auto"
     on_round: Callable[[PruningRound], None] = lambda found: None
 
@@ -135,7 +139,12 @@ class Pruning:
             raise InputError(f"{output} already exists and is not empty; choose another folder")
         if not output.is_dir():
             refuse_unwritable(output)
-        return labelled_model(self.folder, self.data, rows=self.rows, device=self.device)
+        return self._with_rows(self.folder)
+
+    def _with_rows(self, folder: str | Path) -> LabelledModel:
+        return labelled_model(
+            folder, self.data, rows=self.rows, columns=self.columns, device=self.device
+        )
 
     def _prune_in_rounds(
         self, left: LabelledModel, take: Callable[[LabelledModel, int], None], rounds: int
@@ -148,6 +157,7 @@ class Pruning:
                 left = left if self.train is None else self._tuned(left)
             found.append(_measured(left))
             self.on_round(found[-1])
+        left.task.columns = task_of(describe(self.folder)).columns  # those of the training
         _save(left, Path(self.output))
         return found
 
@@ -166,10 +176,11 @@ class Pruning:
                 epochs=self.epochs,
                 device=self.device,
                 quiet=True,
+                **left.task.columns.settings(),
             )
             if {*describe(tuned).labels} != {*describe(pruned).labels}:
                 raise InputError("the training rows have other labels than the model")
-            return labelled_model(tuned, self.data, rows=self.rows, device=self.device)
+            return self._with_rows(tuned)
 
 
 def _save(labelled: LabelledModel, folder: Path) -> None:
