@@ -38,7 +38,7 @@ from ownbert.fitting.networks import (
 from ownbert.fitting.report.report import write_report
 from ownbert.fitting.rows.fit_input import MANY, FitInput, checked_input
 from ownbert.fitting.rows.held_out_rows import gains_of_all_rows, keep_held_out
-from ownbert.fitting.steps import WORK, Made, Steps
+from ownbert.fitting.steps import SHORTEST, WORK, Made, Steps
 from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.finished_files import BESIDE_WEIGHTS, REPORTS
@@ -71,8 +71,6 @@ _VECTORS = "vectors of the labelled texts"
 _GAINS = "the gain of final models for label sets"
 _VOCABULARY = "words missing in the vocabulary of the network"
 _OWN_NETWORK = "the network that Transformers loads"
-# No further step is started with less time than this, in seconds.
-_SHORTEST = 5.0
 
 
 def fit(
@@ -262,7 +260,8 @@ class Fit:
         names = view_names(self.rows, given.kind)
         names += ["self-trained"] * given.self_training_helps
         names += ["joined", *["start"] * given.has_few_rows, "network", "joined-finetuned"]
-        names += [*["ngrams"] * given.ngrams_help, "probe", *["student"] * given.can_teach]
+        names += [*["ngrams"] * given.ngrams_help, "probe"]
+        names += ["student", "joined-student"] * given.can_teach
         yield "fits in this order, as far as time allows, and blends:"
         yield from (TITLES[name] for name in names)
 
@@ -338,14 +337,16 @@ class Fit:
         if self.given.has_few_rows:
             self._add("start", "network", partial(steps.start, base), share_of(_FINETUNING))
         self._add("network", "network", partial(steps.finetune, base, share_of(share)))
-        if steps.token_scores is not None and any(c.name == "network" for c in self.candidates):
-            self._add("joined-finetuned", "network", steps.join_to_finetuned, share_of(_JOINING))
+        if steps.can_join("network"):
+            self._add("joined-finetuned", "network", partial(steps.join_to, "network"))
         if ngrams:
             make = partial(steps.finetune, base, share_of(_NGRAM_SHARE), ngrams=_NGRAMS)
             self._add("ngrams", "network", make)
         self._add("probe", "frozen", partial(steps.probe, base), share_of(_PROBING))
         if self.given.can_teach and any(c.name == "network" for c in self.candidates):
             self._add("student", "network", steps.student)
+        if steps.can_join("student") and steps.joining_helps is not None:
+            self._add("joined-student", "network", partial(steps.join_to, "student"))
 
     def _add(
         self,
@@ -361,7 +362,7 @@ class Fit:
         if any(c.name == name for c in self.candidates):
             return
         title = TITLES[name]
-        if self.candidates and self.budget.left < _SHORTEST:
+        if self.candidates and self.budget.left < SHORTEST:
             self.attempt.left_out[title] = "there was no time"
             return
         limit = self.budget.left_for_report if seconds is None else seconds

@@ -31,6 +31,7 @@ TITLES = {
     "ngrams": "network with n-grams, fine-tuned",
     "probe": "linear on the frozen network",
     "student": "distilled network",
+    "joined-student": "distilled network, linear models built in",
 }
 _REQUIRED = {
     "name": checks.one_of(*TITLES),

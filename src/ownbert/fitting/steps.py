@@ -31,6 +31,8 @@ WORK = "work"
 # Minimum lead of a linear model over the fine-tuned network, in the metric, from which building the
 # linear models into the distilled network helps (docs/lab/distilled-network.md).
 _FAR_BETTER = 0.05
+# No further step is started with less time than this, in seconds.
+SHORTEST = 5.0
 # Another fold is trained if the remaining time is at least the expected time divided by this.
 _SHORTENED = 1.5
 
@@ -162,11 +164,20 @@ class Steps:
             return None
         return self._joined(compared, start, path)
 
-    def join_to_finetuned(self, path: Path) -> Made | None:
-        """The fine-tuned network with the linear models built in, for the first fold, with zero
-        blend weight."""
+    def can_join(self, name: str) -> bool:
+        """Whether there are a network of this name and linear models to build in."""
+        return self.token_scores is not None and any(c.name == name for c in self.candidates)
+
+    def join_to(self, name: str, path: Path) -> Made | None:
+        """A trained network with the linear models built in, for the first fold, with zero blend
+        weight.
+
+        Args:
+            name: name of the network's candidate.
+            path: new folder.
+        """
         recipe, compared = self.recipe, self.compared()
-        network = self.folder / self._candidate("network").first[0]
+        network = self.folder / self._candidate(name).first[0]
         start = start_of(compared, network, device=recipe.device, seed=recipe.seed)
         return None if start is None else self._joined(compared, start, path)
 
@@ -221,6 +232,15 @@ class Steps:
         first = folders[:: len(rows.folds)]
         return Made(self._relative(folders), np.mean(scores, axis=0), self._relative(first))
 
+    @property
+    def joining_helps(self) -> ComparedModel | None:
+        """The fine-tuned network with the linear models built in, if it is the better one."""
+        joined = next((c for c in self.candidates if c.name == "joined-finetuned"), None)
+        worth = self.compared().worth_on_first_fold
+        if joined is None or worth(joined) <= worth(self._candidate("network")):
+            return None
+        return joined
+
     def student(self, path: Path) -> Made | None:
         """Distil the blend into a network, using its predictions for many texts."""
         rows, recipe = self.rows, self.recipe
@@ -232,6 +252,9 @@ class Steps:
         self.budget.reported += (
             self.per_character * 2 * sum(map(characters, [*held, *self.given.test]))
         )
+        # Time to build the linear models in.
+        joined = self.joining_helps
+        reserved = 0.0 if joined is None else SHORTEST + joined.seconds
         # An interrupted distillation cannot continue: its texts depended on the time left then.
         shutil.rmtree(path, ignore_errors=True)
         teach(
@@ -242,7 +265,7 @@ class Steps:
             self.given.labelled,
             self.given.unlabelled,
             given=recipe.model is not None,
-            seconds=self.budget.left,
+            seconds=self.budget.left - reserved,
             device=recipe.device,
             seed=recipe.seed,
         )
