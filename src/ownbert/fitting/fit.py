@@ -257,8 +257,7 @@ class Fit:
         if shares := label_shares(self.rows.task, self.rows.rows):
             yield f"labels: {shares}"
         given = self.given
-        names = view_names(self.rows, given.kind)
-        names += ["self-trained"] * given.self_training_helps
+        names = [*view_names(self.rows, given.kind), *["self-trained"] * given.self_training_helps]
         names += ["joined", *["start"] * given.has_few_rows, "network", "joined-finetuned"]
         names += [*["ngrams"] * given.ngrams_help, "probe"]
         names += ["student", "joined-student"] * given.can_teach
@@ -326,9 +325,9 @@ class Fit:
 
     def _networks(self, base: Path) -> None:
         """Fit the candidates that start from a network."""
-        ngrams = self.given.ngrams_help
+        given = self.given
         # All of the remaining time if no network can be distilled.
-        share = _FINETUNING if self.given.can_teach else (2 * _FINETUNING if ngrams else 1.0)
+        share = _FINETUNING if given.can_teach else 2 * _FINETUNING if given.ngrams_help else 1.0
         if self.recipe.model is not None:
             share = max(share, _FINETUNING_GIVEN)
         steps, share_of = self.steps, self.budget.share
@@ -336,16 +335,18 @@ class Fit:
         self._add("joined", "network", make, share_of(2 * _JOINING))
         if self.given.has_few_rows:
             self._add("start", "network", partial(steps.start, base), share_of(_FINETUNING))
-        self._add("network", "network", partial(steps.finetune, base, share_of(share)))
+        most, rest = share_of(share), self.budget.left - steps.joining_seconds
+        make = partial(steps.finetune, base, max(most / 2, min(most, rest)))
+        self._add("network", "network", make)
         if steps.can_join("network"):
             self._add("joined-finetuned", "network", partial(steps.join_to, "network"))
-        if ngrams:
+        if given.ngrams_help:
             make = partial(steps.finetune, base, share_of(_NGRAM_SHARE), ngrams=_NGRAMS)
             self._add("ngrams", "network", make)
         self._add("probe", "frozen", partial(steps.probe, base), share_of(_PROBING))
-        if self.given.can_teach and any(c.name == "network" for c in self.candidates):
+        if given.can_teach and any(c.name == "network" for c in self.candidates):
             self._add("student", "network", steps.student)
-        if steps.can_join("student") and steps.joining_helps is not None:
+        if steps.can_join("student") and steps.joining_helps:
             self._add("joined-student", "network", partial(steps.join_to, "student"))
 
     def _add(

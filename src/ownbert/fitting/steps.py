@@ -233,13 +233,18 @@ class Steps:
         return Made(self._relative(folders), np.mean(scores, axis=0), self._relative(first))
 
     @property
-    def joining_helps(self) -> ComparedModel | None:
-        """The fine-tuned network with the linear models built in, if it is the better one."""
+    def joining_seconds(self) -> float:
+        """The time that building in the linear models takes, approximately; 0 if there are none."""
+        if self.token_scores is None:
+            return 0.0
+        return SHORTEST + 1.5 * self.per_character * sum(map(characters, self.rows.first_fold[1]))
+
+    @property
+    def joining_helps(self) -> bool:
+        """Whether the fine-tuned network is better with the linear models built in."""
         joined = next((c for c in self.candidates if c.name == "joined-finetuned"), None)
         worth = self.compared().worth_on_first_fold
-        if joined is None or worth(joined) <= worth(self._candidate("network")):
-            return None
-        return joined
+        return joined is not None and worth(joined) > worth(self._candidate("network"))
 
     def student(self, path: Path) -> Made | None:
         """Distil the blend into a network, using its predictions for many texts."""
@@ -253,8 +258,7 @@ class Steps:
             self.per_character * 2 * sum(map(characters, [*held, *self.given.test]))
         )
         # Time to build the linear models in.
-        joined = self.joining_helps
-        reserved = 0.0 if joined is None else SHORTEST + joined.seconds
+        reserved = self.joining_seconds if self.joining_helps else 0.0
         # An interrupted distillation cannot continue: its texts depended on the time left then.
         shutil.rmtree(path, ignore_errors=True)
         teach(
