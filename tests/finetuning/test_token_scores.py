@@ -188,6 +188,22 @@ def test_pairs_that_matter_are_found_again():
     assert errors[0] < 0.5 * errors[1]
 
 
+def test_scores_are_read_as_they_were_written(tmp_path: Path):
+    scores = TokenScores(np.eye(4, 2), np.ones(2), np.array([5]), [0, 1])
+    scores.write(tmp_path / "scores.npz")
+    found = TokenScores.read(tmp_path / "scores.npz")
+    assert found is not None
+    assert all(
+        (getattr(found, key) == value).all()
+        for key, value in vars(scores).items()
+        if key != "special"
+    )
+    assert list(found.special) == [0, 1]
+    for damaged in (b"", b"PK\x03\x04", (tmp_path / "scores.npz").read_bytes()[:-30]):
+        (tmp_path / "scores.npz").write_bytes(damaged)
+        assert TokenScores.read(tmp_path / "scores.npz") is None
+
+
 def test_only_some_networks_can_hold_pairs():
     assert can_hold_pairs(classifier(config=WIDE_HEADS))
     assert not can_hold_pairs(classifier())  # heads of 16

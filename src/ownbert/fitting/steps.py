@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,7 +70,7 @@ class Steps:
         self.given, self.rows, self.recipe = given, given.rows, given.recipe
         self.folder, self.candidates = folder, candidates
         self.budget, self.left_out = budget, left_out
-        self.token_scores: TokenScores | None = None
+        self._scores_file = folder / WORK / "token-scores.npz"
         self.per_character = 0.0  # seconds per character of the last network
 
     def compared(self, candidates: Sequence[ComparedModel] | None = None) -> Comparison:
@@ -159,14 +159,23 @@ class Steps:
         if start is None:
             return None
         texts = self.given.labelled, self.given.unlabelled
-        self.token_scores = imitate(compared, self.folder, start, *texts, seconds=seconds, **given)
-        if self.token_scores is None:
+        scores = imitate(compared, self.folder, start, *texts, seconds=seconds, **given)
+        if scores is None:
             return None
-        return self._joined(compared, start, path)
+        make_folder(self.folder / WORK)
+        scores.write(self._scores_file)
+        return self._joined(compared, scores, start, path)
+
+    @cached_property
+    def token_scores(self) -> TokenScores | None:
+        """The scores of tokens that imitate the linear models, also those of a run that is resumed;
+        None if there are none."""
+        joined = any(c.name == "joined" for c in self.candidates)
+        return TokenScores.read(self._scores_file) if joined else None
 
     def can_join(self, name: str) -> bool:
         """Whether there are a network of this name and linear models to build in."""
-        return self.token_scores is not None and any(c.name == name for c in self.candidates)
+        return any(c.name == name for c in self.candidates) and self.token_scores is not None
 
     def join_to(self, name: str, path: Path) -> Made | None:
         """A trained network with the linear models built in, for the first fold, with zero blend
@@ -176,14 +185,15 @@ class Steps:
             name: name of the network's candidate.
             path: new folder.
         """
-        recipe, compared = self.recipe, self.compared()
+        recipe, compared, scores = self.recipe, self.compared(), self.token_scores
         network = self.folder / self._candidate(name).first[0]
         start = start_of(compared, network, device=recipe.device, seed=recipe.seed)
-        return None if start is None else self._joined(compared, start, path)
+        if start is None or scores is None:
+            return None
+        return self._joined(compared, scores, start, path)
 
-    def _joined(self, compared: Comparison, start: Start, path: Path) -> Made:
-        assert self.token_scores is not None
-        make = partial(join, compared, self.token_scores, start, path)
+    def _joined(self, compared: Comparison, scores: TokenScores, start: Start, path: Path) -> Made:
+        make = partial(join, compared, scores, start, path)
         return Made(
             self._relative([path]), partial=self._time_scoring(make, self.rows.first_fold[1])
         )

@@ -15,8 +15,10 @@ that hold scores.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -24,6 +26,7 @@ from torch import Tensor, nn
 
 from ownbert.batches.example import Example
 from ownbert.errors import InputError
+from ownbert.files.writing import atomic_path
 from ownbert.finetuning.start import token_pairs
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import materialize, shapes_alone
@@ -77,6 +80,20 @@ class TokenScores:
     @property
     def vocab_size(self) -> int:
         return len(self.table) - len(self.pairs)
+
+    def write(self, path: Path) -> None:
+        """Save the scores in an .npz file."""
+        with atomic_path(path) as new, open(new, "wb") as file:
+            np.savez(file, **vars(self))
+
+    @classmethod
+    def read(cls, path: Path) -> "TokenScores | None":
+        """The scores of a file; None if it is missing or damaged."""
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                return cls(*(arrays[f.name] for f in fields(cls)))
+        except (OSError, EOFError, ValueError, KeyError, BadZipFile):
+            return None
 
     def added(self, examples: Sequence[Example]) -> np.ndarray:
         """(N, C): the mean scores of each text, without the bias."""
