@@ -270,7 +270,7 @@ ODD_CELLS = [
 ]
 ODD_VALUES = [
     ("true", "has True; a number such as"),
-    ("[1, 2]", "has [1, 2]; a number such as"),
+    ("[1, 2]", "has [1, 2]; give each number of a row its own column, and name these columns with"),
     ("1" + "0" * 400, "has a number of about 400 digits; a number such as"),
     ('"1,500"', f"has '1,500'; {COMMAS}"),
 ]

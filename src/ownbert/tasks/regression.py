@@ -239,7 +239,12 @@ def _number(value: Any, column: str, where: str) -> float:
         number = float(value)
     except (ValueError, TypeError, OverflowError):
         right = "a number such as 3 or 0.25 is needed"
-        if isinstance(value, str) and "," in value:
+        if isinstance(value, list):
+            right = (
+                "give each number of a row its own column, and name these columns with "
+                "--label-column 'a,b'"
+            )
+        elif isinstance(value, str) and "," in value:
             right = "write numbers without commas, with a decimal point, such as 1234.5"
         raise InputError(f"{where}: column {column!r} has {in_short(value)}; {right}") from None
     if not math.isfinite(number) or abs(number) > _LARGEST:
