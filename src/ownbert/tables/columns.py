@@ -339,7 +339,7 @@ def _named_columns(
     """Check and return the columns named by the user."""
     if spec.prefixes and given not in names:
         prefix = given.rstrip(" _.-").lower()
-        if several := _series(free).get(prefix):
+        if several := numbered_series(free).get(prefix):
             return several
         raise InputError(_missing(path, names, spec))
     several = [given]
@@ -360,7 +360,7 @@ def _usual_columns(path: Source, free: Sequence[str], spec: ColumnSpec) -> tuple
         return (lower[usual],)
     if not spec.prefixes:
         return None
-    series = _series(free)
+    series = numbered_series(free)
     # Numbered columns with a usual name of prompts (sent1, sent2) are not choices.
     others = [
         prefix
@@ -371,7 +371,7 @@ def _usual_columns(path: Source, free: Sequence[str], spec: ColumnSpec) -> tuple
     return next((series[prefix] for prefix in prefixes if prefix in series), None)
 
 
-def _series(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def numbered_series(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Columns that differ by a running number (from 0 or 1) or letter, keyed by their lower-case
     prefix."""
     found: dict[str, dict[int, str]] = {}

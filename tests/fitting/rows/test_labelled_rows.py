@@ -44,6 +44,11 @@ def test_other_tasks_get_the_name_of_their_command(tmp_path: Path):
     path = table(tmp_path / "t.csv", ["a", "b"])
     with pytest.raises(InputError, match="ownbert finetune tag"):
         find_task(path, ColumnNames(), "tag")
+    choices = {"prompt": ["one", "two"], "choices": [["a", "b"], ["c", "d"]], "label": [1, 0]}
+    text = ColumnNames(text="prompt")
+    with pytest.raises(InputError, match="ownbert finetune choose"):
+        find_task(table_of(choices), text)
+    assert find_task(table_of(choices), text, "classify").name == "classify"
     plain = tmp_path / "plain.txt"
     plain.write_text("one\ntwo\n")
     with pytest.raises(InputError, match="is plain text; fit needs a table"):

@@ -16,6 +16,7 @@ from ownbert.finetuning.labelled_splits import labels_per_class
 from ownbert.finetuning.linear_baseline import targets_of
 from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns
 from ownbert.tables.labels import are_bits, task_of_cells
+from ownbert.tables.other_tasks import refuse_other_tasks
 from ownbert.tables.tables import Source, kind_of, read_values
 from ownbert.tasks.finetune_recipe import TEXT_TASKS, TaskSettings
 from ownbert.tasks.rows import Row
@@ -111,6 +112,7 @@ def find_task(
             f"{path} is plain text; fit needs a table of texts and labels (csv, tsv, jsonl, "
             "parquet); for words with tags: ownbert finetune tag"
         )
+    refuse_other_tasks(path, columns)
     # Several label columns contain numbers, or 0 and 1; but a single name may contain a comma too.
     if "," in (columns.label or ""):
         names = find_columns(path, COLUMNS["regress"], columns)["label"]
