@@ -138,6 +138,12 @@ def test_the_share_of_unknown_tokens_of_no_text_at_all(pretrained: Path):
     )
 
 
+def test_labels_that_look_missing_get_a_warning(pretrained: Path):
+    rows = [(f"red{i} 9", "NA" if i % 4 == 0 else "red") for i in range(8)]
+    text = preview_finetuning("classify", model=pretrained, train=rows)
+    assert "\nwarning: the label 'NA' (rows: 2) looks like a missing value; if it" in text
+
+
 @pytest.mark.parametrize("column", ["mood", "joy,anger"])
 def test_columns_of_numbers_are_named(pretrained: Path, tmp_path: Path, column: str):
     path = tmp_path / "numbers.csv"
