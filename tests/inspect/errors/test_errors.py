@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ownbert import InputError, Predictor
-from ownbert.inspect.errors.analysis import analyse_errors
+from ownbert.inspect.errors.analysis import analyse_errors, as_lines
 from support.cli import run_cli
 from support.tiny import made
 
@@ -54,6 +54,17 @@ def test_a_label_that_is_never_right_is_a_failing_group(
     assert len(found.mistakes) == 3
     probabilities = [mistake.probability for mistake in found.mistakes]
     assert probabilities == sorted(probabilities, reverse=True)
+
+
+def test_a_text_is_one_line(classifier: Path, rows: list[tuple[str, str]]):
+    answer = str(Predictor(classifier).predict([rows[0][0]])[0])
+    other = next(label for _, label in rows if label != answer)
+    broken = rows[0][0].replace(" ", "\r\n", 2)
+    lines = as_lines(analyse_errors(classifier, [(broken, other)], train=[(broken, other)] * 2))
+    at = lines.index("the most confident mistakes")
+    assert lines[at + 1] == "  line: label -> prediction, its probability, text"
+    assert lines[at + 2].endswith(rows[0][0][:100])
+    assert not any("\n" in line or "\r" in line for line in lines)
 
 
 def test_on_the_command_line(classifier: Path, topics: Path, tmp_path: Path):

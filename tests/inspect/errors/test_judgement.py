@@ -76,7 +76,11 @@ def test_the_numbers_that_are_farthest_off(tmp_path: Path):
     assert found.confusions == found.label_errors == ()
     shown = as_lines(found)
     assert shown[0] == f"8 rows, mean absolute error {found.errors:.4g}"
-    assert "the largest errors" in shown
+    assert shown[shown.index("the largest errors") + 1].endswith("prediction, distance, text")
+    values = found.to_dict()
+    assert values["mean_absolute_error"] == found.errors
+    assert values["mistakes"][0]["error"] == found.mistakes[0].probability
+    assert not {"errors", "probability"} & {*values, *values["mistakes"][0]}
 
 
 @pytest.fixture(scope="module")

@@ -97,8 +97,21 @@ class ErrorAnalysis:
     label_errors: tuple[Mistake, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The results as JSON values."""
-        return asdict(self)
+        """The results as JSON values; for regression named as what they are, distances."""
+        found = asdict(self)
+        if self.task == "regress":
+            found = _renamed(found, "errors", "mean_absolute_error")
+            found["groups"] = [
+                _renamed(each, "errors", "mean_absolute_error") for each in found["groups"]
+            ]
+            found["mistakes"] = [
+                _renamed(each, "probability", "error") for each in found["mistakes"]
+            ]
+        return found
+
+
+def _renamed(values: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
+    return {new if name == old else name: value for name, value in values.items()}
 
 
 def analyse_errors(
@@ -310,6 +323,7 @@ def as_lines(found: ErrorAnalysis, most_characters: int = 100) -> list[str]:
     """The analysis as lines for a terminal."""
 
     def start(text: str) -> str:
+        text = " ".join(text.split())
         return text if len(text) <= most_characters else f"{text[:most_characters]}..."
 
     numbers = found.task == "regress"
@@ -333,15 +347,20 @@ def as_lines(found: ErrorAnalysis, most_characters: int = 100) -> list[str]:
         "the largest errors" if numbers else "the most confident mistakes": found.mistakes,
         "labels that may be wrong": found.label_errors,
     }
+    about = (
+        "line: true value -> prediction, distance, text"
+        if numbers
+        else "line: label -> prediction, its probability, text"
+    )
     for title, mistakes in sections.items():
         if not mistakes:
             continue
-        lines += ["", translated(title)]
+        lines += ["", translated(title), f"  {translated(about)}"]
         for each in mistakes:
-            text = start(" / ".join(each.texts))
-            lines.append(
-                f"  {each.line}: {each.label} -> {each.predicted} {each.probability:.3f}  {text}"
+            text, label, predicted = (
+                start(shown) for shown in (" / ".join(each.texts), each.label, each.predicted)
             )
+            lines.append(f"  {each.line}: {label} -> {predicted} {each.probability:.3f}  {text}")
             if each.words:
                 lines.append(f"      {translated('because of')} {' '.join(each.words)}")
             if each.neighbour is not None:
