@@ -17,6 +17,7 @@ from ownbert.files.input_files import protected, refuse_same
 from ownbert.files.json_files import read_json, write_json
 from ownbert.files.text_files import open_text
 from ownbert.files.writing import atomic_path, write_text
+from ownbert.tables.tables import columns
 
 
 def names(folder: Path) -> list[str]:
@@ -245,6 +246,7 @@ def test_an_output_that_is_an_input(tmp_path: Path):
     [
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "a PNG image"),
         (b"PK\x03\x04\x14\0\0\0\x08\0\xb9\xff", "a ZIP archive, or a document of Word"),
+        (b"PK\x03\x04\nvalid UTF-8", "a ZIP archive, or a document of Word"),
         (b"PAR1\x15\x04\n\xff\xfe", "a Parquet file; its name must end with .parquet"),
         (b"%PDF-1.7\n%\xb5\xb5", "a PDF document; save its text"),
     ],
@@ -257,6 +259,9 @@ def test_a_file_of_another_kind_is_called_by_its_name(
     path.write_bytes(gzip.compress(content) if packed else content)
     with pytest.raises(InputError, match=rf"corpus\.txt is not text but {kind}"):
         list(open_text(path))
+    path = path.rename(tmp_path / "corpus.xlsx")
+    with pytest.raises(InputError, match=rf"corpus\.xlsx is not text but {kind}"):
+        columns(path)
 
 
 def test_folders_that_were_made_for_a_file_that_failed_are_removed(tmp_path: Path):

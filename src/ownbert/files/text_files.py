@@ -37,6 +37,8 @@ _BINARY_KINDS = {
     b"7z\xbc\xaf": "a 7z archive; unpack it",
     b"\xd0\xcf\x11\xe0": "a document of old Word or Excel; save its content as text or csv",
 }
+# The first control character that is common in text, a tab.
+_FIRST_OF_TEXT = 9
 UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 READ_BUFFER = 1 << 20
 # Most bytes of a line of text; longer lines are a gzip bomb, or a file without line ends.
@@ -135,6 +137,8 @@ def _lines(path: Path, encoding: str, *, internal: bool) -> Iterator[tuple[int, 
                 start = line
                 if line.startswith(UTF8_BOM):  # overrides the given encoding
                     line, encoding = line.removeprefix(UTF8_BOM), UTF8
+                if (kind := _binary_kind(start)) and min(line) < _FIRST_OF_TEXT:
+                    raise InputError(f"{path} is not text but {kind}")
             try:
                 yield number, line.decode(encoding)
             except UnicodeDecodeError as error:
@@ -210,6 +214,11 @@ def _unpacked(raw: io.BufferedReader) -> Iterator[BinaryIO]:
         yield cast(BinaryIO, stream)
 
 
+def _binary_kind(start: bytes) -> str | None:
+    """The kind of a binary file, by its first bytes."""
+    return next((kind for magic, kind in _BINARY_KINDS.items() if start.startswith(magic)), None)
+
+
 def _undecodable(
     path: Path,
     start: bytes,
@@ -225,9 +234,8 @@ def _undecodable(
         if hint:
             return f"{path} is UTF-16: give --encoding utf-16, or save it as UTF-8"
         return f"{path} is UTF-16: save it as UTF-8"
-    for magic, kind in _BINARY_KINDS.items():
-        if start.startswith(magic):
-            return f"{path} is not text but {kind}"
+    if kind := _binary_kind(start):
+        return f"{path} is not text but {kind}"
     byte, shown = line[error.start], "UTF-8" if encoding == UTF8 else encoding
     if hint and encoding == UTF8:
         return (

@@ -18,6 +18,7 @@ import os
 from collections.abc import Iterator, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -40,6 +41,8 @@ ENDINGS = {
     ".parquet": "parquet",
 }
 PARQUET_ROWS = 1024
+# Lines of a plain text that are read to recognise a binary file.
+_SNIFFED = 10
 
 Item = TypeVar("Item")
 
@@ -83,6 +86,8 @@ def columns(path: Source) -> list[str]:
     if kind == "parquet":
         return list(_parquet_file(source).schema_arrow.names)
     if kind == "txt":
+        for _ in islice(open_text(source), _SNIFFED):  # refuses binary files
+            pass
         known = ".csv, .tsv, .jsonl or .parquet"
         raise InputError(f"{path} is plain text and has no columns: a {known} file is needed")
     for _, value in _json_objects(source):
@@ -155,6 +160,7 @@ def require_column(names: Sequence[str], name: str, *, source: Source | None, op
 def shown_columns(names: Sequence[str]) -> str:
     """The first column names as text, for messages."""
     short = [name if len(name) <= 40 else name[:37] + "..." for name in names[:20]]
+    short = [name if name.strip() else repr(name) for name in short]
     return ", ".join(short) + (", ..." if len(names) > 20 else "")
 
 
