@@ -398,6 +398,16 @@ def test_an_index_is_searched(server: Served, folders: dict[str, Path]):
     ] == [[]]
 
 
+def test_a_body_that_is_not_sent_as_json_and_a_field_that_does_not_exist(server: Served):
+    body, form = {"inputs": "a", "model": "topics"}, "application/x-www-form-urlencoded"
+    status, found, _ = server.post("/v1/classify", body, content_type=form)
+    assert status == 422
+    assert "add the header content-type: application/json" in found["error"]
+    status, found, _ = server.post("/v1/classify", {**body, "foo": 1})
+    assert status == 422
+    assert "foo: there is no field of this name" in found["error"]
+
+
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [

@@ -91,16 +91,24 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    return await _refused(request, _first_error(error.errors()))
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_json = kind == "application/json" or kind.endswith("+json")
+    return await _refused(request, _first_error(error.errors(), is_json=is_json))
 
 
-def _first_error(errors: Sequence[Mapping[str, Any]]) -> Refusal:
-    """The first validation error of a body, as one line."""
+def _first_error(errors: Sequence[Mapping[str, Any]], *, is_json: bool) -> Refusal:
+    """The first validation error of a body, as one line; ``is_json``: it was sent as JSON."""
     first = errors[0]
+    if not is_json and tuple(first["loc"]) == ("body",):
+        message = "the body was not sent as JSON; add the header content-type: application/json"
+        return Refusal(422, message, "invalid_value")
     if first["type"] == "json_invalid":
         return Refusal(400, "the body is not JSON", "invalid_json")
     where = ".".join(str(part) for part in first["loc"][1:] if not str(part).startswith("list["))
-    return Refusal(422, f"{where or 'the body'}: {first['msg']}", "invalid_value", where or None)
+    message = first["msg"]
+    if first["type"] == "extra_forbidden":
+        message = "there is no field of this name; /openapi.json lists the fields"
+    return Refusal(422, f"{where or 'the body'}: {message}", "invalid_value", where or None)
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:

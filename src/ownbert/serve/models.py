@@ -41,7 +41,9 @@ class Models:
             return next(iter(self._models.values()))
         if name not in self._models:
             known = ", ".join(self._models)
-            raise Refusal(404, f"no model {name!r}; there is {known}", "model_not_found", "model")
+            raise Refusal(
+                404, f"no model {name!r}; choose one of {known}", "model_not_found", "model"
+            )
         return self._models[name]
 
     def reload(self, name: str | None) -> ServedModel:

@@ -560,7 +560,7 @@ class ServedModel:
         prompts = self.embedder.embedding_config.prompts
         if name not in prompts:
             known = ", ".join(prompts) or "none"
-            raise bad_field(f"there is no prompt {name!r}; there is {known}", "prompt_name")
+            raise bad_field(f"there is no prompt {name!r}; the model has {known}", "prompt_name")
         return prompts[name]
 
     def embed(
