@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import unicodedata
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -294,7 +295,11 @@ def test_each_row_answers_for_its_own_index(folders: dict[str, Path], tmp_path: 
     texts, labels = ["", texts[0], "  ", texts[1], texts[2]], [None, labels[0], None, *labels[1:]]
     explainer = Explainer(folders["trained"])
     for rows, expected in ((None, [1, 3, 4]), (4, [1, 3]), (1, [])):
-        found = explainer(texts, rows=rows, method="leave_one_out")
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            found = explainer(texts, rows=rows, method="leave_one_out")
+        assert len(warned) == bool(found)
+        assert all("texts without words" in str(each.message) for each in warned)
         assert [each.row for each in found] == expected
         for each in found:
             assert (each.texts, each.target) == ((texts[each.row],), KEYS[labels[each.row]])

@@ -126,6 +126,7 @@ def _explain_texts(
     from ownbert.figures import figure_class
     from ownbert.inspect.explain.explain import Explainer
     from ownbert.inspect.explain.explain_page import write_page
+    from ownbert.inspect.explain.input_words import skipped_warning
     from ownbert.inspect.explain.picture import draw_explanations
     from ownbert.inspect.internals.head_choice import HeadChoice
     from ownbert.inspect.internals.observation import BUDGET
@@ -162,6 +163,8 @@ def _explain_texts(
     _say_saved(settings)
     if not settings.outputs and not found:
         echo(translated("nothing to explain: no words, or nothing found in them"), err=True)
+    elif explainer.skipped:
+        echo(translated(f"warning: {skipped_warning(explainer.skipped)}"), err=True)
 
 
 def _print_explanations(found: Sequence["Explanation"], settings: ExplainSettings) -> None:

@@ -14,7 +14,7 @@ from ownbert.batches.batch import Batch, Example
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.checkpoint.transformer_folder import is_translation
 from ownbert.checks import known
-from ownbert.errors import InputError
+from ownbert.errors import InputError, warn_of_input
 from ownbert.hub import model_folder
 from ownbert.inference.compute import Compute
 from ownbert.inference.open_folder import blend_of, open_folder
@@ -22,7 +22,15 @@ from ownbert.inference.opened import Networks, Opened
 from ownbert.inference.opened_blend import OpenedBlend
 from ownbert.inference.pipeline import Predictor
 from ownbert.inspect.explain.explained_translations import ExplainedTranslator
-from ownbert.inspect.explain.input_words import Word, in_one_text, sentences_of, words_of
+from ownbert.inspect.explain.input_words import (
+    Word,
+    in_one_text,
+    rows_of,
+    sentences_of,
+    skipped_warning,
+    text_rows,
+    words_of,
+)
 from ownbert.inspect.explain.linear_words import CONTRIBUTIONS, LinearShares, answers_linearly
 from ownbert.inspect.explain.methods import ExplainedTarget, Relevance, method_named
 from ownbert.inspect.explain.targets import Target, likeliest, masked_word, targets_of
@@ -35,7 +43,7 @@ from ownbert.inspect.internals.observation import (
     observe,
 )
 from ownbert.inspect.observing import masked_example, masked_words, require_room, text_ids
-from ownbert.tables.columns import ColumnNames, read_texts
+from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.row_objectives import mean_per_row
@@ -165,6 +173,9 @@ class Explainer:
         columns: columns named by the user; by default those of the training.
         device: auto, cpu or cuda.
 
+    Attributes:
+        skipped: number of texts without words so far, which have no explanation.
+
     Raises:
         InputError: the folder is not supported.
     """
@@ -178,6 +189,7 @@ class Explainer:
     ) -> None:
         self.folder = folder.folder if isinstance(folder, Opened) else model_folder(folder)
         self.columns = columns or ColumnNames()
+        self.skipped = 0
         self.predictor: Predictor | None = None
         self.translator: ExplainedTranslator | None = None
         self.linear: LinearShares | None = None
@@ -188,9 +200,8 @@ class Explainer:
             self.mask = self.translator.unknown
             return
         try:
-            opened = _explained(
-                folder if isinstance(folder, Opened) else self.folder, self.columns, device
-            )
+            given = folder if isinstance(folder, Opened) else self.folder
+            opened = _explained(given, self.columns, device)
         except NoTaskHead as error:
             self.models = [load(error.description)]
             if "mlm" not in self.models[0].heads:
@@ -231,8 +242,12 @@ class Explainer:
         Raises:
             InputError: rows, method or target are invalid.
         """
+        before = self.skipped
         pairs = self.explained(data, method=method, target=target, by=by, rows=rows)
-        return [each for _, explanations in pairs for each in explanations]
+        found = [each for _, explanations in pairs for each in explanations]
+        if found and self.skipped > before:
+            warn_of_input(skipped_warning(self.skipped - before))
+        return found
 
     def explained(
         self,
@@ -259,7 +274,7 @@ class Explainer:
                     "word is exact; omit the method"
                 )
             assert self.predictor is not None
-            read = islice(_rows_of(self.predictor, data), rows)
+            read = islice(rows_of(self.predictor, data), rows)
             yield from self._of_linear_models(self.linear, read, target, by, labels)
             return
         methods = {name: method_named(name) for name in names}
@@ -288,6 +303,7 @@ class Explainer:
             words = linear.words(row)
             words = words if by == "word" else sentences_of(words, row.texts)
             if not words:
+                self.skipped += 1
                 continue
             encoded, answers = (
                 ExplainedRow(number, row.texts, nothing, words, ()),
@@ -372,9 +388,11 @@ class Explainer:
         """Yield rows as model inputs, with words and targets; see ``__call__``. Rows without words
         or without a prediction are skipped."""
         if self.translator is not None:
-            answered = self.translator.translated(self._text_rows(data), target)
+            answered = self.translator.translated(text_rows(data, self.columns.text), target)
         elif self.predictor is None:
-            answered = ((row, *self._masked(row, target)) for row in self._text_rows(data))
+            answered = (
+                (row, *self._masked(row, target)) for row in text_rows(data, self.columns.text)
+            )
         else:
             answered = self._answered(self.predictor, data, target, labels)
         for number, (row, example, targets) in enumerate(islice(answered, rows)):
@@ -394,23 +412,15 @@ class Explainer:
                 )
             if words and targets:
                 yield ExplainedRow(number, tuple(texts), example, words, targets)
-
-    def _text_rows(self, data: Any) -> Iterator[Row]:
-        """Yield texts as rows, for models without a task."""
-        if isinstance(data, Path):
-            data = read_texts(data, text_column=self.columns.text)
-        texts = [data] if isinstance(data, str) else data
-        for number, text in enumerate(texts, 1):
-            if not isinstance(text, str):
-                raise InputError(f"a text is needed, not {type(text).__name__}")
-            yield Row(number, (text,))
+            elif not words:
+                self.skipped += 1
 
     def _answered(
         self, predictor: Predictor, data: Any, target: str | None, labels: int
     ) -> Iterator[tuple[Row, Example, list[Target]]]:
         task, reader = predictor.task, predictor.rows_predictor
         assert isinstance(reader, Networks)
-        for rows in blocks(_rows_of(predictor, data), _ROWS, size=lambda row: 0):
+        for rows in blocks(rows_of(predictor, data), _ROWS, size=lambda row: 0):
             encoded = reader.encoded(rows)
             parts = (rows, encoded.examples, reader.raws_of(encoded), encoded.notes)
             for row, example, raw, note in zip(*parts, strict=True):
@@ -475,8 +485,7 @@ def _explained(folder: Path | Opened, columns: ColumnNames, device: str) -> Open
     if linear and isinstance(folder, Opened):
         return folder
     # Without packed weights, which have no gradients.
-    compute = Compute(device, network=not linear, packed=False)
-    return open_folder(place, compute, columns=columns)
+    return open_folder(place, Compute(device, network=not linear, packed=False), columns=columns)
 
 
 def _mean(found: Sequence[Relevance]) -> tuple[np.ndarray, float | None]:
@@ -487,8 +496,3 @@ def _mean(found: Sequence[Relevance]) -> tuple[np.ndarray, float | None]:
 def _label_probabilities(logits: Tensor, batch: Batch) -> Tensor:
     """Probabilities (C), averaged over the windows of a document."""
     return mean_per_row(logits.float().softmax(-1), batch)[0]
-
-
-def _rows_of(predictor: Predictor, data: Any) -> Iterable[Row]:
-    are_rows = isinstance(data, list) and data and all(isinstance(row, Row) for row in data)
-    return data if are_rows else predictor.rows(data)

@@ -1,11 +1,17 @@
 """The words of an input, and the positions of their tokens. T tokens of an example."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ownbert.batches.batch import Example
+from ownbert.errors import InputError
+from ownbert.inference.pipeline import Predictor
+from ownbert.tables.columns import read_texts
+from ownbert.tasks.rows import Row
 from ownbert.text.character_spans import span_in
 from ownbert.text.sentences import split_sentences
 from ownbert.text.tokenizer import Tokenizer
@@ -143,3 +149,28 @@ def _locate(
                 first_place = place if first_place[0] is None else first_place
             start = text.find(wanted, start + 1)
     return first_place
+
+
+def text_rows(data: Any, text_column: str | None) -> Iterator[Row]:
+    """Yield texts, or those of a file, as rows for models without a task."""
+    if isinstance(data, Path):
+        data = read_texts(data, text_column=text_column)
+    texts = [data] if isinstance(data, str) else data
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise InputError(f"a text is needed, not {type(text).__name__}")
+        yield Row(number, (text,))
+
+
+def skipped_warning(count: int) -> str:
+    """A warning about texts that have no explanation."""
+    return (
+        f"texts without words, which have no explanation: {count:,}; the row of an explanation is "
+        "the number of its text, from 0"
+    )
+
+
+def rows_of(predictor: Predictor, data: Any) -> Iterable[Row]:
+    """Rows of the predictor's task: a list of them, or data in any form that it accepts."""
+    are_rows = isinstance(data, list) and data and all(isinstance(row, Row) for row in data)
+    return data if are_rows else predictor.rows(data)
