@@ -90,6 +90,11 @@ def warn_of_input(message: str) -> None:
     warnings.warn(as_said_here(message), InputWarning, stacklevel=2)
 
 
+def counted(count: int, noun: str) -> str:
+    """A number and its noun: 1 word, 2 words."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def in_short(value: Any) -> str:
     """A value as shown in messages, truncated if it is long."""
     if isinstance(value, int) and value.bit_length() > 8 * _LONGEST:

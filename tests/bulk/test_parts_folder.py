@@ -123,9 +123,9 @@ def test_what_cannot_be_resumed(job: BulkJob, inputs: list[Path], tmp_path: Path
     run(job, inputs, out, most=2)
     kept = sorted(path.name for path in out.rglob("*"))
     other = BulkJob("predict", job.folder, ColumnNames(), options={"top": 2})
-    with pytest.raises(InputError, match="the options differs from that of the stopped run"):
+    with pytest.raises(InputError, match="the stopped run differs in its options"):
         run(other, inputs, out, resume=True)
-    with pytest.raises(InputError, match="the input differs from that of the stopped run"):
+    with pytest.raises(InputError, match="the stopped run differs in its input"):
         run(job, inputs[:1], out, resume=True)
     assert sorted(path.name for path in out.rglob("*")) == kept
     mine = tmp_path / "mine"

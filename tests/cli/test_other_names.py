@@ -32,6 +32,7 @@ from support.tiny import LABELS, made
             ["finetune", "--train", "x.csv"],
             "a command comes first, as in ownbert finetune classify",
         ),
+        (["finetune", "nosuch", "--model", "mb"], "ownbert finetune has classify, multilabel, "),
         (["finetune", "classify", "--test", "x.csv"], "no such option: --test"),
         # What others call it is what it is here.
         (["evaluate", "folder", "--test", "x.csv"], "no such file: x.csv"),

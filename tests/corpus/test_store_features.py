@@ -175,7 +175,7 @@ def test_a_damaged_store_is_refused(tmp_path: Path):
     [
         ("t.jsonl", '{"words": ["a"], "pos": ["N"]}', ["n"], "has no column 'n'; the columns are"),
         ("t.jsonl", '{"words": ["a"], "pos": ["N"]}', ["pos,pos"], "used twice"),
-        ("t.jsonl", '{"words": ["a", "b"], "pos": ["N"]}', ["pos"], "2 words, but 1 tags in"),
+        ("t.jsonl", '{"words": ["a", "b"], "pos": ["N"]}', ["pos"], "2 words, but 1 tag in"),
         (
             "t.jsonl",
             '{"words": ["a"], "pos": ["N"]}\n{"words": ["a"]}',

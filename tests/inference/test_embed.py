@@ -170,7 +170,7 @@ def test_habits_that_are_not_supported(habitual: Path):
             {"output_value": "tokens"},
             "output_value 'tokens' is not known; use one of sentence_embed",
         ),
-        ({"prompt_name": "nix"}, "there is no prompt 'nix'; there is query, document"),
+        ({"prompt_name": "nix"}, "there is no prompt 'nix'; the model has query, document"),
         ({"truncate_dim": -1}, r"truncate_dim is -1; it must be in \[1, 65,536\]"),
         ({"batch_tokens": 0}, r"batch_tokens is 0; it must be in \[1, 16,777,216\]"),
     ],

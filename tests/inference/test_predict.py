@@ -196,15 +196,13 @@ def test_another_model_input_or_precision_is_refused(
         predict(classifier, rows, output, progress=stop)
     given = {"model": pretrained, "train": topics / "train.csv", "quiet": True, "max_steps": 1}
     finetune(output=tmp_path / "other", **given)
-    with pytest.raises(
-        InputError, match="the model differs from that of the stopped run; start over"
-    ):
+    with pytest.raises(InputError, match="the stopped run differs in its model; start over"):
         predict(tmp_path / "other", rows, output, resume=True)
     with pytest.raises(InputError, match="the precision differs from that"):
         predict(classifier, rows, output, precision="bfloat16", resume=True)
     with rows.open("a") as file:
         file.write("red,red1 red2 9\n")
-    with pytest.raises(InputError, match="the input differs from that"):
+    with pytest.raises(InputError, match="the stopped run differs in its input"):
         predict(classifier, rows, output, resume=True)
     assert predict(classifier, rows, output) == 46
 

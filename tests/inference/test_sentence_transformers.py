@@ -150,7 +150,7 @@ def test_prompts(unit: Path):
     ours, theirs = both(unit, **options)
     alike(ours.encode(TEXTS), theirs.encode(TEXTS))
     alike(ours.encode_query(TEXTS), theirs.encode_query(TEXTS))
-    with pytest.raises(InputError, match="there is no prompt 'nix'; there is query, document"):
+    with pytest.raises(InputError, match="there is no prompt 'nix'; the model has query, document"):
         Embedder(unit, default_prompt_name="nix")
 
 

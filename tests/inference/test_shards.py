@@ -202,6 +202,13 @@ def test_shards_that_do_not_exist(given: object):
         as_shard(given)
 
 
+def test_the_shards_that_exist_are_named():
+    with pytest.raises(InputError, match="shard 0/3 does not exist; the shards are 1/3 to 3/3"):
+        as_shard("0/3")
+    with pytest.raises(InputError, match="shard 1/0 does not exist; there can be from 1 to "):
+        as_shard("1/0")
+
+
 @pytest.mark.parametrize("given", ["3", "a/b", 3, (1, 2, 3), (1.0, 2), "1/2/3", "-1/2"])
 def test_what_is_no_shard(given: object):
     with pytest.raises(InputError, match="as 3/16"):

@@ -58,7 +58,7 @@ def test_a_pair_is_taken_together_or_refused(found):
         "text": "document",
         "label": "label",
     }
-    with pytest.raises(InputError, match="two texts per row are needed"):
+    with pytest.raises(InputError, match="has one text per row, but two are needed"):
         found("classify", "query,label", pair=True)
     with pytest.raises(InputError, match="single texts; omit second_column"):
         found("classify", "query,label", ColumnNames(second="query"), pair=False)

@@ -61,9 +61,9 @@ def test_single_texts_and_pairs_are_not_mixed_up(classifier: Path, pretrained, t
     finetune("classify", model=pretrained, train=pairs, output=output, max_steps=2, quiet=True)
     for act in (predict, evaluate):
         more = (tmp_path / "p.jsonl",) if act is predict else ()
-        with pytest.raises(InputError, match="two texts per row are needed"):
+        with pytest.raises(InputError, match="has one text per row, but two are needed"):
             act(output, single, *more)
-    with pytest.raises(InputError, match="two texts per row are needed"):
+    with pytest.raises(InputError, match="has one text per row, but two are needed"):
         finetune("classify", model=pretrained, train=pairs, dev=single, output=tmp_path / "no")
     assert predict(output, pairs, tmp_path / "p.jsonl") == 20
 

@@ -48,7 +48,7 @@ def test_an_interrupted_run_says_how_to_go_on(folder: Path, tmp_path: Path):
 
     with pytest.raises(KeyboardInterrupt, match=r"512 predictions are kept in .*--resume"):
         translate_file(translator, given, output, progress=stop)
-    with pytest.raises(InputError, match="the search differs from that of the stopped run"):
+    with pytest.raises(InputError, match="the stopped run differs in its search"):
         translate_file(Translator(folder), given, output, resume=True)
     counts: list[int] = []
     assert translate_file(translator, given, output, resume=True, progress=counts.append) == 600

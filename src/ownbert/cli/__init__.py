@@ -349,8 +349,10 @@ def usage_message(error: Any) -> str:
     if "Did you mean" in message:
         return message
     if ctx is not None and (below := getattr(ctx.command, "commands", {})) and ctx.parent:
-        first = next(iter(below))
-        advice = f"; a command comes first, as in {ctx.command_path} {first}"
+        known = ", ".join(name for name, each in below.items() if not each.hidden)
+        advice = f"; a command comes first, as in {ctx.command_path} {next(iter(below))}"
+        if wrong:
+            advice = f"; {ctx.command_path} has {known}"
     else:
         advice = "" if ctx is None else f"; see {ctx.command_path} --help"
     return f"{message}{advice}"

@@ -179,7 +179,7 @@ def refuse_other_run(
                 f"continue with --precision {before[name]}, or {otherwise}"
             )
         raise InputError(
-            f"cannot resume {output}: the {name} differs from that of the stopped run; {otherwise}"
+            f"cannot resume {output}: the stopped run differs in its {name}; {otherwise}"
         )
 
 

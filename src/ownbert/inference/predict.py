@@ -22,7 +22,7 @@ from ownbert.inference.abstaining.measures import measure
 from ownbert.inference.compute import AS_FOLDER, TORCH, Compute
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Networks, Progress, characters, decide_all, read_labelled_rows
-from ownbert.inference.output.prediction_writer import PredictionWriter
+from ownbert.inference.output.prediction_writer import PredictionWriter, require_rows_name
 from ownbert.inference.output.shards import DealtRows, part_of
 from ownbert.inference.pipeline import Predictor, output_options
 from ownbert.run.file_names import RECIPE
@@ -133,6 +133,7 @@ def predict(
                 say(line)
         return found
     output, dealt = part_of(output, shard)
+    require_rows_name(output)
     in_file = isinstance(input, str | os.PathLike)
     if in_file:
         refuse_missing(Path(input))

@@ -436,8 +436,8 @@ def _missing(
         )
     if spec.role == "second" and spec.pairs:
         return (
-            f"{path}: two texts per row are needed; name their columns with --text-column and "
-            f"--second-column; the columns are: {shown}"
+            f"{path} has one text per row, but two are needed; name their columns with "
+            f"--text-column and --second-column; the columns are: {shown}"
         )
     start = f"no column {spec.what}"
     if spec.set_aside is not None:

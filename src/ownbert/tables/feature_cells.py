@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ownbert.errors import InputError
+from ownbert.errors import InputError, counted
 from ownbert.tables.labels import text_list
 from ownbert.tables.tables import as_text
 
@@ -36,8 +36,8 @@ def read_features(
     for name, tags in zip(names, found, strict=True):
         if words is not None and len(tags) != words:
             raise InputError(
-                f"{where}: {words} words, but {len(tags)} tags in column {name!r}; every word "
-                "needs one"
+                f"{where}: {counted(words, 'word')}, but {counted(len(tags), 'tag')} in column "
+                f"{name!r}; every word needs one"
             )
     return found
 

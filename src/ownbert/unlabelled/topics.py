@@ -147,8 +147,10 @@ def _clusters(vectors: np.ndarray, count: int | None, seed: int) -> tuple[np.nda
         from sklearn.metrics import silhouette_score
     except ImportError:
         raise InputError("this needs scikit-learn: pip install 'ownbert[eval]'") from None
-    if len(vectors) < (least := max(3, count or 0)):
-        raise InputError(f"there are {len(vectors)} texts; topics need at least {least}")
+    if len(vectors) < 3:
+        raise InputError(f"there are {len(vectors)} texts; topics need at least 3")
+    if count is not None and count > len(vectors):
+        raise InputError(f"there are {len(vectors):,} texts for {count:,} topics; lower --count")
     mean = np.mean(vectors, axis=0, dtype=np.float64).astype(np.float32)
     draw = np.random.default_rng(seed)
     chosen = np.sort(draw.permutation(len(vectors))[:_FITTED])

@@ -123,6 +123,16 @@ def test_ids_of_every_type_are_written(classifier: Path, tmp_path: Path):
     assert [row["at"] for row in found] == ["2026-01-02 00:00:00", None]
 
 
+@pytest.mark.parametrize("name", ["p.txt", "p.parquet", "p.xlsx", "p"])
+def test_the_name_of_the_output_is_checked_first(name: str, tmp_path: Path):
+    """Before the model, which need not exist here, is opened."""
+    (tmp_path / "new.csv").write_text("text\na\n")
+    output = tmp_path / "of mt" / name
+    line = refusal("predict", tmp_path / "none", tmp_path / "new.csv", "-o", output)
+    assert f"cannot tell the file type of {str(output)!r}; its name must end with one" in line
+    assert "also followed by .gz" in line
+
+
 def test_mistakes_in_the_column_of_ids(classifier: Path, tmp_path: Path):
     (tmp_path / "new.csv").write_text("text,label\nred1 9,7\n")
     (tmp_path / "new.txt").write_text("red1 9\n")

@@ -99,8 +99,8 @@ def test_every_kind_of_file_gives_the_same_pairs(tmp_path: Path):
             "question,answer\na b,c d\n",
             r"it is unclear whether a row is one text or a pair; to make",
         ),
-        ("text,score\na,1\n", "two texts per row are needed"),
-        ("text,negative\na,b\n", "two texts per row are needed"),
+        ("text,score\na,1\n", "has one text per row, but two are needed"),
+        ("text,negative\na,b\n", "has one text per row, but two are needed"),
         ("text\n\n", "rows.csv has no"),
     ],
 )

@@ -29,7 +29,10 @@ def test_what_columns_say(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("text,score\na,1\n", "rows.csv: two texts per row are needed; name their columns"),
+        (
+            "text,score\na,1\n",
+            "rows.csv has one text per row, but two are needed; name",
+        ),
         ("text1,text2,score\na,b,1\na,b,much\n", "rows.csv, line 3: 'score' has 'much'; a score"),
         ("text1,text2,score\na,b,nan\n", "rows.csv, line 2: 'score' has 'nan'"),
         ("text1,text2,score\na,b,\n", "rows.csv, line 2: 'score' has ''"),

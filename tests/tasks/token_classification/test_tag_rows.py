@@ -81,8 +81,8 @@ def test_plain_text_and_chinese_to_predict(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}', "line 1: 2 words, but 1 tags"),
-        ("a.csv", "tokens,tags\na b,O O\na b,O\n", "line 3: 2 words, but 1 tags"),
+        ("a.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}', "line 1: 2 words, but 1 tag;"),
+        ("a.csv", "tokens,tags\na b,O O\na b,O\n", "line 3: 2 words, but 1 tag;"),
         ("a.jsonl", '{"tokens": [], "tags": []}', "line 1: there are no words"),
         ("a.jsonl", '{"tokens": ["a"], "tags": [null]}', "line 1: 'tags' is missing or null"),
         ("a.jsonl", '{"tokens": ["a"], "tags": [""]}', "line 1: the tag of word 1 is empty"),

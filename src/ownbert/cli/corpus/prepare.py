@@ -12,6 +12,7 @@ from ownbert.checks import between
 from ownbert.cli.options import Encoding, Inputs, Layout, Quiet, TextColumn
 from ownbert.cli.progress import advancing
 from ownbert.cli.recipe_options import settings_command
+from ownbert.errors import counted
 from ownbert.language import translated
 from ownbert.settings import setting
 from ownbert.terminal import echo
@@ -106,9 +107,10 @@ def report(store: "Store", output: Path, *, dropped: bool) -> Iterator[str]:
     state = "unchanged, kept" if store.reused else "written"
     if store.resumed:
         state += f", the first {store.resumed:,} documents by a stopped run"
+    documents, sentences = store.documents, store.sentences
     yield (
-        f"{output}: {store.documents:,} documents, {store.sentences:,} sentences, "
-        f"{len(store.tokens):,} tokens ({state})"
+        f"{output} contains {counted(documents, 'document')}, {counted(sentences, 'sentence')} "
+        f"and {counted(len(store.tokens), 'token')} ({state})"
     )
     if store.tags:
         yield describe_features(store.tags)

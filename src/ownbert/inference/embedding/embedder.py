@@ -436,7 +436,9 @@ class Embedder:
         if name is None:
             return ""
         if name not in self.prompts:
-            raise InputError(f"there is no prompt {name!r}; there is {', '.join(self.prompts)}")
+            raise InputError(
+                f"there is no prompt {name!r}; the model has {', '.join(self.prompts)}"
+            )
         return self.prompts[name]
 
     def ids(self, texts: Sequence[str], prompt: str | None = None) -> list[np.ndarray]:

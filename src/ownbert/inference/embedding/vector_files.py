@@ -481,7 +481,7 @@ def _writer(
     if ending not in _WRITERS:
         known = ", ".join(_WRITERS)
         raise InputError(
-            f"cannot tell the file type of {path}; its name must end with one of {known}"
+            f"cannot tell the file type of {str(path)!r}; its name must end with one of {known}"
         )
     if ending == ".npy" and id_column is not None:
         raise InputError(

@@ -17,6 +17,22 @@ _LINE_BREAK = re.compile(r"[\r\n]")
 _LINES = (".jsonl", ".json", ".ndjson")
 
 
+def require_rows_name(path: str | Path) -> str:
+    """The extension of a file of rows, without .gz.
+
+    Raises:
+        InputError: it is not one of those that ``PredictionWriter`` writes.
+    """
+    ending = Path(Path(path).name.lower().removesuffix(".gz")).suffix
+    if ending not in (*SEPARATORS, *_LINES) and not Path(path).is_dir():
+        known = ", ".join([*_LINES, *SEPARATORS])
+        raise InputError(
+            f"cannot tell the file type of {str(path)!r}; its name must end with one of {known}, "
+            "also followed by .gz"
+        )
+    return ending
+
+
 class PredictionWriter(ResumableFile):
     """Writes rows to a file in the format of its extension.
 
@@ -39,14 +55,7 @@ class PredictionWriter(ResumableFile):
     def __init__(
         self, path: str | Path, made_for: Mapping[str, Any] | None, *, resume: bool
     ) -> None:
-        name = Path(path).name.lower().removesuffix(".gz")
-        ending = Path(name).suffix
-        if ending not in (*SEPARATORS, *_LINES) and not Path(path).is_dir():
-            known = ", ".join([*_LINES, *SEPARATORS])
-            raise InputError(
-                f"cannot tell the file type of {path}; its name must end with one of {known}"
-            )
-        self.separator = SEPARATORS.get(ending)
+        self.separator = SEPARATORS.get(require_rows_name(path))
         self.columns: list[str] | None = None
         super().__init__(path, made_for, resume=resume)
 

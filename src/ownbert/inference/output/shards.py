@@ -38,10 +38,15 @@ class Shard:
     count: int
 
     def __post_init__(self) -> None:
-        if not (1 <= self.number <= self.count <= limits.SHARDS):
+        if not 1 <= self.count <= limits.SHARDS:
             raise InputError(
-                f"shard {self.number}/{self.count} does not exist; it is 1/16, 2/16, ... 16/16 for "
-                f"16 shards, and at most {limits.SHARDS:,}"
+                f"shard {self.number}/{self.count} does not exist; there can be from 1 to "
+                f"{limits.SHARDS:,} shards"
+            )
+        if not 1 <= self.number <= self.count:
+            raise InputError(
+                f"shard {self.number}/{self.count} does not exist; the shards are 1/{self.count} "
+                f"to {self.count}/{self.count}"
             )
 
     def path(self, output: str | Path) -> Path:

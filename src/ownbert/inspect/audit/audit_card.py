@@ -30,15 +30,13 @@ def lines(audit: Audit) -> Iterator[tuple[str, str]]:
         of = f"the {len(exposures)} sequences planted {times:,} x (of 10 bits)"
         yield translated(f"mean exposure of {of}"), f"{sum(exposures) / len(exposures):.1f}"
     if audit.rare is not None:
+        rare = audit.rare
         shares = (
-            (audit.rare.given_back, audit.rare.count),
-            (audit.rare.of_held_out, audit.rare.held_out),
+            ("rare tokens of training texts reproduced", rare.given_back, rare.count),
+            ("rare tokens of held-out texts reproduced", rare.of_held_out, rare.held_out),
         )
-        none = translated("none there")
-        yield (
-            translated("rare tokens reproduced: from training texts, from held-out texts"),
-            ", ".join(f"{share:.1%}" if count else none for share, count in shares),
-        )
+        for name, share, count in shares:
+            yield translated(name), f"{share:.1%}" if count else translated("no rare tokens")
     for name, count in audit.copies.items():
         yield translated(f"training texts with a part in {name}"), f"{count:,}"
 

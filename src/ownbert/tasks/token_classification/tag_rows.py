@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ownbert.errors import InputError
+from ownbert.errors import InputError, counted
 from ownbert.files.text_files import open_text
 from ownbert.tables.columns import (
     COLUMNS,
@@ -170,7 +170,8 @@ def _tagged(path: Source, given: ColumnNames) -> Iterator[Row]:
         words, tags = split_cell(words, column, where), split_cell(tags, label, where)
         if len(words) != len(tags):
             raise InputError(
-                f"{where}: {len(words)} words, but {len(tags)} tags; every word needs one"
+                f"{where}: {counted(len(words), 'word')}, but {counted(len(tags), 'tag')}; every "
+                "word needs one"
             )
         if not words:
             raise InputError(f"{where}: there are no words")
