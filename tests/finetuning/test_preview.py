@@ -138,9 +138,10 @@ def test_the_share_of_unknown_tokens_of_no_text_at_all(pretrained: Path):
     )
 
 
-def test_labels_that_look_missing_get_a_warning(pretrained: Path):
-    rows = [(f"red{i} 9", "NA" if i % 4 == 0 else "red") for i in range(8)]
-    text = preview_finetuning("classify", model=pretrained, train=rows)
+def test_labels_that_look_missing_get_a_warning(pretrained: Path, tmp_path: Path):
+    path = tmp_path / "train.csv"
+    path.write_text("text,label\n" + "red1 9,NA\nred2 9,a\nred3 9,a\nred4 9,a\n" * 2)
+    text = preview_finetuning("classify", model=pretrained, train=path)
     assert "\nwarning: the label 'NA' (rows: 2) looks like a missing value; if it" in text
 
 
