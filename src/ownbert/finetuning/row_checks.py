@@ -4,9 +4,9 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from ownbert.tables.tables import Source
 from ownbert.tasks.rows import Row, shortened
 
 _PLACES = 3
@@ -20,14 +20,14 @@ class LabelledSplit:
     Args:
         name: "training", "dev" or similar.
         rows: rows with targets.
-        source: file or table, "" if the rows were passed in Python.
+        source: file name, "" if the rows were passed in Python.
         unit: noun for rows in messages.
         sets: whether targets are unordered sets.
     """
 
     name: str
     rows: Sequence[Row]
-    source: Source = ""
+    source: str | Path = ""
     unit: str = "documents"
     sets: bool = False
 

@@ -181,7 +181,7 @@ class FitInput:
         yield from self.rows.task.notes()
         yield from (f"warning: {line}" for line in self.rows.task.warnings())
         rows, unit = [self.rows.rows[i] for i in self.rows.learnt], self.rows.task.unit
-        for empty in empty_texts(LabelledSplit("training", rows, self.train, unit)):
+        for empty in empty_texts(LabelledSplit("training", rows, str(self.train), unit)):
             yield f"warning: {empty.line}"
         if warning := self._mismatch_warning():
             yield warning

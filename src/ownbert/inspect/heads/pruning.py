@@ -165,6 +165,7 @@ class Pruning:
         """The model after fine-tuning on the training rows."""
         from ownbert.finetuning.finetune import finetune
 
+        columns: dict[str, Any] = left.task.columns.settings()
         with tempfile.TemporaryDirectory() as work:
             pruned, tuned = Path(work, "pruned"), Path(work, "tuned")
             _save(left, pruned)
@@ -176,7 +177,7 @@ class Pruning:
                 epochs=self.epochs,
                 device=self.device,
                 quiet=True,
-                **left.task.columns.settings(),
+                **columns,
             )
             if {*describe(tuned).labels} != {*describe(pruned).labels}:
                 raise InputError("the training rows have other labels than the model")
