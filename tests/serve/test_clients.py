@@ -402,10 +402,10 @@ def test_a_body_that_is_not_sent_as_json_and_a_field_that_does_not_exist(server:
     body, form = {"inputs": "a", "model": "topics"}, "application/x-www-form-urlencoded"
     status, found, _ = server.post("/v1/classify", body, content_type=form)
     assert status == 422
-    assert "add the header content-type: application/json" in found["error"]
+    assert "add the header content-type: application/json" in str(found["error"])
     status, found, _ = server.post("/v1/classify", {**body, "foo": 1})
     assert status == 422
-    assert "foo: there is no field of this name" in found["error"]
+    assert "foo: there is no field of this name" in str(found["error"])
 
 
 @pytest.mark.parametrize(

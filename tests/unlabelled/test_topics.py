@@ -31,7 +31,7 @@ def test_topics_are_the_classes_of_easy_texts(pretrained: Path, dated: Path):
     labels = [json.loads(line)["label"] for line in dated.read_text().splitlines()]
     classes = np.array([TOPICS.index(label) for label in labels])
     with pytest.raises(
-        ownbert.InputError, match=r"there are \d+ texts for 9,999 topics; lower --count"
+        ownbert.InputError, match=r"there are \d+ texts for 9,999 topics; lower count"
     ):
         ownbert.topics(pretrained, dated, count=9999)
     right = sum(np.bincount(classes[found.of_text == t]).max() for t in range(3))

@@ -100,14 +100,11 @@ def explain(
     a choice, the similarity of two texts, the word predicted for a mask, and each word of a
     translation. For images, shows the patches, on a page or as a picture. Values above 0
     support the prediction, values below 0 oppose it; those of integrated_gradients add up to
-    the effect of all words together. ownbert faithfulness measures which method is most
-    faithful to a model.
+    the effect of all words. ownbert faithfulness compares the methods.
 
-    Example: ownbert explain runs/clf "my parcel has still not arrived"
+    Example: ownbert explain runs/clf "my parcel has not arrived" --png clf.png
 
     Example: ownbert explain runs/clf dev.csv --rows 50 --html explained.html
-
-    Example: ownbert explain runs/clf "my parcel has still not arrived" --png explained.png
     """
     if (description := _image_description(folder)) is not None:
         paths = [*map(Path, texts or ()), *([] if data is None else [data])]
