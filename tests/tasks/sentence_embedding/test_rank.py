@@ -242,9 +242,7 @@ def test_single_texts_are_for_another_command(ranker: Path, tmp_path: Path):
     (tmp_path / "one.txt").write_text("red1 red2\n")
     (tmp_path / "one.csv").write_text("text\nred1 red2\n")
     for name in ("one.txt", "one.csv"):
-        with pytest.raises(
-            InputError, match=r"two (are needed|texts per row).*use ownbert embed"
-        ):
+        with pytest.raises(InputError, match=r"two (are needed|texts per row).*use ownbert embed"):
             predict(ranker, tmp_path / name, tmp_path / "p.jsonl")
     assert not (tmp_path / "p.jsonl").exists()
 
