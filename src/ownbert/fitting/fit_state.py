@@ -27,11 +27,11 @@ TITLES = {
     "joined": "network, linear models built in",
     "start": "network, only its head trained",
     "network": "network, fine-tuned",
-    "joined-finetuned": "fine-tuned, linear models built in",
+    "joined-finetuned": "fine-tuned + linear models",
     "ngrams": "network with n-grams, fine-tuned",
     "probe": "linear on the frozen network",
     "student": "distilled network",
-    "joined-student": "distilled, linear models built in",
+    "joined-student": "distilled + linear models",
 }
 _REQUIRED = {
     "name": checks.one_of(*TITLES),
