@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ownbert.errors import InputError, warn_of_input
+from ownbert.errors import InputError, counted, warn_of_input
 from ownbert.files.text_files import open_text
 from ownbert.tables.tables import PathLike
 
@@ -66,8 +66,8 @@ class _Layout:
         where = f"{self.path}, line {number}"
         if len(fields) != self.width:
             raise InputError(
-                f"{where}: {_counted(len(fields))}, but line {self.first} has {self.width}; "
-                f"{_needed(self.tag)}"
+                f"{where}: {counted(len(fields), 'column')}, but line {self.first} has "
+                f"{self.width}; {_needed(self.tag)}"
             )
         features = [(index, "word feature") for index in self.features]
         for index, what in ((self.word, "word"), (self.tag, "tag"), *features):
@@ -147,7 +147,7 @@ def _layout(
     tabs = "\t" in line
     width = len(_fields(line, tabs))
     if tags and tag is None and width < 2:
-        raise InputError(f"{path}, line {first}: {_counted(width)}; {_needed(1)}")
+        raise InputError(f"{path}, line {first}: {counted(width, 'column')}; {_needed(1)}")
     last = None
     if tags:
         last = width - 1 if tag is None else _column(path, "--label-column", tag, width)
@@ -184,10 +184,6 @@ def _column(path: Path, option: str, given: str, width: int) -> int:
             f"numbered from 1 to {width}"
         )
     return int(given) - 1
-
-
-def _counted(width: int) -> str:
-    return f"{width} column" if width == 1 else f"{width} columns"
 
 
 def _needed(tag: int | None) -> str:
