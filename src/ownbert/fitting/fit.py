@@ -333,7 +333,7 @@ class Fit:
         steps, share_of = self.steps, self.budget.share
         make = partial(steps.join_linear_models, base, share_of(_JOINING))
         self._add("joined", "network", make, share_of(2 * _JOINING))
-        if self.given.has_few_rows:
+        if given.has_few_rows:
             self._add("start", "network", partial(steps.start, base), share_of(_FINETUNING))
         most, rest = share_of(share), self.budget.left - steps.joining_seconds
         make = partial(steps.finetune, base, max(most / 2, min(most, rest)))

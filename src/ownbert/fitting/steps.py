@@ -164,12 +164,13 @@ class Steps:
             return None
         make_folder(self.folder / WORK)
         scores.write(self._scores_file)
+        self.token_scores = scores
         return self._joined(compared, scores, start, path)
 
     @cached_property
     def token_scores(self) -> TokenScores | None:
-        """The scores of tokens that imitate the linear models, also those of a run that is resumed;
-        None if there are none."""
+        """The scores of tokens that imitate the linear models, read from the file if the run is
+        resumed; None if there are none."""
         joined = any(c.name == "joined" for c in self.candidates)
         return TokenScores.read(self._scores_file) if joined else None
 
