@@ -9,6 +9,7 @@ encoding of ``ownbert.files.encodings.reading_as``, by default UTF-8.
 
 import glob
 import hashlib
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ LOOK_CHARACTERS = 1_000_000
 # Blank lines that are rarer than one per this many lines are accidents, not document ends.
 LONGEST_DOCUMENT_LINES = 500
 HASH_BLOCK = 1 << 20
+# Approximate characters per byte of a compressed file.
+UNPACKED = 4
 
 
 @dataclass(slots=True)
@@ -101,6 +104,7 @@ def read_documents(
     text_column: str | None = None,
     layout: str = "auto",
     feature_columns: str | None = None,
+    characters: int | None = None,
 ) -> Iterator[Document]:
     """Stream the documents of files; empty ones are skipped.
 
@@ -112,6 +116,8 @@ def read_documents(
             (see ``guess_layout``). In ``conll`` columns are given by number, from 1.
         feature_columns: names of columns of word features, separated by commas; plain text is then
             ``conll``.
+        characters: approximate maximum of characters. If the files are larger, small files are read
+            whole, and large files give the first documents, equal shares of the rest.
 
     Raises:
         InputError: at the call, a name matches no file or the layout is unknown; while reading, a
@@ -127,12 +133,32 @@ def read_documents(
     files = find_files(paths)
     for path in files:
         refuse_unreadable(path)
-    return _documents(files, layout, ColumnNames(text=text_column, features=feature_columns))
+    given = ColumnNames(text=text_column, features=feature_columns)
+    return _documents(files, layout, given, _shares(files, characters))
 
 
-def _documents(files: list[Path], layout: str, given: ColumnNames) -> Iterator[Document]:
+def approximate_characters(path: PathLike) -> int:
+    """Approximate number of characters of a file, from its size."""
+    return os.path.getsize(path) * (UNPACKED if str(path).endswith((".gz", ".parquet")) else 1)
+
+
+def _shares(files: list[Path], characters: int | None) -> list[float]:
+    """Characters to read from each file."""
+    sizes, shares = list(map(approximate_characters, files)), [math.inf] * len(files)
+    if characters is None or sum(sizes) <= characters:
+        return shares
+    left = float(characters)
+    for rank, i in enumerate(sorted(range(len(files)), key=sizes.__getitem__)):
+        shares[i] = min(sizes[i], left / (len(files) - rank))
+        left -= shares[i]
+    return shares
+
+
+def _documents(
+    files: list[Path], layout: str, given: ColumnNames, shares: list[float]
+) -> Iterator[Document]:
     empty = True
-    for path in files:
+    for path, share in zip(files, shares, strict=True):
         if kind_of(path) != "txt":
             documents = _table_documents(path, given)
         elif layout == "conll" or given.features is not None:
@@ -140,8 +166,11 @@ def _documents(files: list[Path], layout: str, given: ColumnNames) -> Iterator[D
         else:
             documents = _plain_documents(path, layout)
         for document in documents:
+            if share <= 0:
+                break
             empty = False
             yield document
+            share -= sum(map(len, document.pieces))
     if empty:
         names = ", ".join(str(path) for path in files[:3]) + (", ..." if len(files) > 3 else "")
         raise InputError(f"the corpus is empty: no text in {names}")

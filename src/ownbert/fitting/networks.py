@@ -1,10 +1,9 @@
 """The networks of ``fit``: pretrained, fine-tuned, and distilled from the blend."""
 
-import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 
 from ownbert.checkpoint import CONFIG, describe, load, save
-from ownbert.corpus.documents import read_documents
+from ownbert.corpus.documents import approximate_characters, read_documents
 from ownbert.corpus.learn_vocabulary import learn_vocabulary
 from ownbert.corpus.store import prepare
 from ownbert.files.text_files import own_text
@@ -22,6 +21,7 @@ from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.fitting.rows.labelled_rows import LabelledRows
+from ownbert.fitting.rows.unlabelled_texts import some_texts
 from ownbert.inference.finished_files import copy_files, network_files
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.pretraining.pretraining_run import pretrain
@@ -44,8 +44,6 @@ _FEWEST_WORDS, _WORDS_PER_MINUTE = 20_000, 2_500
 # trains on 75,000. Learning the vocabulary of a million takes one second on an idle core, and
 # several on a busy one.
 _CHARACTERS_PER_SECOND, _CHARACTERS_ON_GPU = 250_000, 1_000_000
-# Approximate characters per byte of a compressed file.
-_UNPACKED = 4
 # What differs from the defaults of pretrain on a GPU, where a step of a larger network with more
 # tokens takes hardly longer: in 3 minutes mini with batches of 16,384 gave .930 on dev rows of the
 # sample with 20 labels per class, of 2,048 .926, and tiny .914 (docs/benchmarks.md).
@@ -63,32 +61,34 @@ class Corpus:
     Args:
         files: files of unlabelled text.
         text_column: column of the text in tables.
+        similar: texts of these files that are like the labelled ones, as far as they were read.
+        restricted: whether a network is pretrained on these alone.
     """
 
     files: Sequence[str]
     text_column: str | None
+    similar: Sequence[str] = ()
+    restricted: bool = False
 
-    def texts(self) -> Iterator[str]:
-        """Yield each document of the unlabelled text as one string."""
+    def texts(self, characters: int | None = None) -> Iterator[str]:
+        """Yield each document of the unlabelled text as one string, up to about a number of
+        characters from all files (see ``read_documents``)."""
         if not self.files:
             return
-        for document in read_documents(list(self.files), text_column=self.text_column):
+        given: Any = {"text_column": self.text_column, "characters": characters}
+        for document in read_documents(list(self.files), **given):
             yield " ".join(document.pieces)
 
-    def files_up_to(self, characters: int, path: Path) -> list[str | Path]:
-        """The files; if they are larger than the limit, a file with the first texts, written to
-        ``path``."""
-        sizes = (
-            os.path.getsize(name) * (_UNPACKED if name.endswith((".gz", ".parquet")) else 1)
-            for name in self.files
-        )
-        if sum(sizes) <= characters:
+    def files_up_to(self, characters: int, path: Path, seed: int) -> list[str | Path]:
+        """The files; or, if only some texts are wanted or the files are larger than the limit, a
+        file with some of the texts, written to ``path``."""
+        if not self.restricted and sum(map(approximate_characters, self.files)) <= characters:
             return [*self.files]
+        texts: Iterable[str] = self.texts(characters)
+        if self.restricted or sum(map(len, self.similar)) >= characters:
+            texts = some_texts(self.similar, characters, len(self.similar), seed)
         with open(path, "w", encoding="utf-8") as file:
-            for text in self.texts():
-                characters -= file.write(" ".join(text.split()) + "\n")
-                if characters <= 0:
-                    break
+            file.writelines(" ".join(text.split()) + "\n" for text in texts)
         return [path]
 
 
@@ -132,7 +132,10 @@ def pretrain_on(
                 file.write("".join(" ".join(text.split()) + "\n" for text in row if text.strip()))
         cpu = pick_device(device).type == "cpu"
         most = int(seconds * (_CHARACTERS_PER_SECOND if cpu else _CHARACTERS_ON_GPU))
-        paths = [*corpus.files_up_to(most, own_text(Path(scratch, "unlabelled.txt"))), text_file]
+        paths = [
+            *corpus.files_up_to(most, own_text(Path(scratch, "unlabelled.txt")), seed),
+            text_file,
+        ]
         given: dict[str, Any] = {"text_column": corpus.text_column} if corpus.text_column else {}
         if not (network / "vocab.txt").exists():
             form, words = "blank" if kind == "ids" else "wordpiece", _most_words(seconds, device)

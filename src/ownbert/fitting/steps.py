@@ -158,7 +158,7 @@ class Steps:
         start = start_of(compared, base, **given)
         if start is None:
             return None
-        texts = self.given.labelled, self.given.unlabelled
+        texts = self.given.labelled, self.given.similar
         scores = imitate(compared, self.folder, start, *texts, seconds=seconds, **given)
         if scores is None:
             return None
@@ -278,7 +278,7 @@ class Steps:
             base,
             path,
             self.given.labelled,
-            self.given.unlabelled,
+            self.given.similar,
             given=recipe.model is not None,
             seconds=self.budget.left - reserved,
             device=recipe.device,

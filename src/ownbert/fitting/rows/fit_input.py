@@ -4,7 +4,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from ownbert.fitting.networks import Corpus
 from ownbert.fitting.report.advice import known_test_rows
 from ownbert.fitting.rows.added_rows import with_added
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
+from ownbert.fitting.rows.unlabelled_texts import UnlabelledTexts, characters_to_read
 from ownbert.hub import model_folder
 from ownbert.inference.finished_files import network_files, require_inside
 from ownbert.settings import resolve
@@ -41,6 +42,9 @@ _COMPARED, _OTHER_TEXTS = 5_000, 0.5
 # Maximum numbers of unlabelled texts and characters for the views and the distilled network;
 # characters per minute, so that fitting the views takes a small share of the time.
 _MOST_TEXTS, _MOST_CHARACTERS, _CHARACTERS_PER_MINUTE = 100_000, 20_000_000, 2_000_000
+# Minimum number of characters per minute of the texts like the labelled ones: a network reads them
+# about ten times.
+_FEWEST_PER_MINUTE = 100_000
 # Words are shorter by about this factor in scripts without spaces.
 _UNSPACED_FACTOR = 4
 # Linear models are self-trained if unlabelled texts outnumber labelled ones by this factor.
@@ -115,7 +119,12 @@ class FitInput:
         self.kind = text_kind(text for row in self.rows.texts() for text in row)
         self.labelled = Texts(self.rows.texts(), self.kind)
         self.learnt = Texts(self.rows.texts(self.rows.learnt), self.kind)
-        self.unlabelled = Texts(self._select_unlabelled(), self.kind)
+        found = self._read_unlabelled()
+        self.unlabelled = Texts([(text,) for text in found.texts], self.kind)
+        # What a network is pretrained and taught on.
+        self.similar = self.unlabelled
+        if found.others:
+            self.similar = Texts([(text,) for text in found.similar], self.kind)
         files = [*(source.file for source in given.values()), *names]
         settings = {k: v for k, v in asdict(recipe).items() if k not in _NOT_SETTINGS}
         # Rows in memory are written again for every run, so modification times do not matter.
@@ -135,27 +144,26 @@ class FitInput:
         known = set(self.rows.texts(self.rows.learnt))
         return sum(row.texts in known for row in self.test)
 
-    def _select_unlabelled(self) -> list[tuple[str, ...]]:
-        """Distinct unlabelled texts up to the maximum number, without labelled texts."""
-        if len(self.rows.rows[0].texts) > 1:
-            return []  # unlabelled text has no pairs
-        most = min(_MOST_CHARACTERS, int(_CHARACTERS_PER_MINUTE * max(1.0, self.recipe.minutes)))
-        if self.kind == "chinese":
-            most //= _UNSPACED_FACTOR
+    def _read_unlabelled(self) -> UnlabelledTexts:
+        """The unlabelled texts, in a number that suits the time; where some are unlike the labelled
+        texts, the corpus is restricted to the others."""
+        minutes = max(1.0, self.recipe.minutes)
+        factor = _UNSPACED_FACTOR if self.kind == "chinese" else 1
+        most = int(min(_MOST_CHARACTERS, _CHARACTERS_PER_MINUTE * minutes)) // factor
         # Test rows must not be trained on at all, and dev rows may only be used for selection.
-        known = [*self.rows.rows, *self.test]
-        seen = {text for row in known for text in row.texts}
-        found: list[tuple[str, ...]] = []
-        characters = 0
-        for text in self.corpus.texts():
-            if text in seen or not text.strip():
-                continue
-            seen.add(text)
-            found.append((text,))
-            characters += len(text)
-            if len(found) >= _MOST_TEXTS or characters >= most:
-                break
-        return found
+        known = {text for row in (*self.rows.rows, *self.test) for text in row.texts}
+        found = UnlabelledTexts.read(
+            self.corpus.texts(characters_to_read(most)),
+            [" ".join(row) for row in self.learnt.rows],
+            known,
+            self.kind,
+            characters=characters_to_read(most),
+            fewest=int(_FEWEST_PER_MINUTE * minutes) // factor,
+        )
+        self.corpus = replace(self.corpus, similar=found.similar, restricted=len(found.others) > 0)
+        if len(self.rows.rows[0].texts) > 1:
+            return UnlabelledTexts([], [])  # unlabelled text has no pairs
+        return found.some(most, _MOST_TEXTS, self.recipe.seed)
 
     def _mismatch_warning(self) -> str | None:
         """A warning if most words of the labelled texts do not occur in the unlabelled texts."""
@@ -175,6 +183,9 @@ class FitInput:
     def notices(self) -> Iterator[str]:
         """What was found in the files, one line each."""
         yield found_in_files(self.rows, self.kind, len(self.unlabelled), self.recipe.minutes)
+        if self.corpus.restricted:
+            similar = f"{len(self.corpus.similar):,} unlabelled texts"
+            yield f"the network learns from the {similar} that are most like the labelled ones"
         if columns := self.rows.task.describe_columns(self.train):
             yield f"columns: {columns}"
         yield from self.notes
