@@ -7,8 +7,8 @@
 Settings of every method are chosen by macro-F1 on the dev rows, which train nothing but that
 choice; the test rows are scored once, with the chosen settings. A draw has the rows that ``ownbert
 finetune --labels-per-class N --seed S`` trains on. Every method is given the same text: that of all
-training rows, and the unlabelled text of the set. The best baseline of a row of the table is the
-one that is best on the test rows, which favours the baselines.
+training rows, and the unlabelled text of the set. The best linear model of a row of the table is
+the one that is best on the test rows, an upper bound.
 
 Every result is appended to --out as one line of JSON, and a run that is repeated with the same
 --out computes what is missing.
@@ -64,6 +64,17 @@ from ownbert.finetuning.labelled_splits import labels_per_class
 
 OURS, NETWORK, TRAINER = "ours", "ours, network alone", "trainer"
 METHODS = (*BASELINES, TRAINER, OURS)
+# Columns of the table.
+BEST = "best linear model"
+TITLES = {
+    "majority": "majority",
+    BLEND: "geometric mean of the linear models",
+    "fastText": "fastText",
+    "frozen + LR": "linear model on the pretrained network",
+    TRAINER: "Trainer",
+    NETWORK: "`fit`: network of the folder",
+    OURS: "`fit`: blend",
+}
 KEY = ("set", "labels_per_class", "draw", "method", "folds", "minutes", "model")
 
 
@@ -215,52 +226,35 @@ def run_draw(
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean ± standard deviation over the draws, in per cent."""
-    text = f"{100 * statistics.mean(values):.1f}"
-    return text + (f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else "")
+    """Mean ± standard deviation over the draws."""
+    text = f"{statistics.mean(values):.3f}"
+    text += f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+    return text.replace("0.", ".")
 
 
 def table(cells: Sequence[Cell], metric: str = "macro_f1") -> str:
-    """A table in Markdown: one line per set and number of labels, one column per method."""
-    values: dict[tuple[Any, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    sizes, methods = {}, []
+    """A table in Markdown: one line per set and number of labels, and one column per method; one
+    column for all linear models has the one with the best mean, and its name."""
+    values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    names, rows = {}, {}
     for cell in cells:
-        name = cell["method"]
-        if cell.get("minutes") is not None:
-            name += f", {cell['minutes']:g} min"
-        if cell.get("model"):
-            name += f" from {cell['model']}"
-        line = (cell["set"], cell["labels_per_class"], cell["folds"])
-        values[line][name].append(cell[metric])
-        sizes[line] = cell["test_rows"]
-        if name not in methods:
-            methods.append(name)
-    order = [*BASELINES, TRAINER, OURS]
-    methods.sort(key=lambda n: next((i for i, o in enumerate(order) if n.startswith(o)), 99))
-    baselines = [name for name in methods if not name.startswith(OURS)]
-    ours = [name for name in methods if name.startswith(OURS)]
-    head = [
-        "set",
-        "labels per class",
-        "test rows",
-        *methods,
-        *(f"{o} − best baseline" for o in ours),
-    ]
-    lines = [head, ["---", "---", *["---:"] * (len(head) - 2)]]
+        folds = f", {cell['folds']} folds" if cell["folds"] > 1 else ""
+        line = f"{cell['set']}, {cell['labels_per_class']}{folds}"
+        values[line][cell["method"]].append(cell[metric])
+        rows[line] = f"{cell['test_rows']:,}"
+        names[line] = f"{line}, {cell['model']}" if cell.get("model") else names.get(line, line)
+    columns = {
+        name: title for name, title in TITLES.items() if any(name in v for v in values.values())
+    }
+    lines = [["set, labels per class", "test rows", BEST, *columns.values()]]
+    lines.append(["---", *["---:"] * (len(lines[0]) - 1)])
     for line, found in values.items():
-        means = {name: statistics.mean(found[name]) for name in baselines if name in found}
-        best = max(means, key=lambda name: means[name]) if means else None
-        folds = f" ({line[2]} folds)" if line[2] > 1 else ""
-        row = [line[0] + folds, str(line[1]), f"{sizes[line]:,}"]
-        for name in methods:
-            text = spread(found[name]) if name in found else "–"
-            row.append(f"**{text}**" if name == best else text)
-        for name in ours:
-            known = name in found and best is not None
-            row.append(
-                f"{100 * (statistics.mean(found[name]) - means[best]):+.1f}" if known else "–"
-            )
-        lines.append(row)
+        linear = {name: spread(found[name]) for name in LINEAR if name in found}
+        best = max(linear, key=lambda name: statistics.mean(found[name]), default=None)
+        others = (spread(found[name]) if name in found else "–" for name in columns)
+        lines.append(
+            [names[line], rows[line], f"{linear[best]} ({best})" if best else "–", *others]
+        )
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 

@@ -46,8 +46,12 @@ def test_every_cell_is_filled(folder: Path, tmp_path: Path, capsys: pytest.Captu
     assert all(score["all", method] > 0.8 for method in methods[1:])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
-    assert all(line.count("|") == len(methods) + 4 and "–" not in line for line in lines)
-    assert all("**" in line for line in lines[2:])
+    assert [line.count("|") for line in lines] == [6] * 4
+    assert [line.split(" | ")[0] for line in lines[2:]] == [
+        f"| {folder.name}, {n}" for n in (5, "all")
+    ]
+    best = max(score["all", method] for method in LINEAR)
+    assert f"| {best:.3f} (".replace("0.", ".") in lines[3]
 
 
 def test_an_interrupted_run_continues(folder: Path, tmp_path: Path):
