@@ -1,1 +1,1 @@
-"""Where a fine-tuning starts: weights, vocabulary, and the head."""
+"""The start of fine-tuning: initial weights, vocabulary, and head."""

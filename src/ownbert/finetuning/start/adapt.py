@@ -16,9 +16,9 @@ from ownbert.pretraining.pretraining_run import pretrain
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.train.state_files import remove_states
 
-# The families whose pretraining can be continued here.
+# Model types whose pretraining can be continued here.
 _KINDS = ("bert", "ownbert-bert")
-# Tokens of a batch, but at least this many sequences of full length.
+# Tokens per batch, and the minimum number of full-length sequences per batch.
 _TOKENS, _SEQUENCES = 2048, 8
 
 
@@ -26,7 +26,7 @@ def require_bert(description: Description, folder: str) -> None:
     """Check that the pretraining of a model can be continued.
 
     Raises:
-        InputError: it cannot.
+        InputError: it cannot be continued.
     """
     kind = str(description.values.get("model_type"))
     if kind not in _KINDS:
@@ -46,16 +46,16 @@ def adapt(
 ) -> Path:
     """Continue the pretraining of the recipe's model on ``texts``, and save it in ``folder``.
 
-    If resumed, a finished model is kept and an interrupted run continues. The texts do not remain
-    on disk.
+    On resumption, a finished model is kept and an interrupted run continues. The texts are deleted
+    from disk at the end.
 
     Args:
-        recipe: of the fine-tuning.
-        texts: distinct ones of the task.
-        folder: of this pretraining.
-        learning_rate: the peak.
-        max_length: tokens of a sequence.
-        quiet: show nothing.
+        recipe: recipe of the fine-tuning.
+        texts: distinct texts of the task.
+        folder: folder of this pretraining.
+        learning_rate: peak learning rate.
+        max_length: maximum tokens per sequence.
+        quiet: whether to print nothing.
 
     Returns:
         The path of ``folder``.
@@ -88,7 +88,7 @@ def adapt(
             seed=recipe.seed,
         )
     finally:
-        # The texts may be private, and their ids can be decoded.
+        # The texts may be private, and token ids can be decoded.
         corpus.unlink(missing_ok=True)
         shutil.rmtree(tokens, ignore_errors=True)
     remove_states(folder.path)

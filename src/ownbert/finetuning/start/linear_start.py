@@ -1,11 +1,10 @@
-"""A new head that starts as a linear model on the frozen network.
+"""Initialises a new head with a linear model on the frozen network.
 
-A head with random weights first passes its noise on to the network. One that already answers as
-well as the network's vectors allow needs a smaller learning rate, and leaves the network what it
-has learnt in pretraining.
+The gradients of a randomly initialised head distort the pretrained features. A head that is already
+optimal for the frozen network needs a smaller learning rate and preserves them.
 
 Source: Kumar et al. 2022 ("Fine-tuning can distort pretrained features"), LP-FT. N rows, F inputs
-of the head's last layer, C labels or numbers.
+of the head's last layer, C labels or regression values.
 """
 
 from collections.abc import Sequence
@@ -27,23 +26,26 @@ from ownbert.tasks.task import Task
 from ownbert.time_limit import check_time
 from ownbert.views.linear_models import Targets, centre_and_scale, fit_linear
 
-# Inverse weight of the penalty. Of .1, .3, 1, 10 and 100 it was the best (docs/lab/fine-tuning.md).
+# Inverse regularisation strength, the best of .1, .3, 1, 10 and 100 (docs/lab/fine-tuning.md).
 _STRENGTH = 1.0
-# With more tokens of all rows together, the vectors would take too long.
+# With more tokens in total, computing the vectors would take too long.
 MOST_TOKENS = 4_000_000
 
 
 def start_at_linear(
     model: Model, task: Task, rows: Sequence[Row], examples: Sequence[Example], *, precision: str
 ) -> None:
-    """Set the last layer of the task's head to the solution on the network's vectors.
+    """Set the last layer of the task's head to a linear model fitted to the frozen network.
 
     Args:
-        model: with the head, which has no n-grams and whose other layers are left as they are.
+        model: model with the head, which has no n-grams; other layers are unchanged.
         task: classify, multilabel or regress.
-        rows: N, with labels or numbers.
-        examples: of these rows.
+        rows: N rows with labels or regression values.
+        examples: the encoded rows.
         precision: float32 or bfloat16.
+
+    Raises:
+        OutOfTime: the time limit has passed.
     """
     last = cast(ClassificationHead, model.heads[task.head]).dense
     features = inputs_of_head(model, task.head, examples, precision=precision)
@@ -58,8 +60,8 @@ def start_at_linear(
 def inputs_of_head(
     model: Model, head: str, examples: Sequence[Example], *, precision: str = "float32"
 ) -> np.ndarray:
-    """What the last layer of a head gets: (N, F) float32, of a document in windows the mean over
-    these."""
+    """Compute the inputs of a head's last layer: (N, F) float32, averaged over the windows of a
+    long document."""
     module, training = cast(Any, model.heads[head]), model.training
     last, module.dense = module.dense, nn.Identity()
     network = PackedNetwork(model, precision)
@@ -79,7 +81,7 @@ def inputs_of_head(
 
 
 def _targets(task: Any, rows: Sequence[Row]) -> Targets:
-    """Numbers are standardised, as those that the network learns."""
+    """The rows' targets; regression values are standardised, as for the network."""
     targets = targets_of(task, rows)
     if task.name != "regress":
         return targets

@@ -11,20 +11,23 @@ from ownbert.nn.model import Model
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.task import Task
 
-# The ratio of the highest to the lowest frequency of the positions.
+# Ratio of the highest to the lowest frequency of position embeddings.
 _FREQUENCY_RATIO = 100.0
 
 
 def make_model(
     description: Description, task: Task, recipe: FinetuneRecipe, *, adapted: Path | None = None
 ) -> Model:
-    """The encoder of the recipe's folder, or from scratch one of its size, with the task's head.
+    """Create the initial model: the pretrained encoder, or a new one of the same size, and a head.
 
     Args:
-        description: of the folder.
-        task: has the head.
-        recipe: names the folder.
-        adapted: the folder of the same encoder after pretraining on the texts of the task, if any.
+        description: description of the model folder.
+        task: task that defines the head.
+        recipe: recipe with the model settings.
+        adapted: folder of the same encoder after pretraining on the texts of the task, if any.
+
+    Returns:
+        The model.
     """
     torch.manual_seed(recipe.seed)
     settings = recipe.model
@@ -63,7 +66,7 @@ def make_model(
 
 
 def _take_features(model: Model, task: Task, pretrained: str) -> None:
-    """Let the head of the task start from the word features of another, which is then removed."""
+    """Initialise the word features of the task's head from another head, which is removed."""
     head: Any = model.heads[task.head]
     other: Any = model.heads.pop(pretrained)
     del model.specs[pretrained]
@@ -71,8 +74,8 @@ def _take_features(model: Model, task: Task, pretrained: str) -> None:
 
 
 def knows_labels(description: Description, task: Task) -> bool:
-    """Whether a head that a folder has, if it has one, is for the task's labels: under the same
-    names in the same order, or under none."""
+    """Whether the folder's head, if any, is for the task's labels: with the same names in the same
+    order, or without names."""
     theirs, own = description.labels, tuple(task.labels)
     has_head = task.head in {spec.kind for spec in description.specs}
     unnamed = theirs == tuple(f"LABEL_{i}" for i in range(len(own)))
@@ -82,14 +85,14 @@ def knows_labels(description: Description, task: Task) -> bool:
 def sinusoidal_positions(grid: tuple[int, int], width: int) -> Tensor:
     """Initial position embeddings of patches: sines and cosines of row and column.
 
-    Training is much faster from these than from random ones.
+    Training converges much faster than from random ones.
 
     Args:
-        grid: patches down and across.
-        width: D.
+        grid: number of patches vertically and horizontally.
+        width: hidden size D.
 
     Returns:
-        (P, D).
+        (P, D) embeddings.
 
     Source: Beyer et al. 2022, section 2.
     """
@@ -103,9 +106,9 @@ def sinusoidal_positions(grid: tuple[int, int], width: int) -> Tensor:
 
 @torch.no_grad()
 def take_encoder(model: Model, folder: Path) -> None:
-    """Copy the encoder weights of ``folder`` to ``model``, whose heads and pooler stay."""
+    """Copy the encoder weights of ``folder`` to ``model``; its heads and pooler are unchanged."""
     adapted = dict(load(folder, heads=[], pooler=False).named_parameters())
     for name, parameter in model.named_parameters():
         if name in adapted:
-            # The word table of ``model`` may have more rows than the tokenizer has tokens.
+            # The embedding table of ``model`` may have more rows than the tokenizer has tokens.
             parameter[: len(adapted[name])].copy_(adapted[name])

@@ -1,7 +1,7 @@
-"""A network that contains the linear models of the blend, so that it is hardly below them.
+"""A network with the linear models of the blend built in, so that its metric is close to theirs.
 
-Linear models learn in seconds what a network has no time for on a small or busy machine, and what
-few labels do not tell it. N rows, C labels or numbers.
+Linear models learn in seconds what a network cannot learn in a short time or from few labels. N
+rows, C labels or regression values.
 """
 
 from collections.abc import Sequence
@@ -33,20 +33,20 @@ from ownbert.tasks.rows import Row
 from ownbert.views.blending import blend, fit_blend, from_scores, to_scores
 from ownbert.views.view_features import Texts
 
-# Texts whose scores the network imitates: by their number, the number of scores and of characters.
+# Maximum numbers of texts, scores (texts times labels) and characters for the regression.
 _MOST_TEXTS, _MOST_SCORES, _MOST_CHARACTERS = 60_000, 1_500_000, 20_000_000
-# The share of the time in which these are scored, and labelled ones among them, at most.
+# Maximum share of the time for scoring these texts, and maximum share of labelled texts.
 _SCORING, _LABELLED = 0.5, 0.75
-# The largest number of pairs of tokens with scores. Each needs a unit in the feed-forward network.
+# Maximum number of token pairs with scores. Each needs a unit of the feed-forward network.
 _MOST_PAIRS = 1024
 
 
 class Start(NamedTuple):
-    """A network that scores can be added to.
+    """A network to which scores can be added.
 
     Args:
-        run: its fine-tuning, which reads texts as it does.
-        model: with a head, which says nothing if it is new.
+        run: fine-tuning run of the network, which encodes texts for it.
+        model: the network with a head; a new head has zero weights.
     """
 
     run: FinetuningRun
@@ -54,8 +54,8 @@ class Start(NamedTuple):
 
 
 def start_of(compared: Comparison, base: Path, *, device: str, seed: int) -> Start | None:
-    """The network of a folder, with or without a head for the task; None if it is none that can
-    hold scores."""
+    """Load the network of a folder, with or without a head for the task; None if scores cannot be
+    added to it."""
     rows = compared.rows
     run = finetuning_run(rows, rows.first_fold[0], base, device=device, seed=seed)
     model: Any = make_model(run.description, run.task, run.recipe)
@@ -80,18 +80,20 @@ def imitate(
     device: str,
     seed: int,
 ) -> TokenScores | None:
-    """Fit scores of tokens to what the linear models of the first fold predict for texts.
+    """Fit token scores to the predictions of the first fold's linear models.
 
     Args:
         compared: the candidates.
-        folder: of the candidates.
-        start: of a network with the tokens.
-        labelled, unlabelled: the texts of the rows, and others.
-        seconds: for all of it, about.
-        device, seed: as of the network.
+        folder: folder of the candidates.
+        start: a network with the tokenizer to use.
+        labelled: texts of the labelled rows.
+        unlabelled: unlabelled texts.
+        seconds: approximate time limit.
+        device: device for the linear models.
+        seed: seed for sampling texts.
 
     Returns:
-        None if the blend has no linear model.
+        The token scores; None if the blend has no linear model.
 
     Raises:
         OutOfTime: the time limit has passed.
@@ -99,7 +101,7 @@ def imitate(
     chosen = [(c, w) for c, w in compared.members if c.kind == "linear" and c.first]
     if not chosen:
         return None
-    # Weights of numbers add up to 1, those of scores say how certain their sum is.
+    # For regression, weights must add up to 1; otherwise their sum determines the confidence.
     total = sum(w for _, w in chosen) if compared.rows.task.name == "regress" else 1.0
     linear = [BlendMember(c.name, c.kind, c.first, w / total) for c, w in chosen]
     run = start.run
@@ -116,18 +118,18 @@ def imitate(
 
 
 def join(compared: Comparison, scores: TokenScores, start: Start, path: Path) -> np.ndarray:
-    """Save a copy of a network that adds scores of its tokens to its own.
+    """Save a copy of a network that adds token scores to its own outputs.
 
-    The weights of the two are chosen on the held-out rows of the first fold.
+    Both are weighted; the weights are fitted on the held-out rows of the first fold.
 
     Args:
         compared: the candidates.
-        scores: of ``imitate``.
-        start: of the network.
-        path: of the new network.
+        scores: scores from ``imitate``.
+        start: the network.
+        path: folder for the new network.
 
     Returns:
-        (n, C) scores of the held-out rows of the first fold.
+        (n, C) scores of the first fold's held-out rows.
 
     Raises:
         OutOfTime: the time limit has passed.
@@ -139,9 +141,9 @@ def join(compared: Comparison, scores: TokenScores, start: Start, path: Path) ->
     vectors, matrix = inputs_of_head(wide, task.head, examples), last.weight.detach().numpy()
     own = vectors[:, :hidden] @ matrix[:, :hidden].T + last.bias.detach().numpy()
     added, wanted = vectors[:, hidden:] @ matrix[:, hidden:].T, scores.added(examples)
-    if task.name == "classify":  # what is added to all labels alike changes nothing
+    if task.name == "classify":  # a value added to all labels has no effect
         added, wanted = (x - x.mean(1, keepdims=True) for x in (added, wanted))
-    # LayerNorm and pooler have scaled the scores.
+    # LayerNorm and the pooler scale the scores.
     factor = float((wanted * wanted).sum() / max(1e-9, (added * wanted).sum()))
     parts = [own, factor * added + scores.bias]
     used = parts if matrix[:, :hidden].any() else parts[1:]
@@ -157,14 +159,14 @@ def join(compared: Comparison, scores: TokenScores, start: Start, path: Path) ->
 
 
 def _read(run: FinetuningRun, texts: Sequence[Row]) -> Sequence[Example]:
-    """Texts as the network reads them."""
+    """Encode texts for the network."""
     return run.task.encode(texts, run.builder, training=False).examples
 
 
 def _texts(
     compared: Comparison, labelled: Texts, unlabelled: Texts, most: int, seed: int
 ) -> list[Row]:
-    """The labelled rows that the first fold learns from, or some, and other texts."""
+    """Training rows of the first fold, or a sample of them, and other texts."""
     rows = compared.rows
     learnt = np.random.default_rng(seed).permutation(rows.folds[0][0])
     found = [Row(0, rows.rows[i].texts) for i in learnt[: int(_LABELLED * most)]]

@@ -1,8 +1,8 @@
-"""Self-training: linear models that also learn from what their blend is surest of.
+"""Self-training of linear models (Yarowsky 1995).
 
-The texts without labels that the blend of the models is surest of get its label, as many of each
-label as among the labelled texts; the models learn from these too; and once more with more of the
-texts (Yarowsky 1995). N held-out rows, U texts without labels, F features, C labels.
+The unlabelled texts with the most confident predictions of the models' blend get the predicted
+label, in the label proportions of the labelled texts, and are added to the training rows. A second
+round adds more texts. N held-out rows, U unlabelled texts, F features, C labels.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from ownbert.views.view_features import Texts
 
 sparse = cast(Any, scipy.sparse)
 
-# The share of the texts without labels that get one, round after round.
+# Share of the unlabelled texts that get a label in each round.
 _SHARES = (0.3, 0.5)
 _STRENGTH = 10.0
 _MOST_TEXTS = 20_000
@@ -30,7 +30,7 @@ _MOST_TEXTS = 20_000
 
 @dataclass(frozen=True)
 class _Features:
-    """A view's features of all labelled rows and of texts without labels, (rows, F) and (U, F)."""
+    """A view's features of all labelled rows (rows, F) and of unlabelled texts (U, F)."""
 
     labelled: Any
     unlabelled: Any
@@ -39,7 +39,7 @@ class _Features:
     def fit(
         self, learn: np.ndarray, chosen: np.ndarray, targets: Targets, seconds: float
     ) -> LinearModel:
-        """A model of labelled rows and of chosen texts; targets: of both."""
+        """Fit a model to labelled rows and chosen unlabelled texts, with the targets of both."""
         check_time()
         rows = self.labelled[learn]
         if len(chosen):
@@ -59,19 +59,22 @@ def self_train(
     *,
     first: Path | None = None,
 ) -> tuple[list[Path], np.ndarray, np.ndarray]:
-    """Self-train linear models, and save them in ``folder``.
+    """Self-train linear models and save them in ``folder``.
 
     Args:
-        names: of the models, which are in ``members``.
-        weights: of these in their blend.
-        rows: of single labels.
-        labelled, unlabelled: the texts of all rows, and others.
-        first: where the models of the first fold are saved, beside ``folder``.
+        names: names of the models.
+        weights: their weights in the blend.
+        rows: labelled rows with one label each.
+        labelled: texts of all rows.
+        unlabelled: unlabelled texts.
+        members: folder of the models.
+        folder: folder for the new models.
+        first: folder for the models of the first fold, if they are wanted separately.
 
     Returns:
-        The folders of the models, the mean of their scores (N, C) of the held-out rows, and (N)
-        whether no model knows a feature of a row. No model that scores a row, and none that chose
-        labels for that one, has learnt from the row.
+        The folders of the models; their mean scores (N, C) of the held-out rows; and whether no
+        model knows a feature of a row (N). Rows are scored only by models that were trained, and
+        whose unlabelled texts were labelled, without these rows.
 
     Raises:
         OutOfTime: the time limit has passed.
@@ -83,7 +86,7 @@ def self_train(
         for v in views
     ]
     splits = len(rows.folds) + rows.refit
-    # Of each fit: dense regressions stop then.
+    # Time limit of each dense regression.
     each = seconds_left() / (splits * len(names) * (1 + len(_SHARES)))
 
     found, unknown = [], []
@@ -113,7 +116,7 @@ def _rounds(
     learn: np.ndarray,
     seconds: float,
 ) -> list[LinearModel]:
-    """Models of labelled rows and of texts that got labels; targets: of the rows."""
+    """Fit models in rounds to labelled rows with the given targets, and to unlabelled texts."""
     nothing = np.zeros(0, dtype=np.int64)
     models = [f.fit(learn, nothing, targets, seconds) for f in features]
     first = blend([m.scores(f.unlabelled) for m, f in zip(models, features, strict=True)], weights)
@@ -128,8 +131,8 @@ def _rounds(
 
 
 def _surest(teacher: np.ndarray, targets: Targets, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """The texts that scores (U, C) are surest of, and their labels: of each label up to so large a
-    share of the texts as it has of the labelled rows."""
+    """The texts with the most confident scores (U, C), and their labels. The labels have the same
+    proportions as in the labelled rows."""
     logs = log_softmax(teacher)
     labels, sure = logs.argmax(1), logs.max(1)
     priors = np.bincount(targets.values, minlength=targets.size) / len(targets)

@@ -1,7 +1,7 @@
-"""The network that the blend teaches (knowledge distillation, Hinton et al. 2015).
+"""The network distilled from the blend (knowledge distillation, Hinton et al. 2015).
 
-Its teachers have learnt from the rows that the first fold learns from, and from no others, so that
-its score on the rows that are held out from these is that of rows that nobody has told it of.
+Its teachers were trained only on the first fold's training rows, so its metric on the first fold's
+held-out rows is not biased by labels of these rows.
 """
 
 import time
@@ -23,18 +23,19 @@ from ownbert.tasks.rows import Row
 from ownbert.views.blending import from_scores
 from ownbert.views.view_features import Texts
 
-# Passes through the texts that a student needs at least, and a third for the teacher's answers.
+# Minimum passes over the texts, plus the equivalent of .4 of a pass for the teacher's predictions.
 _STUDENT_PASSES = 2.4
-# The share of the time in which the teacher answers, at most.
+# Maximum share of the time for the teacher's predictions.
 _TEACHING = 0.35
-# Networks with a smaller part of the blend do not teach: they take most of that time.
+# Networks with a smaller share of the blend's weight are not teachers: they would take most of that
+# time.
 _LEAST_PART = 0.1
-# Share of the tokens that it does not see of texts without labels, where it was pretrained on such
-# texts: a student that has it harder than its teacher becomes better than it (Xie et al. 2020). A
-# sentence model lost by it, and so did mixed texts (docs/lab/distilled-network.md).
+# Share of masked tokens in unlabelled texts, if the network was pretrained on such texts: a student
+# with harder inputs than its teacher can exceed it (Xie et al. 2020). Masking was worse for
+# sentence models and for mixed texts (docs/lab/distilled-network.md).
 _STUDENT_MASKED = 0.3
-# What a network with built-in linear models learns with, as a share of the rate for others. With
-# larger steps it forgets them, and hidden tokens have no scores (docs/lab/distilled-network.md).
+# Learning rate of a network with built-in linear models, relative to others. It forgets them with a
+# larger rate, and masked tokens have no scores (docs/lab/distilled-network.md).
 _RATE_OF_JOINED = 0.3
 
 
@@ -51,17 +52,22 @@ def teach(
     device: str,
     seed: int,
 ) -> Path:
-    """Fine-tune a network on what the blend says of texts, beside the labelled rows.
+    """Fine-tune a network on the blend's predictions for texts and on the labelled rows.
 
     Args:
-        compared: the candidates, a fine-tuned network among them.
-        folder: of the candidates.
+        compared: the candidates, which include a fine-tuned network.
+        folder: folder of the candidates.
         base: that network, or a wider copy of it with built-in linear models.
-        path: of the new network.
-        labelled, unlabelled: the texts of the rows, and others.
-        given: whether the network was not pretrained on these texts: it sees none but whole ones.
-        seconds: for all of it.
-        device, seed: of the training.
+        path: folder for the new network.
+        labelled: texts of the labelled rows.
+        unlabelled: unlabelled texts.
+        given: whether the network was not pretrained on these texts; then tokens are not masked.
+        seconds: time limit.
+        device: device of the training.
+        seed: seed of the training.
+
+    Returns:
+        ``path``.
 
     Raises:
         OutOfTime: the time limit has passed.
@@ -78,7 +84,7 @@ def teach(
     texts = texts[: len(scores)]
     settings: dict[str, Any] = {}
     if not given:
-        # What the teacher says holds no mistakes to be learnt by heart.
+        # Soft labels contain no label errors to memorise, so the rate can be high.
         settings["learning_rate"] = peak_rate(narrow)
         if base != finetuned:
             settings["learning_rate"] *= _RATE_OF_JOINED
@@ -100,7 +106,7 @@ def teach(
 def _answers(
     compared: Comparison, folder: Path, texts: Sequence[Row], device: str, seconds: float
 ) -> np.ndarray:
-    """The scores (n, C) that the blend gives the first n texts, as many as there is time for."""
+    """Scores (n, C) of the blend for the first n texts, as many as the time permits."""
     members = [(c, w) for c, w in compared.members if c.first]
     total = sum(w for _, w in members)
     if any(c.kind == "linear" for c, _ in members):

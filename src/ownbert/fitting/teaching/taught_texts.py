@@ -1,4 +1,4 @@
-"""The texts that a network is taught on: pieces of unlabelled ones, and mixed labelled ones."""
+"""Texts for distillation: pieces of unlabelled texts, and mixtures of labelled texts."""
 
 import random
 from collections.abc import Sequence
@@ -9,25 +9,36 @@ from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.views.tokens import written_tokens
 from ownbert.views.view_features import Texts
 
-# Mixed texts for each labelled one, and texts, at most.
+# Maximum number of mixed texts per labelled text, and in total.
 _MIXED, _MOST_TEXTS = 8, 100_000
 
-# Characters of a piece of a text, at least.
+# Minimum characters of a piece.
 _SHORTEST_PIECE = 40
-# Tokens of a span of a mixed text, at most. With spans of up to 2, 10 and 20 the taught network was
-# worse (docs/lab/distilled-network.md).
+# Maximum tokens of a span in a mixed text. With 2, 10 and 20 the distilled network was worse
+# (docs/lab/distilled-network.md).
 _LONGEST_SPAN = 5
-# Texts that a mixed one of more than so many tokens is made of, at most. Long texts made of any
-# number of them are all alike, and no teacher tells them apart (docs/lab/distilled-network.md).
+# A mixed text with more than _LONG tokens has at most _MOST_SOURCES source texts. Long mixtures of
+# many texts would all be similar, with similar predictions (docs/lab/distilled-network.md).
 _LONG, _MOST_SOURCES = 40, 3
 
 
 def taught_texts(
     rows: LabelledRows, labelled: Texts, unlabelled: Texts, count: int, *, given: bool, seed: int
 ) -> tuple[list[str], list[str]]:
-    """``count`` texts to be taught on: pieces of unlabelled ones and, where these run short and the
-    network was not given, mixed labelled ones (docs/lab/distilled-network.md), none of them of the
-    first fold's held-out rows."""
+    """Texts for distillation (docs/lab/distilled-network.md).
+
+    Args:
+        rows: the labelled rows.
+        labelled: their texts, whose lengths determine the lengths of the pieces.
+        unlabelled: unlabelled texts.
+        count: number of texts wanted.
+        given: whether the network was given by the user; it is not taught on mixed texts.
+        seed: seed for sampling.
+
+    Returns:
+        Pieces of unlabelled texts and, if there are fewer than ``count``, mixtures of the first
+        fold's training texts.
+    """
     lengths = [sum(map(len, row)) for row in labelled.rows]
     order = np.random.default_rng(seed).permutation(len(unlabelled))
     texts = [unlabelled.rows[i][0] for i in order]
@@ -38,15 +49,17 @@ def taught_texts(
 
 
 def pieces_of(texts: Sequence[str], longest: int) -> list[str]:
-    """Texts in pieces of up to ``longest`` characters, so that they are as long as labelled ones:
-    first the first piece of each, then the second ones, and so on."""
+    """Cut texts into pieces of up to ``longest`` characters, the length of labelled texts.
+
+    The first pieces of all texts come first, then the second pieces, and so on.
+    """
     longest = max(longest, _SHORTEST_PIECE)
     found: dict[int, list[str]] = {}
     for text in texts:
         start, number = 0, 0
         while start < len(text):
             end = start + longest
-            # A short rest stays with the piece before it; words are not cut, where there are any.
+            # A short remainder is part of the previous piece; cut at spaces, if there are any.
             end = len(text) if end + longest / 2 >= len(text) else text.rfind(" ", start, end)
             end = end if end > start else start + longest
             if piece := text[start:end].strip():
@@ -56,18 +69,22 @@ def pieces_of(texts: Sequence[str], longest: int) -> list[str]:
 
 
 def mixed_texts(texts: Sequence[str], kind: str, count: int, seed: int) -> list[str]:
-    """Texts each of which is made of short spans of several texts, long ones of up to three, and as
-    long as one of them.
+    """Make texts from short spans of several texts; each is as long as one of the texts.
 
-    What a teacher says of the texts that it has learnt from is little more than their labels. These
-    have the same words and neighbours, and are new to it. (Tang et al. 2019, "Distilling
-    task-specific knowledge from BERT into simple neural networks", sample one n-gram of a text.)
+    A teacher's predictions for its own training texts are hardly more than their labels. Mixed
+    texts have the same words and neighbours, but are new to the teacher.
 
     Args:
-        texts: at least one.
-        kind: of the texts, one of ``ownbert.views.tokens.KINDS``.
-        count: of the texts to make.
-        seed: of the drawing.
+        texts: at least one text.
+        kind: kind of the texts, one of ``ownbert.views.tokens.KINDS``.
+        count: number of texts to make.
+        seed: seed for sampling.
+
+    Returns:
+        ``count`` texts; none if no text has a token.
+
+    Source: cf. Tang et al. 2019, "Distilling task-specific knowledge from BERT into simple neural
+    networks", who sample one n-gram of a text.
     """
     split = written_tokens(kind)
     tokens = [own for own in map(split, texts) if own]
