@@ -6,11 +6,13 @@ In each draw, some labels are left out of training (their test rows are the text
 of the other labels --rows rows are drawn (by default all). ``ownbert fit`` trains for --minutes;
 with --finetune, ``ownbert finetune classify`` instead, with a fifth of the rows as dev rows. With
 --frozen, only a linear probe is trained on the vectors of the model, and texts of no label are
-found as in a folder of ``fit`` or ``finetune``: many draws take minutes.
+found as in a folder of ``fit`` or ``finetune``: many draws take minutes. The last lines are the
+means, and the range of the mean coverage by chance.
 """
 
 import argparse
 import csv
+import math
 import random
 import sys
 import tempfile
@@ -23,6 +25,7 @@ import ownbert
 from ownbert.inference.abstaining.measures import auroc
 from ownbert.inference.abstaining.scope import Scope
 from ownbert.inference.embedding.embedding_outputs import of_length_one
+from ownbert.run.file_names import HELD_OUT
 from ownbert.tables.tables import columns, read_values
 from ownbert.views.linear_models import Targets, centre_and_scale, fit_linear
 
@@ -76,7 +79,23 @@ def measured(given: Any, draw: int, train: Rows, test: Rows, work: Path) -> dict
         found |= {f"coverage {coverage}": values["set_coverage"]}
         found |= {f"labels {coverage}": values["set_size"]}
         options = {}
-    return found
+    with np.load(folder / HELD_OUT) as held_out:
+        found |= {"calibration rows": len(held_out["missing"])}
+    return found | {"test rows": len([row for row in test if row[0] not in outside])}
+
+
+def by_chance(coverage: float, every: list[dict[str, float]]) -> tuple[float, float]:
+    """The range that contains the mean coverage of the draws with probability .95, if calibration
+    and test rows come from the same source.
+
+    The coverage of one draw is beta-binomial (Angelopoulos and Bates 2021, section 3.2). The test
+    rows are assumed to be the same in all draws, so that more draws do not reduce their part.
+    """
+    rows, tested = every[0]["calibration rows"], every[0]["test rows"]
+    rank = math.ceil((rows + 1) * coverage - 1e-9)
+    mean = rank / (rows + 1)
+    variance = mean * (1 - mean) * (1 / (rows + 2) / len(every) + 1 / tested)
+    return mean - 1.96 * math.sqrt(variance), mean + 1.96 * math.sqrt(variance)
 
 
 FIGURES = ("unknown_auroc_of_probability", "unknown_auroc", "refused", "unknown_refused")
@@ -146,6 +165,9 @@ def main() -> None:
                 every.append(measured(given, draw, train, test, Path(folder)))
         print(f"draw {draw}: ", {k: round(v, 3) for k, v in every[-1].items()}, flush=True)
     print("mean: ", {k: round(float(np.mean([e[k] for e in every])), 3) for k in every[0]})
+    for coverage in () if given.frozen else COVERAGES:
+        low, high = by_chance(coverage, every)
+        print(f"coverage {coverage} by chance: {low:.3f} to {high:.3f}")
 
 
 if __name__ == "__main__":
