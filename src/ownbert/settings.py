@@ -111,16 +111,26 @@ def _each(
             yield prefix + f.name, replace(about, **found)
 
 
-def validate(section: Any, name: str = "") -> None:
-    """Check the values in the section ``name``.
+class CheckedSettings:
+    """Base class of recipes and their sections, whose values are checked when they are made.
+
+    Args:
+        name: name of the section in messages; empty for a whole recipe.
 
     Raises:
         InputError: a value is invalid.
     """
-    for f in fields(section):
-        about, value = f.metadata.get("setting"), getattr(section, f.name)
-        if about is not None and about.check is not None and value is not None:
-            about.check(f"{name}.{f.name}" if name else f.name, value)
+
+    _prefix = ""
+
+    def __init_subclass__(cls, name: str = "") -> None:
+        cls._prefix = f"{name}." if name else cls._prefix
+
+    def __post_init__(self) -> None:
+        for f in fields(self):  # pyright: ignore
+            about, value = f.metadata.get("setting"), getattr(self, f.name)
+            if about is not None and about.check is not None and value is not None:
+                about.check(self._prefix + f.name, value)
 
 
 def refuse_unused(settings: Any) -> None:

@@ -7,7 +7,7 @@ from ownbert.checks import between, choice, up_to
 from ownbert.config.encoder import SIZES
 from ownbert.errors import InputError
 from ownbert.files.encodings import ENCODING_HELP, UTF8, check_encoding
-from ownbert.settings import setting, validate
+from ownbert.settings import CheckedSettings, setting
 from ownbert.tasks.finetune_recipe import TEXT_TASKS
 from ownbert.train.training_settings import DATA, MODEL, RUN
 
@@ -16,7 +16,7 @@ _MOST_MINUTES = 7 * 24 * 60
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitRecipe:
+class FitRecipe(CheckedSettings):
     """All settings of ``ownbert fit``."""
 
     dev: str | None = setting(
@@ -122,7 +122,7 @@ class FitRecipe:
     seed: int = setting(0, "Random seed.", RUN, check=between(0, limits.SEED, "[]"))
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         if self.model is not None and self.size is not None:
             raise InputError(
                 f"size {self.size} does not apply to --model, which has its own; omit one of them"

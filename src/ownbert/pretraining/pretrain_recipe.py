@@ -10,7 +10,7 @@ from ownbert.config.encoder import SIZES
 from ownbert.errors import InputError
 from ownbert.objectives import PRETRAINING, objectives_of
 from ownbert.objectives.pretraining_objective import PretrainingObjective
-from ownbert.settings import section, setting, validate
+from ownbert.settings import CheckedSettings, section, setting
 from ownbert.train.training_settings import DATA, MODEL, Optim, Run
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ LONG_SHARE = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainData:
+class PretrainData(CheckedSettings, name="data"):
     """The corpus and the batches."""
 
     # Not part of the recipe's identity: a resumed run compares the content of the corpus.
@@ -60,12 +60,9 @@ class PretrainData:
         check=between(0, 1000, "[]"),
     )
 
-    def __post_init__(self) -> None:
-        validate(self, "data")
-
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainModel:
+class PretrainModel(CheckedSettings, name="model"):
     """The size of the network and its initial weights."""
 
     size: str = setting(
@@ -113,7 +110,7 @@ class PretrainModel:
     )
 
     def __post_init__(self) -> None:
-        validate(self, "model")
+        super().__post_init__()
         if self.init_counts and not self.init_from:
             raise InputError("model.init_counts needs model.init_from")
         if self.init_from and self.size != PretrainModel.size:
@@ -138,7 +135,7 @@ def _with_weights(task: type[T]) -> type[T]:
 
 @dataclass(frozen=True, kw_only=True)
 @_with_weights
-class PretrainTask:
+class PretrainTask(CheckedSettings, name="task"):
     """The objectives that are trained jointly."""
 
     # With rtd, the generator is trained on mlm. Classifiers with few labels are as good or better
@@ -180,7 +177,7 @@ class PretrainTask:
     )
 
     def __post_init__(self) -> None:
-        validate(self, "task")
+        super().__post_init__()
         for name in self.objectives:
             positive(f"task.{name}_weight", getattr(self, f"{name}_weight"))
         names, chosen = set(self.objectives), objectives_of(self.objectives)
@@ -236,7 +233,7 @@ class PhaseRecipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainRecipe:
+class PretrainRecipe(CheckedSettings):
     """All settings of ``ownbert pretrain``.
 
     Args:
@@ -257,7 +254,7 @@ class PretrainRecipe:
         return {name for task, _ in self.parts for name in task.objectives}
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         if self.phases:
             for number, phase in enumerate(self.phases, 1):
                 positive(f"phases[{number}].share", phase.share)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ownbert import limits
 from ownbert.checks import Check, between
 from ownbert.errors import InputError
-from ownbert.settings import setting, validate
+from ownbert.settings import CheckedSettings, setting
 
 _LIMITS = "Limits"
 # One day.
@@ -23,7 +23,7 @@ def _seconds(default: float, help: str, least: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeSettings:
+class ServeSettings(CheckedSettings):
     """Settings of a server."""
 
     batch_tokens: int = _tokens(8192, "Maximum number of tokens per batch.")
@@ -61,7 +61,7 @@ class ServeSettings:
         return self.request_tokens + 131_072
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         if self.key is not None and not self.key.strip():
             raise InputError("the key is empty; give one of 16 characters or more, or none")
         if self.key is not None and (len(self.key.split()) != 1 or not self.key.isascii()):

@@ -10,7 +10,7 @@ from ownbert.config.encoder import LAYER_GATES, WIDEST_BLUR
 from ownbert.config.heads import POOLINGS as POOLING_NAMES
 from ownbert.errors import InputError
 from ownbert.files.encodings import ENCODING_HELP, UTF8, check_encoding
-from ownbert.settings import apply_values, section, setting, validate
+from ownbert.settings import CheckedSettings, apply_values, section, setting
 from ownbert.train.training_settings import DATA, LEARNING, MODEL, RUN, Optim, Run, refuse_shard
 
 # Title of a panel of --help, in addition to those of all trainings.
@@ -25,7 +25,7 @@ _MOST_ROWS = 1 << 23
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskSettings:
+class TaskSettings(CheckedSettings, name="task"):
     """Settings of the tasks; a task rejects settings that it does not use."""
 
     name: str = "classify"
@@ -183,9 +183,6 @@ class TaskSettings:
         shown="1: all of it",
     )
 
-    def __post_init__(self) -> None:
-        validate(self, "task")
-
     @classmethod
     def of(cls, name: str, values: Mapping[str, Any]) -> "TaskSettings":
         """Read settings from a config.json; unknown keys, written by other versions, are
@@ -218,7 +215,7 @@ class TaskSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneData:
+class FinetuneData(CheckedSettings, name="data"):
     """The labelled files. Columns that are not given are found by their usual names."""
 
     train: str = setting(
@@ -280,12 +277,9 @@ class FinetuneData:
         },
     )
 
-    def __post_init__(self) -> None:
-        validate(self, "data")
-
 
 @dataclass(frozen=True, kw_only=True)
-class Vit:
+class Vit(CheckedSettings, name="model.vit"):
     """Sizes of a new ViT; ``image_size`` and ``patch`` are (height, width) in pixels, or one
     number."""
 
@@ -314,7 +308,7 @@ class Vit:
     )
 
     def __post_init__(self) -> None:
-        validate(self, "model.vit")
+        super().__post_init__()
         for name in ("image_size", "patch"):
             given = getattr(self, name)
             if given is None:
@@ -329,7 +323,7 @@ class Vit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneModel:
+class FinetuneModel(CheckedSettings, name="model"):
     """The model to start from.
 
     Args:
@@ -395,7 +389,7 @@ class FinetuneModel:
     vit: Vit = section(Vit())
 
     def __post_init__(self) -> None:
-        validate(self, "model")
+        super().__post_init__()
         if self.from_scratch and self.pretrain_steps:
             raise InputError(
                 "model.from_scratch and model.pretrain_steps are both set; the first drops the "
@@ -470,7 +464,7 @@ class FinetuneRun(Run):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class Search(CheckedSettings, name="search"):
     """The search grid; all combinations are tried. Nothing is searched if it is empty."""
 
     usual: bool = setting(
@@ -490,9 +484,6 @@ class Search:
         (), "Batch sizes to try.", check=each(up_to(limits.BATCH_ROWS))
     )
 
-    def __post_init__(self) -> None:
-        validate(self, "search")
-
     @property
     def requested(self) -> bool:
         """Whether the grid is not empty."""
@@ -500,7 +491,7 @@ class Search:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneRecipe:
+class FinetuneRecipe(CheckedSettings):
     """All settings of ``ownbert finetune``."""
 
     seed: int = setting(0, "Random seed.", check=between(0, limits.SEED, "[]"))
@@ -517,7 +508,7 @@ class FinetuneRecipe:
     search: Search = section(Search())
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         if self.run.folds and self.run.seeds:
             raise InputError("run.folds and run.seeds are both set; use one of them")
         if self.search.requested and (self.run.folds or self.run.seeds):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ownbert import limits
 from ownbert.checks import between, choice, up_to
 from ownbert.errors import InputError
-from ownbert.settings import setting, validate
+from ownbert.settings import CheckedSettings, setting
 
 # Titles of panels in --help.
 MODEL, DATA, LEARNING, RUN = "Model", "Data", "Learning", "Run"
@@ -26,7 +26,7 @@ def _check_betas(name: str, betas: tuple[float, ...]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optim:
+class Optim(CheckedSettings, name="optim"):
     """The optimiser and its schedule.
 
     Each optimiser uses the settings that it has among betas, eps, momentum and weight_decay.
@@ -76,12 +76,9 @@ class Optim:
         check=between(0, limits.WEIGHT, "[]"),
     )
 
-    def __post_init__(self) -> None:
-        validate(self, "optim")
-
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class Run(CheckedSettings, name="run"):
     """Duration and machine of a run, and how often to log, evaluate and save.
 
     Intervals are in steps, or by the clock if None (a save every five minutes, ten evaluations per
@@ -146,9 +143,6 @@ class Run:
         resumable=True,
     )
     tensorboard: bool = setting(False, "Also write TensorBoard curves.", RUN, resumable=True)
-
-    def __post_init__(self) -> None:
-        validate(self, "run")
 
 
 def refuse_shard(run: Run, command: str) -> None:

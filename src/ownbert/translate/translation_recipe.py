@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ownbert import limits
 from ownbert.checks import between, choice, up_to
 from ownbert.errors import InputError
-from ownbert.settings import section, setting, validate
+from ownbert.settings import CheckedSettings, section, setting
 from ownbert.train.training_settings import DATA, LEARNING, RUN, Optim, Run, refuse_shard
 
 # Panels of --help, in addition to those of all trainings.
@@ -17,7 +17,7 @@ DEFAULT_EPOCHS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairFiles:
+class PairFiles(CheckedSettings, name="data"):
     """Two files with parallel lines, or one table with two columns.
 
     Dev files may be given in the same way; without them a share of the training pairs is held out.
@@ -69,12 +69,9 @@ class PairFiles:
         check=up_to(limits.BATCH_TOKENS),
     )
 
-    def __post_init__(self) -> None:
-        validate(self, "data")
-
 
 @dataclass(frozen=True, kw_only=True)
-class Vocabulary:
+class Vocabulary(CheckedSettings, name="vocabulary"):
     """One vocabulary for both languages, or one for each."""
 
     kind: str = setting(
@@ -98,12 +95,9 @@ class Vocabulary:
     )
     lowercase: bool = setting(False, "Convert to lower case (bpe and wordpiece).", VOCABULARY)
 
-    def __post_init__(self) -> None:
-        validate(self, "vocabulary")
-
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class Network(CheckedSettings, name="model"):
     """The network, with the paper's names: N layers of d_model, h heads, d_ff feed-forward."""
 
     N: int = setting(
@@ -128,7 +122,7 @@ class Network:
     )
 
     def __post_init__(self) -> None:
-        validate(self, "model")
+        super().__post_init__()
         if self.d_model % self.h:
             raise InputError(
                 f"model.d_model is {self.d_model}, model.h {self.h}; d_model must be a multiple "
@@ -137,7 +131,7 @@ class Network:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learning:
+class Learning(CheckedSettings, name="task"):
     """The loss, and the weights to keep."""
 
     label_smoothing: float = setting(
@@ -153,9 +147,6 @@ class Learning:
         LEARNING,
         check=up_to(limits.STATES),
     )
-
-    def __post_init__(self) -> None:
-        validate(self, "task")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +168,7 @@ class TranslateRun(Run):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslateRecipe:
+class TranslateRecipe(CheckedSettings):
     """All settings. The optimiser is the paper's (section 5.3): Adam with its schedule."""
 
     seed: int = setting(0, "Random seed.", check=between(0, limits.SEED, "[]"))
@@ -190,6 +181,3 @@ class TranslateRecipe:
         learning_rate={"shown": "from --d-model and the warm-up"},
     )
     run: TranslateRun = section(TranslateRun(), save_every={"shown": "once per epoch"})
-
-    def __post_init__(self) -> None:
-        validate(self)
