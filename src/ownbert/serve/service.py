@@ -105,17 +105,18 @@ class Service:
         self,
         request: Request,
         model: ServedModel,
-        what: Hashable,
-        compute: Callable[[list[Any]], Sequence[Any]],
+        compute: Callable[..., Sequence[Any]],
         items: Items,
+        **options: Hashable,
     ) -> Sequence[Any]:
         """Compute the items of a request, in order.
+
+        Requests with the same method and options may share a batch.
 
         Args:
             request: request of the client; if the client disconnects, the items leave the queue.
             model: model to run.
-            what: operation; requests with the same operation may share a batch.
-            compute: method of the model.
+            compute: method of the model; it is called with items and the options.
             items: items of the request.
 
         Raises:
@@ -128,10 +129,9 @@ class Service:
             )
         if not items.items:
             return []
+        what, work = (id(model), compute.__name__, *options.values()), partial(compute, **options)
         answer = asyncio.ensure_future(
-            self.scheduler.answer(
-                (id(model), what), compute, items.items, items.total, limits.timeout
-            )
+            self.scheduler.answer(what, work, items.items, items.total, limits.timeout)
         )
         job = await _unless_gone(request, answer)
         await self.turns.wait()
@@ -146,7 +146,7 @@ class Service:
         """The task's decision for each row, and the row; for ``truncate`` see
         ``ServedModel.rows``."""
         items = await self.prepared(request, data, model.rows, data, truncate)
-        decided = await self.compute(request, model, "decide", model.decide, items)
+        decided = await self.compute(request, model, model.decide, items)
         return list(zip(decided, items.items, strict=True))
 
     async def abstain(
@@ -155,8 +155,7 @@ class Service:
         """Predictions for inputs with a reject option or label sets."""
         await self._in_thread(request, model.require_doubts, options)
         items = await self.prepared(request, data, model.rows, data)
-        work = partial(model.abstain, options=options)
-        return await self.compute(request, model, ("abstain", options), work, items)
+        return await self.compute(request, model, model.abstain, items, options=options)
 
     async def logits(
         self, request: Request, model: ServedModel, data: Sequence[Any], truncate: bool = True
@@ -164,15 +163,14 @@ class Service:
         """The logits (C) of each row; for ``truncate`` see ``ServedModel.rows``."""
         model.require_logits()
         items = await self.prepared(request, data, model.rows, data, truncate)
-        return await self.compute(request, model, "logits", model.logits, items)
+        return await self.compute(request, model, model.logits, items)
 
     async def explain(
         self, request: Request, model: ServedModel, data: Sequence[Any], method: str
     ) -> Sequence[Any]:
         """Explanations of the predictions for each input."""
         items = await self.prepared(request, data, model.explain_items, data, method)
-        work = partial(model.explain, method=method)
-        return await self.compute(request, model, ("explain", method), work, items)
+        return await self.compute(request, model, model.explain, items, method=method)
 
     async def attention(
         self, request: Request, model: ServedModel, query: AttentionQuery
@@ -180,7 +178,7 @@ class Service:
         """The attention weights of an input, for each sequence."""
         self.require_room(query.numbers, "attention weights")
         items = Items([query], [sum(query.lengths)])
-        (found,) = await self.compute(request, model, "attention", model.attention, items)
+        (found,) = await self.compute(request, model, model.attention, items)
         return found
 
     def require_room(self, count: int, what: str = "numbers", size: int = 1) -> None:
@@ -229,8 +227,7 @@ class Service:
             )
         self.require_room(len(items.items) * (dimensions or size))
         unit = model.embedder.embedding_config.normalize if normalize is None else normalize
-        work = partial(model.embed, normalize=unit)
-        found = await self.compute(request, model, ("embed", unit), work, items)
+        found = await self.compute(request, model, model.embed, items, normalize=unit)
         vectors = np.asarray(found, dtype=np.float32).reshape(len(items.items), size)
         vectors = vectors[:, :dimensions]
         if dimensions is not None and dimensions < size and normalize is not False:
@@ -312,15 +309,14 @@ class Service:
         masks = sum(len(model.filler.spelling.findall(text)) for text in texts)
         self.require_room(masks * top, "candidates", _PER_CANDIDATE)
         items = await self.prepared(request, texts, model.texts, texts)
-        work = partial(model.fill, targets=ids, top=top)
-        return await self.compute(request, model, ("fill", ids, top), work, items)
+        return await self.compute(request, model, model.fill, items, targets=ids, top=top)
 
     async def score(
         self, request: Request, model: ServedModel, texts: Sequence[str]
     ) -> Sequence[ScoredText]:
         """Anomaly scores of texts."""
         items = await self.prepared(request, texts, model.score_items, texts)
-        return await self.compute(request, model, "score", model.score, items)
+        return await self.compute(request, model, model.score, items)
 
     async def of_all(
         self,
@@ -338,8 +334,7 @@ class Service:
             work: method of the model; it is called with a list of such texts, and the options.
         """
         items = await self.prepared(request, texts, model.group_items, texts)
-        what = (work.__name__, *options.values())
-        (found,) = await self.compute(request, model, what, partial(work, **options), items)
+        (found,) = await self.compute(request, model, work, items, **options)
         return found
 
     async def search(
@@ -351,8 +346,7 @@ class Service:
         size = _PER_CANDIDATE + model.index.text_bytes // _NUMBER
         self.require_room(len(queries) * min(top, len(model.index)), "texts", size)
         items = await self.prepared(request, queries, model.texts, queries)
-        work = partial(model.search, top=top, by=by)
-        return await self.compute(request, model, ("search", top, by), work, items)
+        return await self.compute(request, model, model.search, items, top=top, by=by)
 
     async def translate(
         self, request: Request, model: ServedModel, texts: Sequence[str]
@@ -360,7 +354,7 @@ class Service:
         """Translations."""
         model.require("translate")
         items = await self.prepared(request, texts, model.texts, texts)
-        return await self.compute(request, model, "translate", model.translate, items)
+        return await self.compute(request, model, model.translate, items)
 
     def require_size(self, data: Sequence[Any]) -> int:
         """Check the limits of items and characters; return the number of characters."""
