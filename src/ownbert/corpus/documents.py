@@ -8,7 +8,6 @@ encoding of ``ownbert.files.encodings.reading_as``, by default UTF-8.
 """
 
 import glob
-import hashlib
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ownbert.errors import InputError
+from ownbert.files.input_files import sha256_of
 from ownbert.files.text_files import open_text, refuse_unreadable
 from ownbert.tables.columns import CORPUS_FEATURES, TEXT, ColumnNames, find_columns
 from ownbert.tables.conll import read_conll
@@ -31,7 +31,6 @@ LOOK_LINES = 2_000
 LOOK_CHARACTERS = 1_000_000
 # Blank lines that are rarer than one per this many lines are accidents, not document ends.
 LONGEST_DOCUMENT_LINES = 500
-HASH_BLOCK = 1 << 20
 # Approximate characters per byte of a compressed file.
 UNPACKED = 4
 
@@ -258,14 +257,10 @@ def fingerprint(paths: PathLike | Sequence[PathLike]) -> list[dict[str, Any]]:
 
 def _file_fingerprint(path: Path) -> dict[str, Any]:
     refuse_unreadable(path)
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        status = os.fstat(stream.fileno())
-        while block := stream.read(HASH_BLOCK):
-            digest.update(block)
+    status = path.stat()
     return {
         "name": path.name,
         "size": status.st_size,
         "mtime_ns": status.st_mtime_ns,
-        "sha256": digest.hexdigest(),
+        "sha256": sha256_of(path),
     }

@@ -1,6 +1,7 @@
-"""The inputs of a command: never overwritten by it, and pipes read once."""
+"""The inputs of a command: never overwritten by it, pipes read once, and checksums."""
 
 import contextlib
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -16,11 +17,21 @@ _READ_OF_FOLDERS = (
     *("*.bin", "ensemble.json", "blend.json", "modules.json"),
 )
 _IS_INPUT = "read by this command; write to another file or folder"
+_BLOCK = 1 << 20
 # Device and inode of a file or folder.
 _Identity = tuple[int, int]
 _protected: ContextVar[frozenset[_Identity]] = ContextVar("protected", default=frozenset())
 # Pipes read since the start of the outermost ``protected`` block.
 _pipes: ContextVar[set[_Identity] | None] = ContextVar("pipes", default=None)
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def refuse_second_reading(path: Path) -> None:

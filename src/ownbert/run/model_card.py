@@ -3,7 +3,6 @@
 It may contain label names, but never texts of the training data.
 """
 
-import hashlib
 import platform
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ import yaml
 
 import ownbert
 from ownbert.files.folders import CARD_SIGN
+from ownbert.files.input_files import sha256_of
 from ownbert.files.writing import write_text
 from ownbert.hub import PREFIX
 from ownbert.language import translated
@@ -125,13 +125,7 @@ def changed_settings(
 
 def sha256(path: str | Path | None) -> str:
     """The SHA-256 of a file, in hexadecimal; "" if there is no file."""
-    if not path or not Path(path).is_file():
-        return ""
-    digest = hashlib.sha256()
-    with Path(path).open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+    return sha256_of(Path(path)) if path and Path(path).is_file() else ""
 
 
 def table(names: Sequence[str], rows: Any, *, most: int | None = None) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.errors import InputError, in_short
-from ownbert.files.input_files import refuse_same
+from ownbert.files.input_files import refuse_same, sha256_of
 from ownbert.files.text_files import open_text
 from ownbert.files.writing import atomic_path, refuse_unwritable
 from ownbert.inference.embedding.embedder import in_blocks
@@ -24,13 +24,7 @@ from ownbert.inference.embedding.vector_files import (
     write_blocks,
 )
 from ownbert.inference.output.prediction_writer import SEPARATORS, joined
-from ownbert.inference.output.shards import (
-    Shard,
-    manifest_path,
-    read_manifest,
-    sha256_of,
-    split_ending,
-)
+from ownbert.inference.output.shards import Shard, manifest_path, read_manifest, split_ending
 from ownbert.tables.delimited import LONGEST_FIELD
 from ownbert.tables.memory import parse_object
 

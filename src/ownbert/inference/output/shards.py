@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 from ownbert import limits
 from ownbert.errors import InputError, in_short
 from ownbert.files.folders import refuse_foreign
+from ownbert.files.input_files import sha256_of
 from ownbert.files.json_files import read_json, write_json
 
 Item = TypeVar("Item")
 
 FORMAT = 1
 _WRITTEN = re.compile(r"(\d{1,9})/(\d{1,9})")
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -174,12 +174,3 @@ def read_manifest(part: Path) -> dict[str, Any]:
     if not fits or min(found[name] for name, kind in wanted.items() if kind is int) < 0:
         raise InputError(f"{path} is not the manifest of a part; run its shard again")
     return found
-
-
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
