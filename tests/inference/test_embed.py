@@ -18,6 +18,7 @@ from ownbert.cli import app
 from ownbert.inference.embedding import embedder as module
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.embedding.vector_files import _header, count_texts, embed
+from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.sentence_embedding.embedding_config import (
     EmbeddingConfig,
     read_embedding_config,
@@ -193,7 +194,7 @@ def test_files_of_every_kind(folder: Path, embedder: Embedder, tmp_path: Path):
     rows = [{"id": i, "text": text} for i, text in enumerate(TEXTS[4:])]
     (tmp_path / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     inputs = [tmp_path / "a.txt", tmp_path / "b.jsonl"]
-    assert count_texts(inputs) == len(TEXTS)
+    assert count_texts(inputs, ColumnNames()) == len(TEXTS)
     expected = embedder.encode(TEXTS, pooling="max")
     for kind in ("npy", "parquet", "jsonl"):
         count = embed(folder, inputs, tmp_path / "o" / f"v.{kind}", pooling="max")

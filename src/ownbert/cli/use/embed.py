@@ -97,19 +97,20 @@ def embed(
 
     Example: ownbert embed runs/bert "a text" "another one"
     """
+    from ownbert.inference.compute import Compute
     from ownbert.inference.embedding.vector_files import count_texts, embedded_rows
     from ownbert.inference.embedding.vector_files import embed as run
     from ownbert.inference.output.shards import as_shard
     from ownbert.train.device import keep_memory
 
     bulk = ray.options(texts or (), output, shard=shard, engine=engine, encoding=encoding)
-    named = {"text_column": columns.text, "id_column": columns.id}
-    given: dict[str, Any] = {
-        **named,
+    options: dict[str, Any] = {"say": saying(quiet=quiet), **vars(settings)}
+    given = {
+        "text_column": columns.text,
+        "id_column": columns.id,
         "device": device,
         "precision": precision,
-        "say": saying(quiet=quiet),
-        **vars(settings),
+        **options,
     }
     if bulk is not None:
         from ownbert.bulk.ray_runner import embed_with_ray
@@ -127,11 +128,12 @@ def embed(
     inputs = given_texts(texts or (), columns, missing=_NOTHING)
     if str(output) == "-":
         require_file(shard=shard)
-        print_rows(embedded_rows(folder, inputs, **given))
+        compute = Compute(device, precision, engine)
+        print_rows(embedded_rows(folder, inputs, columns, compute, **options))
         return
     own_shard = as_shard(shard)
     # Read everything once, to detect an error in the last line now and not after hours.
-    total = count_texts(inputs, **named)
+    total = count_texts(inputs, columns)
     if own_shard is not None and total is not None:
         total = own_shard.share(total)
     with counting("texts embedded", quiet=quiet, total=lambda: total) as progress:

@@ -243,24 +243,20 @@ def refuse_options(options: Mapping[str, Any]) -> None:
 def embedded_rows(
     folder: str | Path,
     inputs: Any,
+    columns: ColumnNames,
+    compute: Compute,
     *,
-    text_column: str | None = None,
-    id_column: str | None = None,
-    device: str = "auto",
-    precision: str | None = None,
     max_length: int | None = None,
-    engine: str | None = None,
     say: Say | None = None,
     **options: Any,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a .jsonl file of ``embed``; for the arguments see there."""
-    columns = ColumnNames(text=text_column, id=id_column)
+    """Yield the rows of a .jsonl file of ``embed``; for the arguments see ``RowVectors``."""
     records = records_of(as_inputs(inputs), columns)
-    _refuse_name(id_column)
-    rows = RowVectors(folder, columns, Compute(device, precision, engine), max_length, options)
+    _refuse_name(columns.id)
+    rows = RowVectors(folder, columns, compute, max_length, options)
     _say_each(rows.notes(), say)
     for block, vectors in rows.embedded(records):
-        yield from _rows(block, vectors, id_column)
+        yield from _rows(block, vectors, columns.id)
     _say_each(rows.warnings(), say)
 
 
@@ -289,13 +285,11 @@ def records_of(inputs: Inputs, columns: ColumnNames) -> Iterator[Record]:
     )
 
 
-def count_texts(
-    inputs: Inputs, *, text_column: str | None = None, id_column: str | None = None
-) -> int | None:
+def count_texts(inputs: Inputs, columns: ColumnNames) -> int | None:
     """The number of texts; None for inputs that can only be read once, such as pipes."""
     if isinstance(inputs, MemoryTable) or not all(path.is_file() for path in find_files(inputs)):
         return None
-    return sum(1 for _ in records_of(inputs, ColumnNames(text=text_column, id=id_column)))
+    return sum(1 for _ in records_of(inputs, columns))
 
 
 @contextmanager
