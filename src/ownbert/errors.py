@@ -81,6 +81,15 @@ class MissingError(InputError, OSError):
     expect."""
 
 
+@contextlib.contextmanager
+def needing(message: str) -> Iterator[None]:
+    """Import optional packages inside the block: ``InputError`` with the message without them."""
+    try:
+        yield
+    except ImportError as error:
+        raise InputError(message) from error
+
+
 class InputWarning(UserWarning):
     """Something suspicious in an input that can be read all the same."""
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from support.source_code import SOURCE, nodes, tree
 
+_ERRORS = ("InputError", "needing")
 # Calls whose texts are not for readers of lines and pages, or are looked at by tests of their own.
-_OTHER_CALLS = ("InputError", "Option", "Argument", "setting", "code", "ColumnSpec", "KeyError")
+_OTHER_CALLS = (*_ERRORS, "Option", "Argument", "setting", "code", "ColumnSpec", "KeyError")
 # Two words, the second in small letters: prose, and no name, path, formula or markup.
 _PROSE = re.compile(r"[A-Za-z]{2,},? [a-z]{2,}")
 _NAMED_VALUE = re.compile(r"\{\w[^{}]*\}")  # of str.format
@@ -28,10 +29,10 @@ def messages() -> set[str]:
     """The templates of all ``InputError``s that are written where they are raised."""
     found = set()
     for path in _trees():
-        if "InputError(" not in path.read_text(encoding="utf-8"):
+        if not re.search(r"(InputError|needing)\(", path.read_text(encoding="utf-8")):
             continue
         for call in nodes(path):
-            if isinstance(call, ast.Call) and _name(call) == "InputError" and call.args:
+            if isinstance(call, ast.Call) and _name(call) in _ERRORS and call.args:
                 text = _template(call.args[0])
                 if text and re.search("[A-Za-z]{2}", text):
                     found.add(text)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ownbert.checkpoint import CONFIG
-from ownbert.errors import InputError
+from ownbert.errors import InputError, needing
 from ownbert.hub import PREFIX, is_name, reason
 from ownbert.inference.finished_files import REPORTS, finished_files, require_inside
 from ownbert.run.file_names import BLEND, ENSEMBLE
@@ -61,12 +61,8 @@ def push(
         _show(path, files, say)
     if dry_run:
         return f"{os.environ.get('HF_ENDPOINT', _HUB)}/{name}"
-    try:
+    with needing("push needs a package that is missing: pip install 'ownbert[hub]'"):
         from huggingface_hub import CommitOperationAdd, HfApi
-    except ImportError:
-        raise InputError(
-            "push needs a package that is missing: pip install 'ownbert[hub]'"
-        ) from None
     api = HfApi()
     try:
         api.create_repo(name, private=private, exist_ok=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.errors import InputError, needing
 from ownbert.files.text_files import refuse_unreadable
 from ownbert.images.idx import is_idx, is_idx_of_images, labels_beside, read_idx
 from ownbert.images.npz import open_npz
@@ -362,8 +362,6 @@ def _upright(image: Any, name: str) -> Any:
 
 
 def _pillow() -> Any:
-    try:
+    with needing("images in files need Pillow: pip install 'ownbert[vision]'"):
         from PIL import Image
-    except ImportError:
-        raise InputError("images in files need Pillow: pip install 'ownbert[vision]'") from None
     return Image

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.checks import dict_of, either, known, list_of, maybe, number, record, truth, whole
-from ownbert.errors import InputError
+from ownbert.errors import InputError, needing
 from ownbert.files.json_files import read_json, write_json
 from ownbert.hub import model_folder
 
@@ -110,12 +110,8 @@ class Processor:
         array = checked_values(array if array.ndim == 3 else array[..., None], "the images")
         if array.shape[:2] == self.size:
             return array
-        try:
+        with needing("resizing images needs Pillow: pip install 'ownbert[vision]'"):
             from PIL import Image
-        except ImportError:
-            raise InputError(
-                "resizing images needs Pillow: pip install 'ownbert[vision]'"
-            ) from None
         size, how = (self.size[1], self.size[0]), _RESAMPLES[self.resample]
         if array.dtype == np.uint8 and array.shape[2] == 3:
             return np.asarray(Image.fromarray(array).resize(size, how))

@@ -14,7 +14,7 @@ from ownbert.batches.layout import make_layout
 from ownbert.batches.sampled_softmax import Candidates
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.heads import HEADS, HeadSpec
-from ownbert.errors import InputError
+from ownbert.errors import InputError, needing
 from ownbert.nn.activations import ACTIVATION
 from ownbert.nn.fast.accumulation import candidate_rows
 from ownbert.nn.fast.dropout import Dropout
@@ -335,10 +335,8 @@ def _require_plain_pooling(spec: HeadSpec) -> None:
 
 
 def _crf(tags: int) -> nn.Module:
-    try:
+    with needing("a CRF needs pytorch-crf: pip install 'ownbert[crf]'"):
         from torchcrf import CRF
-    except ImportError:
-        raise InputError("a CRF needs pytorch-crf: pip install 'ownbert[crf]'") from None
     return CRF(tags, batch_first=True)
 
 

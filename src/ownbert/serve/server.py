@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ownbert.errors import InputError
+from ownbert.errors import InputError, needing
 from ownbert.hub import model_folder
 from ownbert.settings import resolve
 
@@ -157,12 +157,10 @@ def serve(
     Raises:
         InputError: a folder, a setting or the address cannot be used.
     """
-    try:
+    with needing("serve needs more packages: pip install 'ownbert[serve]'"):
         import fastapi  # noqa: F401  # pyright: ignore[reportUnusedImport]
         import prometheus_client  # noqa: F401  # pyright: ignore[reportUnusedImport]
         import uvicorn
-    except ImportError as error:
-        raise InputError("serve needs more packages: pip install 'ownbert[serve]'") from error
     from ownbert.inference.compute import Compute
     from ownbert.serve.app import make_app
     from ownbert.serve.models import Models

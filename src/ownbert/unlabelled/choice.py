@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.errors import needing
 from ownbert.inference.embedding.embedding_outputs import of_length_one
 
 # Texts are selected from POOL_FACTOR times as many of the most uncertain ones. With fewer training
@@ -60,12 +60,8 @@ def choose(scores: np.ndarray, vectors: np.ndarray, count: int, seed: int = 0) -
     order = np.argsort(-scores, kind="stable")
     if len(order) <= count or not count or not vectors.shape[1]:
         return order[:count]
-    try:
+    with needing("clustering texts needs scikit-learn: pip install 'ownbert[eval]'"):
         from sklearn.cluster import KMeans
-    except ImportError:
-        raise InputError(
-            "clustering texts needs scikit-learn: pip install 'ownbert[eval]'"
-        ) from None
     vectors = of_length_one(vectors[order] - vectors.mean(0))
     once: Any = 1  # scikit-learn's annotation only allows strings
     means = KMeans(count, n_init=once, max_iter=20, random_state=seed)

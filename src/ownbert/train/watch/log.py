@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ownbert.errors import InputError
+from ownbert.errors import InputError, needing
 from ownbert.files.writing import write_text
 
 LOG = "log.jsonl"
@@ -96,12 +96,10 @@ def rows_until(folder: Path, step: int | None) -> list[dict[str, Any]]:
 
 def need_tensorboard() -> None:
     """Raise ``InputError`` if TensorBoard is not installed."""
-    try:
+    with needing(
+        "run.tensorboard needs a package that is missing: pip install 'ownbert[tensorboard]'"
+    ):
         import torch.utils.tensorboard  # noqa: F401
-    except ImportError:
-        raise InputError(
-            "run.tensorboard needs a package that is missing: pip install 'ownbert[tensorboard]'"
-        ) from None
 
 
 def _rounded(value: Any) -> Any:
