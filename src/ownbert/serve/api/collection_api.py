@@ -3,33 +3,28 @@
 import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from ownbert import limits
 from ownbert.serve.api.bounded_lists import Several
-from ownbert.serve.api.native_api import reply
+from ownbert.serve.api.native_api import OwnRequest, reply
 from ownbert.serve.service import Service
 from ownbert.unlabelled.duplicates import THRESHOLD
 
 
-class LabelRequest(BaseModel):
+class LabelRequest(
+    OwnRequest, json_schema_extra={"examples": [{"inputs": ["a", "b", "c"], "count": 1}]}
+):
     """The body of ``/v1/label``."""
-
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"inputs": ["a", "b", "c"], "count": 1}]}
-    )
 
     inputs: Several[str] = Field(min_length=1, description="Texts without labels.")
     count: int = Field(10, ge=1, description="Number of texts to choose.")
-    model: str | None = None
 
 
-class TopicsRequest(BaseModel):
+class TopicsRequest(
+    OwnRequest, json_schema_extra={"examples": [{"inputs": ["a", "b", "c"], "count": 2}]}
+):
     """The body of ``/v1/topics``."""
-
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"inputs": ["a", "b", "c"], "count": 2}]}
-    )
 
     inputs: Several[str] = Field(description="Texts to group.")
     count: int | None = Field(
@@ -38,21 +33,17 @@ class TopicsRequest(BaseModel):
         le=limits.SHARDS,
         description="Number of topics; by default the best of several.",
     )
-    model: str | None = None
 
 
-class DuplicatesRequest(BaseModel):
+class DuplicatesRequest(
+    OwnRequest, json_schema_extra={"examples": [{"inputs": ["a text", "A text.", "b"]}]}
+):
     """The body of ``/v1/duplicates``."""
-
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"inputs": ["a text", "A text.", "b"]}]}
-    )
 
     inputs: Several[str] = Field(description="Texts to compare with each other.")
     threshold: float = Field(
         THRESHOLD, gt=0, le=1, description="Lowest similarity of near duplicates."
     )
-    model: str | None = None
 
 
 def router(service: Service) -> APIRouter:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from ownbert.inspect.explain.explain import METHOD
 from ownbert.serve.api.answers import json_answer
@@ -33,13 +33,16 @@ _EXAMPLES: dict[str, Any] = {
 _PREDICTED = task_kinds().keys() - {"embed"}
 
 
-class TaskRequest(BaseModel):
+class OwnRequest(BaseModel, extra="forbid"):
+    """A body that may name a model."""
+
+    model: str | None = Field(None, description="The name of the model, if there are several.")
+
+
+class TaskRequest(OwnRequest):
     """The body of ``/v1/TASK``."""
 
-    model_config = ConfigDict(extra="forbid")
-
     inputs: Any = Field(description="One input or several in a list.")
-    model: str | None = Field(None, description="The name of the model, if there are several.")
     top_k: int | None = Field(None, ge=1, description="Number of predictions per input.")
     unknown: float | None = Field(
         None, gt=0, lt=1, description="classify: the share of texts that may be refused."
@@ -61,37 +64,27 @@ class TaskRequest(BaseModel):
     )
 
 
-class RankRequest(BaseModel):
+class RankRequest(
+    OwnRequest, json_schema_extra={"examples": [{"query": "a", "texts": ["b", "c"]}]}
+):
     """The body of ``/v1/rank``."""
-
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"query": "a", "texts": ["b", "c"]}]}
-    )
 
     query: str
     texts: Several[str]
-    model: str | None = None
 
 
-class ExplainRequest(BaseModel):
+class ExplainRequest(OwnRequest, json_schema_extra={"examples": [{"inputs": ["a text"]}]}):
     """The body of ``/v1/explain``."""
-
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"inputs": ["a text"]}]}
-    )
 
     inputs: Any = Field(description="One input of the model's task or several in a list.")
     method: str = Field(METHOD, description="As for ownbert explain.")
-    model: str | None = None
 
 
-class AttentionRequest(BaseModel):
+class AttentionRequest(
+    OwnRequest,
+    json_schema_extra={"examples": [{"inputs": "a text", "layers": [-1], "heads": [0, 3]}]},
+):
     """The body of ``/v1/attention``."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"inputs": "a text", "layers": [-1], "heads": [0, 3]}]},
-    )
 
     inputs: Any = Field(description="One input of the model's task.")
     layers: Several[int] = Field(
@@ -100,15 +93,10 @@ class AttentionRequest(BaseModel):
     heads: Several[int] | None = Field(
         None, min_length=1, description="Heads of these layers, from 0; by default all."
     )
-    model: str | None = None
 
 
-class ReloadRequest(BaseModel):
+class ReloadRequest(OwnRequest):
     """The body of ``/reload``."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    model: str | None = None
 
 
 def router(service: Service) -> APIRouter:
