@@ -41,21 +41,9 @@ class FitRecipe(CheckedSettings):
         check=up_to(limits.COUNT),
         shown="all",
     )
-    unlabelled: tuple[str, ...] = setting(
-        (),
-        "Unlabelled texts of the same kind: txt (one per line), csv, tsv, jsonl, parquet; "
-        "several separated by commas.",
-        DATA,
-        shown="none",
-    )
-    add: tuple[str, ...] = setting(
-        (),
-        "Additional labelled rows: a filled-in file from ownbert label, or a JSON export from "
-        "Label Studio. Rows without a label are skipped; a label given here replaces the "
-        "training label of the same text.",
-        DATA,
-        shown="none",
-    )
+    # Options of the command, which describes them, as they may be repeated there.
+    unlabelled: tuple[str, ...] = ()
+    add: tuple[str, ...] = ()
     text_column: str | None = setting(
         None, "Column with the texts.", DATA, shown="detected by its usual names"
     )

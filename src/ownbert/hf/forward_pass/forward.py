@@ -243,10 +243,7 @@ def attention_weights(packed: PackedInputs, stack: Encoder) -> dict[str, Any]:
 def _loss(model: Any, values: dict[str, Any], given: dict[str, Any]) -> Tensor | None:
     labels, kinds = given.get("labels"), model.kinds
     if kinds == ("span",):
-        starts, ends = given.get("start_positions"), given.get("end_positions")
-        if starts is None or ends is None:
-            return None
-        return losses.span(values["start_logits"], values["end_logits"], starts, ends)
+        return losses.span(values, given)
     if len(kinds) == 2:
         other = given.get(_OTHER_LABEL[kinds[1]])
         if labels is None or other is None:

@@ -3,6 +3,7 @@
 B sequences, S longest sequence, V vocabulary, C classes. The label -100 is ignored.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -104,18 +105,20 @@ def sequence_by_shape(logits: Tensor, labels: Tensor) -> Tensor:
     return cross_entropy(logits[there].float(), classes[there])
 
 
-def span(start: Tensor, end: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
-    """Mean of the cross entropies of an answer's start and end.
+def span(values: Mapping[str, Tensor], given: Mapping[str, Any]) -> Tensor | None:
+    """Mean of the cross entropies of an answer's start and end; None unless both are given.
 
     Args:
-        start, end: (B, S) logits.
-        starts, ends: (B) positions; positions beyond S are ignored.
+        values: (B, S) start_logits and end_logits.
+        given: (B) start_positions and end_positions; positions beyond S are ignored.
     """
-    size, losses = start.shape[1], []
-    for name, logits, positions in (("start", start, starts), ("end", end, ends)):
-        positions = positions.clamp(0, size)
-        name = f"{name}_positions"
-        targets = class_labels(name, positions, logits.shape[:1], size, ignored=size)
+    losses = []
+    if given.get("start_positions") is None or given.get("end_positions") is None:
+        return None
+    for name in ("start", "end"):
+        logits, positions = values[f"{name}_logits"], f"{name}_positions"
+        rows, size = logits.shape
+        targets = class_labels(positions, given[positions].clamp(0, size), (rows,), size, size)
         losses.append(F.cross_entropy(logits, targets, ignore_index=size))
     return (losses[0] + losses[1]) / 2
 

@@ -123,10 +123,7 @@ class T5ForQuestionAnswering(_T5):
         return dict(zip(self.answer_fields, logits.unbind(-1), strict=True))
 
     def _loss(self, given: dict[str, Any], values: dict[str, Any]) -> Tensor | None:
-        starts, ends = given.get("start_positions"), given.get("end_positions")
-        if starts is None or ends is None:
-            return None
-        return losses.span(values["start_logits"], values["end_logits"], starts, ends)
+        return losses.span(values, given)
 
 
 def _shifted(model: EncoderDecoderModel, given: dict[str, Any]) -> Tensor | None:
