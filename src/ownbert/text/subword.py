@@ -117,14 +117,10 @@ def pieces_backend(
     )
     words = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
     backend.pre_tokenizer = words
-    if style in (ALBERT, XLNET):
-        backend.normalizer = _albert_normalizer(model, do_lower_case, keep_accents)
-    elif style is DEBERTA:
-        backend.normalizer = _deberta_normalizer(model, do_lower_case)
+    backend.normalizer = _normalizer(model, style, do_lower_case, keep_accents)
+    if style is DEBERTA:
         marks = [pre_tokenizers.Punctuation(behavior="isolated")] if split_by_punct else []
         backend.pre_tokenizer = pre_tokenizers.Sequence([*marks, words])
-    else:
-        backend.normalizer = _fairseq_normalizer(model)
     backend.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
     return backend
 
@@ -161,42 +157,20 @@ def _merges(model: SentencePieceModel, scores: Mapping[str, float]) -> list[tupl
     return [pair for _, pair in found]
 
 
-def _fairseq_normalizer(model: SentencePieceModel) -> "normalizers.Normalizer":
-    from tokenizers import Regex, normalizers
-
-    steps: list[normalizers.Normalizer] = []
-    if model.charsmap:
-        steps.append(normalizers.Precompiled(model.charsmap))
-    steps.append(normalizers.Strip(left=False, right=True))
-    steps.append(normalizers.Replace(Regex(" {2,}"), SPACE))
-    return normalizers.Sequence(steps)
-
-
-def _deberta_normalizer(model: SentencePieceModel, do_lower_case: bool) -> "normalizers.Normalizer":
-    from tokenizers import Regex, normalizers
-
-    steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if do_lower_case else []
-    steps.append(normalizers.Strip())
-    if model.charsmap:
-        steps.append(normalizers.Precompiled(model.charsmap))
-    steps.append(normalizers.Replace(Regex(" {2,}"), " "))
-    return normalizers.Sequence(steps)
-
-
-def _albert_normalizer(
-    model: SentencePieceModel, do_lower_case: bool, keep_accents: bool
+def _normalizer(
+    model: SentencePieceModel, style: Style, do_lower_case: bool, keep_accents: bool
 ) -> "normalizers.Normalizer":
+    """The rules of the .model file, with what Transformers does before and after them."""
     from tokenizers import Regex, normalizers
 
-    steps: list[normalizers.Normalizer] = [
-        normalizers.Replace("``", '"'),
-        normalizers.Replace("''", '"'),
-    ]
-    if not keep_accents:
-        steps += [normalizers.NFKD(), normalizers.StripAccents()]
-    if do_lower_case:
-        steps.append(normalizers.Lowercase())
-    if model.charsmap:
-        steps.append(normalizers.Precompiled(model.charsmap))
-    steps.append(normalizers.Replace(Regex(" {2,}"), " "))
-    return normalizers.Sequence(steps)
+    charsmap = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
+    lower, space = [normalizers.Lowercase()] if do_lower_case else [], " "
+    if style in (ALBERT, XLNET):
+        quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+        accents = [] if keep_accents else [normalizers.NFKD(), normalizers.StripAccents()]
+        steps = [*quotes, *accents, *lower, *charsmap]
+    elif style is DEBERTA:
+        steps = [*lower, normalizers.Strip(), *charsmap]
+    else:
+        steps, space = [*charsmap, normalizers.Strip(left=False, right=True)], SPACE
+    return normalizers.Sequence([*steps, normalizers.Replace(Regex(" {2,}"), space)])
