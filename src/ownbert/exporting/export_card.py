@@ -63,10 +63,7 @@ def write_export_card(
         "load": FORMATS[to].load.format(path=f"{name}/{file}"),
         "file": file,
     }
-    front = {"library_name": _LIBRARIES[to]}
-    if base := hub_base(str(source)):
-        front["base_model"] = base
-    save_card(new, front, __file__, values, name=name)
+    save_card(new, {"library_name": _LIBRARIES[to]}, __file__, values, name=name, base=source)
 
 
 def name_of(source: Path) -> str:

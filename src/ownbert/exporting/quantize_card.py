@@ -8,7 +8,7 @@ from ownbert.exporting.export_card import name_of
 from ownbert.exporting.quantized_parity import QuantizedParity
 from ownbert.language import translated
 from ownbert.nn.packed.int8 import NONE, PAIRS
-from ownbert.run.model_card import hub_base, save_card, table
+from ownbert.run.model_card import save_card, table
 
 
 def write_quantize_card(
@@ -36,10 +36,7 @@ def write_quantize_card(
         "parity": table(("", "float", "int8"), _rows(found)),
         "answers": _answers(found),
     }
-    front = {"library_name": "ownbert"}
-    if base := hub_base(str(source)):
-        front["base_model"] = base
-    save_card(new, front, __file__, values, name=name)
+    save_card(new, {"library_name": "ownbert"}, __file__, values, name=name, base=source)
 
 
 def _rows(found: QuantizedParity) -> Iterator[tuple[str, ...]]:

@@ -17,7 +17,6 @@ from ownbert.language import translated
 from ownbert.run.model_card import (
     MAX_ROWS,
     changed_settings,
-    hub_base,
     in_words,
     pictures,
     save_card,
@@ -92,15 +91,9 @@ def write_card(
         "own_head": own_head,
         "auto_class": "AutoModel" + (suffix.group() if suffix and not own_head else ""),
     }
-    return save_card(folder, _front(recipe, task), __file__, values, name=name)
-
-
-def _front(recipe: FinetuneRecipe, task: type[Task]) -> dict[str, str]:
-    """The metadata for the hub."""
-    values = {"library_name": task.library, "pipeline_tag": task_kinds()[task.name].pipeline}
-    if not recipe.model.new and (base := hub_base(recipe.model.folder)):
-        values["base_model"] = base
-    return values
+    front = {"library_name": task.library, "pipeline_tag": task_kinds()[task.name].pipeline}
+    base = None if recipe.model.new else recipe.model.folder
+    return save_card(folder, front, __file__, values, name=name, base=base)
 
 
 def base_name(folder: str) -> str:

@@ -49,8 +49,6 @@ def write_card(
     front = {"library_name": "transformers"}
     if fills:
         front["pipeline_tag"] = "fill-mask"
-    if source and (base := hub_base(source)):
-        front["base_model"] = base
     tasks = ", ".join(translated(PRETRAINING[one].title) for one in objectives)
     values = {
         "config": config,
@@ -64,7 +62,7 @@ def write_card(
         "precision": precision,
         "pictures": pictures(folder, {CURVES: "Loss and accuracy during training"}),
     }
-    return save_card(folder, front, __file__, values)
+    return save_card(folder, front, __file__, values, base=source)
 
 
 def _settings(recipe: PretrainRecipe) -> Iterator[tuple[str, str]]:

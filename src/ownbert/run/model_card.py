@@ -46,6 +46,7 @@ def save_card(
     values: Mapping[str, Any],
     *,
     name: str | None = None,
+    base: str | Path | None = None,
 ) -> str | None:
     """Write README.md into a model folder, unless the user has written one.
 
@@ -56,6 +57,7 @@ def save_card(
         values: variables of the template, in addition to the functions ``cell``, ``in_short`` and
             ``repr``.
         name: name of the model; by default the folder's.
+        base: folder of the model it was made from; the metadata have its name on the hub, if any.
 
     Returns:
         A warning or None.
@@ -67,7 +69,9 @@ def save_card(
         f"ownbert {ownbert.__version__}, torch {torch.__version__}, "
         f"Python {platform.python_version()}"
     )
-    head = yaml.safe_dump(dict(front) | {"tags": ["ownbert"]}, sort_keys=False, allow_unicode=True)
+    origin = hub_base(str(base)) if base else ""
+    front = {**front, **({"base_model": origin} if origin else {}), "tags": ["ownbert"]}
+    head = yaml.safe_dump(front, sort_keys=False, allow_unicode=True)
     name = name or Path(folder).resolve().name
     start = [f"---\n{head}---", MARK, f"# {cell(name)}"]
     blocks = _rendered(Path(template).with_suffix(".md"), {"name": name, **values})
