@@ -28,7 +28,7 @@ from ownbert.checks import between
 from ownbert.corpus.workers import cores
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
-from ownbert.inference.compute import Compute
+from ownbert.inference.compute import Compute, say_each
 from ownbert.tables.columns import ColumnNames
 
 Progress = Callable[[int], None]
@@ -153,8 +153,7 @@ def run_job(
     _require_ray()
     job = replace(job, folder=str(model_folder(job.folder).absolute()))
     compute = job.settled()  # here: all workers take the same
-    if say is not None and compute.note:
-        say(compute.note)
+    say_each(filter(None, (compute.note,)), say)
     job = replace(job, compute=compute)
     made_for = _made_for(job, files, part_rows)
     warnings: dict[Any, list[str]] = {}
@@ -173,9 +172,7 @@ def run_job(
                 warnings[found["worker"]] = found["warnings"]
                 show(parts.rows)
         rows, lines = parts.rows, parts.finish()
-    if say is not None:
-        for line in dict.fromkeys(chain(lines, *warnings.values())):
-            say(line)
+    say_each(dict.fromkeys(chain(lines, *warnings.values())), say)
     return rows
 
 

@@ -25,6 +25,7 @@ from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.json_files import write_json
 from ownbert.files.writing import make_folder
 from ownbert.hub import model_folder
+from ownbert.inference.compute import say_each
 from ownbert.inference.engines import KINDS, PARITY
 from ownbert.inference.exported_network import CRF
 from ownbert.inference.finished_files import MODULES, copy_files, network_files, require_inside
@@ -91,9 +92,7 @@ def export(
         description, sentences = describe_network(source), (source / MODULES).is_file()
         require_float(description.values, folder)
         model = load(description, heads=() if sentences else None)
-        for note in notes_of(source, model):
-            if say is not None:
-                say(f"note: {note}")
+        say_each((f"note: {note}" for note in notes_of(source, model)), say)
         if to == "openvino" and any(_ngrams(head) for head in model.heads.values()):
             raise InputError(
                 f"{folder} reads hashed n-grams, whose 64-bit integers OpenVINO does not "

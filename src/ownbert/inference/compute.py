@@ -1,6 +1,6 @@
 """Device, precision and engine of inference as one value."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ownbert.checkpoint import Description
@@ -61,6 +61,13 @@ class Compute:
         ):
             return replace(self, precision="bfloat16", note=f"note: {_NOTE}")
         return replace(self, precision="float32")
+
+
+def say_each(lines: Iterable[str], say: Callable[[str], None] | None) -> None:
+    """Pass notes and warnings to the user's function, if there is one."""
+    if say is not None:
+        for line in lines:
+            say(line)
 
 
 FLOAT32, AS_FOLDER = Compute(), Compute(precision=None)

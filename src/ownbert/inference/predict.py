@@ -19,7 +19,7 @@ from ownbert.files.text_files import open_text, refuse_unreadable
 from ownbert.hub import model_folder
 from ownbert.inference.abstaining.doubts import Doubts, output_rows
 from ownbert.inference.abstaining.measures import measure
-from ownbert.inference.compute import AS_FOLDER, TORCH, Compute
+from ownbert.inference.compute import AS_FOLDER, TORCH, Compute, say_each
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Networks, Progress, characters, decide_all, read_labelled_rows
 from ownbert.inference.output.prediction_writer import PredictionWriter, require_rows_name
@@ -128,9 +128,7 @@ def predict(
             unknown=unknown,
             coverage=coverage,
         )
-        if say is not None:
-            for line in (*predictor.rows_predictor.notes(), *predictor.warnings()):
-                say(line)
+        say_each((*predictor.rows_predictor.notes(), *predictor.warnings()), say)
         return found
     output, dealt = part_of(output, shard)
     require_rows_name(output)
@@ -152,15 +150,11 @@ def predict(
     )
     made_for = found.made_for(Path(input)) if in_file else None
     rows = first_read(found.blocks)
-    if say is not None:
-        for line in found.notes():
-            say(line)
+    say_each(found.notes(), say)
     count = PredictionWriter(output, made_for, resume=resume).fill(rows, found.predict, progress)
     if dealt is not None:
         dealt.write_manifest(output, found.depends_on())
-    if say is not None:
-        for line in found.warnings():
-            say(line)
+    say_each(found.warnings(), say)
     return count
 
 
@@ -403,11 +397,8 @@ def evaluate(
         predictor = Networks(model_folder(folder), found, compute.settled(found), task=similarity)
     task = predictor.task
     rows = read_labelled_rows(task, data, folder)
-    if say is not None:
-        for line in task.notes_on_rows():
-            say(f"note: {line}")
-    if say is not None and predictor.compute.note:
-        say(predictor.compute.note)
+    say_each((f"note: {line}" for line in task.notes_on_rows()), say)
+    say_each(filter(None, (predictor.compute.note,)), say)
     if say is not None and has_learnt_from(predictor.folder, data):
         say(f"{data} is the training data of {folder}: these metrics say nothing about new rows")
     doubts = Doubts(predictor, options, calibrate, say) if options.abstains else None
@@ -419,9 +410,7 @@ def evaluate(
     if doubts is not None:
         values = {**scores.values, **measure(predictor, doubts, rows, decided, outside)}
         scores = replace(scores, values=values)
-    if say is not None:
-        for line in (*predictor.warnings(), *scores.warnings):
-            say(line)
+    say_each((*predictor.warnings(), *scores.warnings), say)
     if output is not None:
         write_json(output, scores.as_json())
     return scores

@@ -19,7 +19,7 @@ from ownbert.errors import InputError, in_short
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.writing import atomic_path
-from ownbert.inference.compute import TORCH, Compute
+from ownbert.inference.compute import TORCH, Compute, say_each
 from ownbert.inference.embedding.embedder import Embedder, Progress, after, in_blocks
 from ownbert.inference.output.shards import part_of
 from ownbert.tables.columns import ColumnNames, read_texts_with_ids
@@ -103,9 +103,9 @@ def embed(
         if shard is not None:
             raise InputError("a shard writes one part of the output; name the file with output")
         rows = opening()
-        _say_each(rows.notes(), say)
+        say_each(rows.notes(), say)
         vectors = rows.joined([block for _, block in rows.embedded(records, progress)])
-        _say_each(rows.warnings(), say)
+        say_each(rows.warnings(), say)
         return vectors[0] if single else vectors
     output, dealt = part_of(output, shard)
     if dealt is not None:
@@ -113,14 +113,14 @@ def embed(
     writer = _writer(output, id_column)
     refuse_same([folder, *sources_of(inputs)], output)
     rows, done = opening(), 0
-    _say_each(rows.notes(), say)
+    say_each(rows.notes(), say)
     with atomic_path(output) as temporary, writer(temporary, rows.embedder.size) as write:
         for block, vectors in rows.embedded(records, progress):
             write(block, vectors)
             done += len(block)
     if dealt is not None:
         dealt.write_manifest(output, rows.depends_on())
-    _say_each(rows.warnings(), say)
+    say_each(rows.warnings(), say)
     return done
 
 
@@ -219,18 +219,12 @@ def opened_embedder(
 ) -> Embedder:
     """Open the embedder of a folder and report automatic choices."""
     rows = RowVectors(folder, ColumnNames(), Compute(device, precision, engine), max_length, {})
-    _say_each(rows.notes(), say)
+    say_each(rows.notes(), say)
     return rows.embedder
 
 
 def warn_of_cut(embedder: Embedder, say: Say | None) -> None:
-    _say_each(filter(None, (embedder.warning(),)), say)
-
-
-def _say_each(lines: Iterable[str], say: Say | None) -> None:
-    for line in lines:
-        if say is not None:
-            say(line)
+    say_each(filter(None, (embedder.warning(),)), say)
 
 
 def refuse_options(options: Mapping[str, Any]) -> None:
@@ -254,10 +248,10 @@ def embedded_rows(
     records = records_of(as_inputs(inputs), columns)
     _refuse_name(columns.id)
     rows = RowVectors(folder, columns, compute, max_length, options)
-    _say_each(rows.notes(), say)
+    say_each(rows.notes(), say)
     for block, vectors in rows.embedded(records):
         yield from _rows(block, vectors, columns.id)
-    _say_each(rows.warnings(), say)
+    say_each(rows.warnings(), say)
 
 
 def as_inputs(inputs: Any) -> Inputs:

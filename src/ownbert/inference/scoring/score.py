@@ -17,6 +17,7 @@ from ownbert.files.input_files import refuse_same
 from ownbert.files.resumable_file import first_read, identity_of
 from ownbert.files.writing import checksum
 from ownbert.hub import PREFIX, model_folder
+from ownbert.inference.compute import say_each
 from ownbert.inference.embedding.vector_files import Record, as_inputs, records_of
 from ownbert.inference.fill_mask import Filler
 from ownbert.inference.opened import Progress
@@ -266,8 +267,7 @@ class ScoredRows:
         self.blocks = first_read(blocks(records, size=lambda record: len(record[1])))
         rate = false_alarms if normal is None else None
         self.scorer = Scorer(folder, refit=normal is not None, false_alarms=rate, **options)
-        if say is not None and self.scorer.filler.engine.note:
-            say(self.scorer.filler.engine.note)
+        say_each(filter(None, (self.scorer.filler.engine.note,)), say)
         if normal is not None:
             rows = records_of(as_inputs(normal), ColumnNames(text=columns.text))
             rate = FALSE_ALARMS if false_alarms is None else false_alarms
