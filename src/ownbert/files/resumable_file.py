@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from ownbert.errors import InputError
+from ownbert.files.encodings import UTF8, current_encoding
 from ownbert.files.json_files import read_json, write_json
 from ownbert.files.writing import (
     atomic_path,
@@ -112,16 +113,26 @@ class ResumableFile:
         Returns:
             The number of inputs.
         """
-        before, count = self.done, 0
         with contextlib.closing(self), saying_what_is_kept(self._kept):
-            for block in blocks:
-                count += len(block)
-                if count > before:
-                    # A partial block is recomputed whole: other batch sizes round differently.
-                    self.write(convert(block)[max(0, before - count + len(block)) :])
-                if progress is not None:
-                    progress(count)
+            count = self.add(blocks, convert, progress)
             self.finish()
+        return count
+
+    def add(
+        self,
+        blocks: Iterable[Sequence[Any]],
+        convert: Callable[[Sequence[Any]], Sequence[Any]],
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Write all missing lines; for arguments and result see ``fill``."""
+        before, count = self.done, 0
+        for block in blocks:
+            count += len(block)
+            if count > before:
+                # A partial block is recomputed whole: other batch sizes round differently.
+                self.write(convert(block)[max(0, before - count + len(block)) :])
+            if progress is not None:
+                progress(count)
         return count
 
     def write(self, lines: Sequence[Any]) -> None:
@@ -207,6 +218,19 @@ def first_read(blocks: Iterable[Item]) -> Iterator[Item]:
 def identity_of(path: Path) -> list[Any]:
     """The path of a file or folder, and values that change with its content."""
     return [str(path.resolve()), *_state(path)]
+
+
+def made_for(sources: Sequence[Any], depends_on: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The identity of lines or rows made from files; None if a source is not a file.
+
+    Args:
+        sources: inputs, in their order.
+        depends_on: everything else that the output depends on.
+    """
+    if not all(isinstance(source, Path) for source in sources):
+        return None
+    encoded = {} if current_encoding() == UTF8 else {"encoding": current_encoding()}
+    return {**depends_on, "input": [identity_of(source) for source in sources], **encoded}
 
 
 def _state(path: Path) -> list[Any]:

@@ -3,7 +3,7 @@ file."""
 
 import tempfile
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
@@ -15,24 +15,25 @@ import numpy as np
 from ownbert.errors import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
-from ownbert.files.resumable_file import ResumableFile
+from ownbert.files.resumable_file import ResumableFile, made_for
 from ownbert.files.text_files import open_text
+from ownbert.inference.compute import Compute
 from ownbert.inference.embedding.embedder import Progress, in_blocks
 from ownbert.inference.embedding.vector_files import (
+    Record,
     Say,
     as_inputs,
-    embedded,
-    opened_embedder,
+    opened_vectors,
     sources_of,
     warn_of_cut,
-    write_blocks,
 )
 from ownbert.inference.output.prediction_writer import PredictionWriter
 from ownbert.tables.columns import ColumnNames, id_value, read_texts_with_ids
 from ownbert.tables.memory import MemoryTable
 from ownbert.tables.tables import Source, columns, kind_of, read_values
 from ownbert.tasks.forward.batched_forward import blocks
-from ownbert.unlabelled.near import all_signatures, by_pieces, by_vectors
+from ownbert.unlabelled.near import KEYED, by_pieces, by_vectors, keys_and_signatures, split_keys
+from ownbert.unlabelled.number_rows import NumberRows, number_rows, vectors_of
 
 KEEP = ("first", "longest")
 # Default similarity thresholds for duplicates: by shingles of texts, and by vectors.
@@ -88,6 +89,7 @@ def duplicates(
     threshold: float | None = None,
     keep: str = "first",
     model: str | Path | None = None,
+    resume: bool = False,
     text_column: str | None = None,
     encoding: str | None = None,
     device: str = "auto",
@@ -112,6 +114,8 @@ def duplicates(
         keep: "first" or "longest" row of a group.
         model: folder of a model. All pairs of vectors are compared, which takes minutes for 100,000
             rows.
+        resume: continue a stopped run with the same ``output`` (or ``groups``): its signatures or
+            vectors are kept.
         text_column, encoding, device, say: see ``ownbert.embed``.
         progress: called with the number of rows so far.
 
@@ -134,20 +138,32 @@ def duplicates(
     others = [] if against is None else sources_of(as_inputs(against))
     for path in filter(None, (output, groups)):
         refuse_same([*row_sources, *others], path)
-    corpus = _Corpus([*row_sources, *others], ColumnNames(text=text_column))
+    columns_given = ColumnNames(text=text_column)
+    corpus = _Corpus([*row_sources, *others], columns_given)
     with ExitStack() as stack:
         write_kept = None if output is None else _kept_writer(row_sources[0], Path(output), stack)
         listed = None if groups is None else PredictionWriter(groups, None, resume=False)
         if listed is not None:
             stack.callback(listed.close)
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ownbert-duplicates-")))
-        exact, signed = all_signatures(corpus.texts(progress), work / "signatures")
+
+        def kept_rows(
+            name: str, width: int, kind: str, depends_on: Mapping[str, Any]
+        ) -> NumberRows:
+            identity = made_for(corpus.sources, depends_on)
+            place = output or groups, work, name, width, kind, identity
+            return stack.enter_context(number_rows(*place, resume=resume))
+
+        signed = kept_rows("signatures", KEYED, "<u4", {"format": 1, "columns": text_column})
+        exact, signed = split_keys(signed.computed(corpus.texts(progress), keys_and_signatures))
         order, fixed = corpus.priority(keep), sum(corpus.counts[1:])
         if model is None:
             kept, likeness = by_pieces(exact, signed, order, threshold, fixed=fixed)
         else:
-            embedder = opened_embedder(model, device, None, None, None, say)
-            vectors = corpus.vectors(embedder, work / "vectors.npy")
+            opened = opened_vectors(model, columns_given, Compute(device, None), say=say)
+            embedder = opened.embedder
+            rows = kept_rows("vectors", embedder.size, "<f4", opened.depends_on())
+            vectors = vectors_of(rows, embedder, corpus.records(), None)
             kept, likeness = by_vectors(exact, vectors, order, threshold, fixed=fixed)
             warn_of_cut(embedder, say)
         blank = corpus.blank()
@@ -213,12 +229,10 @@ class _Corpus:
         lengths = lengths if keep == "longest" else np.zeros_like(lengths)
         return np.lexsort((-lengths, np.arange(len(lengths)) < self.counts[0]))
 
-    def vectors(self, embedder: Any, path: Path) -> np.ndarray:
-        """float32 (rows, D), stored in a file."""
+    def records(self) -> Iterator[list[Record]]:
+        """Yield blocks of rows with their ids."""
         records = chain(*(read_texts_with_ids(source, self._given) for source in self.sources))
-        made = embedded(embedder.encode_document, records)
-        write_blocks(path, ".npy", made, embedder.size, None, lambda done: None)
-        return np.load(path, mmap_mode="r")
+        return in_blocks(records, size=lambda each: len(each[1]))
 
     def groups(
         self, kept: np.ndarray, likeness: np.ndarray, moved: np.ndarray

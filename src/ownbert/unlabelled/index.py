@@ -17,22 +17,24 @@ from ownbert.errors import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.json_files import read_json, write_json
+from ownbert.files.resumable_file import made_for
 from ownbert.hub import model_folder
-from ownbert.inference.embedding.embedder import Embedder, Progress
+from ownbert.inference.compute import Compute
+from ownbert.inference.embedding.embedder import Embedder, Progress, in_blocks
 from ownbert.inference.embedding.vector_files import (
     Record,
     Say,
     as_inputs,
-    embedded,
-    opened_embedder,
+    opened_vectors,
     records_of,
+    sources_of,
     warn_of_cut,
-    write_blocks,
 )
 from ownbert.run.new_folder import complete_folder, refuse_taken
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import is_list, items
 from ownbert.unlabelled.bm25 import WORD_FILES, WordIndex, write_word_index
+from ownbert.unlabelled.number_rows import number_rows, vectors_of
 from ownbert.unlabelled.row_file import RowFile, row_writer
 from ownbert.unlabelled.vectors import FORMS, VECTOR_FILES, VectorFile, write_vectors
 from ownbert.unlabelled.word_counts import WordCounts
@@ -74,6 +76,7 @@ def build_index(
     max_length: int | None = None,
     engine: str | None = None,
     overwrite: bool = False,
+    resume: bool = False,
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> "Index":
@@ -89,6 +92,7 @@ def build_index(
         approximate: group the vectors into cells, of which a search reads those nearest to the
             query. This is faster beyond a few hundred thousand texts, but misses some results.
         overwrite: replace an index in ``output``.
+        resume: continue a stopped run: its vectors are kept.
         progress: called with the number of texts so far.
 
     Raises:
@@ -100,23 +104,26 @@ def build_index(
     with writing(target):
         refuse_taken(target, folder, None, overwrite=overwrite, signs=[INDEX])
         refuse_foreign(target, [INDEX, ROWS, *VECTOR_FILES, *WORD_FILES], signs=[INDEX])
-        records = records_of(inputs, ColumnNames(text=text_column, id=id_column))
+        columns = ColumnNames(text=text_column, id=id_column)
+        records = records_of(inputs, columns)
         checksums = _checksums(folder)  # before reading: a training may replace the model
-        embedder = opened_embedder(folder, device, precision, max_length, engine, say)
-        with complete_folder(target) as new:
-            raw, counts = new / "raw.npy", new / "counts"
+        opened = opened_vectors(
+            folder, columns, Compute(device, precision, engine), max_length, say
+        )
+        embedder, identity = opened.embedder, made_for(sources_of(inputs), opened.depends_on())
+        kept = number_rows(target, target, "vectors", embedder.size, "<f4", identity, resume=resume)
+        with kept as rows, complete_folder(target) as new:
+            counts = new / "counts"
             counted = WordCounts(counts)
 
-            def blocks() -> Iterator[tuple[list[Record], np.ndarray]]:
+            def blocks() -> Iterator[list[Record]]:
                 with row_writer(new / ROWS) as write:
-                    for block, vectors in embedded(embedder.encode_document, records, progress):
-                        yield block, vectors
+                    for block in in_blocks(records, size=lambda each: len(each[1])):
+                        yield block
                         counted.add([text for _, text in block])
                         write(block)
 
-            count = write_blocks(raw, ".npy", blocks(), embedder.size, None, lambda done: None)
-            write_vectors(np.load(raw, mmap_mode="r"), new, form)
-            raw.unlink()
+            write_vectors(vectors_of(rows, embedder, blocks(), progress), new, form)
             if approximate:
                 VectorFile(new).write_cells(new)
             write_word_index(counted, new)
@@ -125,7 +132,7 @@ def build_index(
                 "format": 1,
                 "model": str(folder.resolve()),
                 "checksums": checksums,
-                "texts": count,
+                "texts": rows.done,
                 "kind": counted.kind,
                 "ids": id_column,
                 "max_length": embedder.max_length,
@@ -251,7 +258,8 @@ class Index:
             raise InputError(f"{folder} is not the model of the index; rebuild the index")
         device, engine = self._given
         precision, length = (self.settings[key] for key in ("precision", "max_length"))
-        return opened_embedder(folder, device, precision, length, engine, None)
+        compute = Compute(device, precision, engine)
+        return opened_vectors(folder, ColumnNames(), compute, length).embedder
 
     def _hits(self, rows: np.ndarray, scores: np.ndarray) -> list[dict[str, Any]]:
         found = []

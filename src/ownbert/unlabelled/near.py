@@ -5,9 +5,8 @@ N rows, ordered by priority: of two similar rows the earlier one is kept.
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from ownbert.views.ngram_counts import character_ngrams
 
 # Hashes per signature: similarities have a standard error of about 0.04.
 HASHES = 128
+KEYED = HASHES + 2
 # Characters per shingle, and number of hash values of shingles.
 _PIECE, _PIECES = 5, 1 << 30
 # Share of pairs at the threshold that agree in at least one band.
@@ -171,14 +171,13 @@ def by_vectors(
     return kept[kept], np.where(kept[kept] == kept, likeness, likeness[kept])
 
 
-def all_signatures(blocks: Iterable[Sequence[str]], path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Exact keys (N) of texts, and their signatures (N, HASHES) in a file."""
-    exact: list[np.ndarray] = []
-    with path.open("wb") as file:
-        for block in blocks:
-            texts = [normalised(text) for text in block]
-            joined = b"".join(digest([text])[0][:8] for text in texts)
-            exact.append(np.frombuffer(joined, "<u8"))
-            file.write(signatures(texts).tobytes())
-    count = sum(map(len, exact))
-    return np.concatenate(exact), np.memmap(path, np.uint32, "r", shape=(count, HASHES))
+def keys_and_signatures(texts: Sequence[str]) -> np.ndarray:
+    """Exact keys and signatures of texts, for ``split_keys``: uint32 (N, KEYED)."""
+    texts = [normalised(text) for text in texts]
+    keys = b"".join(digest([text])[0][:8] for text in texts)
+    return np.hstack([np.frombuffer(keys, "<u4").reshape(-1, 2), signatures(texts)])
+
+
+def split_keys(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Exact keys (N) and signatures (N, HASHES) of ``keys_and_signatures``."""
+    return np.ascontiguousarray(rows[:, :2]).view("<u8").ravel(), rows[:, 2:]

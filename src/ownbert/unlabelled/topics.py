@@ -18,24 +18,25 @@ from ownbert.checks import between
 from ownbert.errors import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
+from ownbert.files.resumable_file import made_for
 from ownbert.files.writing import together, write_text
-from ownbert.inference.embedding.embedder import Embedder, Progress
+from ownbert.inference.compute import Compute
+from ownbert.inference.embedding.embedder import Embedder, Progress, in_blocks
 from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.inference.embedding.vector_files import (
     Record,
     Say,
     as_inputs,
-    embedded,
-    opened_embedder,
+    opened_vectors,
     records_of,
     sources_of,
     warn_of_cut,
-    write_blocks,
 )
 from ownbert.inference.output.prediction_writer import PredictionWriter
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.tables import columns, require_column
 from ownbert.tasks.forward.batched_forward import blocks
+from ownbert.unlabelled.number_rows import number_rows, vectors_of
 from ownbert.unlabelled.row_file import RowFile, row_writer
 from ownbert.unlabelled.topic_list import Topic, Topics
 from ownbert.unlabelled.topics_page import as_page
@@ -69,6 +70,7 @@ def topics(
     date_column: str | None = None,
     encoding: str | None = None,
     seed: int = 0,
+    resume: bool = False,
     device: str = "auto",
     progress: Progress | None = None,
     say: Say | None = None,
@@ -88,6 +90,7 @@ def topics(
         text_column, encoding, device, say: see ``ownbert.embed``.
         date_column: column of dates such as 2024-05-31, for counts of topics over time.
         seed: seed of the clustering.
+        resume: continue a stopped run with the same ``output`` (or ``html``): its vectors are kept.
         progress: called with the number of texts so far.
 
     Raises:
@@ -103,27 +106,33 @@ def topics(
     folder = [] if isinstance(model, Embedder) else [model]
     for path in filter(None, (output, html)):
         refuse_same([*folder, *sources], path)
-    records = records_of(inputs, ColumnNames(text=text_column, id=date_column))
+    columns_given = ColumnNames(text=text_column, id=date_column)
+    records = records_of(inputs, columns_given)
     with ExitStack() as stack:
         file = None if output is None else PredictionWriter(output, None, resume=False)
         if file is not None:
             stack.callback(file.close)
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ownbert-topics-")))
-        embedder = model
-        if not isinstance(embedder, Embedder):
-            embedder = opened_embedder(embedder, device, None, None, None, say)
+        if isinstance(model, Embedder):
+            embedder, identity = model, None
+        else:
+            opened = opened_vectors(model, columns_given, Compute(device, None), say=say)
+            embedder, identity = opened.embedder, made_for(sources, opened.depends_on())
         counted, dates = WordCounts(work / "counts"), _Dates(date_column)
 
-        def read() -> Iterator[tuple[list[Record], np.ndarray]]:
+        def read() -> Iterator[list[Record]]:
             with row_writer(work / "rows.arrow") as write:
-                for block, vectors in embedded(embedder.encode_document, records, progress):
-                    yield block, vectors
+                for block in in_blocks(records, size=lambda each: len(each[1])):
+                    yield block
                     counted.add([text for _, text in block])
                     write([(None, text) for _, text in block])
                     dates.add([date for date, _ in block])
 
-        write_blocks(work / "vectors.npy", ".npy", read(), embedder.size, None, lambda done: None)
-        vectors, kept = np.load(work / "vectors.npy", mmap_mode="r"), RowFile(work / "rows.arrow")
+        rows = number_rows(
+            output or html, work, "vectors", embedder.size, "<f4", identity, resume=resume
+        )
+        vectors = vectors_of(stack.enter_context(rows), embedder, read(), progress)
+        kept = RowFile(work / "rows.arrow")
         of_text, similarity = _clusters(vectors, count, seed)
         warn_of_cut(embedder, say)
         found = _describe(counted, kept, of_text, similarity, dates)

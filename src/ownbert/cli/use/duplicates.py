@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ownbert.checks import between
-from ownbert.cli.options import Device, Encoding, Quiet, TextColumn
+from ownbert.cli.options import Device, Encoding, Quiet, ResumeFile, TextColumn
 from ownbert.cli.progress import counting, saying
 from ownbert.cli.recipe_options import settings_command
 from ownbert.language import translated
@@ -52,13 +52,14 @@ def duplicates(
     text_column: TextColumn = None,
     encoding: Encoding = None,
     device: Device = "auto",
+    resume: ResumeFile = False,
     quiet: Quiet = False,
 ) -> None:
     """Find duplicate and near-duplicate rows, and write a file without them.
 
     Texts are duplicates if only case, punctuation or whitespace differ, and near-duplicates if
     they share most sequences of five characters. With --against, finds training rows that leak
-    test rows. Needs only about a hundred bytes of memory per row, and a temporary file of 512
+    test rows. Needs only about a hundred bytes of memory per row, and a temporary file of 520
     bytes per row.
 
     Example: ownbert duplicates corpus.txt -o clean.txt
@@ -72,6 +73,7 @@ def duplicates(
             file,
             text_column=text_column,
             device=device,
+            resume=resume,
             progress=progress,
             say=saying(quiet=quiet),
             **{**vars(settings), "against": settings.against or None},

@@ -16,6 +16,7 @@ from ownbert.cli.options import (
     Engine,
     FolderPrecision,
     Quiet,
+    ResumeFile,
     TextColumn,
     TextsOrFile,
     TextsOrFiles,
@@ -100,6 +101,7 @@ def build(
     device: Device = "auto",
     precision: FolderPrecision = None,
     engine: Engine = None,
+    resume: ResumeFile = False,
     quiet: Quiet = False,
 ) -> None:
     """Index texts: vectors of a model and BM25 word weights, in memory-mapped files.
@@ -124,6 +126,7 @@ def build(
             device=device,
             precision=precision,
             engine=engine,
+            resume=resume,
             progress=progress,
             say=saying(quiet=quiet),
             **vars(settings),

@@ -9,7 +9,7 @@ import typer
 from ownbert import limits
 from ownbert.checks import between
 from ownbert.cli.input_texts import given_texts
-from ownbert.cli.options import Device, Encoding, Quiet, TextColumn, TextsOrFiles
+from ownbert.cli.options import Device, Encoding, Quiet, ResumeFile, TextColumn, TextsOrFiles
 from ownbert.cli.progress import counting, saying
 from ownbert.cli.recipe_options import settings_command
 from ownbert.language import translated
@@ -49,6 +49,7 @@ def topics(
     text_column: TextColumn = None,
     encoding: Encoding = None,
     device: Device = "auto",
+    resume: ResumeFile = False,
     quiet: Quiet = False,
 ) -> None:
     """Group texts by topic, and describe each topic by its distinctive words.
@@ -72,6 +73,7 @@ def topics(
             given,
             text_column=text_column,
             device=device,
+            resume=resume,
             progress=progress,
             say=saying(quiet=quiet),
             **vars(settings),

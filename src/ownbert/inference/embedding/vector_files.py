@@ -209,18 +209,17 @@ def embedded(
         done += len(block)
 
 
-def opened_embedder(
+def opened_vectors(
     folder: str | Path,
-    device: str,
-    precision: str | None,
-    max_length: int | None,
-    engine: str | None,
-    say: Say | None,
-) -> Embedder:
+    columns: ColumnNames,
+    compute: Compute,
+    max_length: int | None = None,
+    say: Say | None = None,
+) -> RowVectors:
     """Open the embedder of a folder and report automatic choices."""
-    rows = RowVectors(folder, ColumnNames(), Compute(device, precision, engine), max_length, {})
+    rows = RowVectors(folder, columns, compute, max_length, {})
     say_each(rows.notes(), say)
-    return rows.embedder
+    return rows
 
 
 def warn_of_cut(embedder: Embedder, say: Say | None) -> None:

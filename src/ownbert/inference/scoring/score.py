@@ -12,13 +12,13 @@ from ownbert.checkpoint.model_files import model_checksums
 from ownbert.checks import between
 from ownbert.corpus.documents import find_files
 from ownbert.errors import InputError
-from ownbert.files.encodings import UTF8, current_encoding, reads_encoding
+from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
-from ownbert.files.resumable_file import first_read, identity_of
+from ownbert.files.resumable_file import first_read, made_for
 from ownbert.files.writing import checksum
 from ownbert.hub import PREFIX, model_folder
 from ownbert.inference.compute import say_each
-from ownbert.inference.embedding.vector_files import Record, as_inputs, records_of
+from ownbert.inference.embedding.vector_files import Record, as_inputs, records_of, sources_of
 from ownbert.inference.fill_mask import Filler
 from ownbert.inference.opened import Progress
 from ownbert.inference.output.prediction_writer import PredictionWriter
@@ -259,7 +259,7 @@ class ScoredRows:
             raise InputError(f"{folder} is on the hub; save it in a local folder first")
         self.columns, self.tokens, self._each = columns, tokens, each
         inputs = MemoryTable("nothing", (), lambda _: iter(())) if texts is None else texts
-        self._files = None if isinstance(inputs, MemoryTable) else find_files(inputs)
+        self._sources = sources_of(inputs)
         records = iter(()) if texts is None else records_of(inputs, columns)
         if dealt is not None:
             records = dealt.take(records, list)
@@ -303,10 +303,7 @@ class ScoredRows:
     def made_for(self) -> dict[str, Any] | None:
         """The identity of an output file: everything that its rows depend on; None if the texts are
         not in files."""
-        if self._files is None:
-            return None
-        encoded = {} if current_encoding() == UTF8 else {"encoding": current_encoding()}
-        return {**self.depends_on(), "input": [identity_of(f) for f in self._files], **encoded}
+        return made_for(self._sources, self.depends_on())
 
     def depends_on(self) -> dict[str, Any]:
         """Everything but the texts that the rows depend on."""
