@@ -1,6 +1,8 @@
 """How many of the ten texts that an index finds have the class of the query, by each way.
 
-python benchmarks/search.py MODEL train.csv test.csv
+    python benchmarks/search.py MODEL train.csv test.csv [--titles N [--forms float16 int8 ...]]
+
+With --titles, the time and the memory of an index of N pieces of the texts of train.csv.
 """
 
 import argparse
@@ -9,6 +11,7 @@ import random
 import statistics
 import tempfile
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 from time import process_time
 
 import numpy as np
@@ -17,6 +20,7 @@ from ownbert import build_index
 from ownbert.unlabelled.index import WAYS
 
 TOP = 10
+FORMS, APPROXIMATE = ("float16", "int8"), "approximate"
 
 
 def read(path: Path) -> tuple[list[str], list[str]]:
@@ -36,19 +40,21 @@ def titles(texts: list[str], count: int) -> list[str]:
     return found
 
 
-def time_titles(model: Path, texts: list[str], count: int) -> None:
-    """Print the processor time of an index of titles, and of queries that come one by one."""
+def time_titles(model: Path, texts: list[str], count: int, forms: list[str]) -> None:
+    """Print the processor time of an index of titles, and of queries that come one by one; and the
+    memory of the process so far, memory-mapped files included."""
     given = titles(texts, count)
     with tempfile.TemporaryDirectory() as folder:
         exact = None
-        for form, approximate in (("float16", False), ("int8", False), ("float16", True)):
+        for name in forms:
             start = process_time()
-            place = Path(folder, f"{form}-{approximate}")
+            place, approximate = Path(folder, name), name == APPROXIMATE
+            form = "float16" if approximate else name
             index = build_index(model, given, place, form=form, approximate=approximate)
             exact = exact or index
             took = process_time() - start
             size = sum(path.stat().st_size for path in place.iterdir())
-            if approximate:
+            if approximate and exact is not index:
                 queries = given[:: max(1, count // 500)]
                 found, true = (
                     each.search(queries, by="vectors", top_k=TOP) for each in (index, exact)
@@ -58,7 +64,7 @@ def time_titles(model: Path, texts: list[str], count: int) -> None:
                     for a, b in zip(found, true, strict=True)
                 ]
                 print(f"approximate: {np.mean(shared):.3f} of the nearest {TOP} are found")
-            print(f"{form}: {count:,} titles indexed in {took:.1f} s, {size / 1e6:.0f} MB")
+            print(f"{name}: {count:,} titles indexed in {took:.1f} s, {size / 1e6:.0f} MB")
             for by in WAYS:
                 index.search(given[0], by=by)
                 times = []
@@ -67,6 +73,7 @@ def time_titles(model: Path, texts: list[str], count: int) -> None:
                     index.search(query, by=by)
                     times.append(process_time() - start)
                 print(f"  {by}: {1000 * statistics.median(times):.1f} ms per query")
+            print(f"  {getrusage(RUSAGE_SELF).ru_maxrss / 1000:.0f} MB of memory at most")
 
 
 def main() -> None:
@@ -75,10 +82,12 @@ def main() -> None:
     parser.add_argument("texts", type=Path)
     parser.add_argument("queries", type=Path)
     parser.add_argument("--titles", type=int)
+    forms = (*FORMS, APPROXIMATE)
+    parser.add_argument("--forms", nargs="+", choices=forms, default=forms)
     given = parser.parse_args()
     labels, texts = read(given.texts)
     if given.titles is not None:
-        time_titles(given.model, texts, given.titles)
+        time_titles(given.model, texts, given.titles, given.forms)
         return
     wanted, queries = read(given.queries)
     known = np.asarray(labels)
