@@ -17,7 +17,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from ownbert.checks import Check
-from ownbert.errors import InputError, in_short
+from ownbert.errors import InputError, in_short, is_on_command_line
 from ownbert.files.json_files import parse_yaml, read_yaml
 
 T = TypeVar("T")
@@ -233,7 +233,10 @@ def dotted_name(kind: type, name: str) -> str:
     if name not in names:
         dotted = sorted(settings_of(kind))
         near = difflib.get_close_matches(name, dotted, n=3, cutoff=0.5)
-        advice = f"did you mean {', '.join(near)}?" if near else "--dry-run shows them all"
+        every = "--dry-run shows them all"
+        if not is_on_command_line():
+            every = f"the settings are {', '.join(dotted)}"
+        advice = f"did you mean {', '.join(near)}?" if near else every
         raise InputError(f"there is no setting {in_short(name)}; {advice}")
     return names[name]
 

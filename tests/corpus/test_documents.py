@@ -93,6 +93,22 @@ def test_tables_and_text_together(tmp_path: Path):
         pieces(tmp_path / "a.csv", text_column="body")
 
 
+def test_both_texts_of_a_pair_are_documents(tmp_path: Path):
+    table = tmp_path / "pairs.csv"
+    table.write_text("label,text_a,text_b\nyes,one two,three\nno,,four\n")
+    assert pieces(table) == [["one two"], ["three"], ["four"]]
+    assert pieces(table, text_column="text_b") == [["three"], ["four"]]
+
+
+def test_folders_without_texts_are_recognised(tmp_path: Path):
+    for name, kind in (("config.json", "a model folder"), ("store.json", "a folder of tokens")):
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir()
+        (folder / name).write_text("{}")
+        with pytest.raises(InputError, match=f"{folder} is {kind}.*, not a folder of texts"):
+            find_files(folder)
+
+
 def test_an_empty_corpus_is_refused(tmp_path: Path):
     (tmp_path / "a.txt").write_text("\n \n")
     (tmp_path / "b.csv").write_text("text,label\n,1\n")

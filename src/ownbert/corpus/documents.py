@@ -3,8 +3,9 @@
 Plain text has one of these layouts: ``line``, one document per line (blank lines are skipped);
 ``blank``, one sentence per line with blank lines between documents (the input of
 google-research/bert ``create_pretraining_data.py``); ``conll``, one word per line in columns, where
-each sentence is a document. Tables have one document per row. Files are plain or gzip, in the
-encoding of ``ownbert.files.encodings.reading_as``, by default UTF-8.
+each sentence is a document. Tables have one document per row, or two if rows are pairs of texts in
+columns with usual names. Files are plain or gzip, in the encoding of
+``ownbert.files.encodings.reading_as``, by default UTF-8.
 """
 
 import glob
@@ -19,10 +20,10 @@ from typing import Any, Literal
 from ownbert.errors import InputError
 from ownbert.files.input_files import sha256_of
 from ownbert.files.text_files import open_text, refuse_unreadable
-from ownbert.tables.columns import CORPUS_FEATURES, TEXT, ColumnNames, find_columns
+from ownbert.tables.columns import CORPUS_FEATURES, CORPUS_SECOND, TEXT, ColumnNames, find_columns
 from ownbert.tables.conll import read_conll
 from ownbert.tables.feature_cells import Cells, read_features, split_cell
-from ownbert.tables.tables import is_known, kind_of, place, read_column, read_values
+from ownbert.tables.tables import is_known, kind_of, place, read_records, read_values
 
 LAYOUTS = ("auto", "line", "blank", "conll")
 PathLike = str | os.PathLike[str]
@@ -73,6 +74,12 @@ def find_files(paths: PathLike | Sequence[PathLike]) -> list[Path]:
 def _files_of(name: str) -> list[Path]:
     path = Path(name)
     if path.is_dir():
+        if (path / "store.json").is_file():
+            raise InputError(
+                f"{path} is a folder of tokens from ownbert prepare, not a folder of texts"
+            )
+        if any((path / name).is_file() for name in ("config.json", "blend.json")):
+            raise InputError(f"{path} is a model folder, not a folder of texts")
         files = _known_below(path)
         if not files:
             raise InputError(f"no .txt, .csv, .tsv, .jsonl or .parquet files in the folder {path}")
@@ -109,8 +116,8 @@ def read_documents(
 
     Args:
         paths: see ``find_files``.
-        text_column: column of the text in tables, by default found by its usual names; a text with
-            line breaks stays one piece.
+        text_column: column of the text in tables, by default found by its usual names, or both
+            columns of a pair; a text with line breaks stays one piece.
         layout: layout of plain text; ``auto`` detects it from the first 2,000 lines of each file
             (see ``guess_layout``). In ``conll`` columns are given by number, from 1.
         feature_columns: names of columns of word features, separated by commas; plain text is then
@@ -176,12 +183,14 @@ def _documents(
 
 
 def _table_documents(path: Path, given: ColumnNames) -> Iterator[Document]:
-    found = find_columns(path, [TEXT, CORPUS_FEATURES], given)
+    pair = None if given.features is None else False
+    found = find_columns(path, [TEXT, CORPUS_SECOND, CORPUS_FEATURES], given, pair=pair)
     (column,), names = found["text"], found.get("features", ())
     if not names:
-        for _, text in read_column(path, column):
-            if text := text.strip():
-                yield Document(pieces=[text], presplit=False)
+        for _, texts in read_records(path, [column, *found.get("second", ())]):
+            for text in map(str.strip, texts):
+                if text:
+                    yield Document(pieces=[text], presplit=False)
         return
     for line, (value, *cells) in read_values(path, [column, *names]):
         where = place(path, line)

@@ -36,7 +36,7 @@ class Attempts:
             with time_limit(seconds):
                 return make()
         except OutOfTime:
-            reason = "it takes too long"
+            reason = "not enough time"
         except Exception as error:  # whatever the error, the other candidates stay usable
             reason = shortened(" ".join(str(error).split()) or type(error).__name__, _LONGEST)
             if self._debug:

@@ -128,10 +128,9 @@ def make_report(
         data=data,
         settings=settings,
     )
-    parts: dict[str, Callable[[], Any]] = {
-        "margin": lambda: _margin(compared),
-        "learning_curve": lambda: _curve(compared, labelled),
-    }
+    parts: dict[str, Callable[[], Any]] = {"learning_curve": lambda: _curve(compared, labelled)}
+    if compared.alone is None or compared.alone.kind != "linear":
+        parts["margin"] = lambda: _margin(compared)
     if points:
         parts["minutes_curve"] = lambda: fit_learning_curve(points, unit="minutes")
     if len(unlabelled):

@@ -475,7 +475,7 @@ class Fit:
         if not self.candidates:
             return f"stopped before any model was fitted; continue with --resume -o {self.folder}"
         return (
-            f"stopped; {self.folder} has the best of {len(self.candidates)} models so far: "
+            f"stopped; {self.folder} has the best model so far ({len(self.candidates)} fitted); "
             "continue with the same command and --resume"
         )
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from ownbert.checkpoint import CONFIG, describe
 from ownbert.fitting.report.advice import headline, other_metrics
 from ownbert.fitting.report.contents import Report
-from ownbert.fitting.report.sections import sections
+from ownbert.fitting.report.sections import plain_value, sections
 from ownbert.language import translated
 from ownbert.run.model_card import MAX_ROWS, in_words, save_card, table
 from ownbert.tasks.task import KEY, task_class
@@ -44,4 +44,4 @@ def _texts(fact: tuple[str, object]) -> tuple[str, str]:
     """A setting as shown in the card; files by name only, because the card may be published."""
     name, value = fact
     values = value if isinstance(value, list | tuple) else [value]
-    return name, ", ".join(Path(v).name if isinstance(v, str) else str(v) for v in values)
+    return name, ", ".join(Path(v).name if isinstance(v, str) else plain_value(v) for v in values)

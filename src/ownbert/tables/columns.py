@@ -516,6 +516,8 @@ _FEATURES = ColumnSpec(
     of="ownbert finetune",  # a finished model uses the columns of its training
 )
 CORPUS_FEATURES = replace(_FEATURES, of="")
+# The second texts of pairs are documents, too.
+CORPUS_SECOND = _SECOND
 
 _STARTS = ("answer_start", "start")
 _OF_QUESTIONS = (

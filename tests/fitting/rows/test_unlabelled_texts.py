@@ -55,7 +55,7 @@ def test_the_most_similar_ones_fill_up_to_the_minimum() -> None:
     found = _read([*FOREIGN, *OWN], labelled, fewest=fewest)
     assert set(OWN) <= set(found.similar)
     assert found.others
-    assert sum(map(len, found.similar)) >= fewest
+    assert sum(map(len, [*labelled, *found.similar])) >= fewest
 
 
 def test_labelled_and_repeated_texts_are_left_out() -> None:
@@ -112,7 +112,6 @@ def test_a_restricted_corpus_is_pretrained_on_its_similar_texts_alone(tmp_path: 
 def test_a_preview_says_how_many_texts_the_network_learns_from() -> None:
     labels = ["a", "b"] * 50
     rows = {"text": _texts("film", 100, 3), "label": labels}
-    # A network needs a minimum of text: here the similar ones alone have enough.
     own = _texts("film", 2000, 1)
     lines = preview_fit(rows, unlabelled=[*FOREIGN, *own], minutes=1).splitlines()
     said = [line for line in lines if line.startswith("the network learns from the ")]
@@ -120,3 +119,22 @@ def test_a_preview_says_how_many_texts_the_network_learns_from() -> None:
     assert "unlabelled texts that are most like the labelled ones" in said[0]
     assert 1900 < int(said[0].split()[5].replace(",", "")) < 2100
     assert "the network learns" not in preview_fit(rows, unlabelled=own, minutes=1)
+
+
+def test_a_preview_says_what_the_unlabelled_texts_are_good_for() -> None:
+    texts, labels = _texts("film", 100, 3), ["a", "b"] * 50
+    rows = {"text": texts, "label": labels}
+    said = preview_fit(rows, unlabelled=_texts("town", 1000, 2, length=40), minutes=1)
+    assert "warning: only " in said
+    assert "of the 1,000 unlabelled texts are like the labelled ones" in said
+    assert "the unlabelled texts are all labelled or test texts too" in preview_fit(
+        rows, unlabelled=texts, minutes=1
+    )
+    pairs = {"text_a": texts, "text_b": texts[::-1], "label": labels}
+    said = preview_fit(pairs, unlabelled=OWN, minutes=1)
+    assert "; 300 unlabelled texts; " in said
+    assert "the rows are pairs of texts: unlabelled texts are only used for pretraining" in said
+    # More than there is time for.
+    said = preview_fit(rows, unlabelled=_texts("film", 4000, 1, length=80), minutes=0.01)
+    assert "; 4,000 unlabelled texts; " in said
+    assert "linear models learn from " in said

@@ -35,7 +35,7 @@ def _network_problem(report: Report) -> str:
     network, baseline = report.own_network, report.baseline
     if network is None:
         reasons = [reason for what, reason in report.left_out.items() if "network" in what]
-        why = f": {reasons[0]}" if reasons else ""
+        why = f" ({reasons[0]})" if reasons else ""
         return f"; the folder has no network{why}"
     if baseline is None or not is_far_below(report, network, baseline):
         return ""
@@ -96,6 +96,8 @@ def _against_baseline(report: Report) -> str:
     if baseline is None:
         return "No linear model was compared, so there is no baseline."
     if best.name == baseline.name:
+        if len(report.leaderboard) == 1:
+            return "Only one model was fitted, a linear one."
         return "The best model is a linear model: no other model scored higher."
     gain = (
         f"{report.gain(best, baseline):+.3f} compared with the best linear model, {baseline.name}"

@@ -13,6 +13,8 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _FOLDS = 5
 _MOST_TEXTS = 20_000  # per side; more do not change the figures
 _FEWEST_TEXTS = 20  # per side, for measuring separability
+# Minimum deviations of a difference: smaller ones occur by chance.
+_CLEAR = 3.0
 _PRIOR = 1000.0  # pseudo-count of the prior, in tokens
 _SMOOTHING = 0.5
 # Separability below which texts are of the same kind, and above which they are of different kinds.
@@ -98,8 +100,8 @@ def compare_texts(
     # A token that occurs in a single text says nothing about its side.
     scores[np.bincount(texts.indices, minlength=len(ids)) < 2] = 0
     names, order, half = list(ids), np.argsort(-scores, kind="stable"), most_tokens // 2
-    more = [i for i in order[:half] if scores[i] > 0]
-    less = [i for i in order[-half:] if scores[i] < 0]
+    more = [i for i in order[:half] if scores[i] > _CLEAR]
+    less = [i for i in order[-half:] if scores[i] < -_CLEAR]
     shares = counts / totals[:, None]
     return Drift(
         lengths=quantiles[0],

@@ -258,6 +258,8 @@ def _rated_section(
     else:
         columns = ("row", "true label", "predicted", "probability", TEXT)
         lead = "By the probability of the true label."
+        if key == "typical":
+            lead = "One per label: the highest probability of the true label."
     return Section(key, title, lead, columns, rows, 3)
 
 
@@ -303,14 +305,17 @@ def _drift_tokens(report: Report) -> Section | None:
 
 
 def _facts(key: str, title: str, facts: Mapping[str, object]) -> Section | None:
-    shown = {name: cleaned(_plain(value), _TEXT) for name, value in facts.items()}
+    shown = {name: cleaned(plain_value(value), _TEXT) for name, value in facts.items()}
     if key == "data":  # settings keep their recipe names
         shown = {translated(name): translated(value) for name, value in shown.items()}
     rows = tuple((_name(name), value) for name, value in shown.items())
     return Section(key, title, "", ("", ""), rows, 2) if rows else None
 
 
-def _plain(value: object) -> str:
+def plain_value(value: object) -> str:
+    """A setting or a fact as text."""
+    if isinstance(value, tuple | list):
+        return ", ".join(map(str, value))
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

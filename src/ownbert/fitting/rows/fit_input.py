@@ -42,9 +42,11 @@ _COMPARED, _OTHER_TEXTS = 5_000, 0.5
 # Maximum numbers of unlabelled texts and characters for the views and the distilled network;
 # characters per minute, so that fitting the views takes a small share of the time.
 _MOST_TEXTS, _MOST_CHARACTERS, _CHARACTERS_PER_MINUTE = 100_000, 20_000_000, 2_000_000
-# Minimum number of characters per minute of the texts like the labelled ones: a network reads them
-# about ten times.
-_FEWEST_PER_MINUTE = 100_000
+# Minimum number of characters per minute that a network is pretrained on; if the texts like the
+# labelled ones are fewer, others are added. One core reads them about forty times.
+_FEWEST_PER_MINUTE = 25_000
+# Share of texts like the labelled ones below which a warning is shown.
+_ALIKE = 0.05
 # Words are shorter by about this factor in scripts without spaces.
 _UNSPACED_FACTOR = 4
 # Linear models are self-trained if unlabelled texts outnumber labelled ones by this factor.
@@ -119,7 +121,11 @@ class FitInput:
         self.kind = text_kind(text for row in self.rows.texts() for text in row)
         self.labelled = Texts(self.rows.texts(), self.kind)
         self.learnt = Texts(self.rows.texts(self.rows.learnt), self.kind)
-        found = self._read_unlabelled()
+        most = self._characters(_CHARACTERS_PER_MINUTE, _MOST_CHARACTERS)
+        self.read = self._read_unlabelled(characters_to_read(most))
+        found = self.read.some(most, _MOST_TEXTS, recipe.seed)
+        if self._has_pairs:  # which unlabelled text does not have
+            found = UnlabelledTexts([], [])
         self.unlabelled = Texts([(text,) for text in found.texts], self.kind)
         # What a network is pretrained and taught on.
         self.similar = self.unlabelled
@@ -144,29 +150,39 @@ class FitInput:
         known = set(self.rows.texts(self.rows.learnt))
         return sum(row.texts in known for row in self.test)
 
-    def _read_unlabelled(self) -> UnlabelledTexts:
-        """The unlabelled texts, in a number that suits the time; where some are unlike the labelled
-        texts, the corpus is restricted to the others."""
-        minutes = max(1.0, self.recipe.minutes)
-        factor = _UNSPACED_FACTOR if self.kind == "chinese" else 1
-        most = int(min(_MOST_CHARACTERS, _CHARACTERS_PER_MINUTE * minutes)) // factor
+    @property
+    def _has_pairs(self) -> bool:
+        return len(self.rows.rows[0].texts) > 1
+
+    def _read_unlabelled(self, characters: int) -> UnlabelledTexts:
+        """The unlabelled texts up to a number of characters; if some are unlike the labelled texts,
+        the corpus is restricted to the others."""
         # Test rows must not be trained on at all, and dev rows may only be used for selection.
         known = {text for row in (*self.rows.rows, *self.test) for text in row.texts}
         found = UnlabelledTexts.read(
-            self.corpus.texts(characters_to_read(most)),
+            self.corpus.texts(characters),
             [" ".join(row) for row in self.learnt.rows],
             known,
             self.kind,
-            characters=characters_to_read(most),
-            fewest=int(_FEWEST_PER_MINUTE * minutes) // factor,
+            characters=characters,
+            fewest=self._characters(_FEWEST_PER_MINUTE, _MOST_CHARACTERS),
         )
         self.corpus = replace(self.corpus, similar=found.similar, restricted=len(found.others) > 0)
-        if len(self.rows.rows[0].texts) > 1:
-            return UnlabelledTexts([], [])  # unlabelled text has no pairs
-        return found.some(most, _MOST_TEXTS, self.recipe.seed)
+        return found
+
+    def _characters(self, per_minute: int, most: int) -> int:
+        """A number of characters per minute, up to a maximum, for the whole run."""
+        factor = _UNSPACED_FACTOR if self.kind == "chinese" else 1
+        return min(most, int(per_minute * max(1.0, self.recipe.minutes))) // factor
 
     def _mismatch_warning(self) -> str | None:
-        """A warning if most words of the labelled texts do not occur in the unlabelled texts."""
+        """A warning if the unlabelled texts seem to be of another kind."""
+        count, alike = len(self.read.texts), self.read.alike
+        if self.corpus.restricted and alike < _ALIKE * count:
+            return (
+                f"warning: only {alike:,} of the {count:,} unlabelled texts are like the labelled "
+                "ones: are they of the same kind?"
+            )
         if not len(self.unlabelled):
             return None
         some = Texts(self.unlabelled.rows[:_COMPARED], self.kind)
@@ -182,10 +198,8 @@ class FitInput:
 
     def notices(self) -> Iterator[str]:
         """What was found in the files, one line each."""
-        yield found_in_files(self.rows, self.kind, len(self.unlabelled), self.recipe.minutes)
-        if self.corpus.restricted:
-            similar = f"{len(self.corpus.similar):,} unlabelled texts"
-            yield f"the network learns from the {similar} that are most like the labelled ones"
+        yield found_in_files(self.rows, self.kind, len(self.read.texts), self.recipe.minutes)
+        yield from self._unlabelled_notices()
         if columns := self.rows.task.describe_columns(self.train):
             yield f"columns: {columns}"
         yield from self.notes
@@ -194,6 +208,20 @@ class FitInput:
         rows, unit = [self.rows.rows[i] for i in self.rows.learnt], self.rows.task.unit
         for empty in empty_texts(LabelledSplit("training", rows, str(self.train), unit)):
             yield f"warning: {empty.line}"
+
+    def _unlabelled_notices(self) -> Iterator[str]:
+        """What is learnt from which unlabelled texts."""
+        count, used = len(self.read.texts), len(self.unlabelled)
+        if self.corpus.files and not count:
+            known = "the unlabelled texts are all labelled or test texts too"
+            yield f"warning: {known}"
+        elif count and self._has_pairs:
+            yield "the rows are pairs of texts: unlabelled texts are only used for pretraining"
+        elif used < count:
+            yield f"linear models learn from {used:,} of the unlabelled texts, for lack of time"
+        if self.corpus.restricted:
+            similar = f"{len(self.read.similar):,} unlabelled texts"
+            yield f"the network learns from the {similar} that are most like the labelled ones"
         if warning := self._mismatch_warning():
             yield warning
 

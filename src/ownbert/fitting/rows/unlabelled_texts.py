@@ -31,12 +31,15 @@ class UnlabelledTexts:
     """Distinct unlabelled texts, none of which is a labelled one.
 
     Args:
-        similar: texts like the labelled ones; all of them if hardly any is different.
+        similar: texts like the labelled ones, filled up to a minimum with the most similar others;
+            all texts if hardly any is different.
         others: the other texts.
+        alike: number of texts like the labelled ones.
     """
 
     similar: Sequence[str]
     others: Sequence[str]
+    alike: int = 0
 
     @classmethod
     def read(
@@ -57,7 +60,7 @@ class UnlabelledTexts:
             known: texts to leave out.
             kind: kind of text, one of ``ownbert.views.tokens.KINDS``.
             characters: maximum number of characters.
-            fewest: minimum number of characters of the similar texts, if there are so many.
+            fewest: minimum number of characters of the labelled and similar texts together.
         """
         found: dict[str, None] = {}
         for text in texts:
@@ -68,9 +71,9 @@ class UnlabelledTexts:
             if characters <= 0 or len(found) >= _MOST_READ:
                 break
         pool = list(found)
-        similar = _similar(pool, labelled, kind, fewest)
+        similar, alike = _similar(pool, labelled, kind, fewest - sum(map(len, labelled)))
         pairs = list(zip(pool, similar, strict=True))
-        return cls([t for t, like in pairs if like], [t for t, like in pairs if not like])
+        return cls([t for t, like in pairs if like], [t for t, like in pairs if not like], alike)
 
     @property
     def texts(self) -> list[str]:
@@ -99,11 +102,17 @@ def some_texts(texts: Sequence[str], characters: int, most: int, seed: int) -> l
     return [texts[int(i)] for i in order[lengths <= characters]]
 
 
-def _similar(texts: Sequence[str], labelled: Sequence[str], kind: str, fewest: int) -> np.ndarray:
-    """(N) whether texts are like labelled ones: by the likelihood ratio of their words among the
-    labelled and among all texts (Moore and Lewis 2010, "Intelligent selection of language model
-    training data"), with a threshold from labelled texts whose words were not counted."""
-    every = np.ones(len(texts), dtype=bool)
+def _similar(
+    texts: Sequence[str], labelled: Sequence[str], kind: str, fewest: int
+) -> tuple[np.ndarray, int]:
+    """(N) which texts are like labelled ones, with others up to a number of characters, and the
+    number without these others.
+
+    By the likelihood ratio of their words among the labelled and among all texts (Moore and Lewis
+    2010, "Intelligent selection of language model training data"), with a threshold from labelled
+    texts whose words were not counted.
+    """
+    every = np.ones(len(texts), dtype=bool), len(texts)
     if len(labelled) < _FEWEST_LABELLED or not len(texts):
         return every
     split, rng = splitter(kind), np.random.default_rng(0)
@@ -124,12 +133,13 @@ def _similar(texts: Sequence[str], labelled: Sequence[str], kind: str, fewest: i
     ratios = np.mean(halves, axis=0)
     blocks = (range(i, min(i + _BLOCK, len(texts))) for i in range(0, len(texts), _BLOCK))
     scores = np.concatenate([_scores(words.counts(tokens_of(each)), ratios) for each in blocks])
-    if (scores >= least).sum() >= _NEARLY_ALL * len(texts):
+    alike = int((scores >= least).sum())
+    if alike >= _NEARLY_ALL * len(texts):
         return every
     order = np.argsort(-scores, kind="stable")
     lengths = np.cumsum([len(texts[i]) for i in order])
     least = min(least, scores[order[min(np.searchsorted(lengths, fewest), len(texts) - 1)]])
-    return scores >= least
+    return scores >= least, alike
 
 
 def _log_ratios(counts: Matrix, everywhere: np.ndarray) -> np.ndarray:
