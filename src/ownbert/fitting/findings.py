@@ -128,9 +128,10 @@ def make_report(
         data=data,
         settings=settings,
     )
-    parts: dict[str, Callable[[], Any]] = {"learning_curve": lambda: _curve(compared, labelled)}
-    if compared.alone is None or compared.alone.kind != "linear":
-        parts["margin"] = lambda: _margin(compared)
+    parts: dict[str, Callable[[], Any]] = {
+        "margin": lambda: _margin(compared),
+        "learning_curve": lambda: _curve(compared, labelled),
+    }
     if points:
         parts["minutes_curve"] = lambda: fit_learning_curve(points, unit="minutes")
     if len(unlabelled):
@@ -273,9 +274,9 @@ def _spread(compared: Comparison, model: ComparedModel | None) -> float:
 
 
 def _margin(compared: Comparison) -> Any:
-    """By how much the selected model is better than the best linear model."""
+    """By how much the selected model is better than the best linear model, if it is not one."""
     linear = [c for c in compared.measured if c.name in VIEWS]
-    if not linear:
+    if not linear or (compared.alone is not None and compared.alone.name in VIEWS):
         return None
     best, used = compared.adjusted(max(linear, key=compared.worth)), compared.used[2]
     index = np.arange(len(best))

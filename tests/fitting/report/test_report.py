@@ -138,7 +138,7 @@ def test_the_headline_says_how_far_to_trust_it():
 
 def test_the_first_line_says_what_is_wrong_with_the_network_of_the_folder():
     (first, *_) = headline(small(network="", left_out={"pretraining a network": "no time"}))
-    assert first == "network: macro F1 0.830; the folder has no network: no time"
+    assert first == "network: macro F1 0.830; the folder has no network (no time)"
     bad = replace(NETWORK, score=0.213)
     report = small(leaderboard=(LINEAR, bad), best="TF-IDF")
     (first, *_) = headline(report)
