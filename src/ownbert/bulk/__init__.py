@@ -1,1 +1,1 @@
-"""Prediction over more than one process or machine: parts of an input, answered once each."""
+"""Bulk prediction on several processes or machines: each part of the input is predicted once."""

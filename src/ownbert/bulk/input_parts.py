@@ -1,8 +1,8 @@
-"""Input files split into parts, each of which one process reads by itself.
+"""Input files split into parts that are read independently.
 
-Parquet files are split by rows; others where a row ends, so that a part can be read from the middle
-of a file. A part of a csv file is read after the header, and one of a jsonl file after its first
-object, so that the columns are those of the whole file.
+Parquet files are split by rows, other files at the end of a row, so that a part can be read from
+the middle of a file. The header of a csv file and the first object of a jsonl file are read before
+each part, so that all parts have the columns of the whole file.
 """
 
 import contextlib
@@ -23,21 +23,21 @@ from ownbert.tables.delimited import all_rows
 from ownbert.tables.memory import MemoryTable, arrow_cells
 from ownbert.tables.tables import ENDINGS, kind_of
 
-# Bytes of text after which a part ends, whatever its number of rows.
+# Bytes of text at which a part ends regardless of its number of rows.
 _MOST_BYTES = 1 << 26
 _CHUNK = 1 << 23
-# Rows of a parquet file that are in memory at a time.
+# Rows of a parquet file in memory at a time.
 _ROWS = 1024
 
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file as it was when the work was planned.
+    """The state of a file when the parts were planned.
 
     Args:
-        address: a path, or an address with ``://``.
-        size: in bytes.
-        modified: nanoseconds since 1970, None where the file system does not say.
+        address: path, or address with ``://``.
+        size: size in bytes.
+        modified: modification time in nanoseconds since 1970; None if the file system has none.
     """
 
     address: str
@@ -46,7 +46,7 @@ class InputFile:
 
     @property
     def kind(self) -> str:
-        """As of ``ownbert.tables.tables.kind_of``."""
+        """The file format, see ``ownbert.tables.tables.kind_of``."""
         return kind_of(Path(self.address).name)
 
 
@@ -55,10 +55,11 @@ class InputPart:
     """Consecutive rows of a file.
 
     Args:
-        file: its number among all files.
-        start, end: rows of a parquet file, else bytes, of the unpacked text where it is gzip.
-        head_end: in bytes, where the header or the first object ends; 0 if there is none.
-        line: the number of the first line.
+        file: index of the file.
+        start: first row of a parquet file, else first byte of the decompressed text.
+        end: last row or byte, exclusive.
+        head_end: byte at which the header or the first object ends; 0 if there is none.
+        line: number of the first line.
     """
 
     file: int
@@ -72,10 +73,16 @@ class InputPart:
 
 
 def list_input_files(names: Sequence[str | Path]) -> list[InputFile]:
-    """The files of names, in their order: files, folders and, on this machine, globs.
+    """Find the input files.
+
+    Args:
+        names: files, folders and globs, or addresses of files and folders.
+
+    Returns:
+        The distinct files in the order of the names.
 
     Raises:
-        InputError: a name gives no file, or one of a kind that cannot be split.
+        InputError: a name matches no file, or a file has an unknown type or no size.
     """
     addresses: list[str] = []
     for name in names:
@@ -91,7 +98,7 @@ def list_input_files(names: Sequence[str | Path]) -> list[InputFile]:
 
 
 def _files_below(address: str) -> list[str]:
-    """The file itself, or what a folder holds."""
+    """The address itself if it is a file; the files of known types if it is a folder."""
     from pyarrow import fs
 
     files, path = open_file_system(address)
@@ -135,12 +142,15 @@ def _described(address: str) -> InputFile:
 
 
 def split_file(number: int, file: InputFile, rows: int) -> list[InputPart]:
-    """The parts of a file, of about so many rows each.
+    """Split a file into parts.
 
     Args:
-        number: of the file.
-        file: its name and kind.
-        rows: the most rows of a part, blank lines included.
+        number: index of the file.
+        file: the file.
+        rows: maximum rows per part; in txt files, blank lines are rows.
+
+    Returns:
+        The parts in the order of the rows.
 
     Raises:
         InputError: the file cannot be read.
@@ -171,7 +181,7 @@ def _parquet_rows_of(file: InputFile) -> int:
 
 @contextmanager
 def _opened(file: InputFile, start: int = 0) -> Iterator[io.BufferedReader]:
-    """The bytes of a text file from one on, unpacked."""
+    """Open a text file, decompressed if it is gzip, at the byte ``start``."""
     files, path = open_file_system(file.address)
     with files.open_input_stream(path, compression=None) as raw:
         packed = raw.read(2) == GZIP_MAGIC
@@ -186,8 +196,7 @@ def _opened(file: InputFile, start: int = 0) -> Iterator[io.BufferedReader]:
             yield io.BufferedReader(source, READ_BUFFER)
 
 
-# Where a line or a row ends, in bytes; the number of the line that follows; whether it is a row,
-# and not what comes after the last one.
+# Byte at which a line or row ends; number of the next line; whether it counts as a row.
 _End = tuple[int, int, bool]
 
 
@@ -199,7 +208,7 @@ def _text_parts(
         head += line
         if line.strip():
             break
-    if b"\n" not in head and b"\r" in head.strip():  # lines of an old Mac
+    if b"\n" not in head and b"\r" in head.strip():  # classic Mac OS line endings
         return [InputPart(number, 0, len(head))]
     rest = chain(bytes(head).splitlines(keepends=True), stream)
     if file.kind != "delimited":
@@ -218,7 +227,7 @@ def _head_end(file: InputFile, head: bytearray) -> int:
 
 
 def _line_ends(lines: Iterable[bytes], *, blank: bool) -> Iterator[_End]:
-    """The lines of a file; ``blank``: whether blank lines are rows."""
+    """The ends of lines; ``blank``: whether blank lines count as rows."""
     end = 0
     for line, content in enumerate(lines, start=2):
         end += len(content)
@@ -226,9 +235,9 @@ def _line_ends(lines: Iterable[bytes], *, blank: bool) -> Iterator[_End]:
 
 
 def _table_row_ends(file: InputFile, lines: Iterable[bytes]) -> Iterator[_End]:
-    """The header and the rows of a csv or tsv file, which may have line breaks between quotes."""
+    """The ends of the header and rows of a csv or tsv file, with line breaks in quoted cells."""
     end, line = 0, 1
-    # Where the lines that have been read start, by their numbers.
+    # First byte of each line by line number.
     starts: dict[int, int] = {}
 
     def numbered() -> Iterator[tuple[int, str]]:
@@ -241,7 +250,7 @@ def _table_row_ends(file: InputFile, lines: Iterable[bytes]) -> Iterator[_End]:
             line += 1
 
     found = False
-    # Where this fails, the rest is one part, and whoever reads it says what is wrong.
+    # After an error the rest of the file is one row; the worker that reads it reports the error.
     with contextlib.suppress(InputError):
         for start, _ in all_rows(Path(file.address), numbered()):
             if found:
@@ -256,7 +265,7 @@ def _table_row_ends(file: InputFile, lines: Iterable[bytes]) -> Iterator[_End]:
 
 
 def _cut(number: int, ends: Iterator[_End], first: InputPart, rows: int) -> list[InputPart]:
-    """Parts of so many rows, or less where these are long."""
+    """Parts of ``rows`` rows, or fewer if the rows are long."""
     parts: list[InputPart] = []
     start, end, line, count = first.start, first.start, first.line, 0
     for end, next_line, is_row in ends:
@@ -275,15 +284,18 @@ def _cut(number: int, ends: Iterator[_End], first: InputPart, rows: int) -> list
 def open_part(
     file: InputFile, part: InputPart, folder: Path
 ) -> Iterator[tuple[Path | MemoryTable, int]]:
-    """What ``predict`` and ``embed`` read for a part, and how many of its rows come before.
+    """Open a part as a source that ``predict`` and ``embed`` can read.
 
     Args:
         file: the whole file.
-        part: of the file.
-        folder: for a temporary file.
+        part: a part of this file.
+        folder: folder for a temporary file; all its files are deleted at the end.
+
+    Returns:
+        A context with the source and the number of leading rows that do not belong to the part.
 
     Raises:
-        InputError: while the part is read; it names the file and the line there.
+        InputError: an error inside the context; the message refers to the file and its lines.
     """
     shown = re.compile(rf"{re.escape(str(folder))}\S*?(, (?:line|row) (\d+))?(?=[,: ]|$)")
     before = 0
@@ -312,7 +324,7 @@ def open_part(
 
 
 def _lines_before(file: InputFile, part: InputPart) -> int:
-    """What is added to the number of a line in the copy of a part."""
+    """The difference between line numbers of the file and of the copy of a part."""
     if not (part.head_end and part.start):
         return part.line - 1
     with _opened(file) as stream:
@@ -320,7 +332,7 @@ def _lines_before(file: InputFile, part: InputPart) -> int:
 
 
 def _copy(file: InputFile, part: InputPart, path: Path) -> int:
-    """Write the head of a file and a part of it; returns how many rows the head has."""
+    """Write the head and a part of a file to ``path``; return the number of rows in the head."""
     headed = bool(part.head_end and part.start)
     with path.open("wb") as copy:
         if headed:
@@ -335,7 +347,7 @@ def _copy(file: InputFile, part: InputPart, path: Path) -> int:
 
 
 def _parquet_table(file: InputFile, part: InputPart, name: str) -> MemoryTable:
-    """The rows of a part, of which only the needed columns are read."""
+    """The rows of a part as a table that reads only the requested columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -369,7 +381,7 @@ def _parquet_table(file: InputFile, part: InputPart, name: str) -> MemoryTable:
 
 
 def _row_groups(metadata: Any, start: int, end: int) -> tuple[list[int], int]:
-    """The row groups that hold some rows, and the first row of the first of these."""
+    """The row groups with the rows from ``start`` to ``end``, and the first row of these groups."""
     groups, first, row = [], 0, 0
     for number in range(metadata.num_row_groups):
         after = row + metadata.row_group(number).num_rows

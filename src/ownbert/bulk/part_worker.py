@@ -1,4 +1,4 @@
-"""A process that answers parts of an input, one after the other, with one model in memory."""
+"""A worker process that predicts parts of an input one by one, with one model in memory."""
 
 import base64
 import hashlib
@@ -23,20 +23,20 @@ from ownbert.inference.predict import RowPredictions
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.rows import OutputOptions
 
-# So often a part may end its worker: Ray itself would start another one for ever.
+# Maximum attempts per part. Ray itself would replace a worker that dies without limit.
 _TRIES = 3
 
 
 @dataclass(frozen=True)
 class BulkJob:
-    """What is made of every row.
+    """The computation for every row.
 
     Args:
         command: predict or embed.
-        folder: of the model.
-        columns: that the user named.
-        compute: what computes.
-        options: predict: those of ``OutputOptions``; embed: ``max_length`` and those of
+        folder: model folder.
+        columns: column names given by the user.
+        compute: device and precision.
+        options: for predict, fields of ``OutputOptions``; for embed, ``max_length`` and options of
             ``Embedder.encode``.
     """
 
@@ -47,7 +47,7 @@ class BulkJob:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def settled(self) -> Compute:
-        """What computes here, with the precision that the folder says.
+        """The device and precision; if there is no precision, the folder decides.
 
         Raises:
             InputError: the folder cannot be used.
@@ -56,7 +56,10 @@ class BulkJob:
         return settled(self.folder, self.compute, what)
 
     def open(self) -> RowPredictions | RowVectors:
-        """The model, ready to answer.
+        """Open the model.
+
+        Returns:
+            An object whose ``table`` method predicts or embeds a part.
 
         Raises:
             InputError: the folder or an option cannot be used.
@@ -67,19 +70,19 @@ class BulkJob:
             return RowPredictions(self.folder, None, compute=self.compute, **given)
         most = options.pop("max_length", None)
         rows = RowVectors(self.folder, self.columns, self.compute, most, options)
-        rows.embedder.encode([], **options)  # refuses wrong values
+        rows.embedder.encode([], **options)  # rejects invalid options early
         return rows
 
 
 class PartWorker:
-    """Answers parts and writes each to a file of its own, with a record of what it is.
+    """Predicts parts and writes each to a separate file, with a record.
 
     Args:
-        job: what is made of every row.
-        files: the whole input.
-        output: the folder of the results.
-        threads: that the model may use.
-        scratch: a folder for temporary files, if it is on this machine.
+        job: the computation for every row.
+        files: all input files.
+        output: output folder.
+        threads: threads for the model.
+        scratch: folder for temporary files, used if it exists on this machine.
     """
 
     def __init__(
@@ -95,18 +98,18 @@ class PartWorker:
         self._refused = ""
         try:
             self._model = job.open()
-        except InputError as error:  # of a folder that is not on this machine
+        except InputError as error:  # the folder may be missing on this machine
             self._refused = str(error)
 
     def __call__(self, batch: Any) -> Any:
-        """Answer parts.
+        """Predict parts.
 
         Args:
-            batch: a pyarrow.Table with the ``name`` and the ``part`` (JSON of ``InputPart``) of
-                each.
+            batch: pyarrow.Table with the columns ``name`` and ``part`` (an ``InputPart`` as JSON).
 
         Returns:
-            A pyarrow.Table with what became of each, as JSON: a ``record``, or an ``error``.
+            A pyarrow.Table with one JSON object per part: the id of the ``worker``, and either a
+            ``record`` and ``warnings`` or an ``error``.
         """
         import pyarrow as pa
 
@@ -123,10 +126,18 @@ class PartWorker:
         return pa.table({"json": [json.dumps(each) for each in found]})
 
     def answer(self, name: str, part: InputPart) -> dict[str, Any]:
-        """Write the answers to a part, and then its record, which is returned.
+        """Predict a part, and write the predictions and then the record.
+
+        Args:
+            name: file name of the output.
+            part: the part.
+
+        Returns:
+            The record.
 
         Raises:
-            InputError: a row cannot be read, or the result cannot be written.
+            InputError: a row cannot be read, the output cannot be written, or all attempts at this
+                part ended with a dead worker.
         """
         file = self._files[part.file]
         markers = [f"{DONE}/{name}.try-{number}" for number in range(1, _TRIES + 1)]
@@ -145,7 +156,16 @@ class PartWorker:
 
 
 def store_part(output: StoredFolder, name: str, table: Any) -> dict[str, Any]:
-    """Write a pyarrow.Table as a part; returns what its record says of the file."""
+    """Write a part.
+
+    Args:
+        output: output folder.
+        name: file name of the part.
+        table: pyarrow.Table with the predictions.
+
+    Returns:
+        The size, checksum and schema for the record.
+    """
     import pyarrow.parquet as pq
 
     sink = io.BytesIO()

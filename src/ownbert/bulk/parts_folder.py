@@ -1,8 +1,8 @@
-"""The folder that a bulk prediction writes: parquet parts, and a manifest once all are there.
+"""The output folder of a bulk prediction: parquet parts and, when all are finished, a manifest.
 
-Meanwhile ``_plan.json`` says which rows each part covers and what it is made from, and ``_done``
-has a record of each finished part. Names that begin with _ are skipped by pyarrow, pandas and
-Spark.
+Until then, ``_plan.json`` contains the rows of each part and the model, inputs and options, and
+``_done`` contains a record of each finished part. pyarrow, pandas and Spark ignore names that begin
+with _.
 """
 
 import base64
@@ -21,25 +21,25 @@ from ownbert.files.resumable_file import refuse_other_run, saying_what_is_kept
 from ownbert.files.writing import lock_file, missing_folders, remove_empty
 
 MANIFEST, PLAN, LOCK = "_manifest.json", "_plan.json", "_lock"
-# What the record of a finished part holds.
+# The entries of a record and their types.
 _RECORD = {"part": str, "rows": int, "bytes": int, "sha256": str, "schema": str}
 
 
 class PartsFolder:
-    """A folder of parts, as a context: left early, it keeps what is finished.
+    """An output folder as a context; after an error or interrupt it keeps the finished parts.
 
     Args:
-        output: a path, or an address with ``://``.
-        made_for: what the parts depend on, which ``resume`` requires to be the same.
-        resume: keep the parts of a stopped run.
+        output: path, or address with ``://``.
+        made_for: everything that the parts depend on; it must not change with ``resume``.
+        resume: whether to keep the finished parts of an interrupted run.
 
     Attributes:
-        complete: the number of rows, where a run before has finished; else None.
-        plan: the parts by name; None: there is no plan yet.
-        rows: in finished parts.
+        complete: number of rows if the folder is complete, else None.
+        plan: parts by file name; None before planning.
+        rows: number of rows in finished parts.
 
     Raises:
-        InputError: the folder holds other files, or parts that were made for something else.
+        InputError: the folder contains other files, or parts of a different job.
     """
 
     def __init__(self, output: str | Path, made_for: Mapping[str, Any], *, resume: bool) -> None:
@@ -95,7 +95,7 @@ class PartsFolder:
             lock_file(self._lock, local)
 
     def _read(self, plan: Mapping[str, Any]) -> None:
-        """Take the plan, and the parts that are finished and still there."""
+        """Read the plan and the records of finished parts whose files exist."""
         try:
             self.plan = {name: InputPart(**part) for name, part in plan["plan"].items()}
             if {int} != {type(n) for part in self.plan.values() for n in part.as_json().values()}:
@@ -105,11 +105,11 @@ class PartsFolder:
         sizes = self.folder.sizes()
         for name in self.folder.sizes(DONE):
             if not name.endswith(".json"):
-                self.folder.remove(f"{DONE}/{name}")  # of a part that ended its worker
+                self.folder.remove(f"{DONE}/{name}")  # of an unfinished attempt
                 continue
             record = self.folder.read_json(f"{DONE}/{name}")
             part = record.get("part")
-            # A part whose record is damaged is made again.
+            # A part with a damaged record is predicted again.
             fits = all(type(record.get(key)) is kind for key, kind in _RECORD.items())
             if fits and part in self.plan and sizes.get(part) == record["bytes"]:
                 self._records[record["part"]] = record
@@ -118,7 +118,7 @@ class PartsFolder:
         return f"{self.folder}/{name} is damaged; remove it, or choose another folder"
 
     def begin(self, parts: Sequence[InputPart]) -> None:
-        """Write down the plan."""
+        """Name the parts and write the plan."""
         width = max(5, len(str(len(parts))))
         self.plan = {f"part-{i:0{width}}.parquet": part for i, part in enumerate(parts)}
         plan = {name: part.as_json() for name, part in self.plan.items()}
@@ -129,19 +129,19 @@ class PartsFolder:
         return sum(record["rows"] for record in self._records.values())
 
     def waiting(self) -> dict[str, InputPart]:
-        """The parts that are not finished."""
+        """The unfinished parts by file name."""
         return {n: part for n, part in (self.plan or {}).items() if n not in self._records}
 
     def add(self, record: dict[str, Any]) -> None:
-        """Take the record of a part that a worker has written."""
+        """Add the record of a part that a worker has finished."""
         self._records[record["part"]] = record
 
     def kept(self) -> AbstractContextManager[None]:
-        """Say in errors and interrupts what is kept."""
+        """Context that adds the number of parts kept to the messages of errors and interrupts."""
         return saying_what_is_kept(self._kept)
 
     def _finished(self) -> int:
-        """How many parts have a record; workers may be ahead of who reads what they return."""
+        """The number of parts with a record in the folder, including ones not yet added."""
         return sum(name.endswith(".json") for name in self.folder.sizes(DONE))
 
     def _kept(self) -> str:
@@ -151,9 +151,12 @@ class PartsFolder:
         return f"; {done:,} of {total:,} parts are kept in {self.folder}"
 
     def finish(self) -> list[str]:
-        """Write the manifest of a complete folder; returns warnings.
+        """Write the manifest of a complete folder.
 
-        Parts in which a column is empty everywhere, and so has no kind, get that of the others.
+        A column that is empty throughout a part has no type; it gets its type in the other parts.
+
+        Returns:
+            Warnings.
         """
         assert self.plan is not None
         warnings = self._agree()
@@ -180,7 +183,7 @@ class PartsFolder:
         return warnings
 
     def _agree(self) -> list[str]:
-        """Give all parts one schema, so that they are one table."""
+        """Rewrite parts so that all have the same schema and are one table; return warnings."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 

@@ -1,8 +1,8 @@
-"""``predict`` and ``embed`` on Ray Data: workers on one machine or many, one model in each.
+"""``predict`` and ``embed`` on Ray Data, with workers on one or more machines.
 
-The driver lists the files and splits them into parts; an actor of Ray Data for each worker answers
-one part at a time, and writes it with a record of its own. So whatever is killed, only parts that
-were not finished are computed again.
+The driver lists the files and splits them into parts. Each worker, an actor of Ray Data with its
+own copy of the model, predicts one part at a time and writes it with a record, so that after a
+crash only unfinished parts are predicted again.
 """
 
 import contextlib
@@ -35,13 +35,13 @@ Progress = Callable[[int], None]
 Say = Callable[[str], None]
 
 FORMAT = 1
-# Arguments of ``run_job`` that are no options of a job.
+# Keyword arguments of ``run_job``; all others are options of the job.
 _RUN = ("workers", "threads", "part_rows", "resume", "progress", "say")
-# Rows of a part: whole blocks of those that predict and embed sort by length.
+# Rows per part: a multiple of the blocks that predict and embed sort by length.
 PART_ROWS = 8192
-# Only descriptions of parts go through it; Ray's least.
+# Size of the object store, Ray's minimum: it only transfers descriptions of parts.
 _STORE_BYTES = 80 << 20
-# What Ray itself logs; its errors are raised.
+# Loggers of Ray to silence; its errors are raised.
 _LOGGERS = ("ray", "ray.data", "ray.data._internal")
 
 
@@ -63,15 +63,30 @@ def predict_with_ray(
     coverage: float | None = None,
     **run: Any,
 ) -> int:
-    """The answers to every row of files, as a folder of parquet files with a manifest.
+    """Predict every row of files, and write a folder of parquet files with a manifest.
 
     Args:
-        folder, text_column, second_column, id_column, device, precision, network, threshold,
-            probabilities, unknown, coverage: as of ``ownbert.predict``.
-        inputs, output, run: as of ``run_job``.
+        folder: folder of a fine-tuned model, an ensemble or a blend.
+        inputs: see ``run_job``.
+        output: see ``run_job``.
+        text_column: column of the text; by default as in training.
+        second_column: column of the second text; by default as in training.
+        id_column: column written instead of the texts, to join rows by.
+        device: see ``Compute``.
+        precision: float32, bfloat16 or auto; by default the folder decides (``Compute``).
+        network: use only the network of a ``fit`` folder.
         top_k: number of labels per row.
+        threshold: minimum score; labels below it are left out.
+        probabilities: whether to include the probabilities of all labels.
+        unknown: share of in-scope texts that may be rejected.
+        coverage: share of rows whose label set contains the right label, such as 0.9.
+        run: keyword arguments of ``run_job``.
 
-    Returns, raises: as ``run_job``.
+    Returns:
+        The number of rows.
+
+    Raises:
+        InputError: see ``run_job``.
     """
     job = BulkJob(
         "predict",
@@ -95,14 +110,24 @@ def embed_with_ray(
     precision: str | None = None,
     **given: Any,
 ) -> int:
-    """The vectors of every text of files, as a folder of parquet files with a manifest.
+    """Embed every text of files, and write a folder of parquet files with a manifest.
 
     Args:
-        folder, text_column, id_column, device, precision: as of ``ownbert.embed``.
-        inputs, output: as of ``run_job``.
-        given: further arguments of ``run_job``; ``max_length``, and those of ``Embedder.encode``.
+        folder: model folder.
+        inputs: see ``run_job``.
+        output: see ``run_job``.
+        text_column: column of the text in tables.
+        id_column: column of an id in tables, which becomes the first column of the output.
+        device: see ``Compute``.
+        precision: float32, bfloat16 or auto; by default the folder decides (``Compute``).
+        given: keyword arguments of ``run_job``, ``max_length``, and options of
+            ``Embedder.encode``.
 
-    Returns, raises: as ``run_job``.
+    Returns:
+        The number of rows.
+
+    Raises:
+        InputError: see ``run_job``.
     """
     columns = ColumnNames(text=text_column, id=id_column)
     compute = Compute(device, precision, network=True)
@@ -123,25 +148,27 @@ def run_job(
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> int:
-    """Do a job in every part of files: a folder of parquet files with a manifest.
+    """Run a job on every part of files, and write a folder of parquet files with a manifest.
 
     Args:
+        job: the computation for every row.
         inputs: files, folders or globs, one or several; or addresses of files and folders on a file
-            system that pyarrow reads, as s3://bucket/folder.
-        output: a folder, or an address of one.
-        workers: processes with a model each; by default one for ``threads`` cores, or for each GPU.
-        threads: of each worker.
-        part_rows: the most rows of a part.
-        resume: keep the parts that a stopped run has finished.
+            system supported by pyarrow, such as s3://bucket/folder.
+        output: folder, or its address.
+        workers: number of processes, each with a copy of the model; by default one per GPU, or one
+            per ``threads`` cores.
+        threads: threads per worker.
+        part_rows: maximum rows per part.
+        resume: whether to keep the finished parts of an interrupted run.
         progress: called with the number of rows so far.
-        say: called with warnings.
+        say: called with notes and warnings.
 
     Returns:
         The number of rows.
 
     Raises:
         InputError: Ray is missing, an input cannot be read, or, with ``resume``, the model, the
-            input or an option differs.
+            input or an option differs; or a part fails.
     """
     between(1, limits.PROCESSES, "[]")("threads", threads)
     between(1, limits.COUNT, "[]")("part_rows", part_rows)
@@ -152,7 +179,7 @@ def run_job(
     files = list_input_files(inputs)
     _require_ray()
     job = replace(job, folder=str(model_folder(job.folder).absolute()))
-    compute = job.settled()  # here: all workers take the same
+    compute = job.settled()  # here, so that it is the same for all workers
     say_each(filter(None, (compute.note,)), say)
     job = replace(job, compute=compute)
     made_for = _made_for(job, files, part_rows)
@@ -177,16 +204,16 @@ def run_job(
 
 
 def _require_ray() -> None:
-    """Raise ``InputError`` where Ray is missing; without this Ray would send statistics."""
+    """Raise ``InputError`` if Ray is missing, and disable its usage statistics and C++ log."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     if importlib.util.find_spec("ray") is None:
         raise InputError("--runner ray needs Ray, which is missing: pip install 'ownbert[ray]'")
-    # What its C++ writes past Python's streams, as of workers that have ended and are started anew.
+    # The C++ code logs past Python's streams, for example when workers die and are restarted.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
 
 
 def _made_for(job: BulkJob, files: list[InputFile], part_rows: int) -> dict[str, Any]:
-    """What the parts depend on; loads the model once, so that mistakes show before Ray starts."""
+    """Everything the parts depend on. Loads the model, so that errors occur before Ray starts."""
     model = job.open()
     for file in files:
         model.refuse_kind(file.kind)
@@ -204,9 +231,9 @@ class Crew:
     """The workers of a job.
 
     Args:
-        count: of workers.
-        threads: of each.
-        gpus: of each; several may share one.
+        count: number of workers.
+        threads: threads per worker.
+        gpus: GPUs per worker; a fraction if workers share a GPU.
     """
 
     count: int
@@ -216,10 +243,19 @@ class Crew:
 
 @contextlib.contextmanager
 def crew_of(workers: int | None, threads: int, device: str) -> Iterator[Crew]:
-    """Ray, started on this machine unless it is already connected or RAY_ADDRESS names a cluster.
+    """Connect to Ray, and plan the workers.
 
-    Yields the workers. Unless the device is cpu they share the GPUs of the cluster: Ray hides those
-    that it was not asked for. By default there is a worker for each.
+    Ray is started on this machine unless it is already connected or RAY_ADDRESS names a cluster.
+    Unless the device is cpu, the workers share the GPUs of the cluster, and must request them,
+    because Ray hides others.
+
+    Args:
+        workers: number of workers; by default one per GPU, or one per ``threads`` cores.
+        threads: threads per worker.
+        device: auto, cpu or cuda.
+
+    Returns:
+        A context with the workers.
 
     Raises:
         InputError: the cluster cannot be reached, or has too few cores.
@@ -243,7 +279,7 @@ def crew_of(workers: int | None, threads: int, device: str) -> Iterator[Crew]:
                 f"{count:,} workers with {threads:,} threads need {count * threads:,} cores, but "
                 f"Ray has {known:,}; lower --workers or --threads"
             )
-        # Ray gives a worker a whole share of one GPU, never parts of two.
+        # Rounded so that each share fits on one GPU: Ray does not combine shares of several.
         yield Crew(count, threads, 1 / -(-count // gpus) if gpus else 0)
     finally:
         if ours:
@@ -265,14 +301,14 @@ def _start() -> None:
         reason = " ".join(str(error).split())
         raise InputError(f"Ray failed to start: {reason}") from error
     finally:
-        # Ray has one of its own, which ends the process without a word.
+        # Ray installs its own handler, which ends the process without a message.
         if threading.current_thread() is threading.main_thread() and before is not None:
             signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
 def _without_stderr() -> Iterator[None]:
-    """Drop what C++ writes to standard error: that the level of its log is set."""
+    """Discard what C++ code writes to standard error, such as a note on its log level."""
     sys.stderr.flush()
     before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
@@ -285,7 +321,7 @@ def _without_stderr() -> Iterator[None]:
 
 
 def _split(files: list[InputFile], rows: int) -> list[InputPart]:
-    """The parts of all files, which the whole cluster reads for that."""
+    """Split all files into parts, in parallel on the cluster."""
     import ray
     from ray.exceptions import RayTaskError
 
@@ -302,7 +338,7 @@ def _split(files: list[InputFile], rows: int) -> list[InputPart]:
 def _answered(
     job: BulkJob, files: list[InputFile], parts: PartsFolder, crew: Crew
 ) -> Iterator[dict[str, Any]]:
-    """What became of each part that waits, as it comes."""
+    """The results of the unfinished parts, in the order of completion."""
     import ray.data
 
     waiting = parts.waiting()
@@ -310,7 +346,7 @@ def _answered(
         return
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
-    # A block for each part: what a worker that ends has not finished is all that is done again.
+    # One block per part: if a worker dies, only its current part is repeated.
     rows = [{"name": n, "part": json.dumps(part.as_json())} for n, part in waiting.items()]
     planned = ray.data.from_items(rows, override_num_blocks=len(rows))
     with tempfile.TemporaryDirectory(prefix="ownbert-parts-") as scratch:

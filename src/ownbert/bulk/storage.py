@@ -10,15 +10,22 @@ from typing import Any
 
 from ownbert.errors import InputError
 
-# The folder, in that of the results, of records of finished parts and of what is being written.
-# Names that begin with _ are skipped by whoever reads a folder as a table.
+# Subfolder of the output folder for records of finished parts and for files being written. Readers
+# of a folder as a table ignore names that begin with _.
 DONE = "_done"
-# A path loses one of the slashes of an address.
+# ``Path`` removes one of the two slashes of an address.
 _ADDRESS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/+(.*)", re.DOTALL)
 
 
 def as_address(name: str | Path) -> str:
-    """The name of a file or folder: an absolute path, or an address with ``://``."""
+    """Normalise the name of a file or folder.
+
+    Args:
+        name: path or address.
+
+    Returns:
+        An absolute path, or an address with ``://``.
+    """
     match = _ADDRESS.fullmatch(str(name))
     if match is None:
         return str(Path(name).absolute())
@@ -27,15 +34,21 @@ def as_address(name: str | Path) -> str:
 
 
 def is_local(address: str) -> bool:
-    """Whether it is a path of this machine, as ``as_address`` gives it."""
+    """Whether a name normalised by ``as_address`` is a local path."""
     return "://" not in address
 
 
 def open_file_system(address: str) -> tuple[Any, str]:
-    """The pyarrow.fs.FileSystem of an address, and the path there.
+    """Open the file system of an address.
+
+    Args:
+        address: name normalised by ``as_address``.
+
+    Returns:
+        The pyarrow.fs.FileSystem, and the path in it.
 
     Raises:
-        InputError: pyarrow knows no such file system, or it cannot be reached.
+        InputError: pyarrow does not support the file system, or it cannot be reached.
     """
     from pyarrow import fs
 
@@ -47,7 +60,7 @@ def open_file_system(address: str) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def read_errors(address: str) -> Iterator[None]:
-    """Turn failures of a file system into ``InputError``, which names ``address``."""
+    """Context that converts file system errors into ``InputError`` with the ``address``."""
     import pyarrow as pa
 
     try:
@@ -61,7 +74,7 @@ def read_errors(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def write_errors(address: str) -> Iterator[None]:
-    """As ``read_errors``, for what is written."""
+    """Same as ``read_errors``, for writing."""
     import pyarrow as pa
 
     try:
@@ -72,10 +85,10 @@ def write_errors(address: str) -> Iterator[None]:
 
 
 class StoredFolder:
-    """A folder for results.
+    """An output folder on any file system.
 
     Args:
-        name: a path, or an address with ``://``.
+        name: path, or address with ``://``.
     """
 
     def __init__(self, name: str | Path) -> None:
@@ -87,11 +100,11 @@ class StoredFolder:
 
     @property
     def local(self) -> Path | None:
-        """Its path on this machine, if it is there."""
+        """The path if the folder is local, else None."""
         return Path(self.address) if is_local(self.address) else None
 
     def sizes(self, below: str = "") -> dict[str, int]:
-        """The names of the files in it, or in a folder in it, and their bytes."""
+        """Sizes in bytes, by name, of the files in the folder or in its subfolder ``below``."""
         from pyarrow import fs
 
         folder = f"{self._path}/{below}" if below else self._path
@@ -100,7 +113,7 @@ class StoredFolder:
         return {each.base_name: each.size for each in found if each.type == fs.FileType.File}
 
     def names(self) -> list[str]:
-        """The names of all that is in it."""
+        """The names of all files and subfolders."""
         from pyarrow import fs
 
         with read_errors(self.address):
@@ -108,7 +121,7 @@ class StoredFolder:
         return [each.base_name for each in found]
 
     def is_folder(self) -> bool | None:
-        """Whether it is a folder; None if there is nothing."""
+        """Whether it is a folder; None if it does not exist."""
         from pyarrow import fs
 
         with read_errors(self.address):
@@ -116,19 +129,19 @@ class StoredFolder:
         return None if kind == fs.FileType.NotFound else kind == fs.FileType.Directory
 
     def holds(self, name: str) -> bool:
-        """Whether it has a file of that name."""
+        """Whether the folder contains a file with this name."""
         from pyarrow import fs
 
         with read_errors(self.address):
             return self._files.get_file_info(f"{self._path}/{name}").type == fs.FileType.File
 
     def make(self, below: str = "") -> None:
-        """Make the folder, or one in it."""
+        """Create the folder, or its subfolder ``below``."""
         with write_errors(self.address):
             self._files.create_dir(f"{self._path}/{below}".rstrip("/"), recursive=True)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, which appears complete or not at all."""
+        """Write a file completely or not at all."""
         temporary = f"{self._path}/{DONE}/{secrets.token_hex(4)}.tmp"
         with write_errors(f"{self.address}/{name}"):
             try:
@@ -146,7 +159,7 @@ class StoredFolder:
         self.write(name, text.encode())
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file."""
+        """The content of a file."""
         with (
             read_errors(f"{self.address}/{name}"),
             self._files.open_input_stream(f"{self._path}/{name}", compression=None) as file,
@@ -154,7 +167,7 @@ class StoredFolder:
             return file.read()
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """The value of a JSON file; empty if it holds no object."""
+        """The object in a JSON file; empty if the file is damaged or contains no object."""
         try:
             value = json.loads(self.read(name))
         except (ValueError, RecursionError):
@@ -162,7 +175,7 @@ class StoredFolder:
         return value if isinstance(value, dict) else {}
 
     def remove(self, name: str) -> None:
-        """Remove a file or a folder, if there is one."""
+        """Remove a file or folder, if it exists."""
         from pyarrow import fs
 
         path = f"{self._path}/{name}"
