@@ -1,1 +1,1 @@
-"""Characters to ids: vocabularies, tokenizers and sentences, on the ``tokenizers`` library."""
+"""Text to token ids: vocabularies, tokenizers and sentence splitting, based on ``tokenizers``."""

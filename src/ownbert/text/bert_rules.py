@@ -1,7 +1,8 @@
-"""BERT's rules and WordPiece, assembled from the parts of the ``tokenizers`` library.
+"""BERT's rules and WordPiece, built from components of the ``tokenizers`` library.
 
-Clean-up, Chinese characters separated, lower case, accents stripped, punctuation separated, then
-the longest pieces of the vocabulary from the left (google-research/bert ``tokenization.py``).
+Text is cleaned up and lower-cased, accents are stripped, and Chinese characters and punctuation are
+separated; then each word is split, from the left, into the longest pieces in the vocabulary
+(google-research/bert ``tokenization.py``).
 """
 
 import unicodedata
@@ -16,8 +17,8 @@ PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]",
 CONTINUATION = "##"
 # Google's limit: a longer word is [UNK] regardless of its pieces.
 LONGEST_WORD = 100
-# Replaces a word that is kept whole and is in no vocabulary: it must become the unknown token and
-# not pieces. A code point that Unicode will never assign to a character.
+# Replaces words that must not be split and are not in the vocabulary, so that they become the
+# unknown token instead of pieces. Unicode will never assign this code point to a character.
 _NONCHARACTER = "\U0010ffff"
 
 
@@ -28,12 +29,17 @@ def wordpiece_backend(
     strip_accents: bool | None = None,
     tokenize_chinese_chars: bool = True,
 ) -> "tokenizers.Tokenizer":
-    """A tokenizer with BERT's rules and special tokens.
+    """Create a tokenizer with BERT's rules and special tokens.
 
     Args:
-        vocabulary: the tokens in the order of their ids.
-        do_lower_case, tokenize_chinese_chars: as in Transformers' BertTokenizer.
-        strip_accents: None follows ``do_lower_case``, as in Google's code.
+        vocabulary: tokens in the order of their ids.
+        do_lower_case: whether to lower-case text.
+        strip_accents: whether to strip accents; None: the same as ``do_lower_case``, as in Google's
+            code.
+        tokenize_chinese_chars: whether to separate Chinese characters.
+
+    Returns:
+        The tokenizer.
     """
     backend = wordpiece_rules(
         {token: index for index, token in enumerate(vocabulary)},
@@ -53,13 +59,19 @@ def wordpiece_rules(
     do_basic_tokenize: bool = True,
     unk_token: str = UNK,
 ) -> "tokenizers.Tokenizer":
-    """``wordpiece_backend`` for any ids and without special tokens.
+    """Create a tokenizer with BERT's rules, with arbitrary ids and without special tokens.
 
     Args:
-        ids: the id of each token.
-        do_lower_case, strip_accents, tokenize_chinese_chars: as for ``wordpiece_backend``.
-        do_basic_tokenize: if false, text is split at whitespace only, and nothing is cleaned up.
-        unk_token: the token for unknown words.
+        ids: id of each token.
+        do_lower_case: see ``wordpiece_backend``.
+        strip_accents: see ``wordpiece_backend``.
+        tokenize_chinese_chars: see ``wordpiece_backend``.
+        do_basic_tokenize: whether to apply BERT's rules; if false, text is only split at
+            whitespace.
+        unk_token: token for unknown words.
+
+    Returns:
+        The tokenizer.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -82,7 +94,7 @@ def wordpiece_rules(
 
 
 def split_at_whitespace(backend: "tokenizers.Tokenizer") -> "tokenizers.Tokenizer":
-    """``backend`` without BERT's rules: words are separated by whitespace and not changed."""
+    """Replace the rules of ``backend``, in place: text is split at whitespace and not changed."""
     from tokenizers import normalizers, pre_tokenizers
 
     backend.normalizer = normalizers.BertNormalizer(
@@ -93,7 +105,7 @@ def split_at_whitespace(backend: "tokenizers.Tokenizer") -> "tokenizers.Tokenize
 
 
 def add_special_tokens(backend: "tokenizers.Tokenizer") -> "tokenizers.Tokenizer":
-    """Mark BERT's special tokens, and put [CLS] and [SEP] around one text or two."""
+    """Register BERT's special tokens, in place, and add [CLS] and [SEP] around texts and pairs."""
     from tokenizers import AddedToken
     from tokenizers.processors import TemplateProcessing
 
@@ -109,12 +121,13 @@ def add_special_tokens(backend: "tokenizers.Tokenizer") -> "tokenizers.Tokenizer
 
 
 def keep_whole(backend: "tokenizers.Tokenizer", words: Iterable[str]) -> "tokenizers.Tokenizer":
-    """A copy of a WordPiece ``backend`` that leaves ``words`` as they are (``never_split``).
+    """Copy a WordPiece ``backend`` so that it does not split ``words`` (``never_split``).
 
-    Such a word between whitespace keeps its accents and punctuation, and it is one token; so is a
-    word that equals one of them after the rules were applied. One that is not in the vocabulary is
-    unknown. Lower-casing comes first, as in Transformers, so that words with capitals are useful to
-    cased vocabularies only. The copy runs Python code for every text and cannot be saved.
+    Between whitespace, such a word keeps its accents and punctuation and becomes one token; so does
+    any word that equals one of ``words`` after applying the rules. Words that are not in the
+    vocabulary become the unknown token. Text is lower-cased first, as in Transformers, so words
+    with capitals only have an effect in cased vocabularies. The copy runs Python code for every
+    text and cannot be saved.
     """
     from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
@@ -135,15 +148,14 @@ def _strips_accents(normalizer: "normalizers.BertNormalizer") -> bool:
 
 
 class WordRules:
-    """BERT's rules except for some words, as a pre-tokenizer of the ``tokenizers`` library.
+    """BERT's rules with exceptions for some words, as a pre-tokenizer of ``tokenizers``.
 
     Args:
-        normalizer: BERT's rules.
-        whole: the words that are kept.
-        unknown: those of them that are not in the vocabulary.
-        lower_first: whether words are lower-cased, if at all, before they are compared with
-            ``whole``.
-        split_punctuation: whether punctuation is separated.
+        normalizer: normaliser with the settings of BERT's rules.
+        whole: words that are not split.
+        unknown: those of these words that are not in the vocabulary.
+        lower_first: whether words are lower-cased, if at all, before the comparison with ``whole``.
+        split_punctuation: whether to separate punctuation.
     """
 
     def __init__(
@@ -167,7 +179,7 @@ class WordRules:
         self.fold = normalizers.BertNormalizer(
             clean_text=False,
             handle_chinese_chars=False,
-            # As the library decides where it is not set.
+            # Resolved as in the library; None would follow ``lowercase`` of this normaliser.
             strip_accents=_strips_accents(normalizer),
             lowercase=normalizer.lowercase and not lower_first,
         )
@@ -179,7 +191,7 @@ class WordRules:
         text.split(self._words)
 
     def words(self, text: str) -> list[str]:
-        """The words of ``text``, before they are split into pieces."""
+        """Split ``text`` into words, before these are split into pieces."""
         from tokenizers import PreTokenizedString
 
         found = PreTokenizedString(text)
@@ -199,6 +211,6 @@ class WordRules:
             found += [word.slice(part) for _part, part in parts]
         for word in found:
             if word.normalized in self.unknown:
-                # One for each character, so that the offsets stay those of the word.
+                # Character by character, so that the offsets do not change.
                 word.map(lambda _: _NONCHARACTER)
         return found

@@ -1,4 +1,4 @@
-"""Text that is already tokens (ids, codes, words): split at whitespace, look each token up."""
+"""Text that is already tokenized (ids, codes, words), with whitespace between the tokens."""
 
 import re
 from collections.abc import Sequence
@@ -9,18 +9,21 @@ from ownbert.text.bert_rules import UNK, add_special_tokens
 if TYPE_CHECKING:
     import tokenizers
 
-# Python splits at these four control characters, ``tokenizers`` does not.
+# Python splits at these four control characters; ``tokenizers`` does not.
 SEPARATORS = re.compile("[\x1c-\x1f]")
 WHITESPACE = re.compile("[^\\S\x1c-\x1f]+")
 
 
 def blank_backend(vocabulary: Sequence[str]) -> "tokenizers.Tokenizer":
-    """A tokenizer that changes nothing.
+    """Create a tokenizer that splits at whitespace and does not change the tokens.
 
-    It has a normaliser that does nothing, because Transformers' BertTokenizerFast expects one.
+    Its normaliser has no effect; Transformers' BertTokenizerFast requires one.
 
     Args:
-        vocabulary: the tokens in the order of their ids.
+        vocabulary: tokens in the order of their ids.
+
+    Returns:
+        The tokenizer.
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
@@ -34,7 +37,7 @@ def blank_backend(vocabulary: Sequence[str]) -> "tokenizers.Tokenizer":
 
 
 def split_whitespace(text: str) -> list[str]:
-    """The tokens of ``text``, exactly as ``blank_backend`` splits it."""
+    """Split ``text`` at whitespace, exactly like ``blank_backend``."""
     if SEPARATORS.search(text):
         return [token for token in WHITESPACE.split(text) if token]
     return text.split()

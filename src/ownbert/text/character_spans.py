@@ -1,13 +1,21 @@
-"""Characters of tokens as they stand in a text."""
+"""Character spans of tokens in a text."""
 
 import unicodedata
 
 
 def span_in(text: str, start: int, end: int) -> tuple[int, int]:
-    """Characters without surrounding blanks and with the marks of the last letter, end exclusive.
+    """Strip blanks from a span of characters, and extend it by combining marks of the last letter.
 
-    Some tokenizers count the blank before a word among its first token, and some drop accents that
-    are characters of their own.
+    Some tokenizers include the blank before a word in its first token, and some drop accents that
+    are separate characters.
+
+    Args:
+        text: the text.
+        start: first character of the span.
+        end: last character of the span, exclusive.
+
+    Returns:
+        The new start and end.
     """
     while start < end and text[start].isspace():
         start += 1

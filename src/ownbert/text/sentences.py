@@ -1,15 +1,15 @@
-"""Sentences of plain text, English and Chinese, by a rule that runs in linear time.
+"""Sentence splitting of plain text in English and Chinese, with a rule that takes linear time.
 
-An English sentence ends after ``.``, ``!`` or ``?`` (and closing quotes and brackets) before
-whitespace and something that can start a sentence. A full stop after a common abbreviation, a
-single initial or the number of a list does not end one. A Chinese sentence ends after a run of
+An English sentence ends after ``.``, ``!`` or ``?`` (and closing quotes and brackets) if whitespace
+and a character that can start a sentence follow. A full stop after a common abbreviation, a single
+initial or the number of a list item does not end a sentence. A Chinese sentence ends after a run of
 ``。！？；……`` and closing quotes, with or without whitespace. A line break ends any sentence.
 """
 
 import re
 
 CLOSING = "\"'”’»)]}）】》」』〉〕"
-# One alternative always takes the whole run, so the scan never looks at a character twice.
+# A match always takes the whole run, so no character is scanned twice.
 RUN = re.compile(rf"([.!?。！？；…｡]+[{re.escape(CLOSING)}]*)(\s*)")
 CHINESE_END = re.compile(r"[。！？；｡]|……")
 OPENING = frozenset("\"'“‘«([{（【《「『〈〔¿¡")
@@ -22,14 +22,14 @@ mr mrs ms mx dr prof st mt ft messrs mme mlle rev hon fr sr jr gov sen rep pres 
 cmdr lt sgt cpl pvt adm supt insp vs viz cf al approx ca inc ltd co corp bros dept univ assn est
 jan feb mar apr jun jul aug sep sept oct nov dec ave blvd rd ph.d
 """
-# "No. 5" but "No. I will not."
+# Abbreviations only before a number: "No. 5", but not "No. I will not."
 _BEFORE_NUMBER = "no nos vol vols fig figs p pp ch sec art op eq ed nr"
 ABBREVIATIONS = frozenset(_ALWAYS.split())
 BEFORE_NUMBER = frozenset(_BEFORE_NUMBER.split())
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of ``text`` in order, stripped; together they hold all but whitespace."""
+    """Split ``text`` into stripped sentences, which contain all its characters but whitespace."""
     return [sentence for line in text.splitlines() for sentence in _split_line(line)]
 
 
@@ -46,7 +46,7 @@ def _split_line(line: str) -> list[str]:
 
 def _ends_sentence(line: str, start: int, run: re.Match[str]) -> bool:
     if CHINESE_END.search(run[1]):
-        # The mark belongs to a title, and the sentence continues: 《哦，街车！》.
+        # The mark is part of a title, and the sentence continues: 《哦，街车！》.
         return "》" not in run[1]
     after = line[run.end() : run.end() + 1]
     if not run[2] or not after:

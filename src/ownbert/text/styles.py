@@ -1,10 +1,10 @@
-"""The families of tokenizers, as data: files, special tokens, and the names of their classes."""
+"""Tokenizer families as data: files, special tokens and class names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# The order in which Transformers lists them, and adds those that a vocabulary lacks.
+# The order in which Transformers lists special tokens, and adds missing ones to a vocabulary.
 SPECIAL_NAMES = (
     "bos_token",
     "eos_token",
@@ -14,7 +14,7 @@ SPECIAL_NAMES = (
     "cls_token",
     "mask_token",
 )
-# The tokens that every model trained here needs, in the order of ``Tokenizer.special_ids``.
+# Special tokens that every model trained here needs, in the order of ``Tokenizer.special_ids``.
 NEEDED_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 WITH_TYPES = ("input_ids", "token_type_ids", "attention_mask")
 WITHOUT_TYPES = ("input_ids", "attention_mask")
@@ -22,20 +22,22 @@ WITHOUT_TYPES = ("input_ids", "attention_mask")
 
 @dataclass(frozen=True)
 class Style:
-    """How a family splits text, and the special tokens around it.
+    """A tokenizer family.
 
     Args:
-        files: what a tokenizer is built from where there is no tokenizer.json.
-        special: the tokens by ``pad_token`` and so on.
-        settings: the arguments of Transformers' constructor and their defaults.
-        double_sep: in a pair two separators stand between the texts, and the second text has type
-            0, too.
-        additional: more special tokens.
-        cls_last: the first special token is the last one, behind the last separator, and has a type
-            of its own; padding goes in front.
-        start: the token before a text, by its name in ``special``; None: there is none.
-        end: the token after each text.
-        behind: special tokens that its files may lack; their ids follow those of the files.
+        name: name of the family.
+        tokenizer_class: Transformers' class, without ``Fast``.
+        files: names of the files that a tokenizer is built from if there is no tokenizer.json.
+        special: special tokens by name (``pad_token`` and so on).
+        settings: arguments of Transformers' constructor, with their defaults.
+        double_sep: whether a pair has two separators between the texts, and token type 0 in both.
+        additional: further special tokens.
+        cls_last: whether the token ``start`` follows the last separator, with a separate token
+            type, and padding is on the left.
+        start: name of the special token before a text; None: no such token.
+        end: name of the special token after each text.
+        behind: names of special tokens that the files may lack; their ids follow those of the
+            files.
     """
 
     name: str
@@ -52,7 +54,7 @@ class Style:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The names of the tokens without which its models have no use for a vocabulary."""
+        """The names of the special tokens that a vocabulary must contain."""
         return tuple(dict.fromkeys(n for n in (*NEEDED_NAMES, self.end) if n in self.special))
 
 
@@ -115,7 +117,7 @@ ALBERT = Style(
     _ALBERT,
     {"do_lower_case": True, "remove_space": True, "keep_accents": False},
 )
-# The sentinels of span corruption.
+# Sentinels of span corruption.
 SENTINEL = "<extra_id_{}>"
 T5 = Style(
     "t5",
@@ -146,7 +148,7 @@ DEBERTA = Style(
 )
 STYLES = (BERT, ROBERTA, ALBERT, T5, XLM_ROBERTA, CAMEMBERT, XLNET, DEBERTA)
 
-# tokenizer_class of tokenizer_config.json -> its style, and the inputs of its models.
+# Style and model inputs by ``tokenizer_class`` of tokenizer_config.json.
 CLASSES: dict[str, tuple[Style, tuple[str, ...]]] = {
     "BertTokenizer": (BERT, WITH_TYPES),
     "DistilBertTokenizer": (BERT, WITHOUT_TYPES),
@@ -160,7 +162,7 @@ CLASSES: dict[str, tuple[Style, tuple[str, ...]]] = {
     "T5Tokenizer": (T5, WITHOUT_TYPES),
     "XLNetTokenizer": (XLNET, WITH_TYPES),
 }
-# model_type of config.json -> the same.
+# Tokenizer classes by ``model_type`` of config.json.
 MODEL_TYPES = {
     "bert": "BertTokenizer",
     "ernie": "BertTokenizer",
@@ -180,7 +182,7 @@ MODEL_TYPES = {
 
 
 def additional_tokens(style: Style, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """The additional special tokens of a family: of T5, ``extra_ids`` sentinels."""
+    """The additional special tokens of a family; for T5, ``extra_ids`` sentinels."""
     if style is not T5:
         return style.additional
     count = settings.get("extra_ids")
@@ -188,11 +190,11 @@ def additional_tokens(style: Style, settings: Mapping[str, Any]) -> tuple[str, .
 
 
 def class_name(config: Mapping[str, object], model_config: Mapping[str, object]) -> str | None:
-    """The class that a folder's files name, without ``Fast``; None where neither names a known one.
+    """The tokenizer class, without ``Fast``, by the files of a folder; None if it is unknown.
 
     Args:
-        config: tokenizer_config.json.
-        model_config: config.json.
+        config: content of tokenizer_config.json.
+        model_config: content of config.json.
     """
     for named in (config.get("tokenizer_class"), model_config.get("tokenizer_class")):
         if isinstance(named, str) and named.removesuffix("Fast") in CLASSES:

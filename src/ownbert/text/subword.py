@@ -1,7 +1,7 @@
 """Byte-level BPE (RoBERTa) and SentencePiece models (XLM-R, CamemBERT, ALBERT, DeBERTa).
 
-Built from the parts of the ``tokenizers`` library, so that the ids are those of Transformers'
-fast tokenizers from the same files. ``ownbert.text.folder.build`` adds special tokens and
+Built from components of the ``tokenizers`` library, with the same ids as Transformers' fast
+tokenizers from the same files. ``ownbert.text.folder.build`` adds special tokens and
 post-processors.
 """
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from tokenizers import normalizers
 
 SPACE = "▁"
-# ALBERT's pieces such as "9," lose against "9" and ",", as in its own code.
+# Penalty for pieces such as "9,", so that "9" and "," are preferred, as in ALBERT's code.
 DIGIT_COMMA_PENALTY = 100.0
 
-# fairseq's dictionaries begin with tokens of their own; the model's pieces follow from ``skip`` on.
+# First tokens of fairseq's dictionaries, and the number of the model's pieces that they replace.
 _FAIRSEQ_FIRST: dict[str, tuple[tuple[tuple[str, float], ...], int]] = {
     XLM_ROBERTA.name: ((("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)), 3),
     CAMEMBERT.name: (
@@ -42,15 +42,18 @@ def bpe_backend(
     *,
     add_prefix_space: bool = False,
 ) -> "tokenizers.Tokenizer":
-    """Byte-level BPE: every byte has a token, so no text is unknown.
+    """Create a byte-level BPE tokenizer; every byte has a token, so no text is unknown.
 
     Args:
-        vocabulary: the id of each token.
-        merges: pairs of tokens, by priority.
-        add_prefix_space: whether a text starts with a space.
+        vocabulary: id of each token.
+        merges: pairs of tokens in the order of priority.
+        add_prefix_space: whether to prepend a space to texts without one.
+
+    Returns:
+        The tokenizer.
 
     Raises:
-        ValueError: a merge needs a token that the vocabulary lacks.
+        ValueError: a merge refers to a token that is not in the vocabulary.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -61,7 +64,7 @@ def bpe_backend(
             continuing_subword_prefix="",
             end_of_word_suffix="",
         )
-    except Exception as error:  # the library raises nothing narrower
+    except Exception as error:  # the library has no narrower exception
         raise ValueError(str(error)) from error
     backend = Tokenizer(model)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
@@ -70,7 +73,7 @@ def bpe_backend(
 
 
 def with_prefix_space(backend: "tokenizers.Tokenizer") -> "tokenizers.Tokenizer":
-    """A copy of a byte-level ``backend`` that puts a space before a text that has none."""
+    """Copy a byte-level ``backend`` so that it prepends a space to texts without one."""
     from tokenizers import Tokenizer, pre_tokenizers
 
     copy = Tokenizer.from_str(backend.to_str())
@@ -88,15 +91,18 @@ def pieces_backend(
     keep_accents: bool = False,
     split_by_punct: bool = False,
 ) -> "tokenizers.Tokenizer":
-    """The tokenizer of a .model file.
+    """Create the tokenizer of a SentencePiece model.
 
     Args:
-        model: its contents.
-        style: decides the ids and the normaliser.
-        last: tokens after those of the file.
-        do_lower_case: of ALBERT, XLNet and DeBERTa.
-        keep_accents: of ALBERT and XLNet.
-        split_by_punct: of DeBERTa: each punctuation mark stands by itself.
+        model: content of the .model file.
+        style: tokenizer family, which determines the ids and the normaliser.
+        last: tokens to append to those of the file.
+        do_lower_case: whether to lower-case text (ALBERT, XLNet and DeBERTa).
+        keep_accents: whether to keep accents (ALBERT and XLNet).
+        split_by_punct: whether to separate punctuation marks (DeBERTa).
+
+    Returns:
+        The tokenizer.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -126,7 +132,7 @@ def pieces_backend(
 
 
 def _numbered(model: SentencePieceModel, style: Style) -> tuple[list[tuple[str, float]], int]:
-    """Text and score of each piece in the order of the ids, and the id of unknown text."""
+    """Text and score of each piece in the order of the ids, and the id of the unknown token."""
     pieces = [(piece.text, piece.score) for piece in model.pieces]
     if style.name in _FAIRSEQ_FIRST:
         first, skip = _FAIRSEQ_FIRST[style.name]
@@ -144,7 +150,7 @@ def _is_digit_comma(text: str) -> bool:
 
 
 def _merges(model: SentencePieceModel, scores: Mapping[str, float]) -> list[tuple[str, str]]:
-    """The merges that a BPE model's pieces imply, the best score first."""
+    """The merges implied by the pieces of a BPE model, highest score first."""
     ids = {piece.text: index for index, piece in enumerate(model.pieces)}
     found = []
     for piece, score in scores.items():
@@ -152,7 +158,7 @@ def _merges(model: SentencePieceModel, scores: Mapping[str, float]) -> list[tupl
         known = [pair for pair in splits if pair[0] in ids and pair[1] in ids]
         known.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
         found += [(score, pair) for pair in known]
-    # ``reverse`` keeps the order of equal entries.
+    # ``reverse`` preserves the order of equal entries.
     found.sort(key=lambda entry: (entry[0], len(entry[1][0]), len(entry[1][1])), reverse=True)
     return [pair for _, pair in found]
 

@@ -1,4 +1,4 @@
-"""Long texts in parts whose tokens are those of the whole text."""
+"""Splits long texts into parts without changing their tokens."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -9,21 +9,27 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Characters of a part, and of the parts that are encoded together: what the tokenizers library
-# returns takes a hundred bytes for each token.
+# Characters per part, and in all parts that are encoded together: results of the tokenizers library
+# take a hundred bytes per token.
 PART, TOGETHER = 1 << 14, 1 << 19
-# No special token with blanks around it ends or begins with a letter.
+# A blank between word characters. Special tokens that absorb blanks do not begin or end with these.
 _BLANK = r"(?<=\w)(?=[ \n]\w)"
 _CHINESE = r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])"
-# Byte-level BPE keeps letters or digits together, and ends such a run where punctuation begins: in
-# texts without blanks nothing else is a place between two of its words.
+# Punctuation after a letter or digit. Byte-level BPE does not split runs of letters or digits, so
+# these are its only word boundaries in texts without blanks.
 _STOP = r"(?<=[^\W_])(?=[\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f])"
 
 
 def places_to_cut(backend: "tokenizers.Tokenizer") -> "re.Pattern[str] | None":
-    """Where a text can be cut without changing its tokens; None: nowhere.
+    """A pattern for the positions where a text can be cut without changing its tokens.
 
-    A tokenizer that splits words first has the same tokens on both sides of such a place.
+    The positions are word boundaries for this tokenizer, and tokens do not cross words.
+
+    Args:
+        backend: the tokenizer.
+
+    Returns:
+        The pattern; None if texts cannot be cut.
     """
     splits = [
         pattern
@@ -38,7 +44,7 @@ def places_to_cut(backend: "tokenizers.Tokenizer") -> "re.Pattern[str] | None":
 
 
 def _splits(backend: "tokenizers.Tokenizer", *halves: str) -> bool:
-    """Whether the words of a text are those of its halves."""
+    """Whether the words of a text are the same as those of its two halves."""
     if backend.pre_tokenizer is None:
         return False
     words = [
@@ -53,7 +59,16 @@ def _normal(backend: "tokenizers.Tokenizer", text: str) -> str:
 
 
 def parts_of(text: str, places: "re.Pattern[str] | None", size: int = PART) -> Iterator[str]:
-    """A text in parts of about ``size`` characters, or more where it cannot be cut."""
+    """Split a text into parts of about ``size`` characters, or more where it cannot be cut.
+
+    Args:
+        text: the text.
+        places: pattern from ``places_to_cut``.
+        size: minimum characters of all parts but the last.
+
+    Returns:
+        The parts in order.
+    """
     start = 0
     while places is not None and len(text) - start > size:
         if (found := places.search(text, start + size)) is None:
@@ -64,7 +79,7 @@ def parts_of(text: str, places: "re.Pattern[str] | None", size: int = PART) -> I
 
 
 def together(parts: Iterable[tuple[T, str]]) -> Iterator[list[tuple[T, str]]]:
-    """Parts, each with what it belongs to, in lists of about ``TOGETHER`` characters."""
+    """Group pairs of a key and a part into lists of about ``TOGETHER`` characters."""
     group: list[tuple[T, str]] = []
     size = 0
     for each in parts:

@@ -31,21 +31,24 @@ if TYPE_CHECKING:
     import numpy as np
     import tokenizers
 
-# Transformers writes 1e30 for "no limit".
+# Values from here on mean "no limit"; Transformers writes 1e30.
 NO_LIMIT = 10**9
 
 
 class Tokenizer:
     """A vocabulary and the rules that split text into its tokens.
 
-    The backend's padding, truncation and special tokens are not used by ``encode_batch``.
+    ``encode_batch`` ignores the padding, truncation and special tokens of the backend.
 
     Attributes:
-        kind: ``blank`` (text that is already tokens), ``wordpiece`` (BERT's rules), ``bpe``
+        backend: tokenizer of the ``tokenizers`` library.
+        kind: ``blank`` (text that is already tokenized), ``wordpiece`` (BERT's rules), ``bpe``
             (RoBERTa's byte-level BPE) or ``unigram`` (SentencePiece).
-        style: the family, which decides on the tokens around a text.
-        max_length: the longest input of the model that it belongs to, if known; nothing is
-            truncated here.
+        style: tokenizer family, which determines the special tokens around a text.
+        special: special tokens by name (``pad_token`` and so on).
+        config: content of tokenizer_config.json.
+        max_length: maximum input length of the model, if known; texts are not truncated here.
+        never_split: words that BERT's rules do not split.
     """
 
     def __init__(
@@ -56,17 +59,17 @@ class Tokenizer:
         special: Mapping[str, str] | None = None,
         config: Mapping[str, Any] | None = None,
     ):
-        """From a tokenizer of the ``tokenizers`` library.
+        """Create a tokenizer from one of the ``tokenizers`` library.
 
         Args:
-            backend: this tokenizer.
-            max_length: the longest input of the model, if known.
-            special: the tokens by ``pad_token``, ``unk_token``, ``cls_token``, ``sep_token`` and
-                ``mask_token``; None: those of the family.
-            config: the contents of tokenizer_config.json.
+            backend: tokenizer of the library.
+            max_length: maximum input length of the model, if known.
+            special: special tokens by name (``pad_token``, ``unk_token``, ``cls_token``,
+                ``sep_token`` and ``mask_token``); by default those of the family.
+            config: content of tokenizer_config.json.
 
         Raises:
-            InputError: the vocabulary lacks a special token.
+            InputError: the vocabulary lacks a special token, or ``never_split`` is invalid.
         """
         self.style = guess_style(backend)
         self.special = dict(special or self.style.special)
@@ -86,7 +89,15 @@ class Tokenizer:
 
     @classmethod
     def blank(cls, vocabulary: Sequence[str], *, max_length: int | None = None) -> "Tokenizer":
-        """For text that is already tokens; ``vocabulary`` includes the special tokens."""
+        """Create a tokenizer for text that is already tokenized.
+
+        Args:
+            vocabulary: tokens in the order of their ids, including special tokens.
+            max_length: maximum input length of the model, if known.
+
+        Returns:
+            The tokenizer.
+        """
         return cls(blank_backend(vocabulary), max_length=max_length)
 
     @classmethod
@@ -99,7 +110,18 @@ class Tokenizer:
         tokenize_chinese_chars: bool = True,
         max_length: int | None = None,
     ) -> "Tokenizer":
-        """For plain text by BERT's rules; ``vocabulary`` includes the special tokens."""
+        """Create a tokenizer with BERT's rules.
+
+        Args:
+            vocabulary: tokens in the order of their ids, including special tokens.
+            do_lower_case: see ``wordpiece_backend``.
+            strip_accents: see ``wordpiece_backend``.
+            tokenize_chinese_chars: see ``wordpiece_backend``.
+            max_length: maximum input length of the model, if known.
+
+        Returns:
+            The tokenizer.
+        """
         backend = wordpiece_backend(
             vocabulary,
             do_lower_case=do_lower_case,
@@ -110,7 +132,14 @@ class Tokenizer:
 
     @classmethod
     def byte_level(cls, backend: "tokenizers.Tokenizer") -> "Tokenizer":
-        """From a byte-level BPE ``backend`` with RoBERTa's special tokens in its vocabulary."""
+        """Create a tokenizer from a byte-level BPE backend.
+
+        Args:
+            backend: tokenizer with RoBERTa's special tokens in its vocabulary; modified in place.
+
+        Returns:
+            The tokenizer.
+        """
         register(backend, special_tokens(ROBERTA, ROBERTA.special, built=True))
         surround(backend, ROBERTA, ROBERTA.special, add_prefix_space=True)
         return cls(backend, special=ROBERTA.special, config={"add_prefix_space": True})
@@ -119,12 +148,16 @@ class Tokenizer:
     def load(
         cls, folder: str | os.PathLike[str], model: Mapping[str, Any] | None = None
     ) -> "Tokenizer":
-        """Read a folder with tokenizer.json or a family's own files; see
-        ``text/folder/tokenizer_folder.py``.
+        """Load a tokenizer from tokenizer.json or a family's own files.
+
+        For these files see ``text/folder/tokenizer_folder.py``.
 
         Args:
-            folder: of the tokenizer.
-            model: its config.json, if it has been read.
+            folder: folder of the tokenizer.
+            model: content of the folder's config.json, if it has been read already.
+
+        Returns:
+            The tokenizer.
 
         Raises:
             InputError: files are missing, damaged or contradictory.
@@ -145,11 +178,11 @@ class Tokenizer:
 
     @classmethod
     def from_pretrained(cls, folder: str | os.PathLike[str]) -> "Tokenizer":
-        """As ``load``."""
+        """Same as ``load``."""
         return cls.load(folder)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write tokenizer.json, tokenizer_config.json and the files of the vocabulary alone."""
+        """Write tokenizer.json, tokenizer_config.json and vocabulary files to ``folder``."""
         write_folder(
             folder,
             self.backend,
@@ -159,7 +192,7 @@ class Tokenizer:
         )
 
     def with_special_tokens(self, tokens: Sequence[str]) -> "Tokenizer":
-        """The tokenizer with further special tokens; those that it lacks get ids behind its own."""
+        """The tokenizer with further special tokens; new ones get ids after the existing ones."""
         new = [token for token in tokens if token not in self._ids]
         if not new:
             return self
@@ -191,7 +224,7 @@ class Tokenizer:
 
     @property
     def sep_id(self) -> int:
-        """Of the token after each text, [SEP] or its equivalent."""
+        """The id of the token after each text: [SEP] or its equivalent."""
         return self._special_id(self.style.end)
 
     @property
@@ -200,7 +233,7 @@ class Tokenizer:
 
     @property
     def start_ids(self) -> tuple[int, ...]:
-        """Of the tokens before a text: [CLS], and in T5 none."""
+        """The ids of the tokens before a text: [CLS] or its equivalent; none in T5."""
         return () if self.style.start is None else (self._special_id(self.style.start),)
 
     def _special_id(self, name: str) -> int:
@@ -212,28 +245,31 @@ class Tokenizer:
     def special_ids(self) -> tuple[int, ...]:
         """The ids of [PAD] [UNK] [CLS] [SEP] [MASK], or their equivalents, in this order.
 
-        Those that the family lacks are left out.
+        Tokens that the family does not have are omitted.
         """
         return tuple(self._ids[self.special[name]] for name in self.style.needed)
 
     @cached_property
     def input_format(self) -> InputFormat:
-        """Where the special tokens stand around texts."""
+        """The positions of special tokens around texts."""
         start = None if self.style.start is None else self._special_id(self.style.start)
         return InputFormat(start, self.sep_id, self.style.double_sep, self.style.cls_last)
 
     def encode_batch(self, texts: Sequence[str], *, most: int | None = None) -> list[list[int]]:
-        """The ids of each text, without special tokens around it; uses all cores.
+        """Encode texts without special tokens, on all cores.
 
         Args:
-            texts: of any length; long ones are encoded part by part.
-            most: ids that are needed of a text; of one that has more, those behind may be missing.
+            texts: texts of any length; long ones are encoded in parts.
+            most: number of ids needed per text; later ids may be omitted.
+
+        Returns:
+            The ids of each text.
 
         Raises:
-            InputError: a text holds half a surrogate pair.
-            Abandoned: nobody waits for them (``wanted_until``).
+            InputError: a text contains half a surrogate pair.
+            Abandoned: the result is no longer needed (``wanted_until``).
         """
-        # The fast call leaves out the offsets, which are not needed; older versions lack it.
+        # The fast method omits the offsets; older versions of the library do not have it.
         encode = getattr(self.encoder, "encode_batch_fast", self.encoder.encode_batch)
         if sum(map(len, texts)) <= PART:
             return [encoding.ids for encoding in _encoded(encode, texts)]
@@ -257,20 +293,36 @@ class Tokenizer:
         return places_to_cut(self.encoder)
 
     def encode(self, text: str) -> list[int]:
-        """As ``encode_batch``, for one text."""
+        """Encode a single text; see ``encode_batch``."""
         return self.encode_batch([text])[0]
 
     def encodings(self, texts: Sequence[str]) -> "list[tokenizers.Encoding]":
-        """As ``encode_batch``, with the place of each token in its text.
+        """Encode texts without special tokens, as objects of the ``tokenizers`` library.
+
+        Args:
+            texts: texts, which are not encoded in parts.
+
+        Returns:
+            The encoding of each text, which includes the offsets of its tokens.
 
         Raises:
-            InputError: a text holds half a surrogate pair.
+            InputError: a text contains half a surrogate pair.
         """
         return _encoded(self.encoder.encode_batch, texts)
 
     def with_offsets(self, texts: Sequence[str]) -> "Iterator[tuple[np.ndarray, np.ndarray]]":
-        """As ``encode_batch``: the ids (tokens) of each text and their characters (tokens, 2), ends
-        exclusive."""
+        """Encode texts without special tokens, with the offsets of the tokens.
+
+        Args:
+            texts: texts of any length; long ones are encoded in parts.
+
+        Returns:
+            For each text its ids (tokens) and character spans (tokens, 2), ends exclusive.
+
+        Raises:
+            InputError: a text contains half a surrogate pair.
+            Abandoned: the result is no longer needed (``wanted_until``).
+        """
         import numpy as np
 
         ids, offsets, last, start = [], [], 0, 0
@@ -292,7 +344,7 @@ class Tokenizer:
             yield np.concatenate(ids), np.concatenate(offsets)
 
     def unknown_words(self, texts: Sequence[str]) -> list[list[str]]:
-        """What becomes the unknown token in each text, as it stands there."""
+        """The words or characters of each text that become the unknown token."""
         return [
             [text[start:end] for start, end in offsets[ids == self.unk_id].tolist()]
             for text, (ids, offsets) in zip(texts, self.with_offsets(texts), strict=True)
@@ -315,13 +367,21 @@ class Tokenizer:
         return found
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
-        """The text of ``ids``: pieces joined to words, words to one line."""
+        """Decode ids to a line of text.
+
+        Args:
+            ids: ids of the tokens.
+            skip_special_tokens: whether to omit special tokens.
+
+        Returns:
+            The text, with pieces joined to words.
+        """
         return self.backend.decode(
             [int(index) for index in ids], skip_special_tokens=skip_special_tokens
         )
 
     def id_of(self, token: str) -> int | None:
-        """The id of ``token``, or None."""
+        """The id of ``token``; None if it is not in the vocabulary."""
         return self._ids.get(token)
 
     def vocabulary(self) -> list[str]:
@@ -329,11 +389,11 @@ class Tokenizer:
         return list(self._tokens)
 
     def fingerprint(self) -> str:
-        """A sha256 of all that ids depend on: the vocabulary and rules, not ``max_length``."""
+        """The SHA-256 of everything that determines ids: the vocabulary and the rules."""
         parts = json.loads(self.backend.to_str())
         model = parts["model"]
         if self.kind == "unigram":
-            # The library may lose the last bit of a score when it reads JSON.
+            # The library may change the last bit of a score when it reads JSON.
             model["vocab"] = [[token, _single(score)] for token, score in model["vocab"]]
         else:
             model["vocab"] = vocabulary_of(self.backend)
@@ -353,13 +413,13 @@ class Tokenizer:
 def _encoded(
     encode: Callable[..., Any], texts: Sequence[str], whole: Sequence[str] | None = None
 ) -> list[Any]:
-    """Texts, or parts of ``whole`` ones, by a method of the tokenizers library."""
+    """Encode texts, or parts of ``whole`` texts, with a method of the ``tokenizers`` library."""
     try:
         return encode(texts, add_special_tokens=False)
     except TypeError:
         given = texts if whole is None else whole
         for number, text in enumerate(given):
-            # What stands for half a character in Python's strings has no UTF-8.
+            # Half a surrogate pair has no UTF-8 encoding.
             if isinstance(text, str) and any("\ud800" <= letter <= "\udfff" for letter in text):
                 which = "the text" if len(given) == 1 else f"texts[{number}]"
                 raise InputError(
@@ -375,7 +435,7 @@ def _single(number: float) -> float:
 def _all_tokens(backend: "tokenizers.Tokenizer") -> list[str]:
     ids = backend.get_vocab(with_added_tokens=True).values()
     size = 1 + max(ids, default=-1)
-    if size > len(ids):  # a single id of four billion would make a list of as many tokens
+    if size > len(ids):  # one id of four billion would need a list of this length
         raise InputError(f"the vocabulary's ids are not 0..{len(ids) - 1}, each once")
     tokens = [backend.id_to_token(index) for index in range(size)]
     found = [token for token in tokens if token is not None]

@@ -1,4 +1,4 @@
-"""WordPiece and byte-level BPE vocabularies from the ``tokenizers`` trainers, deterministically."""
+"""Deterministic training of WordPiece and byte-level BPE vocabularies with ``tokenizers``."""
 
 import json
 import re
@@ -15,22 +15,29 @@ if TYPE_CHECKING:
     import tokenizers
 
 
-# Python handles signals between the calls of a waiting main thread.
+# Time between calls of ``join`` in the main thread, between which Python handles signals.
 _SECONDS_BETWEEN_SIGNALS = 0.1
-# The time that a trainer takes for a word grows with the square of its length.
+# The training time is quadratic in the length of a word.
 _LONG_RUN = re.compile(rf"\S{{{LONGEST_WORD}}}(?=\S)")
-# Words of over 100 characters by any rules; there may be a megabyte of them.
+# ASCII words of over 100 characters, under any rules. There may be a megabyte of them.
 _LONG_ASCII = re.compile(
     rf"(?<![^\s!-/:-@\[-`{{-~])[0-9A-Za-z]{{{LONGEST_WORD + 1},}}(?![^\s!-/:-@\[-`{{-~])"
 )
-# Too short to become a word of more than the longest, whatever the rules make of its characters:
-# of a Korean syllable they make three.
+# Runs that may become longer than 100 characters: the rules turn a Korean syllable into three.
 _MAYBE_LONG = re.compile(rf"[^\s!-/:-@\[-`{{-~\u4e00-\u9fff]{{{LONGEST_WORD // 3}}}")
 
 
 def without_long_words(texts: Iterator[str], backend: "tokenizers.Tokenizer") -> Iterator[str]:
-    """``texts`` without words of over 100 characters, which are unknown whatever their pieces."""
-    # Taken now: while it is trained, the backend itself is locked.
+    """Remove words of over 100 characters, which are unknown regardless of their pieces.
+
+    Args:
+        texts: texts to learn from.
+        backend: tokenizer whose rules split the texts into words.
+
+    Returns:
+        The shortened texts.
+    """
+    # Read before training, which locks the backend.
     normalizer, splitter = backend.normalizer, backend.pre_tokenizer
 
     def shortened(text: str) -> str:
@@ -47,9 +54,9 @@ def without_long_words(texts: Iterator[str], backend: "tokenizers.Tokenizer") ->
 
 
 def _interruptibly(work: Callable[[], None]) -> None:
-    """Run ``work``, which looks at no signal, in a thread, so that an interrupt ends the wait.
+    """Run ``work``, which ignores signals, in a thread, so that an interrupt ends the wait.
 
-    The thread itself cannot be ended, and ends with the process.
+    The thread itself cannot be stopped, and ends with the process.
     """
     failures: list[BaseException] = []
 
@@ -68,8 +75,8 @@ def _interruptibly(work: Callable[[], None]) -> None:
 
 
 def _in_context(texts: Iterator[str]) -> Iterator[str]:
-    """``texts`` for another thread, which knows nothing of this one's context: the encoding of
-    the files."""
+    """Iterate over ``texts`` in this thread's context, which has the encoding of the files, even
+    from another thread."""
     context = copy_context()
     return iter(lambda: context.run(next, texts, None), None)  # type: ignore[arg-type]
 
@@ -77,16 +84,18 @@ def _in_context(texts: Iterator[str]) -> Iterator[str]:
 def choose_alphabet(
     characters: Counter[str], backend: "tokenizers.Tokenizer", *, room: int, min_count: int
 ) -> tuple[list[str], list[str]]:
-    """The characters to start from, and those of them that also continue a word, as ``##x``.
-
-    The most frequent ones come first, ties in the order of the characters.
+    """Choose the initial alphabet of a vocabulary.
 
     Args:
-        characters: how often each occurs.
-        backend: its normaliser is applied to them.
-        room: the most entries of the vocabulary that they may use; punctuation and Chinese
-            characters are words by themselves and need one, a letter needs two, ``x`` and ``##x``.
-        min_count: rarer ones are left out.
+        characters: frequency of each character.
+        backend: tokenizer whose rules are applied to the characters.
+        room: maximum number of entries for the alphabet. Punctuation and Chinese characters are
+            separate words and need one entry; a letter needs two, ``x`` and ``##x``.
+        min_count: minimum frequency.
+
+    Returns:
+        The characters, the most frequent first, ties in code point order; and the continuations
+        ``##x`` of those that can continue a word.
     """
     counts: Counter[str] = Counter()
     for character, count in characters.items():
@@ -114,11 +123,23 @@ def train_wordpiece(
     size: int,
     min_count: int,
 ) -> list[str]:
-    """The vocabulary in the order of its ids: special tokens, characters, then longer pieces."""
+    """Train a WordPiece vocabulary.
+
+    Args:
+        backend: tokenizer with BERT's rules, trained in place.
+        texts: texts to learn from.
+        alphabet: characters from ``choose_alphabet``.
+        continued: their continuations.
+        size: maximum number of entries; special tokens and the alphabet are always included.
+        min_count: minimum frequency of a merge.
+
+    Returns:
+        The tokens in the order of their ids: special tokens, characters, longer pieces.
+    """
     from tokenizers import trainers
 
-    # The trainer itself numbers characters in the order of a hash table, which changes from run to
-    # run and decides ties between merges. Listing them all at the front fixes the numbers.
+    # By default the trainer numbers characters in the order of a hash table, which changes from run
+    # to run and decides ties between merges. Listing all as special tokens makes the ids fixed.
     first = [*SPECIAL_TOKENS, *alphabet, *continued]
     trainer = trainers.WordPieceTrainer(
         vocab_size=max(size, len(first)),
@@ -139,14 +160,17 @@ def train_wordpiece(
 def train_bpe(
     texts: Iterator[str], *, special: Sequence[str], size: int, min_count: int, lowercase: bool
 ) -> "tokenizers.Tokenizer":
-    """Learn byte-level BPE; ids are those of ``special`` tokens, the 256 bytes, then merges.
+    """Train a byte-level BPE tokenizer.
 
     Args:
-        texts: to learn from.
-        special: tokens that come first.
-        size: the most entries in total.
-        min_count: of a merge.
-        lowercase: whether text is lower-cased.
+        texts: texts to learn from.
+        special: special tokens.
+        size: maximum number of entries.
+        min_count: minimum frequency of a merge.
+        lowercase: whether to lower-case text.
+
+    Returns:
+        The tokenizer. The ids are those of special tokens, then the 256 bytes, then merges.
 
     Source: Sennrich et al. 2016, over bytes as in GPT-2.
     """
@@ -162,7 +186,7 @@ def train_bpe(
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    # Words of a language without spaces may be long, and byte-level BPE has no longest word.
+    # Words may be long in languages without spaces, and byte-level BPE does not limit their length.
     short = (_LONG_RUN.sub(r"\g<0> ", text) for text in texts)
     texts = _in_context(short)
     _interruptibly(lambda: learner.train_from_iterator(texts, trainer))

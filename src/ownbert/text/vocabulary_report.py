@@ -13,20 +13,28 @@ from ownbert.files.json_files import read_json
 REPORT = "vocabulary_report.json"
 
 # A sentence end is among the most frequent tokens, ends at least one document in a hundred, and
-# does so five times as often as its frequency predicts, with a margin for small numbers.
+# does so five times as often as its frequency predicts, with a margin for small counts.
 TOP_TOKENS = 50
 LEAST_END_SHARE = 0.01
 LEAST_LIFT = 5.0
 LEAST_DEVIATIONS = 4.0
 LEAST_ENDS = 3
-# Where texts end with a full stop, many of them do. Titles and truncated texts end with anything.
+# Minimum share of documents with one of these ends. Titles and truncated texts end with any token.
 LEAST_COMMON_SHARE = 0.2
 SHOWN_TOKENS = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCount:
-    """One token: how often it occurs in the corpus, and how often it ends a document."""
+    """The frequency of a token in the corpus, and how often it ends a document.
+
+    Args:
+        token: the token.
+        count: number of occurrences.
+        share: share of all tokens.
+        ends: number of documents that it ends.
+        end_share: share of documents that it ends.
+    """
 
     token: str
     count: int
@@ -39,12 +47,21 @@ class TokenCount:
 class VocabularyReport:
     """Statistics of a vocabulary on the corpus it was learnt from.
 
-    For ``blank`` a token is a word between whitespace, counted before unknown ones become [UNK].
-    For ``wordpiece`` it is a piece; coverage and the out-of-vocabulary rate then count words.
+    For ``blank``, tokens are words between whitespace, counted before unknown ones become [UNK].
+    Otherwise they are pieces, and coverage and out-of-vocabulary rate refer to words.
 
     Args:
-        vocabulary_size: includes the special tokens.
-        sentence_ends: proposals for ``blank`` text, the most frequent first.
+        kind: kind of the tokenizer.
+        documents: number of documents.
+        running_tokens: number of tokens in the corpus.
+        distinct_tokens: number of distinct tokens in the corpus.
+        vocabulary_size: number of entries, including special tokens.
+        min_count: minimum frequency of a token or merge.
+        coverage: share of tokens or words that the vocabulary covers.
+        out_of_vocabulary_rate: share of tokens or words that become [UNK].
+        pieces_per_word: mean number of pieces per word; None for ``blank``.
+        top: most frequent tokens.
+        sentence_ends: likely sentence ends of ``blank`` text, the most frequent first.
     """
 
     kind: str
@@ -65,7 +82,16 @@ class VocabularyReport:
 
 
 def most_frequent(counts: Counter[str], ends: Counter[str], *, documents: int) -> list[TokenCount]:
-    """The 50 most frequent tokens, ties in the order of the tokens."""
+    """The 50 most frequent tokens; ties in the order of the tokens.
+
+    Args:
+        counts: frequency of each token.
+        ends: number of documents that each token ends.
+        documents: number of documents.
+
+    Returns:
+        The tokens with their counts.
+    """
     running = max(1, counts.total())
     first = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:TOP_TOKENS]
     return [
@@ -81,14 +107,17 @@ def most_frequent(counts: Counter[str], ends: Counter[str], *, documents: int) -
 
 
 def propose_sentence_ends(top: Sequence[TokenCount], *, documents: int) -> list[str]:
-    """The frequent tokens that end documents far more often than by chance; often none.
+    """Find frequent tokens that end documents far more often than by chance.
 
-    By chance a token would end ``documents * share`` documents. See the constants above for the
+    By chance, a token would end ``documents * share`` documents. The constants above define the
     rule.
 
     Args:
-        top: the most frequent tokens.
-        documents: how many there are.
+        top: most frequent tokens.
+        documents: number of documents.
+
+    Returns:
+        The tokens; often none.
     """
     found = [row for row in top if _ends_often(row, documents)]
     if sum(row.end_share for row in found) < LEAST_COMMON_SHARE:
@@ -107,7 +136,7 @@ def _ends_often(row: TokenCount, documents: int) -> bool:
 
 
 def format_report(report: VocabularyReport) -> str:
-    """The report as text that fits one screen."""
+    """Format a report as text that fits on one screen."""
     return "\n".join([*_figures(report), "", *_top_lines(report), "", *_end_lines(report)])
 
 
@@ -150,7 +179,7 @@ def _end_lines(report: VocabularyReport) -> Iterable[str]:
 
 
 def proposed_sentence_ends(folder: str | os.PathLike[str]) -> list[str]:
-    """What the report beside a tokenizer proposes; empty where there is none."""
+    """The likely sentence ends in the report in a tokenizer's folder; empty if there is none."""
     try:
         report = read_json(Path(folder, REPORT))
         return [str(token) for token in report["sentence_ends"]]

@@ -1,1 +1,1 @@
-"""The files of a tokenizer: read from a folder, and written."""
+"""Reading and writing the files of a tokenizer."""

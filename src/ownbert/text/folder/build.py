@@ -1,4 +1,4 @@
-"""A backend from a family's own files, where there is no tokenizer.json."""
+"""Builds a backend from a family's own files, for folders without tokenizer.json."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -35,15 +35,18 @@ HEADER = "#version"
 def build(
     style: Style, files: Mapping[str, PathLike], settings: Mapping[str, Any]
 ) -> "tokenizers.Tokenizer":
-    """The backend of ``style``, without special tokens and post-processor.
+    """Build the backend of a family, without special tokens and post-processor.
 
     Args:
-        style: the family.
+        style: tokenizer family.
         files: paths by the keys of ``style.files``.
         settings: arguments of Transformers' constructors; unknown ones are ignored.
 
+    Returns:
+        The backend.
+
     Raises:
-        InputError: a file is damaged.
+        InputError: a file is damaged, or two files are inconsistent.
     """
     if style is BERT:
         known = {name: settings[name] for name in BERT_SETTINGS if name in settings}
@@ -71,15 +74,18 @@ def build(
 def special_token(
     style: Style, name: str, text: str, *, built: bool
 ) -> "str | tokenizers.AddedToken":
-    """A special token as Transformers registers it where it is given as a plain string.
+    """A special token as Transformers registers it if it is given as a plain string.
 
-    Except for BERT and DeBERTa, the mask token includes the space before it.
+    The mask token includes the space before it, except in BERT and DeBERTa.
 
     Args:
-        style: the family.
+        style: tokenizer family.
         name: ``mask_token`` and so on.
         text: the token.
-        built: whether there was no tokenizer.json.
+        built: whether the backend was built without tokenizer.json.
+
+    Returns:
+        The string, or an object with other options.
     """
     from tokenizers import AddedToken
 
@@ -94,7 +100,17 @@ def special_token(
 def special_tokens(
     style: Style, names: Mapping[str, str], settings: Mapping[str, Any] = {}, *, built: bool
 ) -> list["str | tokenizers.AddedToken"]:
-    """``special_token`` for each name in Transformers' order, the additional ones last."""
+    """All special tokens in Transformers' order, the additional ones last.
+
+    Args:
+        style: tokenizer family.
+        names: special tokens by name.
+        settings: settings of the tokenizer, which determine the additional tokens.
+        built: see ``special_token``.
+
+    Returns:
+        The tokens, see ``special_token``.
+    """
     found = [
         special_token(style, name, names[name], built=built)
         for name in SPECIAL_NAMES
@@ -108,10 +124,14 @@ def register(
     special: Iterable["str | tokenizers.AddedToken"],
     listed: Iterable["tokenizers.AddedToken"] = (),
 ) -> None:
-    """Register the tokens of ``listed`` and then ``special`` ones, which are never split.
+    """Register added tokens, which are never split, in place.
 
-    Tokens of the vocabulary keep their ids, others get new ones. A plain string that was registered
-    before stays as it was.
+    Tokens in the vocabulary keep their ids; others get new ones.
+
+    Args:
+        backend: the tokenizer.
+        special: special tokens; those given as plain strings are skipped if already registered.
+        listed: added tokens to register before the special ones.
     """
     from tokenizers import AddedToken
 
@@ -139,7 +159,15 @@ def surround(
     add_prefix_space: bool = False,
     trim_offsets: bool = True,
 ) -> None:
-    """Put the special tokens of ``style``, named in ``special``, around one text or two."""
+    """Set the post-processor, which adds special tokens around single texts and pairs.
+
+    Args:
+        backend: the tokenizer, modified in place.
+        style: tokenizer family, which determines the positions of the special tokens.
+        special: special tokens by name.
+        add_prefix_space: whether a space is prepended to texts (RoBERTa).
+        trim_offsets: whether offsets exclude surrounding blanks (RoBERTa).
+    """
     from tokenizers import processors
 
     sep_token = special[style.end]
@@ -174,12 +202,16 @@ def surround(
 
 
 def read_ids(path: PathLike) -> dict[str, int]:
-    """A vocab.txt as Transformers reads it: line n is id n, of duplicates the last."""
+    """Read the ids of a vocab.txt like Transformers: a token's id is the index of its last line."""
     return {token: number - 1 for number, token in open_text(path, internal=True)}
 
 
 def read_merges(path: PathLike) -> list[tuple[str, str]]:
-    """The merges of a merges.txt: a version line, then two tokens per line, by priority."""
+    """Read a merges.txt: a version line, then two tokens per line, in the order of priority.
+
+    Raises:
+        InputError: a line does not have two tokens.
+    """
     merges = []
     for number, line in open_text(path, internal=True):
         parts = line.split()

@@ -1,4 +1,4 @@
-"""SentencePiece's .model file, read without its library.
+"""Reads .model files of SentencePiece without its library.
 
 The file is a protocol buffer (``ModelProto`` of google/sentencepiece,
 ``sentencepiece_model.proto``).
@@ -23,7 +23,9 @@ class Piece:
     """An entry of the vocabulary.
 
     Args:
-        kind: its type in the protocol buffer, such as ``CONTROL``.
+        text: the piece.
+        score: log-probability, or for BPE the priority.
+        kind: type in the protocol buffer, such as ``CONTROL``.
     """
 
     text: str
@@ -33,11 +35,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """The contents of a .model file.
+    """The content of a .model file.
 
     Args:
-        pieces: in the order of their ids.
-        charsmap: the normaliser's compiled table of characters, or empty.
+        pieces: pieces in the order of their ids.
+        model_type: ``UNIGRAM`` or ``BPE``.
+        unk_id: id of the unknown token.
+        unk_piece: text of the unknown token.
+        charsmap: compiled character map of the normaliser; empty if there is none.
     """
 
     pieces: tuple[Piece, ...]
@@ -48,7 +53,11 @@ class SentencePieceModel:
 
 
 def read_model(path: str | os.PathLike[str]) -> SentencePieceModel:
-    """Read a .model file; ``InputError`` for a file that is missing, damaged, empty or none."""
+    """Read a .model file.
+
+    Raises:
+        InputError: the file is missing, damaged, empty or not a supported model.
+    """
     source = Path(path)
     refuse_unreadable(source)
     try:

@@ -1,4 +1,4 @@
-"""tokenizer_config.json and what else describes a tokenizer: what their keys must hold."""
+"""Schemas of tokenizer_config.json and of other JSON files of a tokenizer."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ CONFIG = "tokenizer_config.json"
 SPECIAL = "special_tokens_map.json"
 ADDED = "added_tokens.json"
 
-# Of a vocabulary; more do not fit into memory.
+# Largest id in a vocabulary; a larger vocabulary would not fit in memory.
 _LARGEST_ID = 100_000_000
 _TRUTHS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _token: Check = either(
@@ -53,5 +53,9 @@ IDS = dict_of(whole(0, _LARGEST_ID))
 
 
 def read_ids_file(path: Path) -> dict[str, int]:
-    """A vocab.json: ids by token; ``InputError`` for anything else in it."""
+    """Read a vocab.json: ids by token.
+
+    Raises:
+        InputError: the file is missing or damaged, or contains anything else.
+    """
     return read_json(path, object, check=IDS)

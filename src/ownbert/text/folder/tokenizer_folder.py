@@ -1,7 +1,7 @@
-"""The tokenizer's files in a Hugging Face model folder, and how they are read.
+"""Reads the tokenizer files in a Hugging Face model folder.
 
-tokenizer.json holds everything and takes precedence; a vocab.txt beside it must agree. Without it
-the family's own files are read: vocab.txt (how Google released BERT), vocab.json and
+tokenizer.json contains everything and takes precedence; a vocab.txt beside it must agree. Without
+it, the family's own files are read: vocab.txt (as in Google's release of BERT), vocab.json and
 merges.txt (RoBERTa), sentencepiece.bpe.model (XLM-R, CamemBERT), spiece.model (ALBERT, T5, XLNet),
 spm.model (DeBERTa).
 """
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 VOCABULARY = "vocab.txt"
 TOKENIZER = "tokenizer.json"
 MODEL_CONFIG = "config.json"
-# All that a folder may have of a tokenizer.
+# All tokenizer files that a folder may contain.
 TOKENIZER_FILES = (
     *(TOKENIZER, CONFIG, SPECIAL, ADDED),
     *sorted({name for style in STYLES for name in style.files.values()}),
 )
-# Bytes of a tokenizer.json; the largest that is published has 35 MB.
+# Maximum bytes of a tokenizer.json; the largest published one has 35 MB.
 _MOST_TOKENIZER = 1 << 28
 KINDS = {"WordLevel": "blank", "WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram"}
 CASE_SETTINGS = {
@@ -61,12 +61,13 @@ CASE_SETTINGS = {
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """What the files of a folder say about its tokenizer.
+    """A tokenizer as read from the files of a folder.
 
     Args:
-        backend: the tokenizer itself.
-        special: the tokens by ``pad_token`` and so on.
-        config: tokenizer_config.json, with the class that config.json implies where it names none.
+        backend: tokenizer of the ``tokenizers`` library.
+        special: special tokens by name (``pad_token`` and so on).
+        config: content of tokenizer_config.json; if it names no class, with the class implied by
+            config.json.
     """
 
     backend: "tokenizers.Tokenizer"
@@ -75,26 +76,26 @@ class TokenizerFiles:
 
 
 def has_tokenizer(folder: str | os.PathLike[str]) -> bool:
-    """Whether ``folder`` holds a tokenizer to load."""
+    """Whether ``folder`` contains a tokenizer."""
     place = model_folder(folder)
     return (place / TOKENIZER).is_file() or bool(TokenizerFolder(place).styles)
 
 
 class TokenizerFolder:
-    """A folder with a tokenizer, whose files are read when they are needed, and once.
+    """A folder with a tokenizer, whose files are read once, when they are first needed.
 
-    What tokenizer_config.json states about case, accents and Chinese characters takes precedence
-    over tokenizer.json, as in Transformers.
+    As in Transformers, the settings for case, accents and Chinese characters in
+    tokenizer_config.json take precedence over those in tokenizer.json.
 
     Args:
-        path: of the folder.
-        model: its config.json, if it has been read.
+        path: path of the folder.
+        model: content of the folder's config.json, if it has been read already.
 
     Attributes:
-        backends: of each tokenizer.json that has been read, by path.
+        backends: tokenizers read from tokenizer.json files, by path.
 
     Raises:
-        InputError: when a file is read that is missing, damaged or contradictory.
+        InputError: on reading, if a file is missing, damaged or contradictory.
     """
 
     def __init__(self, path: Path, model: Mapping[str, Any] | None = None) -> None:
@@ -106,22 +107,22 @@ class TokenizerFolder:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """tokenizer_config.json; empty if there is none."""
+        """The content of tokenizer_config.json; empty if there is none."""
         return read_json(self.path / CONFIG, missing={}, check=CONFIG_KEYS)
 
     @cached_property
     def special_tokens(self) -> dict[str, Any]:
-        """special_tokens_map.json: tokens by ``pad_token`` and so on."""
+        """The content of special_tokens_map.json, tokens by name; empty if there is none."""
         return read_json(self.path / SPECIAL, missing={}, check=SPECIAL_TOKENS)
 
     @cached_property
     def added_tokens(self) -> dict[str, int]:
-        """added_tokens.json: ids by token."""
+        """The content of added_tokens.json, ids by token; empty if there is none."""
         return read_json(self.path / ADDED, missing={}, check=IDS)
 
     @cached_property
     def class_name(self) -> str | None:
-        """The class that the files name, without ``Fast``; None if they name none that is known."""
+        """The tokenizer class, without ``Fast``, by the files; None if it is unknown."""
         model = self._model
         if model is None:
             model = read_json(self.path / MODEL_CONFIG, missing={})
@@ -129,24 +130,27 @@ class TokenizerFolder:
 
     @property
     def styles(self) -> list[Style]:
-        """The styles whose own files are all there."""
+        """The styles whose files all exist."""
         return [style for style in STYLES if all(map(self.has, style.files.values()))]
 
     def backend(self, path: str | Path | None = None) -> "tokenizers.Tokenizer":
-        """A tokenizer.json, which need not be in this folder."""
+        """The tokenizer in a tokenizer.json, by default that of this folder."""
         name = str(self.path / TOKENIZER if path is None else path)
         if name not in self.backends:
             self.backends[name] = read_backend(Path(name))
         return self.backends[name]
 
     def style(self, named: str | None = None) -> Style:
-        """The style for a folder without tokenizer.json.
+        """The style of a folder without tokenizer.json.
 
         Args:
-            named: its class.
+            named: tokenizer class by the files, if known.
+
+        Returns:
+            The style.
 
         Raises:
-            InputError: none or several are possible.
+            InputError: no style is possible, or more than one.
         """
         found = self.styles
         if named and CLASSES[named][0] in found:
@@ -164,7 +168,7 @@ class TokenizerFolder:
         return found[0]
 
     def special_names(self, style: Style) -> dict[str, str]:
-        """The tokens by ``pad_token`` and so on, from the files or else ``style``."""
+        """The special tokens by name, from the files or by default from ``style``."""
         stated = self.special_tokens | self.config
         found = dict(style.special)
         for name in SPECIAL_NAMES:
@@ -175,15 +179,19 @@ class TokenizerFolder:
         return found
 
     def read(self) -> TokenizerFiles:
-        """The tokenizer.
+        """Read the tokenizer.
+
+        Returns:
+            The tokenizer, with its special tokens and settings.
 
         Raises:
-            InputError: as above, or the vocabulary lacks a special token.
+            InputError: a file is missing, damaged or contradictory, or the vocabulary lacks a
+                special token.
         """
         config, named, built = dict(self.config), self.class_name, not self.has(TOKENIZER)
         bert = not built and kind_of(self.backend()) in ("blank", "wordpiece")
         if named and bert:
-            # Words as BERT's, whatever network was pretrained on them (XLNet, T5).
+            # BERT's rules need BERT's style, even if the network is another one (XLNet, T5).
             named = named if CLASSES[named][0] is BERT else None
         if named:
             config.setdefault("tokenizer_class", named)
@@ -213,11 +221,17 @@ class TokenizerFolder:
 def read_folder(
     folder: str | os.PathLike[str], model: Mapping[str, Any] | None = None
 ) -> TokenizerFiles:
-    """The tokenizer of a folder; see ``TokenizerFolder``.
+    """Read the tokenizer of a folder; see ``TokenizerFolder``.
 
     Args:
-        folder: of the tokenizer.
-        model: its config.json, if it has been read.
+        folder: folder of the tokenizer.
+        model: content of the folder's config.json, if it has been read already.
+
+    Returns:
+        The tokenizer, with its special tokens and settings.
+
+    Raises:
+        InputError: the folder does not exist, or its files cannot be used.
     """
     place = model_folder(folder) if model is None else Path(folder)
     if not place.is_dir():
@@ -226,7 +240,7 @@ def read_folder(
 
 
 def guess_style(backend: "tokenizers.Tokenizer") -> Style:
-    """The style of a tokenizer.json that nothing else describes."""
+    """The style of a tokenizer.json if no other file names it."""
     if kind_of(backend) in ("blank", "wordpiece"):
         return BERT
     maskless = kind_of(backend) == "unigram" and backend.token_to_id("<mask>") is None
@@ -241,7 +255,10 @@ def guess_style(backend: "tokenizers.Tokenizer") -> Style:
 
 
 def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
-    """The tokens of a vocab.txt, in the order of their ids.
+    """Read a vocab.txt.
+
+    Returns:
+        The tokens in the order of their ids.
 
     Raises:
         InputError: the file or a line is empty, or a token occurs twice.
@@ -259,13 +276,17 @@ def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
 
 
 def vocabulary_of(backend: "tokenizers.Tokenizer") -> list[str]:
-    """The tokens of the model in the order of their ids, without tokens added later."""
+    """The tokens of the model in the order of their ids, without added tokens."""
     ids = backend.get_vocab(with_added_tokens=False)
     return sorted(ids, key=ids.__getitem__)
 
 
 def read_backend(path: Path) -> "tokenizers.Tokenizer":
-    """Read a tokenizer.json, without truncation and padding; ``InputError`` if it is damaged."""
+    """Read a tokenizer.json without its truncation and padding.
+
+    Raises:
+        InputError: the file is missing, damaged or too large.
+    """
     from tokenizers import Tokenizer
 
     text = read_text(path, most=_MOST_TOKENIZER)
@@ -273,18 +294,18 @@ def read_backend(path: Path) -> "tokenizers.Tokenizer":
         backend = Tokenizer.from_str(text)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # the library raises nothing narrower; a panic is no Exception
+    except BaseException as error:  # no narrower type; a Rust panic is not an Exception
         raise InputError(
             f"{path} is damaged or not a tokenizer of the tokenizers library"
         ) from error
-    # Some folders (sentence-transformers) set truncation and padding here; both are set elsewhere.
+    # Some folders (sentence-transformers) set truncation and padding, which are done elsewhere.
     backend.no_truncation()
     backend.no_padding()
     return backend
 
 
 def kind_of(backend: "tokenizers.Tokenizer") -> str:
-    """``blank``, ``wordpiece``, ``bpe`` or ``unigram``."""
+    """The kind of a tokenizer: ``blank``, ``wordpiece``, ``bpe`` or ``unigram``."""
     return KINDS[type(backend.model).__name__]
 
 
@@ -310,13 +331,13 @@ def _from_vocabulary(
         tokens = read_vocabulary(files["vocab_file"])
         pieces = any(token.startswith(CONTINUATION) for token in tokens)
         if config.get("do_basic_tokenize") is False and not pieces:
-            # How Transformers' BertTokenizer saves a blank vocabulary: split at whitespace only.
+            # Transformers' BertTokenizer saves a blank vocabulary, split at whitespace, like this.
             return blank_backend(tokens)
     return build(style, files, {**config, "unk_token": special["unk_token"]})
 
 
 def apply_case_settings(backend: "tokenizers.Tokenizer", config: Mapping[str, Any]) -> None:
-    """Apply what ``config`` states about case, accents and Chinese characters, for BERT's rules."""
+    """Apply the settings for case, accents and Chinese characters in ``config`` to BERT's rules."""
     from tokenizers import normalizers
 
     normalizer = backend.normalizer
@@ -329,10 +350,10 @@ def apply_case_settings(backend: "tokenizers.Tokenizer", config: Mapping[str, An
 
 
 def never_split_of(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The words of ``never_split``, a setting of BERT's tokenizers in Transformers.
+    """The words in ``never_split``, a setting of BERT's tokenizers in Transformers.
 
     Raises:
-        InputError: it is no list of words.
+        InputError: the value is not a list of words.
     """
     words = config.get("never_split") or ()
     if not isinstance(words, list | tuple | set | frozenset) or not all(

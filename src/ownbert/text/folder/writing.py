@@ -1,4 +1,4 @@
-"""A tokenizer written as the files that Transformers 4.57.6 and 5 load."""
+"""Writes a tokenizer as files that Transformers 4.57.6 and 5 can load."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 GENERIC_CLASS = "PreTrainedTokenizerFast"
-# What else of a tokenizer_config.json is preserved when a tokenizer is written again.
+# Settings of the loaded tokenizer_config.json that are preserved on saving.
 PRESERVED = (
     "tokenizer_class",
     "model_input_names",
@@ -46,14 +46,14 @@ def write_folder(
 ) -> None:
     """Write the files of a tokenizer; no file is replaced before all are complete.
 
-    A SentencePiece model is written to tokenizer.json alone.
+    A SentencePiece model is only written to tokenizer.json.
 
     Args:
-        folder: where they go.
-        backend: the tokenizer.
-        special: the tokens by ``pad_token`` and so on.
-        config: the earlier tokenizer_config.json.
-        max_length: the longest input of the model, if known.
+        folder: output folder.
+        backend: tokenizer of the ``tokenizers`` library.
+        special: special tokens by name (``pad_token`` and so on).
+        config: content of the tokenizer_config.json that was loaded.
+        max_length: maximum input length of the model, if known.
     """
     described = _config_of(backend, special, config, max_length)
     texts = {
@@ -65,22 +65,26 @@ def write_folder(
 
 
 def write_files(folder: str | os.PathLike[str], contents: Mapping[str, bytes]) -> list[Path]:
-    """Write files by their names; no file is replaced unless all are.
+    """Write several files; no file is replaced before all are complete.
+
+    Args:
+        folder: output folder.
+        contents: contents by file name.
 
     Returns:
-        Their paths.
+        The paths of the files.
     """
     paths = [Path(folder, name) for name in contents]
     with uninterrupted(), contextlib.ExitStack() as stack:
-        # What is entered last is replaced first: the file with the rules; a vocabulary without it
-        # would be read by those of BERT.
+        # The file entered last is replaced first: the one with the rules, because a vocabulary
+        # without it would be read with BERT's rules.
         for path, data in reversed([*zip(paths, contents.values(), strict=True)]):
             stack.enter_context(atomic_path(path)).write_bytes(data)
     return paths
 
 
 def vocabulary_files(backend: "tokenizers.Tokenizer") -> dict[str, bytes]:
-    """The files that hold the vocabulary without the rules: contents by name."""
+    """The files with the vocabulary but without the rules: contents by file name."""
     from tokenizers import decoders
 
     kind = kind_of(backend)
@@ -109,7 +113,7 @@ def _config_of(
 
     kind = kind_of(backend)
     style = guess_style(backend)
-    # A WordLevel model has no class of its own in Transformers; the generic one reads it.
+    # Transformers has no class for WordLevel models; the generic one loads them.
     own = kind != "blank" and (kind == "wordpiece" or style is not BERT)
     stated = str(config.get("tokenizer_class")).removesuffix("Fast")
     _, inputs = CLASSES.get(stated, CLASSES[style.tokenizer_class])
