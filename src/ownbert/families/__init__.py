@@ -1,4 +1,4 @@
-"""Hugging Face's names and ours, as data: one short module per family."""
+"""The mapping between names of Hugging Face and OwnBERT, as data: one short module per family."""
 
 from ownbert.errors import InputError
 from ownbert.families import marian
@@ -43,15 +43,22 @@ IMAGE_FAMILIES = {VIT.model_type: VIT}
 
 
 def all_families() -> dict[str, Family]:
-    """The families of text and image models by their model_type."""
+    """The families of text and image models by model_type."""
     return {**FAMILIES, **IMAGE_FAMILIES}
 
 
 def family_of(model_type: str, where: str) -> Family:
-    """The family of a ``config.json``.
+    """Find the family of a model.
+
+    Args:
+        model_type: value in its ``config.json``.
+        where: path of this file, for error messages.
+
+    Returns:
+        The family.
 
     Raises:
-        InputError: the family is not known.
+        InputError: the family is unknown.
     """
     name = str(model_type).removeprefix(OWN)
     families = all_families()

@@ -1,1 +1,1 @@
-"""What families are made of: rules, weight maps, heads, config keys and calls."""
+"""The components of families: rules, weight maps, heads, config keys and calls."""

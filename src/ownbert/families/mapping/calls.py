@@ -1,16 +1,16 @@
-"""How Transformers' classes of a family are called, and what else they return (4.57.6)."""
+"""Arguments and outputs of Transformers' classes of a family (4.57.6)."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# The kinds of the heads of a class.
+# Kinds of the heads of a class.
 Kinds = tuple[str, ...]
-# The arguments of a forward pass in their order, and the name of what takes any others.
+# Arguments of a forward pass in order, and the name of the argument for all others, if any.
 Arguments = tuple[Sequence[str], str | None]
 
 LAST = ("output_attentions", "output_hidden_states", "return_dict")
-# Classes that take an encoder's output without being a decoder.
+# Classes that accept an encoder's output although they are not decoders.
 CROSSING: tuple[Kinds, ...] = ((), ("mlm",))
 _LABELS: dict[Kinds, tuple[str, ...]] = {
     (): (),
@@ -33,14 +33,17 @@ def encoder_arguments(
     crossing: Collection[Kinds] = (),
     cache_position: bool = False,
 ) -> Arguments:
-    """The arguments of a class of most families.
+    """The arguments of the forward pass of a class, in most families.
 
     Args:
-        kinds: of its heads.
+        kinds: kinds of its heads.
         decoder: whether it generates text.
-        inputs: arguments beside the ids and their mask.
-        crossing: classes that take an encoder's output; decoders do too.
+        inputs: arguments besides the ids and their mask.
+        crossing: classes that accept an encoder's output, besides decoders.
         cache_position: whether the class without a head has this argument.
+
+    Returns:
+        The arguments in order, and the name of the argument for all others, if any.
     """
     names = ["input_ids", "attention_mask", *inputs]
     if decoder or kinds in crossing:
@@ -56,18 +59,18 @@ def encoder_arguments(
 
 @dataclass(frozen=True)
 class Calls:
-    """How the classes of a family are called, and what they return.
+    """Arguments and outputs of the classes of a family.
 
     Args:
-        arguments: of the forward pass of a class, by the kinds of its heads and whether it
-            generates text.
-        unsupported: arguments of batches that are packed already.
-        as_tuple: what ``return_dict=False`` returns of the named values; None: these, in their
-            order.
-        update_losses: classes whose loss is over the labels of all batches of an update.
-        loss_by_shape: whether the shape of the labels decides the loss of a classification.
-        normed_states: whether the last of the hidden states follows the last norm.
-        memory: whether hidden states of earlier tokens are taken and returned.
+        arguments: function from the kinds of the heads of a class, and whether it generates text,
+            to the arguments of its forward pass.
+        unsupported: arguments for batches that are already packed.
+        as_tuple: function from the kinds of the heads and the named outputs to the outputs for
+            ``return_dict=False``; None: all named outputs in order.
+        update_losses: classes whose loss is averaged over the labels in all batches of an update.
+        loss_by_shape: whether the shape of the labels determines the classification loss.
+        normed_states: whether the last of the hidden states is after the final norm.
+        memory: whether hidden states of earlier tokens are accepted and returned.
     """
 
     arguments: Callable[[Kinds, bool], Arguments] = encoder_arguments

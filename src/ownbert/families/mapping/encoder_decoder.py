@@ -1,4 +1,4 @@
-"""An encoder-decoder kind of checkpoint: what Marian and T5 differ in."""
+"""Encoder-decoder checkpoints: the differences between Marian and T5."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -27,23 +27,24 @@ class _Maps(Protocol):
 
 @dataclass(frozen=True)
 class EncoderDecoder:
-    """A kind of checkpoint with two stacks; both of one model read and write texts.
+    """A kind of checkpoint with an encoder and a decoder.
 
     Args:
-        model_type: in its ``config.json``.
-        architecture: Transformers' class with the head that writes words.
-        base: the class without it, if there is one.
-        read_config: encoder, decoder, and whether the head has the word table as its matrix.
-        write_config: the keys of a ``config.json`` from these.
-        weight_map: its tensors by our names and back, for two stacks and the kind of their head.
-        head: the head, by whether its matrix is the word table.
-        one_table: whether the stacks have one word table even where the head has its own matrix.
-        dropouts: the keys of its dropout rates.
-        answering: further classes, whose head on the decoder answers for the text that is read, by
-            name: the head by the values of a ``config.json``.
-        defaults: the keys of its ``config.json`` and their defaults.
-        head_dropouts: by kind of head, the key of its dropout rate.
-        normed_states: whether the last of a stack's hidden states follows its last norm.
+        model_type: value in its ``config.json``.
+        architecture: Transformers' class with the generator head.
+        read_config: function from a ``config.json`` to the encoder, the decoder, and whether the
+            head shares the word embeddings.
+        write_config: function from these to the keys of a ``config.json``.
+        weight_map: function from these and the kind of head to the weight map.
+        base: class without a head, if there is one.
+        head: function from whether the word embeddings are shared to the generator head.
+        one_table: whether encoder and decoder share the word embeddings even if the head does not.
+        dropouts: keys of the dropout rates.
+        answering: further classes by name, whose head is on a decoder that reads the encoder's
+            input again: functions from a ``config.json`` to the head.
+        defaults: keys of the ``config.json`` with their defaults.
+        head_dropouts: keys of the dropout rates of heads, by kind.
+        normed_states: whether the last of a stack's hidden states is after its final norm.
     """
 
     model_type: str
@@ -63,7 +64,13 @@ class EncoderDecoder:
     def heads(
         self, architecture: str, values: Mapping[str, Any], *, shared: bool
     ) -> list[HeadSpec]:
-        """The heads of one of the classes: one, or none of the base."""
+        """The heads of a class: one, or none for the base.
+
+        Args:
+            architecture: name of the class.
+            values: content of the ``config.json``.
+            shared: whether a generator head shares the word embeddings.
+        """
         if architecture == self.base:
             return []
         if architecture in self.answering:
@@ -71,14 +78,20 @@ class EncoderDecoder:
         return [self.head(shared)]
 
     def answering_heads(self, values: Mapping[str, Any]) -> dict[str, HeadSpec]:
-        """The heads of the classes that answer for a text, by kind."""
+        """The heads of the classes in ``answering``, by kind."""
         return {spec.kind: spec for spec in (make(values) for make in self.answering.values())}
 
     def second_reading(self, values: Mapping[str, Any]) -> SecondReading:
-        """How the decoder of such a class reads the text, from the values of a ``config.json``.
+        """How the decoder of a class in ``answering`` reads the encoder's input.
+
+        Args:
+            values: content of the ``config.json``.
+
+        Returns:
+            The special tokens for the decoder.
 
         Raises:
-            InputError: a token is not one of the vocabulary.
+            InputError: a token is not in the vocabulary.
         """
         values = {**self.defaults, **values}
         start, end = values.get("decoder_start_token_id"), values["eos_token_id"]
@@ -91,7 +104,7 @@ class EncoderDecoder:
         return SecondReading(start, end)
 
     def architecture_of(self, head: str | None) -> str:
-        """The name of the class with a kind of head; None: of the base."""
+        """The class with a kind of head; None: the base."""
         if head is None:
             return self.base or self.architecture
         names = (name for name in self.answering if self.answering[name]({}).kind == head)
@@ -101,7 +114,16 @@ class EncoderDecoder:
 def require_expressed(
     model_type: str, stacks: Sequence[EncoderConfig], again: Sequence[EncoderConfig]
 ) -> None:
-    """``InputError`` if a field of the stacks is another one after it was written and read."""
+    """Check that a format can express two stacks.
+
+    Args:
+        model_type: name of the format.
+        stacks: encoder and decoder.
+        again: the same after writing and reading.
+
+    Raises:
+        InputError: a field has changed.
+    """
     for old, new in zip(stacks, again, strict=True):
         for f in fields(EncoderConfig):
             if getattr(old, f.name) != getattr(new, f.name):

@@ -1,4 +1,4 @@
-"""A family: weight map, heads and config keys of one kind of checkpoint."""
+"""A family: the weight map, heads and config keys of a kind of checkpoint."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -12,22 +12,22 @@ from ownbert.errors import InputError, in_short
 from ownbert.families.mapping.calls import Calls
 from ownbert.families.mapping.weight_map import WeightMap
 
-# A position kind that Transformers does not know is kept under this key.
+# Key for position types that Transformers does not have.
 POSITIONS = "ownbert_position_embedding_type"
-# A prefix of model_type: Transformers refuses these models, which it cannot compute.
+# Prefix of the model_type of models that Transformers cannot compute, so that it rejects them.
 OWN = "ownbert-"
 _OWN_POSITIONS = ("rotary", "alibi", "relative_buckets")
-# Fields that no family has a key for, and ours. A model with one of them is not in Transformers.
+# OwnBERT's keys for fields that no family has a key for. Transformers cannot compute such models.
 OWN_FIELDS = {"layer_gate": "ownbert_layer_gate", "attention_blur": "ownbert_attention_blur"}
 
 
 def label_count(values: Mapping[str, Any]) -> int:
-    """The number of labels in a ``config.json``; ``InputError`` if it is none."""
+    """The number of labels in a ``config.json``; ``InputError`` if it is invalid."""
     return require_label_count(len(values.get("id2label") or ()) or values.get("num_labels") or 2)
 
 
 def require_label_count(count: Any) -> int:
-    """A number of labels as it is; ``InputError`` if it cannot be one."""
+    """Return a number of labels; ``InputError`` if it is invalid."""
     if type(count) is not int or not 1 <= count <= MOST_LABELS:
         raise InputError(
             f"num_labels is {in_short(count)}; it must be a whole number, at least 1 and at most "
@@ -37,7 +37,7 @@ def require_label_count(count: Any) -> int:
 
 
 def activation_of(values: Mapping[str, Any], key: str) -> str:
-    """The activation under a key of a ``config.json``; ``InputError`` if it is not known."""
+    """The activation under a key of a ``config.json``; ``InputError`` if it is unknown."""
     name = values.get(key) or "linear"
     known(*ACTIVATIONS)(key, name)
     return name
@@ -45,11 +45,11 @@ def activation_of(values: Mapping[str, Any], key: str) -> str:
 
 @dataclass(frozen=True)
 class ArchitectureSpec:
-    """What a class of Transformers adds to the encoder.
+    """The parts that a class of Transformers adds to the encoder.
 
     Args:
-        heads: its heads.
-        pooler: whether there is one.
+        heads: heads of the class.
+        pooler: whether the class has a pooler.
         decoder: whether the class generates text.
     """
 
@@ -63,23 +63,24 @@ class Family:
     """A kind of checkpoint.
 
     Args:
-        model_type: in its ``config.json``.
-        weight_map: its tensors by our names and back.
+        model_type: value in its ``config.json``.
+        weight_map: mapping between the tensors of its checkpoints and OwnBERT's.
         architectures: Transformers' classes by name.
-        defaults: the keys of its ``config.json`` and their defaults.
-        names: its keys for our fields where they differ.
-        fixed: our fields that its format has no key for, and their only values.
-        reads, writes: further fields of ours from its values, and its values from ours.
-        follows: keys that have another key's value where they are not given.
-        required: keys that change the result, with the values that are supported.
-        dropouts: by kind of head, the key of its dropout rate.
-        activations: by kind of head, the key of the activation of its dense layer.
-        labelled: further heads whose width is the number of labels.
-        with_decoder: Transformers' classes that have a decoder besides; their encoder can be read.
+        defaults: keys of the ``config.json`` with their defaults.
+        names: keys by field of ``EncoderConfig``, if they differ.
+        fixed: fields of ``EncoderConfig`` without a key, with their only values.
+        reads: function from the values of a ``config.json`` to further fields.
+        writes: function from an ``EncoderConfig`` to further values of a ``config.json``.
+        follows: keys whose default is the value of another key.
+        required: keys that affect the result, with the supported values.
+        dropouts: keys of the dropout rates of heads, by kind.
+        activations: keys of the activations of the dense layers of heads, by kind.
+        labelled: further kinds of heads whose width is the number of labels.
+        with_decoder: Transformers' classes with a decoder, of which only the encoder is read.
         own_heads: heads that no class of Transformers has on this encoder.
-        reads_head, writes_head: a head with what further keys say of it, and these keys from a
-            head.
-        calls: how its classes in ``ownbert.hf`` are called.
+        reads_head: function that applies further values of a ``config.json`` to a head.
+        writes_head: function from a head to further values of a ``config.json``.
+        calls: arguments and outputs of its classes in ``ownbert.hf``.
     """
 
     model_type: str
@@ -102,7 +103,13 @@ class Family:
     calls: Calls = field(default_factory=Calls)
 
     def read_config(self, theirs: Mapping[str, Any]) -> EncoderConfig:
-        """The structure in a ``config.json``.
+        """Read the structure of an encoder.
+
+        Args:
+            theirs: content of a ``config.json``.
+
+        Returns:
+            The structure.
 
         Raises:
             InputError: a value is not supported.
@@ -128,7 +135,13 @@ class Family:
         return EncoderConfig(**ours)
 
     def write_config(self, config: EncoderConfig) -> dict[str, Any]:
-        """The keys of a ``config.json`` for this structure, with model_type.
+        """Write the structure of an encoder.
+
+        Args:
+            config: the structure.
+
+        Returns:
+            The values of a ``config.json``, including model_type.
 
         Raises:
             InputError: Transformers' format cannot express the structure.
@@ -162,25 +175,25 @@ class Family:
         return theirs
 
     def require_pruning(self) -> None:
-        """``InputError`` if the format has no key for heads that are gone."""
+        """Raise ``InputError`` if the format has no key for pruned heads."""
         if "pruned_heads" not in self.defaults:
             raise InputError(
                 f"{self.model_type} cannot be pruned: its format has no key for the heads"
             )
 
     def specs(self, architecture: str, values: Mapping[str, Any]) -> tuple[HeadSpec, ...]:
-        """The heads of an architecture, with a ``config.json``'s dropout rates and activations."""
+        """The heads of an architecture with the options in a ``config.json``; see ``adapted``."""
         return tuple(self.adapted(spec, values) for spec in self.architectures[architecture].heads)
 
     def spec_of(self, kind: str, values: Mapping[str, Any]) -> HeadSpec:
-        """The head of a kind as this family has it, else as BERT has it."""
+        """The head of a kind as in this family, else as in BERT; see ``adapted``."""
         heads = [head for spec in self.architectures.values() for head in spec.heads]
         heads += self.own_heads
         found = next((head for head in heads if head.kind == kind), HeadSpec(kind))
         return self.adapted(found, values)
 
     def adapted(self, spec: HeadSpec, values: Mapping[str, Any]) -> HeadSpec:
-        """The head with the dropout rate and activation of a ``config.json``."""
+        """A head with its options in a ``config.json``, such as dropout rate and activation."""
         values = {**self.defaults, **values}
         rate = values.get(self.dropouts.get(spec.kind, ""))
         if rate is not None:

@@ -1,9 +1,9 @@
-"""Rules that turn the tensors of a Hugging Face checkpoint into ours and back.
+"""Rules that map the tensors of a Hugging Face checkpoint to OwnBERT's and back.
 
-Each mapping is written once and works in both directions. A name may contain ``{i}``, the number
-of a block (``{g}`` and ``{j}``: its group and its index in the group; ``{f}``: each feed-forward
-network of a block but the last, ``{last}``: the last). A name without ``.weight`` or ``.bias``
-means both.
+Each mapping is written once and works in both directions: ``ours`` is a name in OwnBERT, ``theirs``
+a name in the checkpoint. A name may contain ``{i}``, the index of a block (``{g}`` and ``{j}``: its
+group and its index in the group; ``{f}``: each feed-forward network of a block except the last;
+``{last}``: the last one). A name without ``.weight`` or ``.bias`` stands for both.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,12 +21,14 @@ Tensors = dict[str, "Tensor"]
 
 @dataclass(frozen=True)
 class Rename:
-    """One tensor, another name.
+    """A tensor with another name.
 
     Args:
-        shared: several heads of theirs have the tensor under this name and start from the one that
-            pretraining has made: each of ours takes it.
-        when: of which configs; None: of all.
+        ours: name in OwnBERT.
+        theirs: name in the checkpoint.
+        shared: whether several kinds of heads have the tensor under this name in checkpoints, and
+            all are initialised with the pretrained one.
+        when: condition on the config; None: no condition.
     """
 
     ours: str
@@ -37,10 +39,12 @@ class Rename:
 
 @dataclass(frozen=True)
 class Fuse:
-    """Several of theirs, concatenated along the first dimension, are one of ours.
+    """Several tensors of the checkpoint, concatenated along the first dimension.
 
     Args:
-        when: of which configs; None: of all.
+        ours: name in OwnBERT.
+        theirs: names in the checkpoint.
+        when: condition on the config; None: no condition.
     """
 
     ours: str
@@ -50,12 +54,13 @@ class Fuse:
 
 @dataclass(frozen=True)
 class Heads:
-    """Several of theirs of shape (D, H, K) are one matrix of ours of their number times HK rows.
+    """Several tensors (D, H, K) of the checkpoint as one matrix (tensors x HK, D).
 
-    Ours are those of ``Linear``, (out, in); theirs have a matrix (D, K) for each head.
+    The matrix is that of a ``Linear``, (out, in); the checkpoint has a matrix (D, K) for each head.
 
     Args:
-        ours, theirs: the names, ours with ``.weight``.
+        ours: name in OwnBERT, with ``.weight``.
+        theirs: names in the checkpoint.
     """
 
     ours: str
@@ -75,11 +80,13 @@ class Heads:
 
 @dataclass(frozen=True)
 class Reshape:
-    """One tensor, another name and another shape; its numbers stay in their order.
+    """A tensor with another name and shape, but the same order of values.
 
     Args:
-        ours, theirs: the names, with ``.weight`` or ``.bias``.
-        shape, their_shape: give both shapes for a config.
+        ours: name in OwnBERT, with ``.weight`` or ``.bias``.
+        theirs: name in the checkpoint, likewise.
+        shape: function from a config to the shape in OwnBERT.
+        their_shape: function from a config to the shape in the checkpoint.
     """
 
     ours: str
@@ -88,19 +95,21 @@ class Reshape:
     their_shape: Callable[[EncoderConfig], tuple[int, ...]]
 
     def to_ours(self, tensor: "Tensor", config: EncoderConfig) -> "Tensor":
-        """A tensor of any other shape is returned as it is; copying it will fail."""
+        """Reshape a tensor; one with an unexpected shape is unchanged, and copying it will fail."""
         fits = tuple(tensor.shape) == self.their_shape(config)
         return tensor.reshape(self.shape(config)) if fits else tensor
 
 
 @dataclass(frozen=True)
 class Tie:
-    """Theirs is a second name of the tensor ``to`` (also theirs).
+    """A second name of a tensor of the checkpoint.
 
-    Not written. If a checkpoint has both, they must be equal; one of them is enough.
+    It is not written. If a checkpoint has both, they must be equal; one of them is enough.
 
     Args:
-        always: a state dict of theirs has it whatever the heads are.
+        theirs: second name in the checkpoint.
+        to: first name in the checkpoint.
+        always: whether Transformers' state dict has both names regardless of the heads.
     """
 
     theirs: str
@@ -110,7 +119,13 @@ class Tie:
 
 @dataclass(frozen=True)
 class Drop:
-    """Theirs holds nothing that we need, for configs for which ``when`` is true."""
+    """A tensor of the checkpoint that OwnBERT does not need.
+
+    Args:
+        theirs: name in the checkpoint.
+        reason: why it is not needed.
+        when: condition on the config; None: no condition.
+    """
 
     theirs: str
     reason: str
@@ -119,12 +134,16 @@ class Drop:
 
 @dataclass(frozen=True)
 class Make:
-    """Theirs has a tensor that ours lacks for configs for which ``when`` is true.
+    """A tensor of the checkpoint that OwnBERT does not have.
 
-    Not read; written as ``make`` returns it: theirs never uses it, or it can be computed.
+    It is not read. It is written as returned by ``make``, because Transformers does not use it or
+    it can be computed.
 
     Args:
-        head: the kind of head that it belongs to, if it is not the encoder's.
+        theirs: name in the checkpoint.
+        when: condition on the config.
+        make: function from a config to the tensor.
+        head: kind of head that it belongs to; None: the encoder.
     """
 
     theirs: str
@@ -143,7 +162,7 @@ def their_names(rule: Rule) -> tuple[str, ...]:
 
 
 def head_of(rule: Rule) -> str | None:
-    """The kind of head that a rule's tensor is of; None for the encoder and the pooler."""
+    """The kind of head that a rule's tensor belongs to; None for the encoder and the pooler."""
     if isinstance(rule, Make):
         return rule.head
     if isinstance(rule, Rename | Fuse) and rule.ours.startswith("heads."):
@@ -152,20 +171,20 @@ def head_of(rule: Rule) -> str | None:
 
 
 def part_of(rule: Rule) -> str | None:
-    """As ``head_of``, and "pooler" for the pooler's tensors."""
+    """Same as ``head_of``, but "pooler" for the pooler's tensors."""
     if isinstance(rule, Rename | Fuse) and rule.ours.startswith("pooler."):
         return "pooler"
     return head_of(rule)
 
 
 def holds(rule: Rule, config: EncoderConfig) -> bool:
-    """Whether a rule is one of this config."""
+    """Whether a rule applies to a config."""
     when = rule.when if isinstance(rule, Rename | Fuse | Drop) else None
     return when is None or when(config)
 
 
 def written_out(rules: tuple[Rule, ...], config: EncoderConfig) -> Iterator[Rule]:
-    """The rules for each block of a network, and for weights and biases separately."""
+    """Expand rules for each block of a network, and for weights and biases separately."""
     blocks = range(config.num_blocks)
     last = 0 if config.mobile is None else config.mobile.num_feedforward_networks - 1
     for rule in rules:

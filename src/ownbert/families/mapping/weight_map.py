@@ -1,4 +1,4 @@
-"""Tensor names of a checkpoint and ours: one mapping, used in both directions."""
+"""A mapping between the tensors of checkpoints and OwnBERT's, used in both directions."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -26,24 +26,24 @@ from ownbert.families.mapping.rules import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Prefix of a tensor that the checkpoint's format has no name for.
+# Prefix of tensors that the checkpoint's format has no name for.
 OWN_TENSOR = "ownbert."
-# How these problems begin; the name of the tensor follows.
+# Beginnings of problem messages; the name of the tensor follows.
 UNEXPECTED, MISSING = "unexpected tensor ", "missing tensor "
 
-# Rules with a tensor of ours.
+# Rules for tensors that OwnBERT has.
 _RENAMED = Rename | Fuse | Heads | Reshape
 
 
 @dataclass(frozen=True)
 class WeightMap:
-    """How the tensors of one kind of checkpoint become ours, and ours theirs.
+    """The mapping between the tensors of a kind of checkpoint ("theirs") and OwnBERT's ("ours").
 
     Args:
-        rules: one for each tensor, or each kind of tensor in every block; reversible.
-        prefix: of the base model's names in a model with a head.
-        old_names: endings of names in old checkpoints, and today's.
-        other_parts: how names of tensors begin that belong to a part which is not read (a decoder).
+        rules: reversible rules, one for each tensor, or for each kind of tensor in every block.
+        prefix: prefix of the base model's names in a model with a head.
+        old_names: current endings of names by the endings in old checkpoints.
+        other_parts: prefixes of tensors in a part that is not read, such as a decoder.
     """
 
     rules: tuple[Rule, ...]
@@ -59,14 +59,17 @@ class WeightMap:
         *,
         other_heads: bool = False,
     ) -> tuple[Tensors, list[str]]:
-        """Our tensors from a checkpoint's, and its problems, one line each.
+        """Convert the tensors of a checkpoint to OwnBERT's.
 
         Args:
-            theirs: the checkpoint's tensors.
+            theirs: tensors of the checkpoint by name.
             config: structure of the encoder.
-            kinds: the heads that may be in it, the most likely first: two heads can have the same
-                names.
-            other_heads: ignore tensors of other heads of the family.
+            kinds: heads that the checkpoint may have, the most likely first, because two heads can
+                have the same names.
+            other_heads: whether to ignore tensors of other heads of the family.
+
+        Returns:
+            OwnBERT's tensors by name, and the problems, one line each.
         """
         theirs = {n: t for n, t in theirs.items() if not n.startswith(self.other_parts)}
         left = {self.full_name(name): tensor for name, tensor in theirs.items()}
@@ -95,7 +98,7 @@ class WeightMap:
                 problems += _fuse(rule, left, ours)
             elif isinstance(rule, Drop) or (isinstance(rule, Make) and rule.when(config)):
                 left.pop(rule.theirs, None)
-        # A rename may already have taken the tensor that a tie points to.
+        # A rename may already have consumed the first name of a tied tensor.
         for tie in ties:
             if tie.theirs in left:
                 tied = left.pop(tie.theirs)
@@ -117,14 +120,19 @@ class WeightMap:
         bare: bool,
         kinds: Sequence[str] | None = None,
     ) -> Tensors:
-        """A checkpoint's tensors from ours.
+        """Convert OwnBERT's tensors to those of a checkpoint.
 
-        Tensors of heads that are not in ``kinds``, and those without a rule, keep our names after
-        ``OWN_TENSOR``.
+        Tensors of heads that are not in ``kinds``, and those without a rule, keep their names after
+        the prefix ``OWN_TENSOR``.
 
         Args:
-            bare: leave out the prefix.
+            ours: OwnBERT's tensors by name.
+            config: structure of the encoder.
+            bare: whether to omit the prefix of the base model.
             kinds: heads that get the checkpoint's names; by default all.
+
+        Returns:
+            The tensors of the checkpoint by name.
         """
         theirs, left = {}, dict(ours)
         there = {name.split(".")[1] for name in ours if name.startswith("heads.")}
@@ -151,7 +159,7 @@ class WeightMap:
         return {name: tensor.contiguous() for name, tensor in theirs.items()}
 
     def their_name(self, ours: str, config: EncoderConfig) -> str:
-        """The checkpoint's name of a tensor of ours, for messages."""
+        """The name in the checkpoint of OwnBERT's tensor ``ours``, for messages."""
         for rule in written_out(self.rules, config):
             if isinstance(rule, _RENAMED) and rule.ours == ours:
                 return ", ".join(their_names(rule))
@@ -160,7 +168,7 @@ class WeightMap:
     def our_names(
         self, theirs: Collection[str], config: EncoderConfig, kinds: Collection[str]
     ) -> set[str]:
-        """Our names of the tensors that have any of theirs, in a model with these heads."""
+        """OwnBERT's names of tensors of a checkpoint, in a model with heads of these kinds."""
         found = {name.removeprefix(OWN_TENSOR) for name in theirs if name.startswith(OWN_TENSOR)}
         for rule in written_out(self.rules, config):
             named = isinstance(rule, _RENAMED)
@@ -169,30 +177,30 @@ class WeightMap:
         return found
 
     def their_shape(self, ours: str, tensor: "Tensor", config: EncoderConfig) -> tuple[int, ...]:
-        """The shape of a tensor of ours in the checkpoint, for messages."""
+        """The shape in the checkpoint of OwnBERT's tensor ``ours``, for messages."""
         for rule in self.rules:
             if isinstance(rule, Reshape) and rule.ours == ours:
                 return rule.their_shape(config)
         return tuple(tensor.shape)
 
     def tensor_names(self, config: EncoderConfig, part: str | None = None) -> set[str]:
-        """Their names of all tensors, or of those of a head or of the pooler."""
+        """The checkpoint's names of all tensors, or of those of a head or the pooler (``part``)."""
         rules = written_out(self.rules, config)
         return {n for rule in rules if part in (None, part_of(rule)) for n in their_names(rule)}
 
     def names_in(self, ours: str, config: EncoderConfig) -> set[str]:
-        """Their names of the tensors whose names begin so here."""
+        """The checkpoint's names of tensors whose names in OwnBERT begin with ``ours``."""
         rules = written_out(self.rules, config)
         own = (r for r in rules if isinstance(r, _RENAMED) and r.ours.startswith(ours))
         return {name for rule in own for name in their_names(rule)}
 
     @cached_property
     def shared(self) -> frozenset[str]:
-        """Our modules whose tensors several of theirs have under one name."""
+        """OwnBERT's modules whose tensors have the same name for several kinds of heads."""
         return frozenset(r.ours for r in self.rules if isinstance(r, Rename) and r.shared)
 
     def full_name(self, name: str) -> str:
-        """The current name of a tensor, with the prefix."""
+        """The current name of a tensor in the checkpoint, with the prefix."""
         for old, new in self.old_names.items():
             if name.endswith(old):
                 name = name.removesuffix(old) + new
@@ -211,7 +219,7 @@ class WeightMap:
 
 
 def _fuse(rule: Fuse | Heads, left: Tensors, ours: Tensors) -> list[str]:
-    """Concatenate tensors of ``left`` to one of ``ours``; returns the problems."""
+    """Move tensors of ``left``, concatenated, to ``ours``; return the problems."""
     there = [name for name in rule.theirs if name in left]
     parts = [left.pop(name) for name in there]
     if len({part.shape for part in parts}) > 1 or any(p.ndim == 0 for p in parts):
