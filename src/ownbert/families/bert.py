@@ -36,7 +36,7 @@ DEFAULTS: dict[str, Any] = {
     "chunk_size_feed_forward": 0,
 }
 
-# Of all families: values that would change the result and are not supported.
+# For all families: keys that affect the result, with the supported values.
 REQUIRED: dict[str, tuple[Any, ...]] = {
     "tie_word_embeddings": (True,),
     "quantization_config": (None,),
@@ -46,7 +46,7 @@ DROPOUTS: dict[str, str] = dict.fromkeys(
     ("classification", "tokens", "choice"), "classifier_dropout"
 )
 
-# As in the converted originals of Google, bert-base-uncased among them.
+# Names in the converted checkpoints of Google, such as bert-base-uncased.
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 MLM, NSP, CHOICE = HeadSpec("mlm"), HeadSpec("nsp"), HeadSpec("choice")
@@ -54,16 +54,16 @@ CLASSIFICATION, TOKENS, SPAN = HeadSpec("classification"), HeadSpec("tokens"), H
 
 
 def without_position_table(config: EncoderConfig) -> bool:
-    """Whether Transformers has a position table where we have none.
+    """Whether Transformers has a position table that OwnBERT does not have.
 
-    Not for kinds that it does not know: the missing table keeps it from loading them.
+    False for position types that Transformers does not have: without the table it cannot load them.
     """
     kinds = ("sinusoidal", "relative_key", "relative_key_query", "none")
     return config.position_embedding_type in kinds
 
 
 def position_table(config: EncoderConfig) -> "Tensor":
-    """The table that Transformers expects where we have none: sinusoids, or unused zeros."""
+    """The position table that only Transformers has: sinusoids, or unused zeros."""
     import torch
 
     from ownbert.nn.positions import sinusoids
@@ -76,7 +76,7 @@ def position_table(config: EncoderConfig) -> "Tensor":
 
 
 def encoder_rules(prefix: str) -> tuple[Rule, ...]:
-    """Embeddings, blocks and pooler in the names that BERT shares with most of its relatives."""
+    """Rules for embeddings, blocks and pooler, with the names in BERT and most similar families."""
     layer, block = prefix + "encoder.layer.{i}.", "encoder.blocks.{i}."
     return (
         *embedding_rules(prefix + "embeddings."),
@@ -98,7 +98,7 @@ def encoder_rules(prefix: str) -> tuple[Rule, ...]:
 
 
 def embedding_rules(theirs: str) -> tuple[Rule, ...]:
-    """The tables under ``theirs``, their LayerNorm, and buffers of old checkpoints."""
+    """Rules for the embedding tables under ``theirs``, their LayerNorm, and old buffers."""
     return (
         Rename("encoder.embeddings.word.weight", theirs + "word_embeddings.weight"),
         Make(theirs + "position_embeddings.weight", without_position_table, position_table),
@@ -111,7 +111,7 @@ def embedding_rules(theirs: str) -> tuple[Rule, ...]:
 
 
 def attention_rules(ours: str, theirs: str) -> tuple[Rule, ...]:
-    """Queries, keys and values, and the embeddings of relative positions."""
+    """Rules for queries, keys and values, and the embeddings of relative positions."""
     return (
         Fuse(ours + "qkv", tuple(theirs + name for name in ("query", "key", "value"))),
         Rename(ours + "bias.distance.weight", theirs + "distance_embedding.weight"),
@@ -119,7 +119,7 @@ def attention_rules(ours: str, theirs: str) -> tuple[Rule, ...]:
 
 
 def mlm_rules(theirs: str, word: str, *, dense: str, norm: str) -> tuple[Rule, ...]:
-    """The MLM head under ``theirs``; its matrix is the word embeddings ``word``."""
+    """Rules for the MLM head under ``theirs``, which shares the word embeddings ``word``."""
     return (
         Rename("heads.mlm.dense", theirs + dense),
         Rename("heads.mlm.norm", theirs + norm),
@@ -130,7 +130,7 @@ def mlm_rules(theirs: str, word: str, *, dense: str, norm: str) -> tuple[Rule, .
 
 
 def label_rules(*kinds: str) -> tuple[Rule, ...]:
-    """The last layer of heads that BERT calls classifier, and of the span head."""
+    """Rules for the output layers of heads named ``classifier`` in BERT, and of the span head."""
     return (
         *(Rename(f"heads.{kind}.dense", "classifier") for kind in kinds),
         Rename("heads.span.dense", "qa_outputs"),
@@ -138,7 +138,11 @@ def label_rules(*kinds: str) -> tuple[Rule, ...]:
 
 
 def bert_architectures(name: str) -> Mapping[str, ArchitectureSpec]:
-    """The architectures of BERT, and of a relative that differs only in the encoder."""
+    """The architectures of BERT, or of a family that differs only in the encoder.
+
+    Args:
+        name: prefix of the class names.
+    """
     return {
         f"{name}Model": ArchitectureSpec(),
         f"{name}ForPreTraining": ArchitectureSpec((MLM, NSP)),
@@ -155,7 +159,7 @@ def bert_architectures(name: str) -> Mapping[str, ArchitectureSpec]:
 
 
 def bert_rules(prefix: str) -> tuple[Rule, ...]:
-    """Encoder and all heads in BERT's names."""
+    """Rules for the encoder and all heads, with BERT's names."""
     word = prefix + "embeddings.word_embeddings.weight"
     return (
         *encoder_rules(prefix),
@@ -165,7 +169,7 @@ def bert_rules(prefix: str) -> tuple[Rule, ...]:
     )
 
 
-# What TinyBERT learnt by from a larger model: one matrix, or one for each of at most 7 states.
+# Matrices for the distillation of TinyBERT: a single one, or one for each of at most 7 states.
 _DISTILLATION = tuple(
     Drop(f"{name}.{leaf}", "of pretraining")
     for name in ("fit_dense", *(f"fit_denses.{number}" for number in range(7)))

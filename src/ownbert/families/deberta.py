@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _TABLES, _ENCODER = "deberta.embeddings.", "deberta.encoder."
 _LAYER, _BLOCK = _ENCODER + "layer.{i}.", "encoder.blocks.{i}."
-# Heads that begin with the dense layer that Transformers calls a pooler.
+# Heads with the dense layer that Transformers calls a pooler.
 _POOLED = ("classification", "choice")
 
 
@@ -30,7 +30,7 @@ def _head(kind: str) -> HeadSpec:
 
 
 def _reads_head(spec: HeadSpec, values: Mapping[str, Any]) -> HeadSpec:
-    """The activation of the pooler, and its dropout, which is not that of the last layer."""
+    """Set the activation of the pooler, and its dropout rate, which the last layer does not use."""
     if spec.kind not in _POOLED:
         return spec
     spec = replace(spec, dense=activation_of(values, "pooler_hidden_act"))
@@ -83,13 +83,13 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _require(values: Mapping[str, Any], key: str, wanted: Any) -> None:
-    """``InputError`` for a width that Transformers has a key for and computes with one value."""
+    """Raise ``InputError`` if a width is not the only one with which Transformers works."""
     if values.get(key, wanted) != wanted:
         raise InputError(f"{key} is {in_short(values[key])}; it must be {wanted}")
 
 
 def _names(key: str, value: Any) -> tuple[str, ...]:
-    """A list of names, or one text with bars between them, as in Microsoft's files."""
+    """The names in a list, or in a string separated by bars, as in Microsoft's files."""
     if value is None:
         return ()
     parts = value.split("|") if isinstance(value, str) else value
@@ -105,7 +105,7 @@ def _norms(value: Any) -> tuple[str, ...]:
 
 
 def _from_zero(value: Any) -> Any:
-    """Negative numbers mean none too."""
+    """Replace negative numbers, which also mean none, by 0."""
     return max(0, value) if type(value) is int else value
 
 
@@ -125,7 +125,7 @@ def _writes(config: EncoderConfig) -> dict[str, Any]:
     if config.embedding_size is not None:
         values["embedding_size"] = config.embedding_size
     if not own.legacy:
-        # Else Transformers 4.57.6 takes the dense layer of the MLM head for its decoder.
+        # Otherwise Transformers 4.57.6 uses the dense layer of the MLM head as its decoder.
         values["tie_word_embeddings"] = False
     return values
 
@@ -214,7 +214,7 @@ def _block_rules() -> tuple[Rule, ...]:
 
 
 def _mlm_rules() -> tuple[Rule, ...]:
-    """Two names for the MLM head: a config says which are written, and both are read."""
+    """Rules for both names of the MLM head; the config determines which one is written."""
     old, new = "cls.predictions.", "lm_predictions.lm_head."
     word = _TABLES + "word_embeddings.weight"
     parts = (
@@ -242,7 +242,7 @@ DEBERTA = Family(
             *(Rename(f"heads.{kind}.hidden", "pooler.dense") for kind in _POOLED),
             *label_rules("classification", "choice", "tokens"),
             *(
-                # Its discriminator, which no class of Transformers has.
+                # The discriminator, which no class of Transformers has.
                 Drop("mask_predictions." + name, "of pretraining")
                 for name in ("dense", "LayerNorm", "classifier")
             ),
@@ -288,7 +288,7 @@ DEBERTA = Family(
     writes=_writes,
     required={
         **{key: values for key, values in REQUIRED.items() if key != "tie_word_embeddings"},
-        "position_embedding_type": ("absolute",),  # of every config of Transformers, and unused
+        "position_embedding_type": ("absolute",),  # in every config of Transformers, but unused
         "is_decoder": (False,),
         "add_cross_attention": (False,),
         "pruned_heads": (None, {}),

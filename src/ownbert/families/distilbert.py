@@ -1,4 +1,4 @@
-"""DistilBERT (Sanh et al. 2019): BERT without token types and pooler, with its own names."""
+"""DistilBERT (Sanh et al. 2019): BERT without token types and pooler, with other names."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -35,7 +35,7 @@ _NAMES = {
 
 
 def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
-    """BERT's keys for the sizes override its own, as in Transformers."""
+    """BERT's keys for sizes override DistilBERT's, as in Transformers."""
     aliases = ("hidden_size", "num_hidden_layers", "num_attention_heads")
     return {name: values[name] for name in aliases if name in values}
 
@@ -76,7 +76,7 @@ DISTILBERT = Family(
     defaults={
         "vocab_size": 30522,
         "max_position_embeddings": 512,
-        # The sinusoids are in the checkpoint, a table like any other.
+        # Sinusoids are stored in checkpoints like any other table.
         "sinusoidal_pos_embds": False,
         "n_layers": 6,
         "n_heads": 12,

@@ -1,8 +1,8 @@
 """Marian: the encoder-decoder Transformer of 2017 as Transformers stores it (MarianMTModel).
 
-Post-norm, sines before cosines, embeddings times sqrt(D). What its format cannot express (pre-norm,
-the paper's order of sines and cosines) has keys of our own, and the folder then has a
-``model_type`` that Transformers refuses.
+Post-norm, sines before cosines, embeddings times sqrt(D). OwnBERT has its own keys for structures
+that the format cannot express (pre-norm, the paper's order of sines and cosines); these folders
+have a ``model_type`` that Transformers rejects.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ MODEL_TYPE = "marian"
 ARCHITECTURE = "MarianMTModel"
 NORM_FIRST = "ownbert_norm_first"
 
-# Keys that change the result, and the values that are supported.
+# Keys that affect the result, with the supported values.
 _REQUIRED: dict[str, tuple[Any, ...]] = {
     "normalize_before": (False, None),
     "normalize_embedding": (False, None),
@@ -32,7 +32,7 @@ _REQUIRED: dict[str, tuple[Any, ...]] = {
     "encoder_layerdrop": (0, 0.0, None),
     "decoder_layerdrop": (0, 0.0, None),
 }
-# Keys of config.json by our names; {} is encoder or decoder.
+# Keys of config.json by field of EncoderConfig; {} is encoder or decoder.
 _NAMES = {
     "num_hidden_layers": "{}_layers",
     "num_attention_heads": "{}_attention_heads",
@@ -47,7 +47,7 @@ _NAMES = {
     "pad_token_id": "pad_token_id",
     "scale_embeddings": "scale_embedding",
 }
-# MarianConfig of Transformers 4.57.6, in the order of its arguments.
+# Defaults of MarianConfig in Transformers 4.57.6, in the order of its arguments.
 DEFAULTS: dict[str, Any] = {
     "vocab_size": 58101,
     "decoder_vocab_size": None,
@@ -102,7 +102,7 @@ def _stack(name: str) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-# There, the bias of the logits is a separate tensor.
+# In checkpoints, the bias of the logits is a separate tensor.
 _BIAS = "heads.generator.projection.bias", "final_logits_bias"
 _SHARED = (
     Rename("encoder.embeddings.word.weight", "model.shared.weight"),
@@ -120,11 +120,13 @@ _APART = (
 def weight_map(
     encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool, head: str | None = "generator"
 ) -> WeightMap:
-    """The weight map of a model of these two stacks, with rules that depend on no config.
+    """The weight map of a model with two stacks; its rules are expanded for all blocks.
 
     Args:
+        encoder: structure of the encoder.
+        decoder: structure of the decoder.
         shared: whether encoder, decoder and generator share their embeddings.
-        head: its kind; this format always has a generator.
+        head: kind of the head; in this format always a generator.
     """
     words = decoder.vocab_size
     return WeightMap(
@@ -138,7 +140,13 @@ def weight_map(
 
 
 def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig, bool]:
-    """Encoder, decoder, and whether they share their embeddings, from a ``config.json``.
+    """Read the structure of a model.
+
+    Args:
+        values: content of a ``config.json``.
+
+    Returns:
+        Encoder, decoder, and whether they and the generator share their embeddings.
 
     Raises:
         InputError: a value is not supported.
@@ -182,7 +190,15 @@ def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig
 
 
 def write_config(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) -> dict[str, Any]:
-    """The ``config.json`` of the two.
+    """Write the structure of a model.
+
+    Args:
+        encoder: structure of the encoder.
+        decoder: structure of the decoder.
+        shared: whether encoder, decoder and generator share their embeddings.
+
+    Returns:
+        The values of a ``config.json``.
 
     Raises:
         InputError: the format cannot express them.

@@ -32,7 +32,7 @@ _HEAD = "cls.predictions."
 
 
 def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Embeddings are projected if E is not D, or if three neighbours are concatenated."""
+    """Embeddings are projected if E is not D, or if those of three neighbours are concatenated."""
     plain = not values["trigram_input"] and values["embedding_size"] == values["hidden_size"]
     return {
         "embedding_size": None if plain else values["embedding_size"],

@@ -17,11 +17,11 @@ from ownbert.families.mapping.weight_map import WeightMap
 _LAYER, _BLOCK = "model.layers.{i}.", "encoder.blocks.{i}."
 _POOLINGS = {"cls": "first", "mean": "mean"}
 _KEYS = {pooling: key for key, pooling in _POOLINGS.items()}
-# Heads that begin with the dense layer and the norm that the MLM head was pretrained with.
+# Heads that start with the pretrained dense layer and norm of the MLM head.
 _LABELLED = ("classification", "choice", "tokens", "span")
 
 
-# Arguments with which Transformers takes batches that are packed already.
+# Arguments of Transformers for batches that are already packed.
 _UNPADDED = ("indices", "cu_seqlens", "max_seqlen", "batch_size", "seq_len")
 
 
@@ -33,7 +33,7 @@ def _arguments(kinds: Kinds, decoder: bool) -> Arguments:
 
 
 def _as_tuple(kinds: Kinds, named: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """With some heads, hidden states and attention weights are only in the named values."""
+    """For some heads, tuples contain no hidden states and attention weights."""
     if kinds not in (("mlm",), ("classification",)):
         return None
     return tuple(named[name] for name in ("loss", "logits") if name in named)
@@ -47,7 +47,7 @@ def _head(kind: str) -> HeadSpec:
 
 
 def _reads_head(spec: HeadSpec, values: Mapping[str, Any]) -> HeadSpec:
-    """Biases, activation and pooling."""
+    """Set the biases, activation and pooling of a head."""
     if spec.kind not in ("mlm", *_LABELLED):
         return spec
     act, bias = activation_of(values, "classifier_activation"), bool(values["classifier_bias"])
@@ -63,7 +63,7 @@ def _reads_head(spec: HeadSpec, values: Mapping[str, Any]) -> HeadSpec:
 
 
 def _writes_head(spec: HeadSpec) -> dict[str, Any]:
-    """Keys of a head; one that differs in more than these keys is written as one of our own."""
+    """Keys of a head; heads with other differences are written under OwnBERT's own key."""
     if spec.kind == "mlm":
         values: dict[str, Any] = {
             "classifier_bias": spec.dense_bias,
@@ -118,7 +118,7 @@ MODERNBERT = Family(
             Rename("encoder.embeddings.word.weight", "model.embeddings.tok_embeddings.weight"),
             Rename("encoder.embeddings.norm", "model.embeddings.norm"),
             Rename(_BLOCK + "attention_norm", _LAYER + "attn_norm"),
-            # One matrix there too: queries, keys and values, the heads side by side in each.
+            # Also a single matrix in checkpoints, with the same order of rows.
             Rename(_BLOCK + "attention.qkv", _LAYER + "attn.Wqkv"),
             Rename(_BLOCK + "attention.output", _LAYER + "attn.Wo"),
             Rename(_BLOCK + "feed_forward_norm", _LAYER + "mlp_norm"),
@@ -204,7 +204,7 @@ MODERNBERT = Family(
     required={
         **REQUIRED,
         "rope_scaling": (None,),
-        "position_embedding_type": ("absolute",),  # of every config of Transformers, and unused
+        "position_embedding_type": ("absolute",),  # in every config of Transformers, but unused
         "is_decoder": (False,),
         "add_cross_attention": (False,),
         "pruned_heads": (None, {}),

@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al. 2019), and XLM-R and CamemBERT, which are the same network."""
+"""RoBERTa (Liu et al. 2019), and XLM-R and CamemBERT, which have the same structure."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,7 +26,7 @@ _CLASSIFICATION = HeadSpec("classification", pooling="first", dense="tanh")
 
 
 def roberta_rules(prefix: str) -> tuple[Rule, ...]:
-    """Encoder and all heads in RoBERTa's names."""
+    """Rules for the encoder and all heads, with RoBERTa's names."""
     word = prefix + "embeddings.word_embeddings.weight"
     return (
         *encoder_rules(prefix),
@@ -38,12 +38,16 @@ def roberta_rules(prefix: str) -> tuple[Rule, ...]:
 
 
 def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Positions begin after the row of the padding token (fairseq)."""
+    """Positions start after the index of the padding token, as in fairseq."""
     return {"position_offset": (values["pad_token_id"] or 0) + 1}
 
 
 def roberta_architectures(name: str) -> dict[str, ArchitectureSpec]:
-    """The architectures of RoBERTa, and of a relative with the same network."""
+    """The architectures of RoBERTa, or of a family with the same structure.
+
+    Args:
+        name: prefix of the class names.
+    """
     return {
         f"{name}Model": ArchitectureSpec(),
         f"{name}ForMaskedLM": ArchitectureSpec((_MLM,), pooler=False),
@@ -77,7 +81,7 @@ ROBERTA = Family(
     reads=_reads,
     required=REQUIRED,
     calls=Calls(_arguments),
-    # Its multiple-choice head has the encoder's rate.
+    # The multiple-choice head uses the encoder's dropout rate.
     dropouts=dict.fromkeys(("classification", "tokens"), "classifier_dropout"),
 )
 XLM_ROBERTA = replace(

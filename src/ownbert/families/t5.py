@@ -16,10 +16,10 @@ from ownbert.families.mapping.rules import Fuse, Rename, Rule, Tie, written_out
 from ownbert.families.mapping.weight_map import WeightMap
 
 MODEL_TYPE = "t5"
-# Of folders without ``n_positions``: texts are cut there where nothing else is asked for.
+# Default maximum length of texts for folders without ``n_positions``.
 _LENGTH = 512
 _GATED = "gated-"
-# The exact GELU is what "gelu" alone means; in a gate the name stands for the other one.
+# "gelu" is the exact GELU, except in gated layers, where it is the tanh approximation.
 _GATED_ACTIVATIONS = {"gelu": "gelu_new"}
 
 
@@ -32,7 +32,12 @@ def _plain(config: EncoderConfig) -> bool:
 
 
 def stack_rules(name: str, prefix: str = "") -> tuple[Rule, ...]:
-    """The rules of one of the two stacks, ``encoder`` or ``decoder``, without its words."""
+    """Rules for one of the stacks, without its embeddings.
+
+    Args:
+        name: ``encoder`` or ``decoder``.
+        prefix: prefix of the names in the checkpoint.
+    """
     ours, theirs = f"{name}.blocks.{{i}}.", f"{prefix}{name}.block.{{i}}."
     attention, cross = theirs + "layer.0.", theirs + "layer.1."
     network = theirs + ("layer.2." if name == "decoder" else "layer.1.")
@@ -65,7 +70,7 @@ def stack_rules(name: str, prefix: str = "") -> tuple[Rule, ...]:
 
 
 def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The feed-forward network, and what is one setting there and several here."""
+    """Fields of the feed-forward network, and fields with a common key in T5."""
     kind = values["feed_forward_proj"]
     act = str(kind).removeprefix(_GATED)
     if act not in ACTIVATIONS:
@@ -75,7 +80,7 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
             f"these after {_GATED}"
         )
     gated = str(kind).startswith(_GATED)
-    # Transformers writes both keys too, and reads them rather than the other one.
+    # Transformers also writes these two keys, which take precedence over feed_forward_proj.
     act = values.get("dense_act_fn") or (_GATED_ACTIVATIONS.get(act, act) if gated else act)
     gated = gated if values.get("is_gated_act") is None else values["is_gated_act"]
     return {
@@ -123,7 +128,8 @@ T5 = Family(
         "T5ForTokenClassification": ArchitectureSpec((HeadSpec("tokens"),), pooler=False),
     },
     with_decoder=("T5ForConditionalGeneration", "T5Model", "T5WithLMHeadModel"),
-    # Its classes for these tasks stand on the decoder; an encoder has no first token to pool.
+    # Transformers' classes for these tasks have heads on the decoder. The encoder has no first
+    # token for pooling.
     own_heads=(
         HeadSpec("classification", pooling="mean"),
         HeadSpec("choice", pooling="mean"),
@@ -167,7 +173,7 @@ T5 = Family(
     required={
         "quantization_config": (None,),
         "is_decoder": (False,),
-        # Transformers prunes a T5, but cannot load what it then saves.
+        # Transformers can prune a T5, but cannot load it after saving.
         "pruned_heads": (None, {}),
     },
     dropouts={"tokens": "classifier_dropout"},
@@ -182,11 +188,13 @@ T5 = Family(
 def weight_map(
     encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool, head: str | None = "generator"
 ) -> WeightMap:
-    """The weight map of an encoder-decoder, with rules that depend on no config.
+    """The weight map of an encoder-decoder; its rules are expanded for all blocks.
 
     Args:
-        shared: whether the matrix of the head is the word table.
-        head: its kind, if there is one.
+        encoder: structure of the encoder.
+        decoder: structure of the decoder.
+        shared: whether the generator shares the word embeddings.
+        head: kind of the head; None: no head.
     """
     prefix = "transformer." if head == "classification" else ""
     words = f"{prefix}shared.weight"
@@ -208,7 +216,13 @@ def weight_map(
 
 
 def read_config(values: Mapping[str, Any]) -> Stacks:
-    """Encoder, decoder, and whether the head has the word table, from a ``config.json``.
+    """Read the structure of an encoder-decoder.
+
+    Args:
+        values: content of a ``config.json``.
+
+    Returns:
+        Encoder, decoder, and whether the generator shares the word embeddings.
 
     Raises:
         InputError: a value is not supported.
@@ -228,7 +242,15 @@ def read_config(values: Mapping[str, Any]) -> Stacks:
 
 
 def write_config(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) -> dict[str, Any]:
-    """The ``config.json`` of the two.
+    """Write the structure of an encoder-decoder.
+
+    Args:
+        encoder: structure of the encoder.
+        decoder: structure of the decoder.
+        shared: whether the generator shares the word embeddings.
+
+    Returns:
+        The values of a ``config.json``.
 
     Raises:
         InputError: the format cannot express them.
@@ -244,12 +266,12 @@ def write_config(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool
 
 
 def _head(shared: bool) -> HeadSpec:
-    """Scaled where its matrix is the word table, whose rows are long ones."""
+    """The generator; scaled if it shares the word embeddings, whose norms are large."""
     return HeadSpec("generator", output_bias=False, tied=shared, scaled=shared)
 
 
 def _classifier(values: Mapping[str, Any]) -> HeadSpec:
-    """On the decoder's last token, which has read all that the encoder has."""
+    """The classification head, on the decoder's last token, which attends to the whole text."""
     rate = values.get("classifier_dropout", T5.defaults["classifier_dropout"])
     return HeadSpec("classification", pooling="last", dense="tanh", dropout=rate)
 

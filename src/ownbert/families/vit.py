@@ -1,4 +1,4 @@
-"""ViT (Dosovitskiy et al. 2021): a pre-norm encoder that reads patches of images."""
+"""ViT (Dosovitskiy et al. 2021): a pre-norm encoder of image patches."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from ownbert.families.mapping.rules import Fuse, Rename, Reshape, Rule
 from ownbert.families.mapping.weight_map import WeightMap
 
 CLASSIFICATION = HeadSpec("classification", pooling="first", dropout=0.0)
-# Structure of ours that every ViT has.
+# Fields of EncoderConfig that are the same for every ViT.
 STRUCTURE: dict[str, Any] = {
     "vocab_size": 0,
     "type_vocab_size": 0,
@@ -21,8 +21,8 @@ STRUCTURE: dict[str, Any] = {
     "final_norm": True,
     "norm_embeddings": False,
 }
-# Fields without a key in ViTConfig, and their defaults. All but the scale concern training only,
-# so Transformers may read a folder that has them.
+# Fields without a key in ViTConfig, and their defaults. All but the scale only affect training, so
+# Transformers can use a folder with them.
 _OWN_KEYS = {
     "qk_scale": None,
     "activation_dropout": 0.0,
@@ -38,7 +38,8 @@ def image_of(config: EncoderConfig) -> Image:
 
 
 def image_rules(projection: str, class_token: str, positions: str) -> tuple[Rule, ...]:
-    """Patches as a convolution, and the class token and positions with a batch dimension."""
+    """Rules for the projection of patches, a convolution in checkpoints, and for the class token
+    and positions, which have a batch dimension there."""
     ours = "encoder.embeddings."
     return (
         Reshape(
@@ -64,7 +65,7 @@ def image_rules(projection: str, class_token: str, positions: str) -> tuple[Rule
 
 
 def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Sizes are one number for squares, or height and width."""
+    """Sizes are a single number for squares, or height and width."""
     pooled = values["pooler_output_size"]
     if pooled not in (None, values["hidden_size"]):
         raise InputError(

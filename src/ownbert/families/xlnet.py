@@ -15,14 +15,14 @@ from ownbert.families.mapping.weight_map import WeightMap
 
 _LAYER, _BLOCK = "transformer.layer.{i}.", "encoder.blocks.{i}."
 _WORD = "transformer.word_embedding.weight"
-# It can read texts of any length; the longest that it was trained with are kept under our own key,
-# where they are not as long as those of the released models.
+# XLNet has no maximum length. The maximum in training is saved under OwnBERT's own key if it is not
+# that of the released models.
 _OWN_KEY = "ownbert_"
 _LONGEST, _USUAL = _OWN_KEY + "max_position_embeddings", 512
-# There is one rate of dropout, and others only in training here.
+# XLNet has a single dropout rate; these can differ from it when training in OwnBERT.
 _RATES = ("attention_probs_dropout_prob", "activation_dropout")
 _POOLINGS = ("last", "first", "mean")
-# Heads of one answer for a sequence, with the "summary" of its tokens.
+# Heads with one output per sequence, from the "summary" of its tokens.
 _SUMMARISED = ("classification", "choice")
 _MLM = HeadSpec("mlm", transform=False)
 _BEAM_SPAN = (
@@ -40,7 +40,7 @@ def _summary(kind: str) -> HeadSpec:
 
 
 def _reads_head(spec: HeadSpec, values: Mapping[str, Any]) -> HeadSpec:
-    """How the vectors of a sequence become one, and whether a dense layer follows."""
+    """Set the pooling of a head, and whether a dense layer follows."""
     if spec.kind not in _SUMMARISED:
         return spec
     pooling = values["summary_type"]
@@ -59,7 +59,7 @@ def _reads_head(spec: HeadSpec, values: Mapping[str, Any]) -> HeadSpec:
 
 
 def _writes_head(spec: HeadSpec) -> dict[str, Any]:
-    """Keys of a head; one that differs in more than these keys is written as one of our own."""
+    """Keys of a head; heads with other differences are written under OwnBERT's own key."""
     if spec.kind not in _SUMMARISED:
         return {}
     values: dict[str, Any] = {"summary_use_proj": spec.dense is not None}
@@ -95,7 +95,7 @@ def _writes(config: EncoderConfig) -> dict[str, Any]:
 
 
 def _parameter(ours: str, theirs: str, *, first: int | None = None) -> Rule:
-    """A tensor that has (H, K) in both, behind ``first`` rows of such."""
+    """A rule for a tensor of shape (H, K), or (first, H, K), in both formats."""
 
     def shape(config: EncoderConfig) -> tuple[int, ...]:
         rows = () if first is None else (first,)
@@ -147,7 +147,7 @@ XLNET = Family(
             ),
             Heads(_ATTENTION + "qkv.weight", tuple(_THEIRS + name for name in "qkv")),
             Heads(_ATTENTION + "bias.distance.weight", (_THEIRS + "r",)),
-            # (D, H, K) there too: the columns of the heads side by side.
+            # Not transposed, (D, H, K): only the columns of the heads are concatenated.
             Reshape(
                 _ATTENTION + "output.weight",
                 _THEIRS + "o",
