@@ -166,7 +166,7 @@ def _merges(model: SentencePieceModel, scores: Mapping[str, float]) -> list[tupl
 def _normalizer(
     model: SentencePieceModel, style: Style, do_lower_case: bool, keep_accents: bool
 ) -> "normalizers.Normalizer":
-    """The rules of the .model file, with what Transformers does before and after them."""
+    """The rules of the .model file, with the steps that Transformers adds before and after them."""
     from tokenizers import Regex, normalizers
 
     charsmap = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
