@@ -77,6 +77,11 @@ class Advice:
     sentence: str
     figure: str
 
+    @property
+    def title(self) -> str:
+        """The kind as a heading of the page."""
+        return {"do": "Do", "note": "Note", "fine": "Fine"}[self.kind]
+
 
 @dataclass(frozen=True)
 class Report:
