@@ -14,6 +14,7 @@ V tokens of the vocabulary, P pairs of tokens, C labels, N rows, D hidden size b
 that hold scores.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from ownbert.files.writing import atomic_path
 from ownbert.finetuning.start import token_pairs
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import materialize, shapes_alone
-from ownbert.time_limit import check_time
+from ownbert.time_limit import check_time, seconds_left
 from ownbert.views.ngram_counts import Matrix, sparse
 
 # Channels that hold scores, at most: those of more labels are approximated by as many.
@@ -50,6 +51,10 @@ _TINY = 1e-30  # instead of a division by 0
 # One text in eight is held out to measure whether pairs help: their squared error must be at most
 # this share of the error without pairs.
 _TRIED, _NEARER = 8, 0.9
+
+
+# Time for pairs, as a multiple of the time of the first regression: with less, there are none.
+_FURTHER = 6.0
 
 
 def can_hold_scores(model: Model) -> bool:
@@ -136,7 +141,10 @@ def fit_token_scores(
     if most_pairs and len(examples) >= 2 * _TRIED:
         held = np.arange(len(examples)) % _TRIED == 0
         learnt = [example for example, out in zip(examples, held, strict=True) if not out]
+        began = time.monotonic()
         table, bias = _ridge(counts[~held], scores[~held])
+        if seconds_left() < _FURTHER * (time.monotonic() - began):
+            return TokenScores(table, bias, none, special)
         missing = (scores - counts @ table - bias)[~held]
         pairs = token_pairs.informative_pairs(learnt, vocab_size, special, missing, most_pairs)
         of_pairs = token_pairs.pair_counts(examples, vocab_size, special, pairs)

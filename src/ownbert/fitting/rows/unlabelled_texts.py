@@ -16,8 +16,9 @@ from ownbert.views.tokens import splitter
 _MOST_READ, _CHARACTERS_READ, _READ_PER_LEARNT = 200_000, 100_000_000, 5
 # Tokens of a text that are compared, at most, and characters of a token.
 _LONGEST, _TOKEN = 100, 12
-# Texts from which word frequencies are estimated, texts compared at a time, and words.
-_SAMPLE, _BLOCK, _MOST_WORDS = 20_000, 10_000, 100_000
+# Labelled and other texts from which word frequencies are estimated, texts compared at a time, and
+# words.
+_LABELLED, _SAMPLE, _BLOCK, _MOST_WORDS = 2_000, 5_000, 10_000, 100_000
 # Fewer labelled texts say nothing about their kind.
 _FEWEST_LABELLED = 20
 # Share of held-out labelled texts that would be rejected as being of another kind.
@@ -116,7 +117,7 @@ def _similar(
     if len(labelled) < _FEWEST_LABELLED or not len(texts):
         return every
     split, rng = splitter(kind), np.random.default_rng(0)
-    own = [split(labelled[int(i)]) for i in rng.permutation(len(labelled))[:_SAMPLE]]
+    own = [split(labelled[int(i)]) for i in rng.permutation(len(labelled))[:_LABELLED]]
     longest = min(_LONGEST, max(1, int(np.quantile([len(tokens) for tokens in own], 0.9))))
 
     def tokens_of(indices: Iterable[int]) -> list[list[str]]:
