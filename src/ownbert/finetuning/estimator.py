@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ownbert.checkpoint import CONFIG, save
-from ownbert.errors import InputError
+from ownbert.errors import InputError, needing
 from ownbert.files.input_files import refuse_same
 from ownbert.finetuning.arrays import (
     column_names,
@@ -39,14 +39,12 @@ from ownbert.tasks.rows import Row
 from ownbert.tasks.task import NoTaskHead, Task
 from ownbert.train.job import Interrupted
 
-try:
+with needing("this needs scikit-learn: pip install 'ownbert[eval]'"):
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.model_selection import train_test_split
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, column_or_1d
-except ImportError:
-    raise InputError("this needs scikit-learn: pip install 'ownbert[eval]'") from None
 
 
 # Types of labels that a folder keeps, by NumPy's kinds of dtypes; other labels are texts there.

@@ -440,7 +440,7 @@ class Fit:
                 settings={k: v for k, v in asdict(recipe).items() if v not in (None, ())},
                 data={
                     "labelled texts": len(rows.learnt),
-                    "texts without labels": len(self.given.read.texts),
+                    "texts without labels": len(self.given.read),
                     "kind of text": self.given.kind,
                     "compared on": rows.source,
                 },

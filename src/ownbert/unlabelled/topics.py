@@ -15,7 +15,7 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.checks import between
-from ownbert.errors import InputError
+from ownbert.errors import InputError, needing
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.resumable_file import made_for
@@ -151,11 +151,9 @@ def topics(
 
 def _clusters(vectors: np.ndarray, count: int | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """The topic of each text, largest first, and the cosine with its centre, both (N)."""
-    try:
+    with needing("this needs scikit-learn: pip install 'ownbert[eval]'"):
         from sklearn.cluster import MiniBatchKMeans
         from sklearn.metrics import silhouette_score
-    except ImportError:
-        raise InputError("this needs scikit-learn: pip install 'ownbert[eval]'") from None
     if len(vectors) < 3:
         raise InputError(f"there are {len(vectors)} texts; topics need at least 3")
     if count is not None and count > len(vectors):

@@ -7,13 +7,14 @@ values (regress).
 import math
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from ownbert.errors import InputError
+from ownbert.errors import needing
 from ownbert.threads import adapt_threads
 from ownbert.time_limit import check_time, seconds_left
 from ownbert.views.ngram_counts import Matrix
@@ -319,10 +320,8 @@ def _dense_regression(
 
 
 def _ridge(features: Any, targets: Targets, strength: float) -> LinearModel:
-    try:
+    with _needing_sklearn():
         from sklearn.linear_model import Ridge
-    except ImportError:
-        raise _no_sklearn() from None
     solver = "cholesky" if isinstance(features, np.ndarray) else "sparse_cg"
     fitted = Ridge(alpha=1 / strength, solver=solver, tol=1e-3)
     fitted.fit(_int32_indices(features), targets.values)
@@ -355,10 +354,8 @@ def _prior(targets: Targets, unknown: np.ndarray) -> np.ndarray:
 
 
 def _logistic(strength: float) -> Any:
-    try:
+    with _needing_sklearn():
         from sklearn.linear_model import LogisticRegression
-    except ImportError:
-        raise _no_sklearn() from None
     # The dual solver takes half the time, but three times as long with weak regularisation.
     dual = strength <= _DUAL_UP_TO
     return LogisticRegression(
@@ -368,10 +365,8 @@ def _logistic(strength: float) -> Any:
 
 def _svm(strength: float, counts: Any) -> Any:
     """A linear SVM of scikit-learn with an inverse regularisation strength and class weights."""
-    try:
+    with _needing_sklearn():
         from sklearn.svm import LinearSVC
-    except ImportError:
-        raise _no_sklearn() from None
     # A tolerance of 0.001 takes 1.2 to 3.3 times as long; test macro-F1 is equal to .003.
     settings: Any = {"dual": True}  # scikit-learn's annotation only allows strings
     return LinearSVC(
@@ -379,8 +374,8 @@ def _svm(strength: float, counts: Any) -> Any:
     )
 
 
-def _no_sklearn() -> InputError:
-    return InputError("linear models need scikit-learn: pip install 'ownbert[eval]'")
+def _needing_sklearn() -> AbstractContextManager[None]:
+    return needing("linear models need scikit-learn: pip install 'ownbert[eval]'")
 
 
 def _log_odds(positive: np.ndarray) -> float:

@@ -177,7 +177,7 @@ class FitInput:
 
     def _mismatch_warning(self) -> str | None:
         """A warning if the unlabelled texts seem to be of another kind."""
-        count, alike = len(self.read.texts), self.read.alike
+        count, alike = len(self.read), self.read.alike
         if self.corpus.restricted and alike < _ALIKE * count:
             return (
                 f"warning: only {alike:,} of the {count:,} unlabelled texts are like the labelled "
@@ -198,7 +198,7 @@ class FitInput:
 
     def notices(self) -> Iterator[str]:
         """What was found in the files, one line each."""
-        yield found_in_files(self.rows, self.kind, len(self.read.texts), self.recipe.minutes)
+        yield found_in_files(self.rows, self.kind, len(self.read), self.recipe.minutes)
         yield from self._unlabelled_notices()
         if columns := self.rows.task.describe_columns(self.train):
             yield f"columns: {columns}"
@@ -211,7 +211,7 @@ class FitInput:
 
     def _unlabelled_notices(self) -> Iterator[str]:
         """What is learnt from which unlabelled texts."""
-        count, used = len(self.read.texts), len(self.unlabelled)
+        count, used = len(self.read), len(self.unlabelled)
         if self.corpus.files and not count:
             known = "the unlabelled texts are all labelled or test texts too"
             yield f"warning: {known}"

@@ -1,7 +1,7 @@
 """Which unlabelled texts ``fit`` learns from: up to a limit, and those like the labelled texts.
 
 A general corpus beside a few thousand texts like the labelled ones makes better word vectors, but a
-network that is trained for minutes is better without it (docs/lab/pretraining.md).
+network that is trained for minutes is better without it (docs/lab/fit.md).
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -75,6 +75,9 @@ class UnlabelledTexts:
         similar, alike = _similar(pool, labelled, kind, fewest - sum(map(len, labelled)))
         pairs = list(zip(pool, similar, strict=True))
         return cls([t for t, like in pairs if like], [t for t, like in pairs if not like], alike)
+
+    def __len__(self) -> int:
+        return len(self.similar) + len(self.others)
 
     @property
     def texts(self) -> list[str]:
