@@ -108,16 +108,31 @@ def halves(
 def test_the_logits_are_those_of_the_network_and_of_the_linear_model():
     model, examples = classifier(), texts(64)
     scores = scores_of(table())
-    own, added = halves(with_token_scores(model, scores), examples)
+    own, added = halves(with_token_scores(model, scores, examples), examples)
     bias = model.heads["classification"].dense.bias.detach()
     assert agreement(own, logits(model, examples) - bias) > 0.99
+    assert agreement(added, torch.from_numpy(scores.added(examples))) > 0.98
+
+
+def test_a_deep_network_works_as_before():
+    # Public networks have such weights: what is added to a token would grow from layer to layer.
+    model, examples = classifier(config=replace(WIDE_HEADS, num_hidden_layers=8)), texts(64)
+    with torch.no_grad():
+        for name, own in model.named_parameters():
+            own *= 0.6 if "norm.weight" in name else 1.0
+    scores = scores_of(table())
+    wide = with_token_scores(model, scores, examples)
+    own, added = halves(wide, examples, WIDE_HEADS.hidden_size)
+    bias = model.heads["classification"].dense.bias.detach()
+    assert agreement(own, logits(model, examples) - bias) > 0.98
     assert agreement(added, torch.from_numpy(scores.added(examples))) > 0.98
 
 
 def test_a_pair_counts_only_where_its_tokens_follow_each_other():
     model, examples = classifier(config=WIDE_HEADS), texts(64)
     scores = with_pairs(examples)
-    own, added = halves(with_token_scores(model, scores), examples, WIDE_HEADS.hidden_size)
+    wide = with_token_scores(model, scores, examples)
+    own, added = halves(wide, examples, WIDE_HEADS.hidden_size)
     bias = model.heads["classification"].dense.bias.detach()
     assert agreement(own, logits(model, examples) - bias) > 0.97
     assert agreement(added, torch.from_numpy(scores.added(examples))) > 0.97
@@ -138,7 +153,7 @@ def test_many_labels_share_channels(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(token_scores, "MOST_CHANNELS", 10)
     # Of 20 labels ten are the same as the others.
     scores, examples = scores_of(np.tile(table(10), 2)), texts(64)
-    wide = with_token_scores(classifier(20), scores)
+    wide = with_token_scores(classifier(20), scores, texts(8))
     assert wide.config.hidden_size == CONFIG.hidden_size + 16  # ten channels, in heads of 16
     expected = torch.from_numpy(scores.added(examples))
     assert agreement(halves(wide, examples)[1], expected) > 0.95
@@ -147,7 +162,7 @@ def test_many_labels_share_channels(monkeypatch: pytest.MonkeyPatch):
 def test_transformers_loads_it(tmp_path: Path):
     transformers = pytest.importorskip("transformers")
     examples = texts(64)
-    wide = with_token_scores(classifier(config=WIDE_HEADS), with_pairs(examples))
+    wide = with_token_scores(classifier(config=WIDE_HEADS), with_pairs(examples), examples)
     save(wide, tmp_path)
     theirs = transformers.BertForSequenceClassification.from_pretrained(tmp_path).eval()
     with torch.inference_mode():

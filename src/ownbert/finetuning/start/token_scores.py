@@ -15,7 +15,7 @@ that hold scores.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from ownbert.batches.example import Example
 from ownbert.errors import InputError
 from ownbert.files.writing import atomic_path
 from ownbert.finetuning.start import token_pairs
+from ownbert.finetuning.start.linear_start import inputs_of_head
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import materialize, shapes_alone
 from ownbert.time_limit import check_time, seconds_left
@@ -48,6 +49,8 @@ _STRENGTH = 10.0
 # (docs/lab/distilled-network.md).
 _STEPS = 20
 _TINY = 1e-30  # instead of a division by 0
+# The number of texts on which LayerNorm's deviations are measured.
+_MEASURED = 64
 # One text in eight is held out to measure whether pairs help: their squared error must be at most
 # this share of the error without pairs.
 _TRIED, _NEARER = 8, 0.9
@@ -201,12 +204,13 @@ def _conjugate_gradients(features: Matrix, wanted: np.ndarray) -> np.ndarray:
     return found
 
 
-def with_token_scores(model: Model, scores: TokenScores) -> Model:
+def with_token_scores(model: Model, scores: TokenScores, examples: Sequence[Example]) -> Model:
     """A wider copy of a model. It adds a multiple of the mean scores, approximately, to the logits.
 
     Args:
         model: one for which ``can_hold_scores`` is true, and with pairs ``can_hold_pairs`` too.
         scores: of tokens of its vocabulary.
+        examples: texts on which LayerNorm's deviations are measured, at least one.
 
     Returns:
         The model in evaluation mode. The columns of its classifier from D on belong to the scores.
@@ -227,9 +231,9 @@ def with_token_scores(model: Model, scores: TokenScores) -> Model:
             wider, [*model.specs.values()], labels=model.labels, model_type=model.model_type
         )
     materialize(wide)
-    energy = hidden + (token_pairs.channels_energy() if len(pairs) else 0.0)
+    deviations = _deviations(model, examples[:_MEASURED])
     with torch.no_grad():
-        _copy(model, wide, (energy / wider.hidden_size) ** 0.5)
+        _copy(model, wide, deviations, token_pairs.channels_energy() if len(pairs) else 0.0)
         deviation = _deviation(wide, hidden)
         tokens, after = channels.split([scores.vocab_size, len(pairs)])
         _add_scores(wide, hidden, tokens * deviation, readout, hidden + filled)
@@ -253,23 +257,59 @@ def _channels(table: Tensor) -> tuple[Tensor, Tensor]:
     return channels * unit, readout / unit
 
 
-def _copy(model: Model, wide: Model, scale: float) -> None:
-    """Take over all weights. With channels that hold almost nothing the deviation over all of them
-    is smaller by ``scale``, and LayerNorm's weights with it."""
+def _copy(model: Model, wide: Model, deviations: Mapping[str, float], energy: float) -> None:
+    """Take over all weights.
+
+    The weights of LayerNorm compensate for the deviation over more channels, most of which hold
+    little, and let the new channels pass with their values unchanged, so that these neither grow
+    nor vanish from layer to layer.
+
+    Args:
+        model: the model.
+        wide: the wider one.
+        deviations: by LayerNorm, what it divides by in ``model``; those of embeddings divide new
+            channels and others alike.
+        energy: the sum of squares over the channels of pairs.
+    """
     of = dict(model.named_parameters())
-    norms = {f"{n}.weight" for n, m in wide.named_modules() if isinstance(m, nn.LayerNorm)}
+    hidden, width = (each.config.hidden_size for each in (model, wide))
+    norms = {n: m for n, m in wide.named_modules() if isinstance(m, nn.LayerNorm)}
     for name, own in wide.named_parameters():
-        own.fill_(1.0 if name in norms else 0.0)
+        own.zero_()
         parts = 3 if ".qkv." in name else 1  # queries, keys and values are side by side
         for new, old in zip(own.chunk(parts), of[name].chunk(parts), strict=True):
             new[tuple(map(slice, old.shape))] = old
-        if name in norms:
-            own *= scale
+    for name, norm in norms.items():
+        usual = deviations.get(name, 1.0)
+        scale = ((hidden * usual**2 + energy) / width) ** 0.5 / usual
+        norm.weight[:hidden] *= scale
+        norm.weight[hidden:] = usual * scale
     embeddings: Any = wide.encoder.embeddings
     for table in (embeddings.word, embeddings.position, embeddings.token_type):
         # LayerNorm subtracts the mean over all channels, and new ones would change it.
-        own = table.weight[:, : model.config.hidden_size]
+        own = table.weight[:, :hidden]
         own -= own.mean(1, keepdim=True)
+
+
+def _deviations(model: Model, examples: Sequence[Example]) -> dict[str, float]:
+    """By LayerNorm of the blocks, the standard deviation that it usually divides by: the harmonic
+    mean over the tokens of the texts."""
+    found: dict[str, float] = {}
+
+    def measure(name: str, given: Tensor) -> None:
+        found[name] = 1 / float(given.std(-1, correction=0).reciprocal().mean())
+
+    hooks = [
+        norm.register_forward_pre_hook(lambda _, given, name=name: measure(name, given[0]))
+        for name, norm in model.named_modules()
+        if isinstance(norm, nn.LayerNorm) and ".blocks." in name
+    ]
+    try:
+        inputs_of_head(model, "classification", examples)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
 
 
 def _deviation(wide: Model, hidden: int) -> Tensor:

@@ -135,8 +135,8 @@ def join(compared: Comparison, scores: TokenScores, start: Start, path: Path) ->
         OutOfTime: the time limit has passed.
     """
     (run, model), task = start, compared.rows.task
-    wide, hidden = with_token_scores(model, scores), model.config.hidden_size
     examples = _read(run, compared.rows.first_fold[1])
+    wide, hidden = with_token_scores(model, scores, examples), model.config.hidden_size
     last = cast(Any, wide.heads["classification"]).dense
     vectors, matrix = inputs_of_head(wide, task.head, examples), last.weight.detach().numpy()
     own = vectors[:, :hidden] @ matrix[:, :hidden].T + last.bias.detach().numpy()
