@@ -14,7 +14,7 @@ import ownbert
 from ownbert.errors import InputError
 from ownbert.fitting.comparison import ComparedModel, Comparison, best_network
 from ownbert.fitting.fit import preview_fit
-from ownbert.fitting.networks import _size_and_batch, finetune_on
+from ownbert.fitting.networks import _size_and_batch, finetune_on, start_on, with_means
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.fitting.teaching.student import taught_texts
 from ownbert.inference.compute import Compute
@@ -78,6 +78,31 @@ def test_the_folder_is_an_ordinary_model_folder(fitted: Path, topics: Path):
     logits = model(**tokenizer(text, return_tensors="pt")).logits
     (ours,) = open_folder(fitted, Compute(network=True))([Row(1, (text,))])
     np.testing.assert_allclose(logits.softmax(-1)[0].detach().numpy(), ours, atol=1e-5)
+
+
+def test_the_classifier_of_a_sentence_model_is_an_ordinary_model_folder(
+    pretrained: Path, topics: Path, tmp_path: Path
+):
+    """Its text vectors are means, which no classifier of Transformers reads."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    train, texts = topics / "train.csv", texts_of(topics / "test.csv")
+    rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
+    model, start = shutil.copytree(pretrained, tmp_path / "sentences"), tmp_path / "start"
+    modules = [{"type": "x.Transformer", "path": ""}, {"type": "x.Pooling", "path": "1_Pooling"}]
+    (model / "modules.json").write_text(json.dumps(modules))
+    (model / "1_Pooling").mkdir()
+    (model / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    base = with_means(model, tmp_path / "base")
+    learnt = rows.first_fold[0]
+    assert start_on(rows, learnt, base, start, device="cpu", seed=0, settings={})
+    tokenizer = AutoTokenizer.from_pretrained(start)
+    own = AutoModelForSequenceClassification.from_pretrained(start).eval()
+    logits = own(**tokenizer(texts[0], return_tensors="pt")).logits
+    (ours,) = open_folder(start)([Row(1, (texts[0],))])
+    np.testing.assert_allclose(logits.softmax(-1)[0].detach().numpy(), ours, atol=1e-5)
+    assert ownbert.evaluate(start, train).values["accuracy"] > 0.9
+    assert with_means(pretrained, tmp_path / "same") == pretrained
 
 
 def test_an_evaluation_of_training_rows_says_so(

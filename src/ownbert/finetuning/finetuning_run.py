@@ -279,9 +279,9 @@ class FinetuningRun(TrainingRun):
         self.objective = self.task.objective(model)
         if fresh and self.starts_linear:
             with self.words.all() if self.words else contextlib.nullcontext():
-                rows, examples = self.splits.train_rows, data.examples
-                precision = recipe.run.precision
-                start_at_linear(model, self.task, rows, examples, precision=precision)
+                given = model, self.task, self.splits.train_rows, data.examples
+                own, precision = self.defaults.own, recipe.run.precision
+                start_at_linear(*given, precision=precision, own=own)
         rdrop = recipe.task.rdrop
         return Learner(model, [RDrop(self.objective, rdrop) if rdrop else self.objective])
 

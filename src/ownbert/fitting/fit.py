@@ -34,6 +34,7 @@ from ownbert.fitting.networks import (
     is_pretrained,
     pretrain_on,
     vocabulary_warning,
+    with_means,
 )
 from ownbert.fitting.report.report import write_report
 from ownbert.fitting.rows.fit_input import MANY, FitInput, checked_input
@@ -51,7 +52,10 @@ from ownbert.train.distributed import under_torchrun
 
 # Names of other steps in messages about skipped steps.
 _PRETRAINED, _MINUTES = "pretraining a network", "gain from pretraining time"
-
+_VECTORS, _MEANS = "vectors of the labelled texts", "a classifier of mean vectors"
+_GAINS = "the gain of final models for label sets"
+_OWN_NETWORK = "the network that Transformers loads"
+_VOCABULARY = "words missing in the vocabulary of the network"
 # Everything that a run may write into the output folder.
 _WRITTEN = (
     *(RECIPE, STATE, BLEND, HELD_OUT, HELD_OUT_NETWORK, WORK, "members", WEIGHTS),
@@ -61,16 +65,10 @@ _WRITTEN = (
 # which teach more than unlabelled text. No network is pretrained if the user gives one.
 _PRETRAINING, _PRETRAINING_FOR_MANY = 0.45, 0.3
 # Shares of the total time; the distilled network gets what is left.
-_FINETUNING, _NGRAM_SHARE, _FINETUNING_GIVEN, _PROBING = 0.2, 0.15, 0.45, 0.1
-_JOINING = 0.1
-# Size of the n-gram table.
-_NGRAMS = 1 << 18
-# Seconds; shorter pretraining does not produce a useful network.
-_SHORTEST_PRETRAINING = 10.0
-_VECTORS = "vectors of the labelled texts"
-_GAINS = "the gain of final models for label sets"
-_VOCABULARY = "words missing in the vocabulary of the network"
-_OWN_NETWORK = "the network that Transformers loads"
+_FINETUNING, _NGRAM_SHARE, _FINETUNING_GIVEN = 0.2, 0.15, 0.3
+_JOINING, _PROBING, _PROBING_GIVEN = 0.1, 0.1, 0.2
+# Size of the n-gram table. Seconds; shorter pretraining does not produce a useful network.
+_NGRAMS, _SHORTEST_PRETRAINING = 1 << 18, 10.0
 
 
 def fit(
@@ -249,17 +247,15 @@ class Fit:
         self.attempt = Attempts(self.progress.say, debug=debug)
         self.steps = Steps(given, folder, self.candidates, self.budget, self.attempt.left_out)
 
-    # Steps of the run.
-
     def preview(self) -> Iterator[str]:
         """Describe the files and the models that would be fitted."""
         yield from (*self.given.notices(), *self.given.test_notices())
         if shares := label_shares(self.rows.task, self.rows.rows):
             yield f"labels: {shares}"
-        given = self.given
+        given, own = self.given, self.recipe.model is None
         names = [*view_names(self.rows, given.kind), *["self-trained"] * given.self_training_helps]
-        names += ["joined", *["start"] * given.has_few_rows, "network", "joined-finetuned"]
-        names += [*["ngrams"] * given.ngrams_help, "probe"]
+        names += [*["probe"] * (not own), *["start"] * given.starts_with_head, "joined"]
+        names += ["network", "joined-finetuned", *["ngrams"] * given.ngrams_help, *["probe"] * own]
         names += ["student", "joined-student"] * given.can_teach
         yield "fits in this order, as far as time allows, and blends:"
         yield from (TITLES[name] for name in names)
@@ -325,16 +321,19 @@ class Fit:
 
     def _networks(self, base: Path) -> None:
         """Fit the candidates that start from a network."""
-        given = self.given
+        given, own = self.given, self.recipe.model is None
+        steps, share_of = self.steps, self.budget.share
+        probe = partial(self._add, "probe", "frozen", partial(steps.probe, base))
         # All of the remaining time if no network can be distilled.
         share = _FINETUNING if given.can_teach else 2 * _FINETUNING if given.ngrams_help else 1.0
-        if self.recipe.model is not None:
-            share = max(share, _FINETUNING_GIVEN)
-        steps, share_of = self.steps, self.budget.share
+        if not own:  # its vectors are good, and `predict --unknown` uses those of the probe
+            probe(share_of(_PROBING_GIVEN))
+            share, copy = max(share, _FINETUNING_GIVEN), self.folder / WORK / "network"
+            base = self.attempt(_MEANS, partial(with_means, base, copy)) or base
+        if given.starts_with_head:
+            self._add("start", "network", partial(steps.start, base), share_of(_FINETUNING))
         make = partial(steps.join_linear_models, base, share_of(_JOINING))
         self._add("joined", "network", make, share_of(2 * _JOINING))
-        if given.has_few_rows:
-            self._add("start", "network", partial(steps.start, base), share_of(_FINETUNING))
         most, rest = share_of(share), self.budget.left - steps.joining_seconds
         make = partial(steps.finetune, base, max(most / 2, min(most, rest)))
         self._add("network", "network", make)
@@ -343,7 +342,8 @@ class Fit:
         if given.ngrams_help:
             make = partial(steps.finetune, base, share_of(_NGRAM_SHARE), ngrams=_NGRAMS)
             self._add("ngrams", "network", make)
-        self._add("probe", "frozen", partial(steps.probe, base), share_of(_PROBING))
+        if own:
+            probe(share_of(_PROBING))
         if given.can_teach and any(c.name == "network" for c in self.candidates):
             self._add("student", "network", steps.student)
         if steps.can_join("student") and steps.joining_helps:

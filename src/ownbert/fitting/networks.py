@@ -11,15 +11,17 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from ownbert.checkpoint import CONFIG, describe, load, save
+from ownbert.checkpoint import CONFIG, describe, load, load_tokenizer, save
 from ownbert.corpus.documents import approximate_characters, read_documents
 from ownbert.corpus.learn_vocabulary import learn_vocabulary
 from ownbert.corpus.store import prepare
 from ownbert.files.text_files import own_text
 from ownbert.files.writing import make_folder
+from ownbert.finetuning.default_settings import DefaultSettings
 from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuning_run import FinetuningRun
+from ownbert.finetuning.start.mean_layer import can_hold_means, with_mean_layer
 from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.fitting.rows.unlabelled_texts import some_texts
 from ownbert.inference.finished_files import copy_files, network_files
@@ -30,6 +32,7 @@ from ownbert.settings import resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.multilabel import MultiLabelTask
 from ownbert.tasks.rows import Row
+from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
 from ownbert.tasks.task import KEY, Task
 from ownbert.tasks.text_input import UnknownWords
 from ownbert.time_limit import time_limit
@@ -217,14 +220,39 @@ def finetune_on(
 
 
 def start_on(
-    rows: LabelledRows, learnt: Sequence[Row], base: Path, folder: Path, *, device: str, seed: int
+    rows: LabelledRows,
+    learnt: Sequence[Row],
+    base: Path,
+    folder: Path,
+    *,
+    device: str,
+    seed: int,
+    settings: dict[str, Any],
 ) -> bool:
     """Save ``base`` in ``folder`` with a head fitted to the rows and an otherwise frozen network;
     return False if ``finetune_on`` would not start from such a head."""
-    run = finetuning_run(rows, learnt, base, device=device, seed=seed)
+    run = finetuning_run(rows, learnt, base, device=device, seed=seed, settings=settings)
     if run.starts_linear:
         run.save_start(folder)
     return run.starts_linear
+
+
+def rate_after_start(rows: LabelledRows, trained: Path) -> float:
+    """The learning rate for a network that was given by the user and whose head is trained."""
+    size = describe(trained).config.hidden_size
+    return DefaultSettings(len(rows.first_fold[0]), size, linear=True).learning_rate
+
+
+def with_means(model: Path, folder: Path) -> Path:
+    """The network to fine-tune: that of ``model``, or, if its text vectors are means, a copy in
+    ``folder`` whose classifier, as Transformers loads it, reads the mean of all tokens."""
+    if read_pooling(model) != "mean":
+        return model
+    network = load(model, heads=[], pooler=False)
+    if not can_hold_means(network):
+        return model
+    save(with_mean_layer(network), folder, tokenizer=load_tokenizer(model))
+    return folder
 
 
 def vocabulary_warning(rows: LabelledRows, base: Path) -> str | None:

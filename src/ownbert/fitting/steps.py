@@ -15,7 +15,7 @@ from ownbert.fitting.candidates import PROBE_VECTORS, fit_probe, fit_view
 from ownbert.fitting.comparison import ComparedModel, Comparison
 from ownbert.fitting.findings import TIMED
 from ownbert.fitting.fit_state import TITLES
-from ownbert.fitting.networks import copy_network, finetune_on, start_on
+from ownbert.fitting.networks import copy_network, finetune_on, rate_after_start, start_on
 from ownbert.fitting.rows.fit_input import FitInput
 from ownbert.fitting.teaching.joined_network import Start, TokenScores, imitate, join, start_of
 from ownbert.fitting.teaching.self_training import self_train
@@ -31,6 +31,9 @@ WORK = "work"
 # Minimum lead of a linear model over the fine-tuned network, in the metric, from which building the
 # linear models into the distilled network helps (docs/lab/distilled-network.md).
 _FAR_BETTER = 0.05
+# The head of a network given by the user, whose vectors are good before fine-tuning, is a linear
+# model at first, even with many rows.
+_LINEAR = {"head_init": "linear"}
 # No further step is started with less time than this, in seconds.
 SHORTEST = 5.0
 # Another fold is trained if the remaining time is at least the expected time divided by this.
@@ -146,16 +149,24 @@ class Steps:
         """
         rows, recipe = self.rows, self.recipe
         learn, held = rows.first_fold
-        if not start_on(rows, learn, base, path, device=recipe.device, seed=recipe.seed):
+        given: dict[str, Any] = {"device": recipe.device, "seed": recipe.seed}
+        given["settings"] = {} if recipe.model is None else _LINEAR
+        if not start_on(rows, learn, base, path, **given):
             return None
         return Made(self._relative([path]), partial=self._scores_of(path, held))
 
+    def _started(self, base: Path) -> Path:
+        """The network that fine-tuning starts from, for the first fold: ``base``, with a head if
+        there was time to fit it."""
+        started = (c for c in self.candidates if c.name == "start")
+        return next((self.folder / c.folders[0] for c in started), base)
+
     def join_linear_models(self, base: Path, seconds: float, path: Path) -> Made | None:
-        """The pretrained network with the linear models built in, for the first fold, with zero
-        blend weight."""
+        """The network before fine-tuning with the linear models built in, for the first fold, with
+        zero blend weight."""
         recipe, compared = self.recipe, self.compared()
         given: Any = {"device": recipe.device, "seed": recipe.seed}
-        start = start_of(compared, base, **given)
+        start = start_of(compared, self._started(base), **given)
         if start is None:
             return None
         texts = self.given.labelled, self.given.similar
@@ -209,6 +220,10 @@ class Steps:
         all epochs: one fully trained network is better than five that stopped early.
         """
         rows, recipe, began = self.rows, self.recipe, time.monotonic()
+        if recipe.model is not None and not settings:
+            settings, start = _LINEAR, self._started(base)
+            if len(rows.folds) == 1 and start != base:
+                base, settings = start, {"learning_rate": rate_after_start(rows, start)}
         folders: list[Path] = []
         scores: list[np.ndarray] = []
         for seed in range(recipe.seeds):

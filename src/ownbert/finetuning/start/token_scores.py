@@ -15,7 +15,7 @@ that hold scores.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -296,11 +296,14 @@ def _deviations(model: Model, examples: Sequence[Example]) -> dict[str, float]:
     mean over the tokens of the texts."""
     found: dict[str, float] = {}
 
-    def measure(name: str, given: Tensor) -> None:
-        found[name] = 1 / float(given.std(-1, correction=0).reciprocal().mean())
+    def measure(name: str) -> Callable[[nn.Module, tuple[Tensor]], None]:
+        def of_input(_: nn.Module, given: tuple[Tensor]) -> None:
+            found[name] = 1 / float(given[0].std(-1, correction=0).reciprocal().mean())
+
+        return of_input
 
     hooks = [
-        norm.register_forward_pre_hook(lambda _, given, name=name: measure(name, given[0]))
+        norm.register_forward_pre_hook(measure(name))
         for name, norm in model.named_modules()
         if isinstance(norm, nn.LayerNorm) and ".blocks." in name
     ]

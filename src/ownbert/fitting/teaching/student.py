@@ -14,7 +14,13 @@ import numpy as np
 from ownbert.checkpoint import describe
 from ownbert.finetuning.default_settings import peak_rate
 from ownbert.fitting.comparison import Comparison
-from ownbert.fitting.networks import finetune_on, taught_rows, tokens_per_second, tokens_per_text
+from ownbert.fitting.networks import (
+    finetune_on,
+    rate_after_start,
+    taught_rows,
+    tokens_per_second,
+    tokens_per_text,
+)
 from ownbert.fitting.teaching.taught_texts import taught_texts
 from ownbert.inference.blend import BlendMember
 from ownbert.inference.compute import Compute
@@ -83,7 +89,9 @@ def teach(
     scores = _answers(compared, folder, answered, device, _TEACHING * seconds)
     texts = texts[: len(scores)]
     settings: dict[str, Any] = {}
-    if not given:
+    if given:
+        settings["learning_rate"] = rate_after_start(rows, finetuned)
+    else:
         # Soft labels contain no label errors to memorise, so the rate can be high.
         settings["learning_rate"] = peak_rate(narrow)
         if base != finetuned:
