@@ -180,6 +180,18 @@ def test_the_scores_of_tokens_are_found_again():
     assert correlation > 0.98
 
 
+def test_with_few_texts_the_scores_of_single_tokens_count():
+    few, others = texts(220)[:20], texts(220)[20:]
+    right = scores_of(table())
+    noisy = 5 * (table() + np.random.default_rng(3).normal(size=(WORDS, 3)))  # in other units
+    correlations = []
+    for alone in (None, noisy):
+        found = fit_token_scores(few, right.added(few), WORDS, range(SPECIAL), alone=alone)
+        both = found.added(others) + found.bias, right.added(others)
+        correlations.append(np.corrcoef(*(x.ravel() for x in both))[0, 1])
+    assert correlations[1] > correlations[0] + 0.05
+
+
 @pytest.mark.parametrize("rows", [12, 200])
 def test_the_regression_is_a_ridge_regression(rows: int):
     rng = np.random.default_rng(0)

@@ -280,8 +280,8 @@ class FinetuningRun(TrainingRun):
         if fresh and self.starts_linear:
             with self.words.all() if self.words else contextlib.nullcontext():
                 given = model, self.task, self.splits.train_rows, data.examples
-                own, precision = self.defaults.own, recipe.run.precision
-                start_at_linear(*given, precision=precision, own=own)
+                few, precision = self.defaults.few, recipe.run.precision
+                start_at_linear(*given, precision=precision, few=few)
         rdrop = recipe.task.rdrop
         return Learner(model, [RDrop(self.objective, rdrop) if rdrop else self.objective])
 

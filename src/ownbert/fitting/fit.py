@@ -254,8 +254,9 @@ class Fit:
             yield f"labels: {shares}"
         given, own = self.given, self.recipe.model is None
         names = [*view_names(self.rows, given.kind), *["self-trained"] * given.self_training_helps]
-        names += [*["probe"] * (not own), *["start"] * given.starts_with_head, "joined"]
-        names += ["network", "joined-finetuned", *["ngrams"] * given.ngrams_help, *["probe"] * own]
+        names += [*["probe", "start"] * (not own), "joined"]
+        names += [*["start"] * (own and given.has_few_rows), "network", "joined-finetuned"]
+        names += [*["ngrams"] * given.ngrams_help, *["probe"] * own]
         names += ["student", "joined-student"] * given.can_teach
         yield "fits in this order, as far as time allows, and blends:"
         yield from (TITLES[name] for name in names)
@@ -330,10 +331,11 @@ class Fit:
             probe(share_of(_PROBING_GIVEN))
             share, copy = max(share, _FINETUNING_GIVEN), self.folder / WORK / "network"
             base = self.attempt(_MEANS, partial(with_means, base, copy)) or base
-        if given.starts_with_head:
             self._add("start", "network", partial(steps.start, base), share_of(_FINETUNING))
         make = partial(steps.join_linear_models, base, share_of(_JOINING))
         self._add("joined", "network", make, share_of(2 * _JOINING))
+        if own and given.has_few_rows:
+            self._add("start", "network", partial(steps.start, base), share_of(_FINETUNING))
         most, rest = share_of(share), self.budget.left - steps.joining_seconds
         make = partial(steps.finetune, base, max(most / 2, min(most, rest)))
         self._add("network", "network", make)
@@ -462,8 +464,7 @@ class Fit:
         self.progress.finish(report, self.folder)
 
     def _remove_leftovers(self) -> None:
-        """Remove files that a further run does not need: first-fold models after distillation, and
-        tokenised texts after a failed pretraining."""
+        """Remove what a further run does not need: first-fold models after distillation, tokens."""
         if any(c.name == "student" for c in self.candidates) or not self.given.can_teach:
             for name in ("first-fold", "first-fold-self-trained"):
                 shutil.rmtree(self.folder / "members" / name, ignore_errors=True)

@@ -27,9 +27,9 @@ from ownbert.time_limit import check_time
 from ownbert.views.blending import loss
 from ownbert.views.linear_models import Targets, centre_and_scale, fit_linear
 
-# Inverse regularisation strength for a small model trained by the user, the best of .1, .3, 1, 10
-# and 100 after fine-tuning (docs/lab/fine-tuning.md). For other models, the one of several with the
-# smallest loss on every fifth row.
+# Inverse regularisation strength with few rows: of .1, .3, 1, 10 and 100 the best one after
+# fine-tuning, which gains more from a cautious head (docs/lab/fine-tuning.md). With many rows, the
+# one of several with the smallest loss on every fifth row.
 _STRENGTH, _STRENGTHS, _HELD_OUT = 1.0, (1.0, 10.0, 100.0), 5
 # With more tokens in total, computing the vectors would take too long.
 MOST_TOKENS = 4_000_000
@@ -42,7 +42,7 @@ def start_at_linear(
     examples: Sequence[Example],
     *,
     precision: str,
-    own: bool,
+    few: bool,
 ) -> None:
     """Set the last layer of the task's head to a linear model fitted to the frozen network.
 
@@ -52,7 +52,7 @@ def start_at_linear(
         rows: N rows with labels or regression values.
         examples: the encoded rows.
         precision: float32 or bfloat16.
-        own: whether this is a small model trained by the user.
+        few: whether there are few rows, see ``DefaultSettings``.
 
     Raises:
         OutOfTime: the time limit has passed.
@@ -61,7 +61,7 @@ def start_at_linear(
     features = inputs_of_head(model, task.head, examples, precision=precision)
     mean, scale = centre_and_scale(features)
     features, targets = (features - mean) / scale, _targets(task, rows)
-    found = fit_linear(features, targets, _STRENGTH if own else _best_strength(features, targets))
+    found = fit_linear(features, targets, _STRENGTH if few else _best_strength(features, targets))
     weights = found.weights.T / scale  # (C, F)
     with torch.no_grad():
         last.weight.copy_(torch.from_numpy(weights))
@@ -70,8 +70,6 @@ def start_at_linear(
 
 def _best_strength(features: np.ndarray, targets: Targets) -> float:
     held = np.arange(len(features)) % _HELD_OUT == 0
-    if held.all():
-        return _STRENGTH
 
     def loss_of(strength: float) -> float:
         found = fit_linear(features[~held], targets[~held], strength)

@@ -122,6 +122,7 @@ def fit_token_scores(
     vocab_size: int,
     special: Sequence[int],
     most_pairs: int = 0,
+    alone: np.ndarray | None = None,
 ) -> TokenScores:
     """Fit a linear model of tokens to given scores.
 
@@ -133,6 +134,7 @@ def fit_token_scores(
         vocab_size: V.
         special: ids of the special tokens.
         most_pairs: the largest P.
+        alone: (V, C), scores of each token by itself, for tokens that are rare in the texts.
 
     Raises:
         InputError: the texts have no token but special ones.
@@ -145,21 +147,21 @@ def fit_token_scores(
         held = np.arange(len(examples)) % _TRIED == 0
         learnt = [example for example, out in zip(examples, held, strict=True) if not out]
         began = time.monotonic()
-        table, bias = _ridge(counts[~held], scores[~held])
+        table, bias = _ridge(counts[~held], scores[~held], alone)
         if seconds_left() < _FURTHER * (time.monotonic() - began):
             return TokenScores(table, bias, none, special)
         missing = (scores - counts @ table - bias)[~held]
         pairs = token_pairs.informative_pairs(learnt, vocab_size, special, missing, most_pairs)
         of_pairs = token_pairs.pair_counts(examples, vocab_size, special, pairs)
         both = sparse.hstack([counts, of_pairs], format="csr")
-        wider, offset = _ridge(both[~held], scores[~held])
+        wider, offset = _ridge(both[~held], scores[~held], alone)
         errors = [
             float(np.square(scores[held] - own @ fitted - mean).sum())
             for own, fitted, mean in ((counts[held], table, bias), (both[held], wider, offset))
         ]
         if errors[1] < _NEARER * errors[0]:
-            return TokenScores(*_ridge(both, scores), pairs, special)
-    return TokenScores(*_ridge(counts, scores), none, special)
+            return TokenScores(*_ridge(both, scores, alone), pairs, special)
+    return TokenScores(*_ridge(counts, scores, alone), none, special)
 
 
 def mean_counts(examples: Sequence[Example], vocab_size: int, special: Sequence[int]) -> Matrix:
@@ -171,16 +173,34 @@ def mean_counts(examples: Sequence[Example], vocab_size: int, special: Sequence[
     return sparse.csr_matrix((share, (row[usual], ids[usual])), shape=(len(sizes), vocab_size))
 
 
-def _ridge(counts: Matrix, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ridge regression with a weaker penalty for rare features: table (F, C) and bias (C)."""
+def _ridge(
+    counts: Matrix, scores: np.ndarray, alone: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ridge regression with a weaker penalty for rare features: table (F, C) and bias (C).
+
+    The scores of single tokens, times their rarity, are scaled to fit best; the regression fits
+    what they leave. With few texts they are much better than the regression alone, which knows
+    nothing of tokens that do not occur (docs/lab/distilled-network.md).
+    """
     texts_with = np.bincount(counts.indices[counts.data > 0], minlength=counts.shape[1])
-    weights = np.sqrt(np.log((len(scores) + 1) / (texts_with + 1)) + 1)
-    weights /= np.sqrt(counts.power(2).sum(1).mean()) or 1.0
+    rarity = np.sqrt(np.log((len(scores) + 1) / (texts_with + 1)) + 1)
+    table = np.zeros((counts.shape[1], scores.shape[1]), np.float32)
+    if alone is not None:
+        table[: len(alone)] = alone * rarity[: len(alone), None]
+        table *= _slope(counts @ table, scores)
+        scores = scores - counts @ table
+    weights = rarity / (np.sqrt(counts.power(2).sum(1).mean()) or 1.0)
     weights[texts_with == 0] = 0.0
     features = (counts @ sparse.diags(weights.astype(np.float32))).astype(np.float32)
     mean = scores.mean(0)
     found = _conjugate_gradients(features, (scores - mean).astype(np.float32))
-    return (found * weights[:, None]).astype(np.float32), mean.astype(np.float32)
+    return (table + found * weights[:, None]).astype(np.float32), mean.astype(np.float32)
+
+
+def _slope(given: np.ndarray, wanted: np.ndarray) -> float:
+    """The factor for ``given`` that is nearest to ``wanted``, apart from an offset per column."""
+    given, wanted = (x - x.mean(0) for x in (given, wanted))
+    return float((given * wanted).sum() / max(_TINY, float(np.square(given).sum())))
 
 
 def _conjugate_gradients(features: Matrix, wanted: np.ndarray) -> np.ndarray:

@@ -231,10 +231,9 @@ class FitInput:
             yield f"warning: {known_test_rows(known, len(self.test))}"
 
     @property
-    def starts_with_head(self) -> bool:
-        """Whether fine-tuning starts from a fitted head: with few rows it can lose pretrained
-        features, and a network given by the user has good ones."""
-        return self.recipe.model is not None or len(self.rows.learnt) < FEW
+    def has_few_rows(self) -> bool:
+        """Whether there are so few rows that fine-tuning can lose pretrained features."""
+        return len(self.rows.learnt) < FEW
 
     @property
     def can_teach(self) -> bool:

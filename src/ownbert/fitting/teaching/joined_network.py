@@ -35,8 +35,10 @@ from ownbert.views.view_features import Texts
 
 # Maximum numbers of texts, scores (texts times labels) and characters for the regression.
 _MOST_TEXTS, _MOST_SCORES, _MOST_CHARACTERS = 60_000, 1_500_000, 20_000_000
-# Maximum share of the time for scoring these texts, and maximum share of labelled texts.
+# Maximum share of the time for reading and scoring these texts; maximum share of labelled texts.
 _SCORING, _LABELLED = 0.5, 0.75
+# Maximum share of the time for scoring the tokens of the vocabulary one by one.
+_ALONE = 0.25
 # Maximum number of token pairs with scores. Each needs a unit of the feed-forward network.
 _MOST_PAIRS = 1024
 
@@ -107,14 +109,36 @@ def imitate(
     run = start.run
     long = sum(len(text) for row in labelled.rows for text in row) // len(labelled.rows) + 1
     most = min(_MOST_TEXTS, _MOST_SCORES // compared.rows.targets.size, _MOST_CHARACTERS // long)
+    members = Members(folder, linear, Compute(device))
+    examples: list[Example] = []
+
+    def scores_of(texts: Sequence[Row]) -> np.ndarray:
+        examples.extend(_read(run, texts))
+        return members(texts)
+
     texts = _texts(compared, labelled, unlabelled, most, seed)
-    scores = score_until(Members(folder, linear, Compute(device)), texts, _SCORING * seconds)
+    scores = score_until(scores_of, texts, _SCORING * seconds)
     if compared.rows.task.name == "classify":
         scores = scores - scores.mean(1, keepdims=True)
     most_pairs = _MOST_PAIRS if can_hold_pairs(start.model) else 0
     special, size = run.builder.tokenizer.special_ids, run.config.vocab_size
-    examples = _read(run, texts[: len(scores)])
-    return fit_token_scores(examples, scores, size, special, most_pairs)
+    alone = _scores_alone(members, run, _ALONE * seconds) if len(texts[0].texts) == 1 else None
+    return fit_token_scores(examples, scores, size, special, most_pairs, alone)
+
+
+def _scores_alone(members: Members, run: FinetuningRun, seconds: float) -> np.ndarray:
+    """(V, C): how the scores of a text with one token, for each token of the vocabulary, differ
+    from those of an empty text; 0 for the last tokens if the time does not suffice."""
+    tokenizer, size = run.builder.tokenizer, run.config.vocab_size
+    special, count = set(tokenizer.special_ids), min(size, tokenizer.vocab_size)
+    words = ("" if i in special else tokenizer.decode([i]) for i in range(count))
+    texts = [Row(0, (word,)) for word in ("", *words)]
+    scores = score_until(members, texts, seconds)
+    if run.task.name == "classify":
+        scores -= scores.mean(1, keepdims=True)
+    found = np.zeros((size, scores.shape[1]), np.float32)
+    found[: len(scores) - 1] = scores[1:] - scores[0]
+    return found
 
 
 def join(compared: Comparison, scores: TokenScores, start: Start, path: Path) -> np.ndarray:
