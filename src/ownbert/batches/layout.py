@@ -93,6 +93,39 @@ class Layout:
         starts, ends = self.cu_seqlens[:-1].long(), self.cu_seqlens[1:].long() - 1
         return (rows - 1).index_copy(0, starts, starts), (rows + 1).index_copy(0, ends, ends)
 
+    # Operations on packed rows, which ``ownbert.exporting.padded`` has for padded ones.
+
+    def first(self, x: Tensor) -> Tensor:
+        """The first row of each sequence: (T, ...) -> (B, ...)."""
+        return x[self.cu_seqlens[:-1]]
+
+    def sums(self, x: Tensor) -> Tensor:
+        """(T, ...) summed over each sequence: (B, ...), at least in float32."""
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        zeros = x.new_zeros(len(self.lengths), *x.shape[1:])
+        return zeros.index_add(0, self.sequences, x)
+
+    def means(self, x: Tensor) -> Tensor:
+        """(T, D) averaged over each sequence: (B, D), at least in float32."""
+        return self.sums(x) / self.cu_seqlens.diff()[:, None]
+
+    def largest(self, x: Tensor) -> Tensor:
+        """The maximum of each channel: (T, D) -> (B, D)."""
+        return torch.segment_reduce(x, "max", lengths=self.cu_seqlens.diff())
+
+    def spread(self, x: Tensor) -> Tensor:
+        """One row per sequence to one per token: (B, ...) -> (T, ...)."""
+        return x[self.sequences]
+
+    def beside(self, x: Tensor, *, repeat: bool) -> tuple[Tensor, Tensor]:
+        """The rows before and after each row in its sequence, (T, ...) each; at the ends zero, or
+        with ``repeat`` the row itself."""
+        before, after = (x.index_select(0, rows) for rows in self.neighbours)
+        if repeat:
+            return before, after
+        starts, ends = self.cu_seqlens[:-1], self.cu_seqlens[1:] - 1
+        return before.index_fill(0, starts, 0.0), after.index_fill(0, ends, 0.0)
+
     @property
     def hides(self) -> bool:
         """Whether any rows of a query's own sequence are invisible to it."""

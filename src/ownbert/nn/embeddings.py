@@ -23,9 +23,10 @@ class Embeddings(nn.Module):
 
     The Transformer of 2017 has no LayerNorm here. If E differs from D, ``projection`` maps the sum
     to D (ALBERT, ELECTRA). MobileBERT projects the words before the sum, each concatenated with its
-    two neighbours; DeBERTa projects the sum before LayerNorm.
+    two neighbours, which are zero beyond the ends of a text; DeBERTa projects the sum before
+    LayerNorm.
 
-    Source: Devlin et al. 2019, figure 2.
+    Source: Devlin et al. 2019, figure 2; Sun et al. 2020, section 3.1.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -75,14 +76,15 @@ class Embeddings(nn.Module):
         if self.scale != 1.0:
             hidden = hidden * self.scale
         if self.trigram:
-            hidden = _with_neighbours(hidden, batch)  # (T, 3E)
+            before, after = batch.layout.beside(hidden, repeat=False)
+            hidden = torch.cat((after, hidden, before), -1)  # (T, 3E)
         if self.widen_first and hasattr(self, "projection"):
             hidden = self.projection(hidden)  # (T, D)
         if self.kind == "absolute":
             hidden = hidden + self.position(batch.positions + self.offset)
         elif self.kind in ("sinusoidal", "sinusoidal_halves"):
             halves = self.kind == "sinusoidal_halves"
-            known = sinusoids(batch.positions, hidden.shape[1], halves=halves)
+            known = sinusoids(batch.positions, hidden.shape[-1], halves=halves)
             hidden = hidden + known.to(hidden.dtype)
         if hasattr(self, "token_type"):
             hidden = hidden + self.token_type(batch.type_ids)
@@ -119,17 +121,3 @@ class Embeddings(nn.Module):
     def extra_repr(self) -> str:
         longest = "" if self.longest is None else f", longest={self.longest}"
         return f"positions={self.kind}{longest}"
-
-
-def _with_neighbours(words: Tensor, batch: Batch) -> Tensor:
-    """(T, E) -> (T, 3E): the next token, the token, the previous one (Sun et al. 2020, 3.1).
-
-    Missing neighbours at the ends of a text are zero.
-    """
-    starts = batch.layout.cu_seqlens[:-1]
-    ends = batch.layout.cu_seqlens[1:] - 1
-    after = torch.cat((words[1:], words.new_zeros(1, words.shape[1])))
-    before = torch.cat((words.new_zeros(1, words.shape[1]), words[:-1]))
-    after = after.index_fill(0, ends, 0.0)
-    before = before.index_fill(0, starts, 0.0)
-    return torch.cat((after, words, before), 1)

@@ -38,7 +38,7 @@ class Pooler(nn.Module):
             self.dense = Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, hidden: Tensor, batch: Batch) -> Tensor:
-        first = hidden[batch.first]  # (T, D) -> (B, D)
+        first = batch.layout.first(hidden)  # (T, D) -> (B, D)
         return first if self.plain else self.dense(first).tanh()
 
     def extra_repr(self) -> str:

@@ -196,8 +196,9 @@ class Attention(MultiHeadAttention):
         super().__init__(config, block, qkv=qkv)
 
     def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(T, D) -> queries, keys, values (T, H, K)"""
-        q, k, v = self.qkv(hidden).view(-1, 3, self.heads, self.head_size).unbind(1)
+        """(..., D) -> queries, keys, values (..., H, K)"""
+        shape = *hidden.shape[:-1], 3, self.heads, self.head_size
+        q, k, v = self.qkv(hidden).view(shape).unbind(-3)
         return q, k, v
 
     def forward(self, hidden: Tensor, context: Context, layer: int = 0) -> Tensor:

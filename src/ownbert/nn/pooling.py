@@ -21,7 +21,7 @@ class FirstPooling(nn.Module):
         super().__init__()
 
     def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
-        return hidden[layout.cu_seqlens[:-1]]
+        return layout.first(hidden)
 
 
 class LastPooling(FirstPooling):
@@ -35,16 +35,14 @@ class MeanPooling(FirstPooling):
     """The mean over all tokens, including special tokens: (T, D) -> (B, D)."""
 
     def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
-        counts = layout.cu_seqlens.diff()[:, None]
-        return (sums_per_sequence(hidden, layout) / counts).to(hidden.dtype)
+        return layout.means(hidden).to(hidden.dtype)
 
 
 class MaxPooling(FirstPooling):
     """The maximum of each channel: (T, D) -> (B, D)."""
 
     def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
-        lengths = layout.cu_seqlens.diff()
-        return torch.segment_reduce(hidden, "max", lengths=lengths)
+        return layout.largest(hidden)
 
 
 class AttentionPooling(nn.Module):
@@ -60,14 +58,10 @@ class AttentionPooling(nn.Module):
 
     def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
         scores = self.score(self.dense(hidden).tanh())  # (T, 1)
-        scores = _at_least_float32(scores)
-        lengths = layout.cu_seqlens.diff()
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         # Subtracted to avoid overflow; a softmax does not change.
-        highest = torch.segment_reduce(scores.detach(), "max", lengths=lengths)
-        weights = (scores - highest[layout.sequences]).exp()
-        return (
-            sums_per_sequence(hidden * weights, layout) / sums_per_sequence(weights, layout)
-        ).to(hidden.dtype)
+        weights = (scores - layout.spread(layout.largest(scores.detach()))).exp()
+        return (layout.sums(hidden * weights) / layout.sums(weights)).to(hidden.dtype)
 
 
 class RecurrentPooling(nn.Module):
@@ -93,17 +87,6 @@ class LSTMPooling(RecurrentPooling):
     """``RecurrentPooling`` with an LSTM."""
 
     layer = nn.LSTM
-
-
-def sums_per_sequence(x: Tensor, layout: Layout) -> Tensor:
-    """(T, ...) summed over each sequence: (B, ...), at least in float32."""
-    x = _at_least_float32(x)
-    zeros = x.new_zeros(len(layout.lengths), *x.shape[1:])
-    return zeros.index_add(0, layout.sequences, x)
-
-
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 POOLINGS: dict[str, Callable[[EncoderConfig], nn.Module]] = {

@@ -20,10 +20,10 @@ from ownbert.nn.variants.disentangled import DisentangledBias
 
 
 def sinusoids(positions: Tensor, size: int, *, halves: bool = False) -> Tensor:
-    """Sinusoidal position embeddings: (T) -> (T, D).
+    """Sinusoidal position embeddings: (...) -> (..., D).
 
     Args:
-        positions: (T).
+        positions: (...).
         size: D.
         halves: first all sines, then all cosines, instead of alternating.
 
@@ -31,10 +31,10 @@ def sinusoids(positions: Tensor, size: int, *, halves: bool = False) -> Tensor:
     """
     pairs = (size + 1) // 2
     steps = torch.arange(pairs, dtype=torch.float32, device=positions.device)
-    angles = positions[:, None] * torch.exp(steps * (-2 * math.log(10_000) / size))  # (T, pairs)
+    angles = positions[..., None] * torch.exp(steps * (-2 * math.log(10_000) / size))  # (..., D/2)
     if halves:
-        return torch.cat((angles.sin(), angles.cos()), 1)[:, :size]
-    return torch.stack((angles.sin(), angles.cos()), -1).flatten(1)[:, :size]
+        return torch.cat((angles.sin(), angles.cos()), -1)[..., :size]
+    return torch.stack((angles.sin(), angles.cos()), -1).flatten(-2)[..., :size]
 
 
 def rotate(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
@@ -44,20 +44,20 @@ def rotate(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
     paired with channel i + K/2.
 
     Args:
-        x: (T, H, K).
-        positions: (T).
+        x: (..., H, K).
+        positions: (...).
         base: base of the angles; a larger base means slower rotation.
 
     Returns:
-        (T, H, K).
+        (..., H, K).
 
     Source: Su et al. 2021, equation 34.
     """
     half = x.shape[-1] // 2
     steps = torch.arange(half, dtype=torch.float32, device=x.device)
     # Computed as in Transformers: other rounding would change angles after thousands of tokens.
-    angles = positions[:, None] * (1 / base ** (2 * steps / x.shape[-1]))  # (T, K/2)
-    sin, cos = angles.sin()[:, None].to(x.dtype), angles.cos()[:, None].to(x.dtype)
+    angles = positions[..., None, None] * (1 / base ** (2 * steps / x.shape[-1]))  # (..., 1, K/2)
+    sin, cos = angles.sin().to(x.dtype), angles.cos().to(x.dtype)
     first, second = x[..., :half], x[..., half:]
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 

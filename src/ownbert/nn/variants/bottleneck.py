@@ -47,8 +47,9 @@ class NarrowAttention(MultiHeadAttention):
         self, query_key_input: Tensor, value_input: Tensor, context: Context, layer: int = 0
     ) -> Tensor:
         """(T, N) or (T, D), twice -> (T, N)"""
-        q, k = self.query_key(query_key_input).view(-1, 2, self.heads, self.head_size).unbind(1)
-        v = self.value(value_input).view(-1, self.heads, self.head_size)
+        sizes = self.heads, self.head_size
+        q, k = self.query_key(query_key_input).unflatten(-1, (2, *sizes)).unbind(-3)
+        v = self.value(value_input).unflatten(-1, sizes)
         return self.attend_to_self(q, k, v, context, layer)
 
 

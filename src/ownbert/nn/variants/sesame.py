@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from ownbert.batches.layout import Layout
 from ownbert.config.encoder import EncoderConfig
 from ownbert.errors import InputError
-from ownbert.nn.pooling import sums_per_sequence
 
 # The bottleneck of the excitation has L / 3 units, and all biases start at 0.8, as in the released
 # code, so that gates are initially open.
@@ -50,17 +49,9 @@ class LayerGate(nn.Module):
         """
         _require_no_mask(layout)
         wide = torch.promote_types(layers[0].dtype, torch.float32)
-        means = torch.stack([hidden.mean(1, dtype=wide) for hidden in layers], 1)  # (T, L)
-        counts = layout.cu_seqlens.diff()[:, None]
-        squeezed = (sums_per_sequence(means, layout) / counts).to(layers[0].dtype)  # (B, L)
-        return self.gated(layers, self.gates(squeezed)[layout.sequences])
-
-    def gates(self, squeezed: Tensor) -> Tensor:
-        """(B, L) -> (B, L)"""
-        return self.up(self.down(squeezed).relu()).sigmoid()
-
-    def gated(self, layers: Sequence[Tensor], gates: Tensor) -> Tensor:
-        """Apply gates (..., L) to layers (..., D) -> (..., D)."""
+        means = torch.stack([hidden.mean(-1, dtype=wide) for hidden in layers], -1)  # (T, L)
+        squeezed = layout.means(means).to(layers[0].dtype)  # (B, L)
+        gates = layout.spread(self.up(self.down(squeezed).relu()).sigmoid())  # (T, L)
         if self.kind == "last":
             return layers[-1] * gates[..., -1:]
         total = layers[0] * gates[..., :1]
@@ -88,13 +79,7 @@ def blur(x: Tensor, layout: Layout, sigma: float) -> Tensor:
     Source: Su and Cheng 2019 (SesameBERT), section 3: a kernel of 3 with sigma 0.3.
     """
     _require_no_mask(layout)
-    before, after = layout.neighbours
-    return blurred(x, x[before], x[after], sigma)
-
-
-def blurred(x: Tensor, before: Tensor, after: Tensor, sigma: float) -> Tensor:
-    """The weighted sum of rows and their neighbours, all of one shape, with normalised Gaussian
-    weights."""
+    before, after = layout.beside(x, repeat=True)
     side = math.exp(-1 / (2 * sigma * sigma))
     return (x + side * (before + after)) / (1 + 2 * side)
 
