@@ -8,21 +8,8 @@ import typer
 
 from ownbert import limits
 from ownbert.checks import between
+from ownbert.cli import options as o
 from ownbert.cli.input_texts import given_texts
-from ownbert.cli.options import (
-    Device,
-    Engine,
-    FolderPrecision,
-    Quiet,
-    RareEncoding,
-    RayHelp,
-    RaySettings,
-    ResumeFile,
-    ShardOption,
-    TextAndIds,
-    TextsOrFiles,
-    require_file,
-)
 from ownbert.cli.progress import counting, saying
 from ownbert.cli.recipe_options import settings_command
 from ownbert.errors import InputError
@@ -64,7 +51,7 @@ class EmbedSettings:
 @settings_command
 def embed(
     folder: Annotated[Path, typer.Argument(help="Model folder.")],
-    texts: TextsOrFiles = None,
+    texts: o.TextsOrFiles = None,
     output: Annotated[
         Path,
         typer.Option(
@@ -75,17 +62,17 @@ def embed(
         ),
     ] = Path("-"),
     *,
-    columns: TextAndIds,
-    encoding: RareEncoding = None,
+    columns: o.TextAndIds,
+    encoding: o.RareEncoding = None,
     settings: EmbedSettings,
-    device: Device = "auto",
-    precision: FolderPrecision = None,
-    engine: Engine = None,
-    shard: ShardOption = None,
-    ray: RaySettings,
-    resume: ResumeFile = False,
-    quiet: Quiet = False,
-    help_all: RayHelp = False,
+    device: o.Device = "auto",
+    precision: o.FolderPrecision = None,
+    engine: o.Engine = None,
+    shard: o.ShardOption = None,
+    ray: o.RaySettings,
+    resume: o.ResumeFile = False,
+    quiet: o.Quiet = False,
+    help_all: o.RayHelp = False,
 ) -> None:
     """Embed texts: one vector per text, in input order.
 
@@ -127,7 +114,7 @@ def embed(
     keep_memory()
     inputs = given_texts(texts or (), columns, missing=_NOTHING)
     if str(output) == "-":
-        require_file(shard=shard)
+        o.require_file(shard=shard)
         compute = Compute(device, precision, engine)
         print_rows(embedded_rows(folder, inputs, columns, compute, **options))
         return

@@ -5,17 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ownbert.cli.options import (
-    AbstainSettings,
-    Data,
-    Device,
-    Encoding,
-    FinetunedFolder,
-    FolderPrecision,
-    LabelledColumns,
-    Network,
-    Quiet,
-)
+from ownbert.cli import options as o
 from ownbert.cli.progress import counting, saying
 from ownbert.cli.recipe_options import settings_command
 from ownbert.errors import InputError
@@ -31,7 +21,7 @@ _LABELS = 100  # most labels in the table
 
 @settings_command
 def evaluate(
-    folder: FinetunedFolder,
+    folder: o.FinetunedFolder,
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -40,7 +30,7 @@ def evaluate(
             "(answer), or a folder of class folders, IDX or .npz (image); also .gz.",
         ),
     ] = None,
-    data: Data = None,
+    data: o.Data = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -51,12 +41,12 @@ def evaluate(
         ),
     ] = None,
     *,
-    columns: LabelledColumns,
-    encoding: Encoding = None,
-    device: Device = "auto",
-    precision: FolderPrecision = None,
-    network: Network = False,
-    abstain: AbstainSettings,
+    columns: o.LabelledColumns,
+    encoding: o.Encoding = None,
+    device: o.Device = "auto",
+    precision: o.FolderPrecision = None,
+    network: o.Network = False,
+    abstain: o.AbstainSettings,
     out_of_scope: Annotated[
         Path | None,
         typer.Option(
@@ -69,7 +59,7 @@ def evaluate(
             help="Write a page with the metrics and the error rate by share of texts answered."
         ),
     ] = None,
-    quiet: Quiet = False,
+    quiet: o.Quiet = False,
 ) -> None:
     """Evaluate a fine-tuned model for any task on labelled rows.
 

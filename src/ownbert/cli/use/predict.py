@@ -7,26 +7,8 @@ from typing import Annotated, Any
 
 from ownbert import limits
 from ownbert.checks import between
+from ownbert.cli import options as o
 from ownbert.cli.input_texts import given_input
-from ownbert.cli.options import (
-    TASK_COLUMNS,
-    AbstainSettings,
-    Data,
-    Device,
-    Engine,
-    FinetunedFolder,
-    FolderPrecision,
-    Network,
-    Quiet,
-    RareEncoding,
-    RayHelp,
-    RaySettings,
-    ResumeFile,
-    RowsFile,
-    ShardOption,
-    TextsOrFile,
-    require_file,
-)
 from ownbert.cli.progress import counting, saying
 from ownbert.cli.recipe_options import chosen, settings_command
 from ownbert.errors import InputError
@@ -69,26 +51,26 @@ class PredictSettings:
 
 @settings_command
 def predict(
-    folder: FinetunedFolder,
-    texts: TextsOrFile = None,
-    data: Data = None,
-    output: RowsFile = Path("-"),
+    folder: o.FinetunedFolder,
+    texts: o.TextsOrFile = None,
+    data: o.Data = None,
+    output: o.RowsFile = Path("-"),
     *,
     settings: PredictSettings,
-    abstain: AbstainSettings,
+    abstain: o.AbstainSettings,
     columns: Annotated[
-        ColumnNames, chosen(text=TASK_COLUMNS["text"], second=TASK_COLUMNS["second"], id=_IDS)
+        ColumnNames, chosen(text=o.TASK_COLUMNS["text"], second=o.TASK_COLUMNS["second"], id=_IDS)
     ],
-    encoding: RareEncoding = None,
-    device: Device = "auto",
-    precision: FolderPrecision = None,
-    engine: Engine = None,
-    network: Network = False,
-    resume: ResumeFile = False,
-    shard: ShardOption = None,
-    ray: RaySettings,
-    quiet: Quiet = False,
-    help_all: RayHelp = False,
+    encoding: o.RareEncoding = None,
+    device: o.Device = "auto",
+    precision: o.FolderPrecision = None,
+    engine: o.Engine = None,
+    network: o.Network = False,
+    resume: o.ResumeFile = False,
+    shard: o.ShardOption = None,
+    ray: o.RaySettings,
+    quiet: o.Quiet = False,
+    help_all: o.RayHelp = False,
 ) -> None:
     """Run a fine-tuned model for any task on texts or on every row of a file.
 
@@ -137,7 +119,7 @@ def predict(
     if str(output) != "-":
         _predict_to_file(folder, found, output, resume, shard, quiet, given)
         return
-    require_file(resume=resume, shard=shard)
+    o.require_file(resume=resume, shard=shard)
     if isinstance(found, Path):
         refuse_missing(found)
     _print_predictions(folder, found, columns, given)

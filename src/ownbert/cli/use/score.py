@@ -8,19 +8,8 @@ import typer
 
 from ownbert import limits
 from ownbert.checks import between
+from ownbert.cli import options as o
 from ownbert.cli.input_texts import given_texts
-from ownbert.cli.options import (
-    Device,
-    Encoding,
-    Engine,
-    Quiet,
-    ResumeFile,
-    RowsFile,
-    ShardOption,
-    TextAndIds,
-    TextsOrFiles,
-    require_file,
-)
 from ownbert.cli.progress import counting, saying
 from ownbert.cli.recipe_options import settings_command
 from ownbert.errors import InputError
@@ -72,17 +61,17 @@ class ScoreSettings:
 @settings_command
 def score(
     folder: Annotated[Path, typer.Argument(help="Folder of a pretrained model.")],
-    texts: TextsOrFiles = None,
-    output: RowsFile = Path("-"),
+    texts: o.TextsOrFiles = None,
+    output: o.RowsFile = Path("-"),
     *,
     settings: ScoreSettings,
-    columns: TextAndIds,
-    encoding: Encoding = None,
-    device: Device = "auto",
-    engine: Engine = None,
-    resume: ResumeFile = False,
-    shard: ShardOption = None,
-    quiet: Quiet = False,
+    columns: o.TextAndIds,
+    encoding: o.Encoding = None,
+    device: o.Device = "auto",
+    engine: o.Engine = None,
+    resume: o.ResumeFile = False,
+    shard: o.ShardOption = None,
+    quiet: o.Quiet = False,
 ) -> None:
     """Score how surprising texts and their tokens are to a pretrained model.
 
@@ -107,7 +96,7 @@ def score(
     keep_memory()
     own, to_file = as_shard(shard), str(output) != "-"
     if not to_file:
-        require_file(resume=resume, shard=shard)
+        o.require_file(resume=resume, shard=shard)
     if settings.html is not None and resume:
         raise InputError("a page needs all rows: omit --resume or --html")
     inputs: Any = None

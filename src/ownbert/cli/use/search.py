@@ -9,18 +9,8 @@ import typer
 
 from ownbert import limits
 from ownbert.checks import between
+from ownbert.cli import options as o
 from ownbert.cli.input_texts import given_input, given_texts
-from ownbert.cli.options import (
-    Device,
-    Encoding,
-    Engine,
-    FolderPrecision,
-    Quiet,
-    ResumeFile,
-    TextColumn,
-    TextsOrFile,
-    TextsOrFiles,
-)
 from ownbert.cli.progress import counting, saying
 from ownbert.cli.recipe_options import chosen, settings_command
 from ownbert.errors import InputError
@@ -90,19 +80,19 @@ class FindSettings:
 @settings_command
 def build(
     model: Annotated[Path, typer.Argument(help="Folder of the model that computes the vectors.")],
-    texts: TextsOrFiles = None,
+    texts: o.TextsOrFiles = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the index.")] = ...,  # type: ignore[assignment]
-    encoding: Encoding = None,
+    encoding: o.Encoding = None,
     *,
     columns: Annotated[
         ColumnNames, chosen("text", id={"help": "Column with ids, copied to the results."})
     ],
     settings: IndexSettings,
-    device: Device = "auto",
-    precision: FolderPrecision = None,
-    engine: Engine = None,
-    resume: ResumeFile = False,
-    quiet: Quiet = False,
+    device: o.Device = "auto",
+    precision: o.FolderPrecision = None,
+    engine: o.Engine = None,
+    resume: o.ResumeFile = False,
+    quiet: o.Quiet = False,
 ) -> None:
     """Index texts: vectors of a model and BM25 word weights, in memory-mapped files.
 
@@ -140,14 +130,14 @@ def build(
 @settings_command
 def find(
     index: Annotated[Path, typer.Argument(help="Index folder written by ownbert search build.")],
-    queries: TextsOrFile = None,
+    queries: o.TextsOrFile = None,
     *,
     settings: FindSettings,
-    text_column: TextColumn = None,
-    encoding: Encoding = None,
-    device: Device = "auto",
-    engine: Engine = None,
-    quiet: Quiet = False,
+    text_column: o.TextColumn = None,
+    encoding: o.Encoding = None,
+    device: o.Device = "auto",
+    engine: o.Engine = None,
+    quiet: o.Quiet = False,
 ) -> None:
     """Find the texts of an index that are nearest to each query.
 
