@@ -113,8 +113,7 @@ def pack(examples: Sequence[Example]) -> Batch:
     Args:
         examples: at least one; all have the same targets as the first one.
     """
-    parts = [e.parts or (len(e.token_ids),) for e in examples]
-    lengths = tuple(length for of_one in parts for length in of_one)
+    lengths = tuple(length for e in examples for length in e.lengths)
     layout = make_layout(lengths)
     starts = np.concatenate([[0], np.cumsum([len(e.token_ids) for e in examples])])
     head = examples[0]
@@ -145,7 +144,7 @@ def pack(examples: Sequence[Example]) -> Batch:
         weights=_column([e.weight for e in examples]),
         tags=None if head.tags is None else _join([e.tags for e in examples]),
         words=None if head.words is None else _join([e.words for e in examples]),
-        groups=None if head.parts is None else tuple(map(len, parts)),
+        groups=None if head.parts is None else tuple(len(e.lengths) for e in examples),
         patches=_patches([e.patches for e in examples]),
         source=source,
         cross=None if source is None else replace(layout, keys=source.layout, causal=False),

@@ -1,9 +1,12 @@
 """A sequence before packing; does not depend on torch.
 
-T tokens, M masked tokens, W words, F features of a word, P patches, C labels.
+T tokens, B sequences, S longest sequence, M masked tokens, W words, F features of a word,
+P patches, C labels.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -44,3 +47,47 @@ class Example:
     patches: np.ndarray | None = None
     source: "Example | None" = None
     order: np.ndarray | None = None
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths of its sequences."""
+        return self.parts or (len(self.token_ids),)
+
+    def split(self, values: np.ndarray) -> list[np.ndarray]:
+        """Values of the tokens, (T, ...), by sequence."""
+        return np.split(values, np.cumsum(self.lengths)[:-1])
+
+
+def split_sequences(examples: Iterable[Example]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The ids and the types of all sequences of examples."""
+    ids: list[np.ndarray] = []
+    types: list[np.ndarray] = []
+    for example in examples:
+        ids += example.split(example.token_ids)
+        types += example.split(example.type_ids)
+    return ids, types
+
+
+def padded(
+    ids: Sequence[np.ndarray], pad: int, types: Iterable[Any] | None
+) -> dict[str, np.ndarray]:
+    """Sequences as inputs of a Transformers model: int64 (B, S) each.
+
+    Args:
+        ids: B sequences.
+        pad: id of the padding token.
+        types: types of the tokens, or one for all tokens, of each sequence; None: no such input.
+    """
+    shape = len(ids), max(map(len, ids), default=0)
+    found = {
+        "input_ids": np.full(shape, pad, np.int64),
+        "attention_mask": np.zeros(shape, np.int64),
+    }
+    for row, one in enumerate(ids):
+        found["input_ids"][row, : len(one)] = one
+        found["attention_mask"][row, : len(one)] = 1
+    if types is not None:
+        found["token_type_ids"] = np.zeros(shape, np.int64)
+        for row, (one, values) in enumerate(zip(ids, types, strict=True)):
+            found["token_type_ids"][row, : len(one)] = values
+    return found

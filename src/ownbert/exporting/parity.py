@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ownbert.batches.batch import Example, pack
+from ownbert.batches.batch import pack
+from ownbert.batches.example import Example, padded, split_sequences
 from ownbert.checkpoint import Description, load_tokenizer
 from ownbert.config.encoder import EncoderConfig
 from ownbert.errors import InputError
@@ -149,23 +150,8 @@ def _examples_of_rows(
     examples = task.encode(rows, builder, training=False).examples
     if task.head == "choice":
         return [Example(e.token_ids, e.type_ids, parts=e.parts) for e in examples]
-    sequences = (
-        Example(ids.astype(np.int64), types.astype(np.int64))
-        for e in examples
-        for ids, types in zip(*_sequences(e), strict=True)
-    )
-    return list(islice(sequences, MOST_TEXTS))
-
-
-def _sequences(example: Example) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The ids and the types of each sequence of an example."""
-    ends = np.cumsum(_lengths(example))[:-1]
-    return np.split(example.token_ids, ends), np.split(example.type_ids, ends)
-
-
-def _lengths(example: Example) -> Sequence[int]:
-    """The lengths of an example's sequences."""
-    return example.parts or (len(example.token_ids),)
+    sequences = islice(zip(*split_sequences(examples), strict=True), MOST_TEXTS)
+    return [Example(ids.astype(np.int64), types.astype(np.int64)) for ids, types in sequences]
 
 
 def _without_unknown(ids: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list[list[int]]:
@@ -239,7 +225,7 @@ def batches(examples: Sequence[Example], config: EncoderConfig) -> Iterator[Sequ
     start, size, widest = 0, 1, max(config.vocab_size, config.hidden_size)
     while start < len(examples):
         chosen = examples[start : start + size]
-        parts = [len(_lengths(example)) for example in chosen]
+        parts = [len(example.lengths) for example in chosen]
         same = (i for i, count in enumerate(parts) if count != parts[0])
         chosen = chosen[: next(same, len(chosen))]
         while len(chosen) > 1 and _padded_size(chosen) * widest > _MOST_NUMBERS:
@@ -249,7 +235,7 @@ def batches(examples: Sequence[Example], config: EncoderConfig) -> Iterator[Sequ
 
 
 def _padded_size(examples: Sequence[Example]) -> int:
-    lengths = [length for example in examples for length in _lengths(example)]
+    lengths = [length for example in examples for length in example.lengths]
     return len(lengths) * max(lengths)
 
 
@@ -269,18 +255,11 @@ def _padded(
     examples: Sequence[Example], config: EncoderConfig, graph: PaddedModel
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """The inputs of the file by name, and (B, S) true for tokens."""
-    sequences = [each for example in examples for each in zip(*_sequences(example), strict=True)]
-    shape = len(sequences), max(len(ids) for ids, _ in sequences)
-    inputs = {name: np.zeros(shape, dtype=np.int64) for name in graph.input_names}
-    inputs["input_ids"][:] = config.pad_token_id
-    for row, (ids, types) in enumerate(sequences):
-        inputs["input_ids"][row, : len(ids)] = ids
-        inputs["attention_mask"][row, : len(ids)] = 1
-        if graph.types:
-            inputs["token_type_ids"][row, : len(ids)] = types
+    ids, types = split_sequences(examples)
+    inputs = padded(ids, config.pad_token_id, types if graph.types else None)
     mask = inputs["attention_mask"] == 1
     if graph.choices:
-        inputs = {name: x.reshape(len(examples), -1, shape[1]) for name, x in inputs.items()}
+        inputs = {name: x.reshape(len(examples), -1, x.shape[1]) for name, x in inputs.items()}
     return inputs, mask
 
 

@@ -36,7 +36,8 @@ class ResumableFile:
 
     Args:
         path: the file that appears once it is complete.
-        made_for: everything that the lines depend on; None: an interrupted run keeps nothing.
+        made_for: everything that the lines depend on; None: an interrupted run keeps nothing, so
+            that none can be resumed.
         resume: whether to keep the lines of an interrupted run with the same ``made_for``.
 
     Attributes:
@@ -50,6 +51,7 @@ class ResumableFile:
     def __init__(
         self, path: str | Path, made_for: Mapping[str, Any] | None, *, resume: bool
     ) -> None:
+        require_identity(made_for, resume=resume)
         self.path = Path(path)
         refuse_unwritable(self.path)
         self._new_folders = missing_folders(self.path.parent)
@@ -170,6 +172,12 @@ class ResumableFile:
         return f"; {self.done:,} predictions are kept in {self.part}"
 
 
+def require_identity(made_for: Mapping[str, Any] | None, *, resume: bool) -> None:
+    """Raise ``InputError`` if nothing tells whether a stopped run was made for the same inputs."""
+    if resume and made_for is None:
+        raise InputError("only rows of a file can be resumed; omit --resume")
+
+
 def refuse_other_run(
     output: Any, before: Mapping[str, Any], made_for: Mapping[str, Any], otherwise: str
 ) -> None:
@@ -220,17 +228,19 @@ def identity_of(path: Path) -> list[Any]:
     return [str(path.resolve()), *_state(path)]
 
 
-def made_for(sources: Sequence[Any], depends_on: Mapping[str, Any]) -> dict[str, Any] | None:
+def made_for(sources: Any, depends_on: Mapping[str, Any]) -> dict[str, Any] | None:
     """The identity of lines or rows made from files; None if a source is not a file.
 
     Args:
-        sources: inputs, in their order.
+        sources: a file or folder, or several inputs in their order.
         depends_on: everything else that the output depends on.
     """
-    if not all(isinstance(source, Path) for source in sources):
+    several = [sources] if isinstance(sources, Path) else sources
+    if not all(isinstance(source, Path) for source in several):
         return None
     encoded = {} if current_encoding() == UTF8 else {"encoding": current_encoding()}
-    return {**depends_on, "input": [identity_of(source) for source in sources], **encoded}
+    found = [identity_of(source) for source in several]
+    return {**depends_on, "input": found[0] if several is not sources else found, **encoded}
 
 
 def _state(path: Path) -> list[Any]:

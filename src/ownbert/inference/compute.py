@@ -7,6 +7,9 @@ from ownbert.checkpoint import Description
 from ownbert.checkpoint.agreement import ANSWERS, VECTORS, agrees, claims
 from ownbert.train.device import pick_device, pick_precision
 
+# Called with the number of rows so far; called with a note or warning.
+Progress = Callable[[int], None]
+Say = Callable[[str], None]
 TORCH, AUTO = "torch", "auto"
 _NOTE = "bfloat16, which the model card allows; use --precision float32 for exact digits"
 
@@ -63,7 +66,7 @@ class Compute:
         return replace(self, precision="float32")
 
 
-def say_each(lines: Iterable[str], say: Callable[[str], None] | None) -> None:
+def say_each(lines: Iterable[str], say: Say | None) -> None:
     """Pass notes and warnings to the user's function, if there is one."""
     if say is not None:
         for line in lines:

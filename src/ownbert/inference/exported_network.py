@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.batches.example import Example
+from ownbert.batches.example import Example, padded, split_sequences
 from ownbert.checks import anything, record
 from ownbert.config.encoder import EncoderConfig
 from ownbert.errors import InputError
@@ -94,7 +94,7 @@ class ExportedNetwork:
 
     def logits(self, examples: Sequence[Example], head: str) -> np.ndarray:
         """See ``RowNetwork``."""
-        ids, types = _sequences(examples)
+        ids, types = split_sequences(examples)
         if head == "embedding":
             return self._pooled(ids, types, self.pooling)
         names, per_token = _OUTPUTS[head]
@@ -103,7 +103,7 @@ class ExportedNetwork:
     def likeliest(
         self, examples: Sequence[Example], known: np.ndarray, top: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """See ``PackedMasks``; the file computes logits for all tokens, not only for masks."""
+        """See ``PackedNetwork``; the file computes logits for all tokens, not only for masks."""
         scores = self._masked_scores(examples)
         shares = np.exp(scores - scores.max(1, keepdims=True))
         shares = shares[:, known] / shares.sum(1, keepdims=True)
@@ -113,7 +113,7 @@ class ExportedNetwork:
         return np.take_along_axis(shares, best, 1), known[best]
 
     def surprisals(self, examples: Sequence[Example]) -> np.ndarray:
-        """See ``PackedMasks``."""
+        """See ``PackedNetwork``."""
         scores = self._masked_scores(examples)
         scores -= scores.max(1, keepdims=True)
         ids = np.concatenate([np.asarray(e.masked_ids) for e in examples])
@@ -121,7 +121,7 @@ class ExportedNetwork:
 
     def _masked_scores(self, examples: Sequence[Example]) -> np.ndarray:
         """The logits of masked positions, (M, V)."""
-        ids, types = _sequences(examples)
+        ids, types = split_sequences(examples)
         masked = [example.masked_positions for example in examples]
         return self._packed(ids, types, (self.masks,), per_token=True, rows=masked)
 
@@ -164,32 +164,13 @@ class ExportedNetwork:
         Args:
             rows: for each sequence, the tokens whose outputs are wanted; by default all.
         """
-        if len(ids) == 1 and not choices:  # Fast path for a single query.
-            row = np.asarray(ids[0], np.int64)[None]
-            inputs = {"input_ids": row, "attention_mask": np.ones_like(row)}
-            if self.config.type_vocab_size > 1:
-                type_ids = (
-                    np.zeros_like(row) if types is None else np.asarray(types[0], np.int64)[None]
-                )
-                inputs["token_type_ids"] = type_ids
-            out = self._outputs(inputs, names, row.shape if per_token else (1,))
-            if rows is not None:
-                return out[0, rows[0]]
-            return out[0] if per_token else out
         lengths = np.asarray([len(one) for one in ids])
         found: list[Any] = [None] * len(ids)
         for chosen in groups_by_length(lengths):
-            shape = len(chosen), int(lengths[chosen[-1]])
-            inputs = {"input_ids": np.full(shape, self.config.pad_token_id, np.int64)}
-            inputs["attention_mask"] = np.zeros(shape, np.int64)
+            shape, own = (len(chosen), int(lengths[chosen[-1]])), None
             if self.config.type_vocab_size > 1:
-                inputs["token_type_ids"] = np.zeros(shape, np.int64)
-            for row, index in enumerate(chosen):
-                text_ids = ids[index]
-                inputs["input_ids"][row, : len(text_ids)] = text_ids
-                inputs["attention_mask"][row, : len(text_ids)] = 1
-                if types is not None and "token_type_ids" in inputs:
-                    inputs["token_type_ids"][row, : len(text_ids)] = types[index]
+                own = [0 if types is None else types[i] for i in chosen]
+            inputs = padded([ids[i] for i in chosen], self.config.pad_token_id, own)
             if choices:  # The graph scores choices independently.
                 inputs = {name: x[None] for name, x in inputs.items()}
             out = self._outputs(inputs, names, shape if per_token else shape[:1])
@@ -252,21 +233,6 @@ def groups_by_length(lengths: np.ndarray) -> Iterator[np.ndarray]:
         yield order[start:]
 
 
-def _sequences(examples: Sequence[Example]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The ids and the token types of all sequences of rows."""
-    ids: list[np.ndarray] = []
-    types: list[np.ndarray] = []
-    for example in examples:
-        if example.parts is None:
-            ids.append(example.token_ids)
-            types.append(example.type_ids)
-            continue
-        ends = np.cumsum(example.parts)[:-1]
-        ids += np.split(example.token_ids, ends)
-        types += np.split(example.type_ids, ends)
-    return ids, types
-
-
 class RoutedNetwork:
     """Uses an engine for single texts or few tokens, and the packed model for the rest.
 
@@ -297,11 +263,11 @@ class RoutedNetwork:
     def likeliest(
         self, examples: Sequence[Example], known: np.ndarray, top: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """See ``PackedMasks``."""
+        """See ``PackedNetwork``."""
         return self._network_for_masks(examples).likeliest(examples, known, top)
 
     def surprisals(self, examples: Sequence[Example]) -> np.ndarray:
-        """See ``PackedMasks``."""
+        """See ``PackedNetwork``."""
         return self._network_for_masks(examples).surprisals(examples)
 
     def _network_for_masks(self, examples: Sequence[Example]) -> Any:

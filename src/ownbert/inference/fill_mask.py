@@ -19,6 +19,7 @@ from ownbert.inference.compute import Compute
 from ownbert.inference.engines import choose_engine
 from ownbert.inference.exported_network import LOGITS, MASKS_OF_BOTH, network_of
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.train.device import pick_device
 
 # Spellings of a mask that users may write with any tokenizer.
 _SPELLINGS = ("[MASK]", "<mask>")
@@ -280,9 +281,10 @@ def fill(
 
 
 def _packed(description: Description, device: str) -> Any:
-    from ownbert.inference.packed_masks import PackedMasks
+    from ownbert.checkpoint import load
+    from ownbert.tasks.forward.packed_network import PackedNetwork
 
-    return PackedMasks(description, device)
+    return PackedNetwork(load(description, heads=["mlm"]).to(pick_device(device)))
 
 
 def _with_mlm_head(description: Description) -> Description:

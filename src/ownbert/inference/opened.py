@@ -17,7 +17,7 @@ from ownbert.checks import list_of, maybe, record, text
 from ownbert.errors import InputError
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_json
-from ownbert.inference.compute import Compute
+from ownbert.inference.compute import Compute, Progress
 from ownbert.inference.engines import Choice, choose_engine
 from ownbert.inference.exported_network import network_of, outputs_of
 from ownbert.run.file_names import BLEND, ENSEMBLE, RECIPE
@@ -33,8 +33,6 @@ _MOST_MEMBERS = 1000
 _ENSEMBLE_KEYS = record(
     {"members": maybe(list_of(record({"folder": text}, required=("folder",)), most=_MOST_MEMBERS))}
 )
-
-Progress = Callable[[int], None]
 
 
 class Opened(ABC):

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -11,17 +11,17 @@ from typing import Any
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.corpus.documents import fingerprint
 from ownbert.errors import InputError
-from ownbert.files.encodings import UTF8, current_encoding, reads_encoding
+from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import read_json, read_yaml, require_json_name, write_json
-from ownbert.files.resumable_file import first_read, identity_of
+from ownbert.files.resumable_file import first_read, made_for
 from ownbert.files.text_files import open_text, refuse_unreadable
 from ownbert.hub import model_folder
 from ownbert.inference.abstaining.doubts import Doubts, output_rows
 from ownbert.inference.abstaining.measures import measure
-from ownbert.inference.compute import AS_FOLDER, TORCH, Compute, say_each
+from ownbert.inference.compute import AS_FOLDER, TORCH, Compute, Progress, Say, say_each
 from ownbert.inference.open_folder import open_folder
-from ownbert.inference.opened import Networks, Progress, characters, decide_all, read_labelled_rows
+from ownbert.inference.opened import Networks, characters, decide_all, read_labelled_rows
 from ownbert.inference.output.prediction_writer import PredictionWriter, require_rows_name
 from ownbert.inference.output.shards import DealtRows, part_of
 from ownbert.inference.pipeline import Predictor, output_options
@@ -36,7 +36,6 @@ from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, NoTaskHead, Task, untrained_similarity
 
-Say = Callable[[str], None]
 # Options that files of earlier versions also record.
 _FIRST = ("top", "threshold", "probabilities")
 
@@ -82,8 +81,7 @@ def predict(
         id_column: with ``output``, column written instead of the texts, to join rows by; by default
             a column with a usual name (id, guid, uuid, ...), if there is one.
         encoding: encoding of text files; by default UTF-8.
-        device: see ``Compute``.
-        engine: see ``Compute``.
+        device, engine: see ``Compute``.
         precision: float32, bfloat16 or auto; by default the folder decides (``Compute``).
         network: use only the network of a ``fit`` folder.
         resume: continue an interrupted run.
@@ -109,11 +107,10 @@ def predict(
     """
     compute = Compute(device, precision, engine, network)
     columns = ColumnNames(text_column, second_column, id=id_column)
+    output, dealt = part_of(output, shard)
     if output is None:
         if id_column is not None:
             raise InputError("id_column needs an output file; name it with output")
-        if shard is not None:
-            raise InputError("a shard writes one part of the output; name the file with output")
         data = text_or_file(input)
         if isinstance(data, Path):
             refuse_missing(data)
@@ -130,14 +127,11 @@ def predict(
         )
         say_each((*predictor.rows_predictor.notes(), *predictor.warnings()), say)
         return found
-    output, dealt = part_of(output, shard)
     require_rows_name(output)
     in_file = isinstance(input, str | os.PathLike)
     if in_file:
         refuse_missing(Path(input))
         refuse_same([folder, input], output)
-    elif resume:
-        raise InputError("only rows of a file can be resumed; omit --resume")
     found = RowPredictions(
         folder,
         input,
@@ -148,10 +142,10 @@ def predict(
         calibrate=calibrate,
         say=say,
     )
-    made_for = found.made_for(Path(input)) if in_file else None
+    identity = made_for(Path(input), found.depends_on()) if in_file else None
     rows = first_read(found.blocks)
     say_each(found.notes(), say)
-    count = PredictionWriter(output, made_for, resume=resume).fill(rows, found.predict, progress)
+    count = PredictionWriter(output, identity, resume=resume).fill(rows, found.predict, progress)
     if dealt is not None:
         dealt.write_manifest(output, found.depends_on())
     say_each(found.warnings(), say)
@@ -183,8 +177,7 @@ class RowPredictions:
         compute: device, precision and engine.
         options: contents of the output rows.
         dealt: selects the rows of a shard; None: predict all rows.
-        calibrate: see ``Doubts``.
-        say: see ``Doubts``.
+        calibrate, say: see ``Doubts``.
 
     Attributes:
         blocks: blocks of rows.
@@ -285,12 +278,6 @@ class RowPredictions:
             raise InputError(
                 f"{source}: the values of a column have different types ({error})"
             ) from None
-
-    def made_for(self, input: Path) -> dict[str, Any]:
-        """The identity of a prediction file: everything that its rows depend on."""
-        encoding = current_encoding()
-        as_read = {} if encoding == UTF8 else {"encoding": encoding}
-        return {**self.depends_on(), "input": identity_of(input), **as_read}
 
     def depends_on(self) -> dict[str, Any]:
         """Everything but the rows that the predictions depend on."""

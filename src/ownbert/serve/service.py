@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from starlette.requests import Request
 
+from ownbert.inference.embedding.embedding_outputs import shortened
 from ownbert.inference.scoring.score import ScoredText
 from ownbert.serve.api.attention_api import AttentionQuery
 from ownbert.serve.api.refusals import Refusal, bad_field, too_large
@@ -177,7 +178,7 @@ class Service:
     ) -> list[dict[str, Any]]:
         """The attention weights of an input, for each sequence."""
         self.require_room(query.numbers, "attention weights")
-        items = Items([query], [sum(query.lengths)])
+        items = Items([query], [sum(query.example.lengths)])
         (found,) = await self.compute(request, model, model.attention, items)
         return found
 
@@ -229,11 +230,7 @@ class Service:
         unit = model.embedder.embedding_config.normalize if normalize is None else normalize
         found = await self.compute(request, model, model.embed, items, normalize=unit)
         vectors = np.asarray(found, dtype=np.float32).reshape(len(items.items), size)
-        vectors = vectors[:, :dimensions]
-        if dimensions is not None and dimensions < size and normalize is not False:
-            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-            vectors = vectors / np.maximum(lengths, 1e-12)
-        return vectors
+        return shortened(vectors, dimensions, unit=normalize is not False)
 
     async def similarities(
         self,
@@ -268,29 +265,18 @@ class Service:
             truncate: see ``ServedModel.rows``.
             raw: return logits instead of probabilities.
         """
-        scores = await self._rank_scores(request, model, query, texts, truncate, raw)
-        return sorted(enumerate(scores), key=lambda each: -each[1])
-
-    async def _rank_scores(
-        self,
-        request: Request,
-        model: ServedModel,
-        query: str,
-        texts: Sequence[str],
-        truncate: bool,
-        raw: bool,
-    ) -> list[float]:
-        if model.embedder is not None:
-            return await self.similarities(request, model, query, texts, truncate=truncate)
+        pairs = [{"text": query, "text_pair": text} for text in texts]
         if model.predictor is None or model.task not in ("classify", "regress"):
             model.require("embed")
-        pairs = [{"text": query, "text_pair": text} for text in texts]
+            scores = await self.similarities(request, model, query, texts, truncate=truncate)
         # With two labels, the last one means that the texts match.
-        if raw and model.task == "classify":
-            logits = await self.logits(request, model, pairs, truncate)
-            return [float(each[-1]) for each in logits]
-        decided = await self.decide(request, model, pairs, truncate)
-        return [float(np.ravel(each)[-1]) for each, _ in decided]
+        elif raw and model.task == "classify":
+            found = await self.logits(request, model, pairs, truncate)
+            scores = [float(each[-1]) for each in found]
+        else:
+            decided = await self.decide(request, model, pairs, truncate)
+            scores = [float(np.ravel(each)[-1]) for each, _ in decided]
+        return sorted(enumerate(scores), key=lambda each: -each[1])
 
     async def fill(
         self,

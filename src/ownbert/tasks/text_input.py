@@ -138,7 +138,7 @@ class TextInputBuilder:
     def describe(self, data: EncodedRows, unit: str) -> Iterator[str]:
         """Yield lines on lengths after truncation and on unknown tokens."""
         together = max(len(e.parts or (0,)) for e in data.examples)
-        parts = (e.parts or (len(e.token_ids),) for e in data.examples)
+        parts = (e.lengths for e in data.examples)
         sizes = np.asarray([size for of_example in parts for size in of_example])
         half, most, nearly = np.percentile(sizes, (50, 90, 99)).round().astype(int).tolist()
         several = f" (up to {together} of them together)" if together > 1 else ""
@@ -295,8 +295,7 @@ def readable(example: Example, tokenizer: Tokenizer) -> list[str]:
     """
     if not example.parts:
         return _texts(example.token_ids, tokenizer)
-    starts = np.cumsum(example.parts)[:-1]
-    return [" ".join(_texts(ids, tokenizer)) for ids in np.split(example.token_ids, starts)]
+    return [" ".join(_texts(ids, tokenizer)) for ids in example.split(example.token_ids)]
 
 
 def _texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:

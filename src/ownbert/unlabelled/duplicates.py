@@ -17,15 +17,13 @@ from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.resumable_file import ResumableFile, made_for
 from ownbert.files.text_files import open_text
-from ownbert.inference.compute import Compute
-from ownbert.inference.embedding.embedder import Progress, in_blocks
+from ownbert.inference.compute import Compute, Progress, Say, say_each
+from ownbert.inference.embedding.embedder import in_blocks
 from ownbert.inference.embedding.vector_files import (
     Record,
-    Say,
+    RowVectors,
     as_inputs,
-    opened_vectors,
     sources_of,
-    warn_of_cut,
 )
 from ownbert.inference.output.prediction_writer import PredictionWriter
 from ownbert.tables.columns import ColumnNames, id_value, read_texts_with_ids
@@ -160,12 +158,12 @@ def duplicates(
         if model is None:
             kept, likeness = by_pieces(exact, signed, order, threshold, fixed=fixed)
         else:
-            opened = opened_vectors(model, columns_given, Compute(device, None), say=say)
+            opened = RowVectors(model, columns_given, Compute(device, None), say=say)
             embedder = opened.embedder
             rows = kept_rows("vectors", embedder.size, "<f4", opened.depends_on())
             vectors = vectors_of(rows, embedder, corpus.records(), None)
             kept, likeness = by_vectors(exact, vectors, order, threshold, fixed=fixed)
-            warn_of_cut(embedder, say)
+            say_each(opened.warnings(), say)
         blank = corpus.blank()
         kept[blank], likeness[blank] = blank, 1
         found = _result(corpus, exact, kept, likeness)

@@ -19,16 +19,14 @@ from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.json_files import read_json, write_json
 from ownbert.files.resumable_file import made_for
 from ownbert.hub import model_folder
-from ownbert.inference.compute import Compute
-from ownbert.inference.embedding.embedder import Embedder, Progress, in_blocks
+from ownbert.inference.compute import Compute, Progress, Say, say_each
+from ownbert.inference.embedding.embedder import Embedder, in_blocks
 from ownbert.inference.embedding.vector_files import (
     Record,
-    Say,
+    RowVectors,
     as_inputs,
-    opened_vectors,
     records_of,
     sources_of,
-    warn_of_cut,
 )
 from ownbert.run.new_folder import complete_folder, refuse_taken
 from ownbert.tables.columns import ColumnNames
@@ -107,9 +105,8 @@ def build_index(
         columns = ColumnNames(text=text_column, id=id_column)
         records = records_of(inputs, columns)
         checksums = _checksums(folder)  # before reading: a training may replace the model
-        opened = opened_vectors(
-            folder, columns, Compute(device, precision, engine), max_length, say
-        )
+        compute = Compute(device, precision, engine)
+        opened = RowVectors(folder, columns, compute, max_length, say=say)
         embedder, identity = opened.embedder, made_for(sources_of(inputs), opened.depends_on())
         kept = number_rows(target, target, "vectors", embedder.size, "<f4", identity, resume=resume)
         with kept as rows, complete_folder(target) as new:
@@ -139,7 +136,7 @@ def build_index(
                 "precision": embedder.precision,
             }
             write_json(new / INDEX, settings)
-        warn_of_cut(embedder, say)
+        say_each(opened.warnings(), say)
     return Index(target, device=device, engine=engine)
 
 
@@ -259,7 +256,7 @@ class Index:
         device, engine = self._given
         precision, length = (self.settings[key] for key in ("precision", "max_length"))
         compute = Compute(device, precision, engine)
-        return opened_vectors(folder, ColumnNames(), compute, length).embedder
+        return RowVectors(folder, ColumnNames(), compute, length).embedder
 
     def _hits(self, rows: np.ndarray, scores: np.ndarray) -> list[dict[str, Any]]:
         found = []

@@ -59,8 +59,8 @@ def vectors_of(
     """The vectors (N, D) of texts, computed as ``rows``."""
 
     def encode(block: Sequence[Record]) -> np.ndarray:
-        shown = None if progress is None else after(rows.done, progress)
-        return embedder.encode_document([text for _, text in block], progress=shown)
+        texts = [text for _, text in block]
+        return embedder.encode_document(texts, progress=after(rows.done, progress))
 
     return rows.computed(blocks, encode)
 
@@ -92,8 +92,6 @@ def number_rows(
     """
     if resume and output is None:
         raise InputError("--resume continues an output file; name it with -o FILE")
-    if resume and made_for is None:
-        raise InputError("only rows of a file can be resumed; omit --resume")
     beside = work / "rows" if output is None else Path(output).absolute()
     path = beside.with_name(f"{name}-{beside.name[:180]}")
     rows = NumberRows(path, width, kind, None if output is None else made_for, resume=resume)

@@ -20,17 +20,15 @@ from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.resumable_file import made_for
 from ownbert.files.writing import together, write_text
-from ownbert.inference.compute import Compute
-from ownbert.inference.embedding.embedder import Embedder, Progress, in_blocks
+from ownbert.inference.compute import Compute, Progress, Say, say_each
+from ownbert.inference.embedding.embedder import Embedder, in_blocks
 from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.inference.embedding.vector_files import (
     Record,
-    Say,
+    RowVectors,
     as_inputs,
-    opened_vectors,
     records_of,
     sources_of,
-    warn_of_cut,
 )
 from ownbert.inference.output.prediction_writer import PredictionWriter
 from ownbert.tables.columns import ColumnNames
@@ -116,7 +114,7 @@ def topics(
         if isinstance(model, Embedder):
             embedder, identity = model, None
         else:
-            opened = opened_vectors(model, columns_given, Compute(device, None), say=say)
+            opened = RowVectors(model, columns_given, Compute(device, None), say=say)
             embedder, identity = opened.embedder, made_for(sources, opened.depends_on())
         counted, dates = WordCounts(work / "counts"), _Dates(date_column)
 
@@ -134,7 +132,7 @@ def topics(
         vectors = vectors_of(stack.enter_context(rows), embedder, read(), progress)
         kept = RowFile(work / "rows.arrow")
         of_text, similarity = _clusters(vectors, count, seed)
-        warn_of_cut(embedder, say)
+        say_each(filter(None, (embedder.warning(),)), say)
         found = _describe(counted, kept, of_text, similarity, dates)
         with together():
             if html is not None:

@@ -1,6 +1,6 @@
 """Embeds texts in batches."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -15,15 +15,15 @@ from ownbert.checkpoint import Description, describe, load_tokenizer
 from ownbert.checks import between, known
 from ownbert.errors import InputError, warn_of_input
 from ownbert.files.input_files import refuse_same
-from ownbert.inference.compute import Compute
+from ownbert.inference.compute import Compute, Progress
 from ownbert.inference.embedding.embedding_outputs import (
     FORMS,
     SENTENCES,
     TOKENS,
     as_asked,
     as_tensor,
+    model_inputs,
     of_length_one,
-    padded,
     shortened,
 )
 from ownbert.inference.embedding.embedding_pool import EmbeddingPool, usual_devices
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Parameter
 
-Progress = Callable[[int], None]
 T = TypeVar("T")
 
 # Maximum tokens per forward pass. A GPU takes 3 to 5 times as long with batches of 4,096
@@ -399,7 +398,7 @@ class Embedder:
         self, ids: np.ndarray, vectors: tuple[np.ndarray, np.ndarray], prompt: str
     ) -> dict[str, Any]:
         """Ids, token vectors and text vector, keyed by the names of sentence-transformers."""
-        found: dict[str, Any] = {n: x[0] for n, x in padded([ids], self.builder).items()}
+        found: dict[str, Any] = {n: x[0] for n, x in model_inputs([ids], self.builder).items()}
         for name, values in zip((TOKENS, SENTENCES), vectors, strict=True):
             found[name] = as_tensor(values, self.device)
         if prompt:
@@ -424,7 +423,7 @@ class Embedder:
 
     def tokenize(self, texts: Any) -> dict[str, Any]:
         """The model's inputs for texts: tensors with Transformers' names, padded (N, S)."""
-        return padded(self._sequences(_texts(texts)), self.builder)
+        return model_inputs(self._sequences(_texts(texts)), self.builder)
 
     def _prompt(self, prompt: str | None = None, name: str | None = None) -> str:
         """The given prompt, or the prompt with the name; by default the folder's."""
@@ -581,8 +580,7 @@ class Embedder:
         """
         done = 0
         for block in in_blocks(texts):
-            shown = None if progress is None else after(done, progress)
-            yield self.encode(block, progress=shown, **options)
+            yield self.encode(block, progress=after(done, progress), **options)
             done += len(block)
 
     def warning(self) -> str | None:
@@ -628,9 +626,9 @@ def in_blocks(texts: Iterable[T], size: Any = len) -> Iterator[list[T]]:
     return blocks(texts, BLOCK_TEXTS, BLOCK_CHARACTERS, size)
 
 
-def after(done: int, progress: Progress) -> Progress:
+def after(done: int, progress: Progress | None) -> Progress | None:
     """A progress callback for a block that is preceded by ``done`` texts."""
-    return lambda count: progress(done + count)
+    return None if progress is None else lambda count: progress(done + count)
 
 
 def _texts(texts: Any) -> list[str]:

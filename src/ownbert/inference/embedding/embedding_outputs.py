@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ownbert.batches.example import padded
 from ownbert.errors import warn_of_input
 from ownbert.tasks.text_input import TextInputBuilder
 
@@ -78,16 +79,10 @@ def as_tensor(values: np.ndarray, device: Any) -> Any:
     return torch.from_numpy(np.ascontiguousarray(values)).to(device)
 
 
-def padded(ids: Sequence[np.ndarray], builder: TextInputBuilder) -> dict[str, Any]:
+def model_inputs(ids: Sequence[np.ndarray], builder: TextInputBuilder) -> dict[str, Any]:
     """Sequences of ids as inputs of a Transformers model: int64 tensors (N, S)."""
     import torch
 
-    shape = len(ids), max(map(len, ids), default=0)
-    names = ["input_ids", "attention_mask", *(["token_type_ids"] if builder.types else [])]
-    rows = {name: np.zeros(shape, np.int64) for name in names}
-    rows["input_ids"][:] = builder.tokenizer.pad_id
-    for row, text_ids in enumerate(ids):
-        filled = dict(zip(names, (text_ids, 1, builder.types_of(text_ids)), strict=False))
-        for name, values in filled.items():
-            rows[name][row, : len(text_ids)] = values
-    return {name: torch.from_numpy(values) for name, values in rows.items()}
+    types = map(builder.types_of, ids) if builder.types else None
+    inputs = padded(ids, builder.tokenizer.pad_id, types)
+    return {name: torch.from_numpy(values) for name, values in inputs.items()}

@@ -4,7 +4,6 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,13 @@ from ownbert.errors import InputError, in_short
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.writing import atomic_path
-from ownbert.inference.compute import TORCH, Compute, say_each
-from ownbert.inference.embedding.embedder import Embedder, Progress, after, in_blocks
+from ownbert.inference.compute import TORCH, Compute, Progress, Say, say_each
+from ownbert.inference.embedding.embedder import Embedder, after, in_blocks
 from ownbert.inference.output.shards import part_of
 from ownbert.tables.columns import ColumnNames, read_texts_with_ids
 from ownbert.tables.memory import MemoryTable, is_table, table_of
 from ownbert.tables.texts_or_files import are_names, table_of_texts, text_or_file
 
-Say = Callable[[str], None]
 # Files, folders and globs, or a table in memory.
 Inputs = str | Path | Sequence[str | Path] | MemoryTable
 # An id (None without an id column) and a text.
@@ -75,9 +73,7 @@ def embed(
         text_column: column of the text in tables.
         id_column: column of an id in tables, which becomes the first column of ``output``.
         encoding: encoding of text files; by default UTF-8.
-        max_length: see ``Embedder``.
-        device: see ``Embedder``.
-        engine: see ``Embedder``.
+        max_length, device, engine: see ``Embedder``.
         precision: float32, bfloat16 or auto; by default the folder decides (``Compute``).
         shard: with ``output``, embed only this share of the texts, (3, 16) or "3/16", and write it
             beside ``output``, for ``ownbert.merge``.
@@ -93,35 +89,28 @@ def embed(
         InputError: a file cannot be read or written.
     """
     columns = ColumnNames(text=text_column, id=id_column)
+    output, dealt = part_of(output, shard)
     refuse_options(options)
     single = output is None and isinstance(text_or_file(inputs), str)
     inputs = table_of_texts([inputs]) if single else as_inputs(inputs)
     records = records_of(inputs, columns)
+    if output is not None:
+        _refuse_output(output, id_column)
+        refuse_same([folder, *sources_of(inputs)], output)
     compute = Compute(device, precision, engine)
-    opening = partial(RowVectors, folder, columns, compute, max_length, options)
+    rows = RowVectors(folder, columns, compute, max_length, options, say)
+    found = rows.embedded(records if dealt is None else dealt.take(records, list), progress)
     if output is None:
-        if shard is not None:
-            raise InputError("a shard writes one part of the output; name the file with output")
-        rows = opening()
-        say_each(rows.notes(), say)
-        vectors = rows.joined([block for _, block in rows.embedded(records, progress)])
-        say_each(rows.warnings(), say)
-        return vectors[0] if single else vectors
-    output, dealt = part_of(output, shard)
-    if dealt is not None:
-        records = dealt.take(records, list)
-    writer = _writer(output, id_column)
-    refuse_same([folder, *sources_of(inputs)], output)
-    rows, done = opening(), 0
-    say_each(rows.notes(), say)
-    with atomic_path(output) as temporary, writer(temporary, rows.embedder.size) as write:
-        for block, vectors in rows.embedded(records, progress):
-            write(block, vectors)
-            done += len(block)
-    if dealt is not None:
-        dealt.write_manifest(output, rows.depends_on())
+        vectors = rows.joined([block for _, block in found])
+        result = vectors[0] if single else vectors
+    else:
+        with atomic_path(output) as temporary:
+            ending, size = output.suffix.lower(), rows.embedder.size
+            result = write_blocks(temporary, ending, found, size, id_column)
+        if dealt is not None:
+            dealt.write_manifest(output, rows.depends_on())
     say_each(rows.warnings(), say)
-    return done
+    return result
 
 
 class RowVectors:
@@ -133,6 +122,7 @@ class RowVectors:
         compute: device, precision and engine.
         max_length: see ``Embedder``.
         options: options of ``Embedder.encode`` that give float vectors of the model's size.
+        say: called with automatic choices: the precision, and the engine if it is auto.
 
     Raises:
         InputError: the folder or an option cannot be used.
@@ -143,8 +133,9 @@ class RowVectors:
         folder: str | Path,
         columns: ColumnNames,
         compute: Compute,
-        max_length: int | None,
-        options: Mapping[str, Any],
+        max_length: int | None = None,
+        options: Mapping[str, Any] = {},
+        say: Say | None = None,
     ) -> None:
         refuse_options(options)
         description = describe(folder)
@@ -157,12 +148,17 @@ class RowVectors:
             max_length=max_length,
             engine=compute.engine,
         )
+        say_each(filter(None, (self._compute.note, self.embedder.engine.note)), say)
 
     def embedded(
         self, records: Iterator[Record], progress: Progress | None = None
     ) -> Iterator[tuple[list[Record], np.ndarray]]:
         """Yield blocks of texts with their vectors."""
-        return embedded(partial(self.embedder.encode, **self._options), records, progress)
+        done = 0
+        for block in in_blocks(records, size=lambda each: len(each[1])):
+            options: Any = {**self._options, "progress": after(done, progress)}
+            yield block, self.embedder.encode([text for _, text in block], **options)
+            done += len(block)
 
     def joined(self, blocks: Sequence[np.ndarray]) -> np.ndarray:
         """The concatenated vectors (N, D) of all blocks, possibly none."""
@@ -189,41 +185,9 @@ class RowVectors:
             "options": {k: v for k, v in options.items() if k not in _NOT_OF_VECTORS},
         }
 
-    def notes(self) -> Iterator[str]:
-        """Notes on automatic choices: the precision, and the engine if it is auto."""
-        return filter(None, (self._compute.note, self.embedder.engine.note))
-
     def warnings(self) -> Iterator[str]:
         """Warnings about the texts so far."""
         return filter(None, (self.embedder.warning(),))
-
-
-def embedded(
-    encode: Callable[..., np.ndarray], records: Iterator[Record], progress: Progress | None = None
-) -> Iterator[tuple[list[Record], np.ndarray]]:
-    """Yield blocks of texts with their vectors from a method of ``Embedder``."""
-    done = 0
-    for block in in_blocks(records, size=lambda each: len(each[1])):
-        shown = None if progress is None else after(done, progress)
-        yield block, encode([text for _, text in block], progress=shown)
-        done += len(block)
-
-
-def opened_vectors(
-    folder: str | Path,
-    columns: ColumnNames,
-    compute: Compute,
-    max_length: int | None = None,
-    say: Say | None = None,
-) -> RowVectors:
-    """Open the embedder of a folder and report automatic choices."""
-    rows = RowVectors(folder, columns, compute, max_length, {})
-    say_each(rows.notes(), say)
-    return rows
-
-
-def warn_of_cut(embedder: Embedder, say: Say | None) -> None:
-    say_each(filter(None, (embedder.warning(),)), say)
 
 
 def refuse_options(options: Mapping[str, Any]) -> None:
@@ -246,8 +210,7 @@ def embedded_rows(
     """Yield the rows of a .jsonl file of ``embed``; for the arguments see ``RowVectors``."""
     records = records_of(as_inputs(inputs), columns)
     _refuse_name(columns.id)
-    rows = RowVectors(folder, columns, compute, max_length, options)
-    say_each(rows.notes(), say)
+    rows = RowVectors(folder, columns, compute, max_length, options, say)
     for block, vectors in rows.embedded(records):
         yield from _rows(block, vectors, columns.id)
     say_each(rows.warnings(), say)
@@ -396,7 +359,7 @@ def write_blocks(
     blocks: Iterable[tuple[list[Record], np.ndarray]],
     size: int,
     id_column: str | None,
-    progress: Progress,
+    progress: Progress = lambda count: None,
 ) -> int:
     """Write records and their vectors in the format of ``ending``; return their number.
 
@@ -461,9 +424,8 @@ def parquet_rows(
             )
 
 
-def _writer(
-    path: Path, id_column: str | None
-) -> Callable[[Path, int], AbstractContextManager[Write]]:
+def _refuse_output(path: Path, id_column: str | None) -> None:
+    """Raise ``InputError`` for a file that cannot be written, or not with ids."""
     ending = path.suffix.lower()
     if ending not in _WRITERS:
         known = ", ".join(_WRITERS)
@@ -475,8 +437,6 @@ def _writer(
             f"{path} is a matrix, which cannot store ids; write to a .parquet or .jsonl file"
         )
     _refuse_name(id_column)
-    write = _WRITERS[ending]
-    return lambda temporary, size: write(temporary, id_column, size)
 
 
 def _refuse_name(id_column: str | None) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import csv
 import gzip
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -16,6 +16,7 @@ from ownbert.errors import InputError, in_short
 from ownbert.files.input_files import refuse_same, sha256_of
 from ownbert.files.text_files import open_text
 from ownbert.files.writing import atomic_path, refuse_unwritable
+from ownbert.inference.compute import Progress
 from ownbert.inference.embedding.embedder import in_blocks
 from ownbert.inference.embedding.vector_files import (
     Record,
@@ -29,7 +30,6 @@ from ownbert.tables.delimited import LONGEST_FIELD
 from ownbert.tables.memory import parse_object
 
 Item = TypeVar("Item")
-Progress = Callable[[int], None]
 
 # Manifest keys that must be equal in all parts, with their names in messages.
 _COMMON = {

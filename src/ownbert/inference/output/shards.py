@@ -77,16 +77,18 @@ def as_shard(given: Any) -> Shard | None:
     )
 
 
-def part_of(output: str | Path, shard: Any) -> tuple[Path, "DealtRows | None"]:
+def part_of(output: str | Path | None, shard: Any) -> tuple[Path | None, "DealtRows | None"]:
     """The file that a shard (as of ``as_shard``) of an output writes, and its rows; without a shard
-    the output itself, and None for all rows.
+    the output itself, if any, and None for all rows.
 
     Raises:
-        InputError: there is no such shard, or its manifest is a file of another kind.
+        InputError: there is no such shard, or no output, or its manifest is a file of another kind.
     """
-    output, own = Path(output), as_shard(shard)
-    if own is None:
-        return output, None
+    if output is None and shard is not None:
+        raise InputError("a shard writes one part of the output; name the file with output")
+    own = as_shard(shard)
+    if output is None or own is None:
+        return None if output is None else Path(output), None
     output = own.path(output)
     refuse_foreign(output.parent, [manifest_path(output).name], signs=())
     return output, DealtRows(own)

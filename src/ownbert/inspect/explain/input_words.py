@@ -123,7 +123,7 @@ def joined(words: Sequence[Word]) -> Word:
 def _segments(example: Example, tokenizer: Tokenizer) -> list[tuple[int, np.ndarray]]:
     """The segments of ids between special tokens, with their positions in the example."""
     borders = {*tokenizer.start_ids, tokenizer.sep_id, tokenizer.pad_id}
-    ends = set(np.cumsum(example.parts or (len(example.token_ids),)).tolist())
+    ends = set(np.cumsum(example.lengths).tolist())
     found, start = [], 0
     for position, index in enumerate([*example.token_ids.tolist(), tokenizer.sep_id]):
         if index in borders or position in ends:

@@ -269,7 +269,7 @@ def likeliest(
 
 def _pooled(model: Model, example: Example) -> np.ndarray:
     """(T) weights of the tokens read by a sentence head: first tokens, or all tokens."""
-    parts = example.parts or (len(example.token_ids),)
+    parts = example.lengths
     reads = np.zeros(len(example.token_ids))
     starts = np.cumsum([0, *parts[:-1]])
     if model.specs["classification"].pooling in ("pooler", "first"):

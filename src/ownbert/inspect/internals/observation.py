@@ -140,7 +140,7 @@ def observe(
     layers, note = _layers(chosen, sizes, budget, fixed=choice != ALL_HEADS)
     count = sum(len(chosen[layer]) for layer in layers)
     most = min(max(sizes), weights_per_token(sizes, count, budget, BEST_BYTES))
-    ids = np.split(example.token_ids, np.cumsum(sizes)[:-1])
+    ids = example.split(example.token_ids)
     ends = {tokenizer.cls_id, tokenizer.sep_id}
     separators = [[i for i, x in enumerate(row_ids) if i and int(x) in ends] for row_ids in ids]
     share = budget // max(1, count * len(sizes))

@@ -1,6 +1,5 @@
 """Requests for the attention of a model to an input."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,21 +20,15 @@ class AttentionQuery:
     heads: ChosenHeads
 
     @property
-    def lengths(self) -> Sequence[int]:
-        """The number of tokens of each sequence."""
-        return self.example.parts or (len(self.example.token_ids),)
-
-    @property
     def numbers(self) -> int:
         """The number of attention weights."""
-        return sum(n * n for n in self.lengths) * sum(map(len, self.heads.values()))
+        return sum(n * n for n in self.example.lengths) * sum(map(len, self.heads.values()))
 
 
 def weights_by_sequence(
     model: Model, tokenizer: Tokenizer, query: AttentionQuery
 ) -> list[dict[str, Any]]:
     """The tokens of each sequence, and the weights (S, S) of each layer and head."""
-    ends = np.cumsum(query.lengths)[:-1]
     maps = attention_maps(model, query.example, query.heads)
     return [
         {
@@ -51,5 +44,5 @@ def weights_by_sequence(
                 for layer, of_layer in row_maps.items()
             ],
         }
-        for ids, row_maps in zip(np.split(query.example.token_ids, ends), maps, strict=True)
+        for ids, row_maps in zip(query.example.split(query.example.token_ids), maps, strict=True)
     ]

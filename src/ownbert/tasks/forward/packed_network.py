@@ -1,4 +1,7 @@
-"""A torch model as ``RowNetwork``: rows are packed without padding."""
+"""A torch model as ``RowNetwork``: rows are packed without padding.
+
+M masks, V vocabulary size, k candidates.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,11 +13,12 @@ from ownbert.batches.batch import pack
 from ownbert.batches.example import Example
 from ownbert.nn.model import Model
 from ownbert.objectives.objective import Objective
+from ownbert.objectives.permutation_lm import permuted_view
 from ownbert.train.device import autocast
 
 
 class PackedNetwork:
-    """A model that computes logits of rows.
+    """A model that computes logits of rows, or the tokens at masks.
 
     Args:
         model: model, which is put into evaluation mode.
@@ -50,3 +54,38 @@ class PackedNetwork:
             loss = self.objective(logits, batch)
             self._total, self._count = self._total + float(loss.total), self._count + loss.count
         return logits.float().cpu().numpy()
+
+    @torch.inference_mode()
+    def likeliest(
+        self, examples: Sequence[Example], known: np.ndarray, top: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The most probable tokens at the masked positions of all examples.
+
+        Args:
+            examples: examples with masked positions.
+            known: ids of the candidate tokens.
+            top: number of candidates k, at most the number of known tokens.
+
+        Returns:
+            Probabilities over the whole vocabulary, float32 (M, k), largest first, and ids (M, k).
+        """
+        shares = self._masked_logits(examples).softmax(-1)
+        ids = torch.from_numpy(known).to(shares.device)
+        best = shares[:, ids].topk(min(top, len(ids)))
+        return best.values.cpu().numpy(), ids[best.indices].cpu().numpy()
+
+    @torch.inference_mode()
+    def surprisals(self, examples: Sequence[Example]) -> np.ndarray:
+        """Surprisals -ln p of the token (``masked_ids``) at each masked position: float32 (M)."""
+        log_probs = self._masked_logits(examples).log_softmax(-1)
+        ids = torch.from_numpy(np.concatenate([np.asarray(e.masked_ids) for e in examples]))
+        return -log_probs.gather(1, ids.to(log_probs.device)[:, None])[:, 0].cpu().numpy()
+
+    def _masked_logits(self, examples: Sequence[Example]) -> torch.Tensor:
+        """Logits of the masked positions: float32 (M, V)."""
+        batch = pack(examples).to(self.model.device)
+        if self.model.config.mask_vector:
+            # Masks come first in the permutation: a query stream predicts each of them from the
+            # words, and no mask is visible.
+            batch = permuted_view(batch)
+        return self.model(batch, ["mlm"]).logits["mlm"].float()
