@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -28,11 +28,8 @@ from ownbert.checks import between
 from ownbert.corpus.workers import cores
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
-from ownbert.inference.compute import Compute, say_each
+from ownbert.inference.compute import Compute, Progress, Say, say_each
 from ownbert.tables.columns import ColumnNames
-
-Progress = Callable[[int], None]
-Say = Callable[[str], None]
 
 FORMAT = 1
 # Keyword arguments of ``run_job``; all others are options of the job.
@@ -67,19 +64,9 @@ def predict_with_ray(
 
     Args:
         folder: folder of a fine-tuned model, an ensemble or a blend.
-        inputs: see ``run_job``.
-        output: see ``run_job``.
-        text_column: column of the text; by default as in training.
-        second_column: column of the second text; by default as in training.
-        id_column: column written instead of the texts, to join rows by.
-        device: see ``Compute``.
-        precision: float32, bfloat16 or auto; by default the folder decides (``Compute``).
-        network: use only the network of a ``fit`` folder.
-        top_k: number of labels per row.
-        threshold: minimum score; labels below it are left out.
-        probabilities: whether to include the probabilities of all labels.
-        unknown: share of in-scope texts that may be rejected.
-        coverage: share of rows whose label set contains the right label, such as 0.9.
+        inputs, output: see ``run_job``.
+        text_column, second_column, id_column, device, precision, network: see ``ownbert.predict``.
+        top_k, threshold, probabilities, unknown, coverage: see ``ownbert.predict``.
         run: keyword arguments of ``run_job``.
 
     Returns:
@@ -114,12 +101,8 @@ def embed_with_ray(
 
     Args:
         folder: model folder.
-        inputs: see ``run_job``.
-        output: see ``run_job``.
-        text_column: column of the text in tables.
-        id_column: column of an id in tables, which becomes the first column of the output.
-        device: see ``Compute``.
-        precision: float32, bfloat16 or auto; by default the folder decides (``Compute``).
+        inputs, output: see ``run_job``.
+        text_column, id_column, device, precision: see ``ownbert.embed``.
         given: keyword arguments of ``run_job``, ``max_length``, and options of
             ``Embedder.encode``.
 

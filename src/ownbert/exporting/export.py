@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
@@ -25,7 +25,7 @@ from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.json_files import write_json
 from ownbert.files.writing import make_folder
 from ownbert.hub import model_folder
-from ownbert.inference.compute import say_each
+from ownbert.inference.compute import Say, say_each
 from ownbert.inference.engines import KINDS, PARITY
 from ownbert.inference.exported_network import CRF
 from ownbert.inference.finished_files import MODULES, copy_files, network_files, require_inside
@@ -35,8 +35,6 @@ from ownbert.nn.model import Model
 from ownbert.run.file_names import BLEND
 from ownbert.run.new_folder import complete_folder, refuse_taken
 from ownbert.text.folder.tokenizer_folder import TOKENIZER, TOKENIZER_FILES, has_tokenizer
-
-Say = Callable[[str], None]
 
 
 def export(

@@ -1,7 +1,7 @@
 """``quantize``: a trained folder with 8-bit block matrices, for faster inference."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from ownbert.batches.batch import pack
-from ownbert.checkpoint import Description, load, require_float
+from ownbert.checkpoint import load, require_float
 from ownbert.checkpoint.quantized import write_quantized
 from ownbert.checkpoint.weights import FORMS, QUANTIZED, read_weights
 from ownbert.errors import InputError
-from ownbert.exporting.export import copy_beside, describe_network
+from ownbert.exporting.export import Say, copy_beside, describe_network
 from ownbert.exporting.parity import Sequences, batches, sequences_of
 from ownbert.exporting.quantize_card import write_quantize_card
 from ownbert.exporting.quantized_parity import QuantizedParity, compare_models, halves
@@ -29,7 +29,6 @@ from ownbert.run.new_folder import complete_folder, refuse_taken
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, read_embedding_config
 from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES
 
-Say = Callable[[str], None]
 REPORT = "quantization.json"
 # Share of the activations' outliers that is moved to the weights (Xiao et al. 2023, section 5.1).
 STRENGTH = 0.5
@@ -117,7 +116,8 @@ def quantize(
             found.bytes_before = sum(tensor.nbytes for tensor in tensors.values())
             found.bytes_after = (new / QUANTIZED).stat().st_size
             write_json(new / REPORT, asdict(found))
-            _write_card(new, target, source, description, found)
+            name = Path(os.path.realpath(target)).name
+            write_quantize_card(new, name=name, source=source, description=description, found=found)
         if say is not None and found.least_cosine < _NEAR:
             say(
                 f"warning: {target} is not close to the float model (lowest cosine "
@@ -155,15 +155,3 @@ def _smooth(model: Model, given: Sequences) -> Mapping[str, Tensor]:
         else torch.ones(layer.in_features)
         for name, layer, smoothed in layers
     }
-
-
-def _write_card(
-    new: Path, target: Path, source: Path, description: Description, found: QuantizedParity
-) -> None:
-    write_quantize_card(
-        new,
-        name=Path(os.path.realpath(target)).name,
-        source=source,
-        description=description,
-        found=found,
-    )

@@ -206,10 +206,8 @@ class Predictor:
         single, source = self._source(data, {})
         if source is None:
             return np.zeros((0, len(self.labels)))
-        found: list[np.ndarray] = []
-        for block in blocks(self.task.stream(source), size=characters):
-            with self._turn:
-                found += self.rows_predictor.raws(block)[0]
+        rows = self.task.stream(source)
+        found = list(self._by_block(rows, lambda block: self.rows_predictor.raws(block)[0]))
         if single:
             return found[0]
         alike = self.task.head != "tokens" and len({len(each) for each in found}) == 1
@@ -351,15 +349,10 @@ class Predictor:
                 self.task.answer(decided, row, top_k) for decided, row in self._decided(rows)
             )
         self.task.refuse_output_options(options)
-        doubts = self.doubts(options)
-
-        def answers(rows: Iterable[Row]) -> Iterator[Any]:
-            for block in blocks(rows, size=characters):
-                with self._turn:
-                    found = output_rows(self.rows_predictor, block, options, doubts)
-                yield from found
-
-        return answers
+        given = options, self.doubts(options)
+        return lambda rows: self._by_block(
+            rows, lambda block: output_rows(self.rows_predictor, block, *given)
+        )
 
     def doubts(self, options: OutputOptions) -> Any:
         """The ``Doubts`` required by the options; None if they are not required."""
@@ -370,10 +363,18 @@ class Predictor:
         return self._doubts[options]
 
     def _decided(self, rows: Iterable[Row]) -> Iterator[tuple[Any, Row]]:
+        return self._by_block(
+            rows, lambda block: zip(self.rows_predictor(block), block, strict=True)
+        )
+
+    def _by_block(
+        self, rows: Iterable[Row], work: Callable[[list[Row]], Iterable[Any]]
+    ) -> Iterator[Any]:
+        """What ``work`` returns for blocks of rows, one after the other."""
         for block in blocks(rows, size=characters):
             with self._turn:
-                decided = self.rows_predictor(block)
-            yield from zip(decided, block, strict=True)
+                found = work(block)
+            yield from found
 
     def _source(self, data: Any, columns: Mapping[str, Any]) -> tuple[bool, Any]:
         """Whether the input is a single row, and the input for the task; None if there are no

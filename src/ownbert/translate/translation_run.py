@@ -212,7 +212,17 @@ class TranslationRun(TrainingRun):
         if recipe.task.average > 1 and not recipe.optim.ema:
             metrics = self._use_state_mean(job, folder.path, metrics)
             self.save(learner, folder, world)
-        if world.first and (warning := self._write_card(folder, learner.model, metrics)):
+        if not world.first:
+            return learner.model
+        warning = write_card(
+            folder.path,
+            replace(recipe, run=self.limits),
+            pairs={"training": len(self.data), "dev": len(self.dev)},
+            parameters=sum(p.numel() for p in learner.model.parameters()),
+            shared=self.source is self.target,
+            metrics=metrics,
+        )
+        if warning:
             job.display.say(warning)
         return learner.model
 
@@ -253,18 +263,6 @@ class TranslationRun(TrainingRun):
             "eos_token_id": self.target.sep_id,
         }
         save_translation(complete, folder.path, values=values)
-
-    def _write_card(
-        self, folder: RunFolder, model: Model, metrics: Mapping[str, float]
-    ) -> str | None:
-        return write_card(
-            folder.path,
-            replace(self.recipe, run=self.limits),
-            pairs={"training": len(self.data), "dev": len(self.dev)},
-            parameters=sum(p.numel() for p in model.parameters()),
-            shared=self.source is self.target,
-            metrics=metrics,
-        )
 
     def summary(self) -> list[str]:
         recipe, data, run = self.recipe, self.data, self.limits

@@ -14,7 +14,6 @@ from ownbert.cli.recipe_options import settings_command
 from ownbert.errors import InputError
 from ownbert.language import translated
 from ownbert.settings import setting
-from ownbert.tables.columns import ColumnNames
 from ownbert.terminal import echo
 
 
@@ -106,24 +105,18 @@ def heads(
     settings.require_output()
     if settings.png is not None:
         figure_class(settings.png)
+    given = {"rows": settings.rows, "columns": columns, "device": device}
     if settings.output is None:
-        _measure(folder, file, columns, measures[settings.by], settings, device)
+        _measure(folder, file, measures[settings.by], settings, given)
     else:
-        _prune(folder, file, columns, settings.output, settings, device)
+        _prune(folder, file, settings.output, settings, given)
 
 
-def _measure(
-    folder: Path,
-    file: Path,
-    columns: ColumnNames,
-    measure: Any,
-    settings: HeadsSettings,
-    device: str,
-) -> None:
+def _measure(folder: Path, file: Path, measure: Any, settings: HeadsSettings, given: Any) -> None:
     from ownbert.inspect.heads.importance import heads_table, labelled_model, left_heads
     from ownbert.inspect.heads.pictures import draw_importance
 
-    labelled = labelled_model(folder, file, rows=settings.rows, columns=columns, device=device)
+    labelled = labelled_model(folder, file, **given)
     importance, left = measure(labelled), left_heads(labelled.model)
     if settings.png is not None:
         draw_importance(importance, left, f"importance of heads, by {settings.by}", settings.png)
@@ -134,14 +127,7 @@ def _measure(
         echo(line)
 
 
-def _prune(
-    folder: Path,
-    file: Path,
-    columns: ColumnNames,
-    output: Path,
-    settings: HeadsSettings,
-    device: str,
-) -> None:
+def _prune(folder: Path, file: Path, output: Path, settings: HeadsSettings, given: Any) -> None:
     from ownbert.files.folders import writing
     from ownbert.inspect.heads.pictures import draw_rounds
     from ownbert.inspect.heads.pruning import Pruning, PruningRound
@@ -157,17 +143,8 @@ def _prune(
             )
         )
 
-    pruning = Pruning(
-        folder,
-        file,
-        output,
-        rows=settings.rows,
-        train=settings.train,
-        epochs=settings.epochs,
-        columns=columns,
-        device=device,
-        on_round=show,
-    )
+    about = {"train": settings.train, "epochs": settings.epochs, "on_round": show}
+    pruning = Pruning(folder, file, output, **given, **about)
     with writing(output):
         if settings.drop_layers is not None:
             found = pruning.layers(settings.drop_layers)

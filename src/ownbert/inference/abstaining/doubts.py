@@ -17,8 +17,7 @@ class Doubts:
     Args:
         opened: the opened folder.
         options: rejection rate and coverage of label sets.
-        calibrate: see ``held_out_of``.
-        say: see ``held_out_of``.
+        calibrate, say: see ``held_out_of``.
 
     Attributes:
         identity: identity of the held-out rows.

@@ -10,26 +10,22 @@ import numpy as np
 from ownbert import limits
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.checks import between
-from ownbert.corpus.documents import find_files
 from ownbert.errors import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
-from ownbert.files.resumable_file import first_read, made_for
+from ownbert.files.resumable_file import first_read, made_for, require_identity
 from ownbert.files.writing import checksum
 from ownbert.hub import PREFIX, model_folder
-from ownbert.inference.compute import say_each
+from ownbert.inference.compute import Progress, Say, say_each
 from ownbert.inference.embedding.vector_files import Record, as_inputs, records_of, sources_of
 from ownbert.inference.fill_mask import Filler
-from ownbert.inference.opened import Progress
 from ownbert.inference.output.prediction_writer import PredictionWriter
 from ownbert.inference.output.shards import DealtRows, part_of
 from ownbert.inference.scoring.normal_profile import MOST_ROWS, NORMAL, NormalProfile
 from ownbert.inference.scoring.surprisal import PASSES, surprisals
 from ownbert.tables.columns import ColumnNames
-from ownbert.tables.memory import MemoryTable
 from ownbert.tasks.forward.batched_forward import blocks
 
-Say = Callable[[str], None]
 FALSE_ALARMS = 0.01
 
 
@@ -89,8 +85,7 @@ class Scorer:
             6.
         exact: mask one token per pass instead.
         false_alarms: share of normal texts that may be flagged; by default as fitted.
-        device: see ``Filler``.
-        engine: see ``Filler``.
+        device, engine: see ``Filler``.
         filler: the opened folder, to reuse it.
         refit: ignore the saved profile, for ``fit``.
 
@@ -258,9 +253,7 @@ class ScoredRows:
         if normal is not None and isinstance(folder, str) and folder.startswith(PREFIX):
             raise InputError(f"{folder} is on the hub; save it in a local folder first")
         self.columns, self.tokens, self._each = columns, tokens, each
-        inputs = MemoryTable("nothing", (), lambda _: iter(())) if texts is None else texts
-        self._sources = sources_of(inputs)
-        records = iter(()) if texts is None else records_of(inputs, columns)
+        records = iter(()) if texts is None else records_of(texts, columns)
         if dealt is not None:
             records = dealt.take(records, list)
         # Report unreadable files before fitting normal rows.
@@ -299,11 +292,6 @@ class ScoredRows:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for block in self.blocks:
             yield from self.rows(block)
-
-    def made_for(self) -> dict[str, Any] | None:
-        """The identity of an output file: everything that its rows depend on; None if the texts are
-        not in files."""
-        return made_for(self._sources, self.depends_on())
 
     def depends_on(self) -> dict[str, Any]:
         """Everything but the texts that the rows depend on."""
@@ -371,8 +359,7 @@ def score(
     """
     if texts is None and normal is None:
         raise InputError("nothing to score: texts and normal are missing")
-    if output is None and shard is not None:
-        raise InputError("a shard writes one part of the output; name the file with output")
+    output, dealt = part_of(output, shard)
     inputs = None if texts is None else as_inputs(texts)
     columns = ColumnNames(text=text_column, id=id_column)
     options |= {"columns": columns, "normal": normal, "progress": progress}
@@ -380,13 +367,11 @@ def score(
         found = ScoredRows(folder, inputs, **options)
         scored = (one for block in found.blocks for one in found.scored(block))
         return 0 if inputs is None else [*scored]
-    output, dealt = part_of(output, shard)
-    if not isinstance(inputs, MemoryTable):
-        refuse_same([folder, *find_files(inputs)], output)
-    elif resume:
-        raise InputError("only rows of a file can be resumed; omit --resume")
+    sources = sources_of(inputs)
+    refuse_same([folder, *sources], output)
+    require_identity(made_for(sources, {}), resume=resume)
     found = ScoredRows(folder, inputs, dealt=dealt, **options)
-    writer = PredictionWriter(output, found.made_for(), resume=resume)
+    writer = PredictionWriter(output, made_for(sources, found.depends_on()), resume=resume)
     count = writer.fill(found.blocks, found.rows, progress)
     if dealt is not None:
         dealt.write_manifest(output, found.depends_on())

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from ownbert.errors import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.json_files import read_json
 from ownbert.hub import model_folder
-from ownbert.inference.compute import Compute
+from ownbert.inference.compute import Compute, Say
 from ownbert.inference.embedding.vector_files import as_inputs, records_of
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, read_labelled_rows
@@ -50,7 +50,6 @@ _CHECK = record(
     },
     required=("canaries",),
 )
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -182,7 +181,8 @@ def audit(
     try:
         opened = open_folder(folder, Compute(device), columns=columns)
     except NoTaskHead:
-        return _of_texts(folder, train, held_out, columns, most, device, say)
+        scorer = Scorer(folder, device=device, refit=True)
+        return _of_texts(scorer, train, held_out, columns, most, say)
     if opened.task.name != "classify":
         raise InputError(
             f"{folder} was fine-tuned for {opened.task.name}; an audit supports pretrained "
@@ -192,16 +192,8 @@ def audit(
 
 
 def _of_texts(
-    folder: Path,
-    train: Any,
-    held_out: Any,
-    columns: ColumnNames,
-    most: int,
-    device: str,
-    say: Say | None,
+    scorer: Scorer, train: Any, held_out: Any, columns: ColumnNames, most: int, say: Say | None
 ) -> Audit:
-    scorer = Scorer(folder, device=device, refit=True)
-
     def texts(given: Any) -> Iterator[str]:
         return (text for _, text in records_of(as_inputs(given), columns))
 
@@ -223,9 +215,9 @@ def _of_texts(
     losses = [np.asarray([mean for mean in side if mean is not None]) for side in means]
     return Audit(
         _membership("surprisal", *losses),
-        _canaries(folder, scorer),
+        _canaries(scorer.folder, scorer),
         _rare(members, rest, counts),
-        copies(folder, texts(train)),
+        copies(scorer.folder, texts(train)),
     )
 
 

@@ -31,11 +31,10 @@ class SpanObjective(RowObjective):
         scores = log_softmax(logits, batch)  # (T, 2)
         truth = torch.stack([batch.tags & START, batch.tags & END], -1) > 0
         total = -(scores * truth).sum() / 2
-        highest = torch.segment_reduce(
-            scores.detach(), "max", lengths=batch.layout.cu_seqlens.diff()
-        )
-        hits = ((scores >= highest[batch.layout.sequences]) & truth).sum(1)  # (T)
-        right = hits.new_zeros(batch.sequences).index_add(0, batch.layout.sequences, hits) == 2
+        layout = batch.layout
+        highest = layout.spread(layout.largest(scores.detach()))
+        hits = ((scores >= highest) & truth).sum(1)  # (T)
+        right = layout.sums(hits) == 2
         return Loss(total, right.sum(), batch.sequences)
 
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
@@ -48,9 +47,6 @@ class SpanObjective(RowObjective):
 def log_softmax(logits: Tensor, batch: Batch) -> Tensor:
     """Log-softmax over the tokens of each sequence, in float32: (T, C) -> (T, C)."""
     logits, layout = logits.float(), batch.layout
-    lengths = layout.cu_seqlens.diff()
     # Subtracting the maximum avoids overflow and does not change the softmax.
-    highest = torch.segment_reduce(logits.detach(), "max", lengths=lengths)  # (B, C)
-    shifted = logits - highest[layout.sequences]
-    sums = logits.new_zeros(highest.shape).index_add(0, layout.sequences, shifted.exp())
-    return shifted - sums.log()[layout.sequences]
+    shifted = logits - layout.spread(layout.largest(logits.detach()))
+    return shifted - layout.spread(layout.sums(shifted.exp()).log())
