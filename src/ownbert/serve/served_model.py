@@ -33,7 +33,7 @@ from ownbert.tasks.token_classification.tag import TaggedSentence, tagged_words
 from ownbert.translate.decode import Translator
 from ownbert.unlabelled.duplicates import Duplicates, duplicates
 from ownbert.unlabelled.fit_report import read_report
-from ownbert.unlabelled.index import WAYS, Index, is_index
+from ownbert.unlabelled.index import Index, is_index
 from ownbert.unlabelled.label import chosen_rows, gives_labels
 from ownbert.unlabelled.topic_list import Topics
 from ownbert.unlabelled.topics import topics
@@ -232,7 +232,7 @@ class ServedModel:
                 masked = " ".join([self.filler.mask, *text.split()[:room]])
                 self.fill([masked] * (_WARM_TEXTS if length == 8 else 1))
             if self.index is not None:
-                self.search([text])
+                self.index.search([text], top_k=1)
             if self.translator is not None:
                 self.translate([text])
             if self.predictor is not None and self.task != "image":
@@ -502,11 +502,6 @@ class ServedModel:
         assert self.predictor is not None
         return self.predictor.decide(rows)
 
-    def abstain(self, rows: list[Row], options: OutputOptions) -> Sequence[Any]:
-        """Predictions for rows with a reject option or label sets."""
-        assert self.predictor is not None
-        return self.predictor.outputs(rows, options)
-
     def require_doubts(self, options: OutputOptions) -> None:
         """Raise a ``Refusal`` if the folder has no held-out rows for these options."""
         assert self.predictor is not None
@@ -570,11 +565,6 @@ class ServedModel:
         assert self.embedder is not None
         return list(self.embedder.encode_ids(ids, normalize=normalize))
 
-    def embed_tokens(self, ids: list[np.ndarray]) -> Sequence[np.ndarray]:
-        """Vectors (tokens, D) of all tokens."""
-        assert self.embedder is not None
-        return self.embedder.token_vectors(ids)
-
     def fill(
         self, texts: list[str], targets: Sequence[int] | None = None, top: int | None = None
     ) -> Sequence[Filled]:
@@ -601,13 +591,6 @@ class ServedModel:
     def duplicates(self, requests: list[list[str]], threshold: float) -> Sequence[Duplicates]:
         """Duplicates among the texts of each request, by shingles."""
         return [duplicates(texts, threshold=threshold) for texts in requests]
-
-    def search(
-        self, queries: list[str], top: int = 1, by: str = WAYS[0]
-    ) -> Sequence[list[dict[str, Any]]]:
-        """Search the index; see ``Index.search``."""
-        assert self.index is not None
-        return self.index.search(queries, top_k=top, by=by)
 
     def translate(self, texts: list[str]) -> Sequence[str]:
         """Translations."""

@@ -156,7 +156,8 @@ class Service:
         """Predictions for inputs with a reject option or label sets."""
         await self._in_thread(request, model.require_doubts, options)
         items = await self.prepared(request, data, model.rows, data)
-        return await self.compute(request, model, model.abstain, items, options=options)
+        assert model.predictor is not None
+        return await self.compute(request, model, model.predictor.outputs, items, options=options)
 
     async def logits(
         self, request: Request, model: ServedModel, data: Sequence[Any], truncate: bool = True
@@ -332,7 +333,7 @@ class Service:
         size = _PER_CANDIDATE + model.index.text_bytes // _NUMBER
         self.require_room(len(queries) * min(top, len(model.index)), "texts", size)
         items = await self.prepared(request, queries, model.texts, queries)
-        return await self.compute(request, model, model.search, items, top=top, by=by)
+        return await self.compute(request, model, model.index.search, items, top_k=top, by=by)
 
     async def translate(
         self, request: Request, model: ServedModel, texts: Sequence[str]

@@ -328,7 +328,8 @@ class Embedder:
         bar = show_progress_bar and progress is None
         with _bar(len(ids)) if bar else nullcontext(progress) as shown:
             if ids and (pool is not None or isinstance(device, list | tuple)):
-                found = self._embed_in_pool(ids, pool, device, chunk_size, shown, options)
+                with nullcontext(pool) if pool else EmbeddingPool(self, device) as processes:
+                    found = processes.outputs(ids, chunk_size, options, shown)
             else:
                 if device is not None and not isinstance(device, list | tuple):
                     self.to(device)
@@ -375,24 +376,6 @@ class Embedder:
         if output_value == SENTENCES:
             return vectors
         return list(zip(self.token_vectors(ids), vectors, strict=True))
-
-    def _embed_in_pool(
-        self,
-        ids: Sequence[np.ndarray],
-        pool: EmbeddingPool | None,
-        devices: Any,
-        chunk_size: int | None,
-        progress: Progress | None,
-        options: dict[str, Any],
-    ) -> Any:
-        """``outputs``, computed by several processes."""
-        if chunk_size is not None:
-            between(1, limits.COUNT, "[]")("chunk_size", chunk_size)
-        with nullcontext(pool) if pool else EmbeddingPool(self, devices) as processes:
-            parts = processes.outputs(ids, chunk_size, options, progress)
-        if options["output_value"] == SENTENCES:
-            return np.concatenate(parts)
-        return [each for part in parts for each in part]
 
     def _mapping(
         self, ids: np.ndarray, vectors: tuple[np.ndarray, np.ndarray], prompt: str

@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ownbert import limits
+from ownbert.checks import between
+
 # Number of chunks per process, and the maximum texts per chunk.
 _SHARES, _MOST_TEXTS = 10, 5000
 
@@ -60,8 +63,8 @@ class EmbeddingPool:
         chunk_size: int | None,
         options: dict[str, Any],
         progress: Callable[[int], None] | None,
-    ) -> list[Any]:
-        """The results of ``Embedder.outputs`` for each chunk of the sequences.
+    ) -> Any:
+        """The results of ``Embedder.outputs``.
 
         Args:
             ids: ids of texts with special tokens.
@@ -69,6 +72,8 @@ class EmbeddingPool:
             options: options of ``outputs``.
             progress: called with the number of sequences so far.
         """
+        if chunk_size is not None:
+            between(1, limits.COUNT, "[]")("chunk_size", chunk_size)
         share = math.ceil(len(ids) / self.size / _SHARES)
         size = chunk_size or min(share, _MOST_TEXTS)
         chunks = [ids[start : start + size] for start in range(0, len(ids), size)]
@@ -78,7 +83,9 @@ class EmbeddingPool:
             done += size
             if progress is not None:
                 progress(min(done, len(ids)))
-        return found
+        if isinstance(found[0], np.ndarray):
+            return np.concatenate(found)
+        return [each for part in found for each in part]
 
 
 # The embedder of a worker process.

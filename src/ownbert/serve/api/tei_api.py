@@ -139,7 +139,7 @@ def _add_vectors(routes: APIRouter, service: Service) -> None:
         assert served.embedder is not None
         numbers = items.total * served.embedder.size
         service.require_room(numbers)
-        found = await service.compute(request, served, served.embed_tokens, items)
+        found = await service.compute(request, served, served.embedder.token_vectors, items)
         return await json_answer(list(found), numbers)
 
     @routes.post("/similarity")
