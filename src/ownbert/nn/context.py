@@ -67,8 +67,7 @@ class Cache:
 
         Args:
             layer: index of the layer.
-            keys: (T, H, K).
-            values: (T, H, K).
+            keys, values: (T, H, K).
             layout: layout of the new tokens.
 
         Returns:

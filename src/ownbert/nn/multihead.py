@@ -83,8 +83,7 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             q: (T, H, K).
-            k: (T, H, K) or (T', H, K).
-            v: (T, H, K) or (T', H, K).
+            k, v: (T, H, K) or (T', H, K).
             context: context of the batch, which collects attention weights in ``attentions`` or
                 ``cross_attentions`` if requested.
             layer: index of the layer.

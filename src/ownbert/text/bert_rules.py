@@ -63,9 +63,7 @@ def wordpiece_rules(
 
     Args:
         ids: id of each token.
-        do_lower_case: see ``wordpiece_backend``.
-        strip_accents: see ``wordpiece_backend``.
-        tokenize_chinese_chars: see ``wordpiece_backend``.
+        do_lower_case, strip_accents, tokenize_chinese_chars: see ``wordpiece_backend``.
         do_basic_tokenize: whether to apply BERT's rules; if false, text is only split at
             whitespace.
         unk_token: token for unknown words.

@@ -114,9 +114,7 @@ class Tokenizer:
 
         Args:
             vocabulary: tokens in the order of their ids, including special tokens.
-            do_lower_case: see ``wordpiece_backend``.
-            strip_accents: see ``wordpiece_backend``.
-            tokenize_chinese_chars: see ``wordpiece_backend``.
+            do_lower_case, strip_accents, tokenize_chinese_chars: see ``wordpiece_backend``.
             max_length: maximum input length of the model, if known.
 
         Returns:

@@ -108,8 +108,7 @@ def fit_blend(
     more member, shrunk towards 1, and rows of frequent labels get smaller weights.
 
     Args:
-        members: see ``fit_weights``.
-        targets: see ``fit_weights``.
+        members, targets: see ``fit_weights``.
         counts: (C) label counts of the training rows; None for other tasks.
 
     Returns:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ownbert.tasks.metrics import Scores
 
 _LABELS = 100  # most labels in the table
+_MARKS = "warning: ", "note: "
 
 
 @settings_command
@@ -103,7 +104,7 @@ def evaluate(
                 **vars(abstain),
                 out_of_scope=out_of_scope,
                 progress=progress,
-                say=lambda text: say(text if _is_marked(text) else f"warning: {text}"),
+                say=lambda text: say(text if text.startswith(_MARKS) else f"warning: {text}"),
             )
         if picture is not None:
             message = draw_confusion(picture, scores)
@@ -143,7 +144,3 @@ def _show_labels(scores: "Scores") -> None:
         labels = "label" if more == 1 else "labels"
         echo(translated(f"and {more:,} more {labels}; -o metrics.json has them all"))
     echo()
-
-
-def _is_marked(text: str) -> bool:
-    return text.startswith(("warning: ", "note: "))

@@ -166,7 +166,7 @@ def _predict_to_file(
 def _print_predictions(
     folder: Path, found: Any, columns: ColumnNames, given: dict[str, Any]
 ) -> None:
-    from ownbert.inference.compute import Compute
+    from ownbert.inference.compute import Compute, say_each
     from ownbert.inference.pipeline import output_options
     from ownbert.inference.predict import RowPredictions
 
@@ -181,11 +181,9 @@ def _print_predictions(
         calibrate=given["calibrate"],
         say=say,
     )
-    for note in rows.notes():
-        say(note)
+    say_each(rows.notes(), say)
     print_rows(rows)
-    for warning in rows.warnings():
-        say(warning)
+    say_each(rows.warnings(), say)
 
 
 def _say_saved(count: int, output: Path, quiet: bool) -> None:

@@ -22,8 +22,7 @@ class AttentionGradients:
     """Attention maps, and gradients of each sequence's class logit with respect to them.
 
     Args:
-        attentions: by layer, one (H, S, S) per sequence.
-        gradients: by layer, one (H, S, S) per sequence.
+        attentions, gradients: by layer, one (H, S, S) per sequence.
         logits: (B, C).
         targets: (B) class of each sequence; None if something else than class logits was explained.
     """

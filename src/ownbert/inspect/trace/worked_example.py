@@ -54,8 +54,7 @@ def trace_attention(
 
     Args:
         inputs: (T, D).
-        query: matrix (D, K).
-        key: matrix (D, K).
+        query, key: matrix (D, K).
         value: matrix (D, K').
         scale: divide the scores by sqrt(K) (Vaswani et al. 2017, equation 1).
         digits: round the weights to this number of decimals with ``round_weights`` before they are

@@ -25,8 +25,7 @@ def attend_manually(q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout: fl
 
     Args:
         q: (T, H, K).
-        k: (T', H, K).
-        v: (T', H, K).
+        k, v: (T', H, K).
         layout: layout of queries and keys.
         dropout: dropout rate of the attention weights.
 

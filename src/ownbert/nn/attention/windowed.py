@@ -30,9 +30,7 @@ def attend_windowed(
     """Attention of each query to keys at a distance of at most ``window``.
 
     Args:
-        q: (B, H, S, K).
-        k: (B, H, S, K).
-        v: (B, H, S, K).
+        q, k, v: (B, H, S, K).
         mask: broadcastable to (B, 1, S, S), equal for all queries, false for padding keys.
         window: maximum distance in tokens.
         dropout: dropout rate of the attention weights.
