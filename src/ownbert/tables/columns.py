@@ -81,14 +81,12 @@ class ColumnNames:
     features: str | None = None
 
     def settings(self) -> dict[str, str]:
-        """The named columns by their recipe settings; ids have no setting."""
-        names = {
-            "text": "text_column",
-            "second": "second_column",
-            "label": "label_column",
-            "features": "feature_columns",
+        """The named columns by their recipe settings, which are also arguments of functions; only
+        predictions and vectors have ids."""
+        found = {
+            f"{role}_column": getattr(self, role) for role in ("text", "second", "label", "id")
         }
-        found = {setting: getattr(self, role) for role, setting in names.items()}
+        found["feature_columns"] = self.features
         return {setting: name for setting, name in found.items() if name is not None}
 
 

@@ -93,8 +93,7 @@ def embed(
     bulk = ray.options(texts or (), output, shard=shard, engine=engine, encoding=encoding)
     options: dict[str, Any] = {"say": saying(quiet=quiet), **vars(settings)}
     given = {
-        "text_column": columns.text,
-        "id_column": columns.id,
+        **columns.settings(),
         "device": device,
         "precision": precision,
         **options,

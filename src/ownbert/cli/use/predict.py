@@ -96,9 +96,7 @@ def predict(
     names = [*(texts or ()), *([str(data)] if data is not None else [])]
     bulk = ray.options(names, output, shard=shard, engine=engine, encoding=encoding)
     given: dict[str, Any] = {
-        "text_column": columns.text,
-        "second_column": columns.second,
-        "id_column": columns.id,
+        **columns.settings(),
         "device": device,
         "precision": precision,
         "network": network,
@@ -107,7 +105,7 @@ def predict(
         **vars(abstain),
     }
     if bulk is not None:
-        _predict_with_ray(folder, names, output, resume, quiet, bulk | given)
+        _predict_with_ray(folder, names, output, quiet, bulk | given | {"resume": resume})
         return
     keep_memory()
     given["engine"] = engine
@@ -117,7 +115,7 @@ def predict(
     if isinstance(found, Iterator):
         found = Lines(found)
     if str(output) != "-":
-        _predict_to_file(folder, found, output, resume, shard, quiet, given)
+        _predict_to_file(folder, found, output, shard, quiet, given | {"resume": resume})
         return
     o.require_file(resume=resume, shard=shard)
     if isinstance(found, Path):
@@ -126,25 +124,19 @@ def predict(
 
 
 def _predict_with_ray(
-    folder: Path, names: list[str], output: Path, resume: bool, quiet: bool, given: dict[str, Any]
+    folder: Path, names: list[str], output: Path, quiet: bool, given: dict[str, Any]
 ) -> None:
     from ownbert.bulk.ray_runner import predict_with_ray
 
     if given.pop("calibrate") is not None:
         raise InputError("--calibrate cannot be combined with --runner ray; calibrate beforehand")
     with counting("rows predicted", quiet=quiet) as progress:
-        count = predict_with_ray(folder, names, output, resume=resume, progress=progress, **given)
+        count = predict_with_ray(folder, names, output, progress=progress, **given)
     _say_saved(count, output, quiet)
 
 
 def _predict_to_file(
-    folder: Path,
-    found: Any,
-    output: Path,
-    resume: bool,
-    shard: str | None,
-    quiet: bool,
-    given: dict[str, Any],
+    folder: Path, found: Any, output: Path, shard: str | None, quiet: bool, given: dict[str, Any]
 ) -> None:
     from ownbert.inference.output.shards import as_shard
     from ownbert.inference.predict import count_rows
@@ -157,9 +149,7 @@ def _predict_to_file(
         return rows if rows is None or own_shard is None else own_shard.share(rows)
 
     with counting("rows predicted", quiet=quiet, total=total) as progress:
-        count = run(
-            folder, found, output, resume=resume, shard=own_shard, progress=progress, **given
-        )
+        count = run(folder, found, output, shard=own_shard, progress=progress, **given)
     _say_saved(count, output if own_shard is None else own_shard.path(output), quiet)
 
 

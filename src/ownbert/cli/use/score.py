@@ -116,8 +116,8 @@ def score(
         if inputs is None or not to_file:
             rows = ScoredRows(folder, inputs, columns=columns, **given)
         else:
-            named = {"text_column": columns.text, "id_column": columns.id}
-            count = run(folder, inputs, output, resume=resume, shard=own, **named, **given)
+            given |= columns.settings()
+            count = run(folder, inputs, output, resume=resume, shard=own, **given)
     if settings.normal and not quiet:
         echo(translated(f"saved {folder / NORMAL}"), err=not to_file)
     if rows is not None and page is None:
