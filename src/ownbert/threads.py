@@ -8,6 +8,8 @@ a core, and the rest wait for it: two threads on two busy cores take many times 
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _STAT = Path("/proc/stat")
@@ -57,6 +59,25 @@ def share_the_machine() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     if "OMP_NUM_THREADS" not in os.environ and _STAT.exists():
         _cores = _Cores()
+
+
+@contextmanager
+def sharing_the_machine() -> Iterator[None]:
+    """Enable ``adapt_threads`` for a long step called from Python, up to the number of threads that
+    torch has; the number is restored afterwards."""
+    global _cores
+    if _cores is not None or "OMP_NUM_THREADS" in os.environ or not _STAT.exists():
+        yield
+        return
+    import torch
+
+    before, _cores = torch.get_num_threads(), _Cores()
+    _cores.most = min(_cores.most, before)
+    try:
+        yield
+    finally:
+        _cores = None
+        torch.set_num_threads(before)
 
 
 def adapt_threads() -> None:

@@ -63,6 +63,14 @@ def test_torch_gets_as_many_threads_as_there_are_free_cores(many_threads: int):
     assert torch.get_num_threads() == 1
 
 
+def test_python_has_its_threads_back_after_a_long_step(many_threads: int):
+    with busy(len(os.sched_getaffinity(0))), threads.sharing_the_machine():
+        time.sleep(0.4)
+        threads.adapt_threads()
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == many_threads
+
+
 def test_threads_that_the_user_has_chosen_stay(many_threads: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OMP_NUM_THREADS", str(many_threads))
     threads.share_the_machine()

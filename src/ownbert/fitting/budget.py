@@ -8,6 +8,8 @@ _REPORT, _REPORT_SHARE = 15.0, 0.15
 _LINEAR, _LINEAR_EACH = 0.3, 0.1
 # Optional parts of the report are skipped once the run exceeds its time by this share.
 _GRACE = 0.04
+# Seconds after which the speed is known.
+_MEASURABLE = 1.0
 
 
 class Budget:
@@ -27,11 +29,19 @@ class Budget:
     def __init__(self, minutes: float, started: float) -> None:
         self.total, self.started = 60 * minutes, started
         self.used = self.reported = 0.0
+        self._began = time.monotonic(), time.process_time()
 
     @property
     def spent(self) -> float:
         """Seconds spent by all runs."""
         return self.used + time.monotonic() - self.started
+
+    @property
+    def speed(self) -> float:
+        """The share of a core that this process has had so far, at most 1: on a busy machine it is
+        smaller."""
+        passed, computed = time.monotonic() - self._began[0], time.process_time() - self._began[1]
+        return 1.0 if passed < _MEASURABLE else min(1.0, computed / passed)
 
     @property
     def left(self) -> float:

@@ -48,6 +48,7 @@ from ownbert.run.file_names import BLEND, HELD_OUT, HELD_OUT_NETWORK, RECIPE
 from ownbert.settings import dump, resolve
 from ownbert.tables.columns import with_label_columns
 from ownbert.tables.texts_or_files import rows_by_other_names
+from ownbert.threads import sharing_the_machine
 from ownbert.train.distributed import under_torchrun
 
 # Names of other steps in messages about skipped steps.
@@ -136,6 +137,7 @@ def fit(
 
 
 @reads_encoding
+@sharing_the_machine()
 def fit_folder(
     train: Any,
     *,
@@ -214,7 +216,7 @@ def _clear(folder: Path) -> None:
         return
     for name in (WORK, "members"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in (STATE, BLEND, HELD_OUT, HELD_OUT_NETWORK, RECIPE, CONFIG, "model.safetensors"):
+    for name in (STATE, BLEND, HELD_OUT, HELD_OUT_NETWORK, RECIPE, CONFIG, WEIGHTS):
         (folder / name).unlink(missing_ok=True)
 
 
@@ -274,8 +276,7 @@ class Fit:
                 self._add(name, "linear", partial(self.steps.view, name), self.budget.linear)
             if self.given.self_training_helps and any(c.kind == "linear" for c in self.candidates):
                 self._add("self-trained", "linear", self.steps.self_trained, self.budget.linear)
-            base = self._base()
-            if base is not None:
+            if (base := self._base()) is not None:
                 self._networks(base)
         if not self.candidates:
             reasons = "; ".join(f"{k}: {v}" for k, v in self.attempt.left_out.items())
@@ -287,12 +288,10 @@ class Fit:
         recipe = self.recipe
         if recipe.model is not None:
             folder = model_folder(recipe.model)
-            compare = partial(vocabulary_warning, self.rows, folder)
-            if warning := self.attempt(_VOCABULARY, compare):
+            if warning := self.attempt(_VOCABULARY, partial(vocabulary_warning, self.rows, folder)):
                 self.progress.say(warning)
             return folder
-        many = len(self.rows.learnt) >= MANY
-        share = _PRETRAINING_FOR_MANY if many else _PRETRAINING
+        share = _PRETRAINING_FOR_MANY if len(self.rows.learnt) >= MANY else _PRETRAINING
         seconds = share * self.budget.left
         if seconds < _SHORTEST_PRETRAINING and not is_pretrained(self.folder / WORK):
             self.attempt.left_out[_PRETRAINED] = "there was no time for one"
@@ -309,6 +308,7 @@ class Fit:
                     kind=self.given.kind,
                     size=recipe.size,
                     seconds=seconds,
+                    speed=self.budget.speed,
                     device=recipe.device,
                     seed=recipe.seed,
                     on_save=checkpoints,
@@ -481,8 +481,7 @@ class Fit:
         )
 
     def _resume(self) -> None:
-        state = FitState.read(self.folder)
-        if state is None:
+        if (state := FitState.read(self.folder)) is None:
             return
         state.require_same(self.given.identity, self.folder)
         self.budget.used, self.points = state.seconds, state.points

@@ -103,6 +103,7 @@ def pretrain_on(
     kind: str,
     size: str | None,
     seconds: float,
+    speed: float,
     device: str,
     seed: int,
     on_save: Callable[[Path, Mapping[str, Any]], object] | None = None,
@@ -117,6 +118,7 @@ def pretrain_on(
         kind: kind of text, one of ``ownbert.views.tokens.KINDS``.
         size: size of the network; None means what suits the device.
         seconds: total time.
+        speed: see ``Budget``; on a busy machine fewer texts are used.
         device: device to train on.
         seed: seed of the random generators.
         on_save: called each time the network is saved.
@@ -134,7 +136,7 @@ def pretrain_on(
             for row in rows.texts(rows.learnt):
                 file.write("".join(" ".join(text.split()) + "\n" for text in row if text.strip()))
         cpu = pick_device(device).type == "cpu"
-        most = int(seconds * (_CHARACTERS_PER_SECOND if cpu else _CHARACTERS_ON_GPU))
+        most = int(seconds * speed * (_CHARACTERS_PER_SECOND if cpu else _CHARACTERS_ON_GPU))
         paths = [
             *corpus.files_up_to(most, own_text(Path(scratch, "unlabelled.txt")), seed),
             text_file,

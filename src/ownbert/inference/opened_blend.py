@@ -1,8 +1,9 @@
 """A ``fit`` folder in use: several models whose weighted logits are added."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -98,17 +99,17 @@ def _knows_nothing(model: Networks | LinearView | FrozenProbe, scores: np.ndarra
 
 
 def score_until(
-    scorer: Callable[[Sequence[Row]], np.ndarray], rows: Sequence[Row], seconds: float
+    scorer: Callable[[Sequence[Row]], np.ndarray], rows: Iterable[Row], seconds: float
 ) -> np.ndarray:
     """(n, C) logits of the first n rows, as many as the time permits.
 
     Raises:
         OutOfTime: the time limit has passed.
     """
-    began, found = time.monotonic(), []
-    for start in range(0, len(rows), _BETWEEN_LOOKS):
+    began, found, rest = time.monotonic(), [], iter(rows)
+    while block := list(islice(rest, _BETWEEN_LOOKS)):
         check_time()
-        found.append(scorer(rows[start : start + _BETWEEN_LOOKS]))
+        found.append(scorer(block))
         if time.monotonic() - began > seconds:
             break
     return np.concatenate(found)

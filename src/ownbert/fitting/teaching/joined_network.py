@@ -4,7 +4,8 @@ Linear models learn in seconds what a network cannot learn in a short time or fr
 rows, C labels or regression values.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -116,13 +117,15 @@ def imitate(
         examples.extend(_read(run, texts))
         return members(texts)
 
-    texts = _texts(compared, labelled, unlabelled, most, seed)
-    scores = score_until(scores_of, texts, _SCORING * seconds)
+    limit = _SCORING * seconds
+    texts = _texts(compared, labelled, unlabelled, most, limit, seed)
+    scores = score_until(scores_of, texts, limit)
     if compared.rows.task.name == "classify":
         scores = scores - scores.mean(1, keepdims=True)
     most_pairs = _MOST_PAIRS if can_hold_pairs(start.model) else 0
     special, size = run.builder.tokenizer.special_ids, run.config.vocab_size
-    alone = _scores_alone(members, run, _ALONE * seconds) if len(texts[0].texts) == 1 else None
+    pairs = len(compared.rows.rows[0].texts) > 1
+    alone = None if pairs else _scores_alone(members, run, _ALONE * seconds)
     return fit_token_scores(examples, scores, size, special, most_pairs, alone)
 
 
@@ -188,14 +191,21 @@ def _read(run: FinetuningRun, texts: Sequence[Row]) -> Sequence[Example]:
 
 
 def _texts(
-    compared: Comparison, labelled: Texts, unlabelled: Texts, most: int, seed: int
-) -> list[Row]:
-    """Training rows of the first fold, or a sample of them, and other texts."""
-    rows = compared.rows
-    learnt = np.random.default_rng(seed).permutation(rows.folds[0][0])
-    found = [Row(0, rows.rows[i].texts) for i in learnt[: int(_LABELLED * most)]]
+    compared: Comparison,
+    labelled: Texts,
+    unlabelled: Texts,
+    most: int,
+    seconds: float,
+    seed: int,
+) -> Iterator[Row]:
+    """Yield training rows of the first fold, or a sample of them, and other texts, as many as the
+    time for all of them may suffice for."""
+    rows, began = compared.rows, time.monotonic()
+    learnt = np.random.default_rng(seed).permutation(rows.folds[0][0])[: int(_LABELLED * most)]
+    yield from (Row(0, rows.rows[i].texts) for i in learnt)
     if len(rows.rows[0].texts) > 1:
-        return found
-    count = most - len(found)
+        return
+    passed = max(1e-3, time.monotonic() - began)
+    count = min(most - len(learnt), max(0, int(len(learnt) * (seconds / passed - 1))))
     pieces, mixed = taught_texts(rows, labelled, unlabelled, count, given=False, seed=seed)
-    return [*found, *(Row(0, (text,)) for text in (*pieces, *mixed)[:count])]
+    yield from (Row(0, (text,)) for text in (*pieces, *mixed)[:count])
