@@ -50,6 +50,27 @@ def plots() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def narrow_networks(request: pytest.FixtureRequest) -> Iterator[tuple[int, int, int]]:
+    """In quick tests networks of the size tiny have half the width: they train in half the time.
+    A run with slow tests has the published size, as have tests that ask for ``published_sizes``."""
+    from ownbert.config.encoder import SIZES
+
+    published = SIZES["tiny"]
+    with pytest.MonkeyPatch.context() as patch:
+        if not any(item.get_closest_marker("slow") for item in request.session.items):
+            patch.setitem(SIZES, "tiny", (2, 64, 2))
+        yield published
+
+
+@pytest.fixture
+def published_sizes(narrow_networks: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks of the size tiny are as wide as that of google-research/bert."""
+    from ownbert.config.encoder import SIZES
+
+    monkeypatch.setitem(SIZES, "tiny", narrow_networks)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The data that several checkouts share, in a folder beside the repository."""

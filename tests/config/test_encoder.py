@@ -20,6 +20,7 @@ from ownbert.errors import InputError
         ("large", 24, 1024, 16),
     ],
 )
+@pytest.mark.usefixtures("published_sizes")
 def test_the_published_sizes(size: str, layers: int, hidden: int, heads: int):
     config = EncoderConfig.of_size(size, vocab_size=100)
     assert (config.num_hidden_layers, config.hidden_size) == (layers, hidden)

@@ -39,6 +39,7 @@ from ownbert import (
     predict,
 )
 from ownbert.checkpoint import weights as weight_files
+from ownbert.config.encoder import SIZES
 from ownbert.finetuning.arrays import rows_of, texts_of
 from support.tiny import change_config, made
 
@@ -476,7 +477,7 @@ def test_without_a_model_the_texts_make_one(
     model = OwnBertClassifier(max_length=32, epochs=8).fit(train[1], train[0])
     assert model.score(test[1], test[0]) > 0.9
     assert model.model is None
-    assert model.model_.config.hidden_size == 128
+    assert model.model_.config.hidden_size == SIZES["tiny"][1]
     assert list(temporary.iterdir()) == []
     pairs = [("a b", "c"), ("d", "e f"), ("a", "c c"), ("d d", "f")]
     monkeypatch.setattr("ownbert.finetuning.start.own_network._STEPS", 5)
@@ -487,7 +488,7 @@ def test_without_a_model_the_texts_make_one(
 def test_a_weight_of_nothing_is_no_text(pretrained: Path):
     X, y = ["red1"] * 8 + ["blue1"] * 8, ["x", "y"] * 8
     weights = np.asarray([1.0, 0.0] * 8)
-    estimator = OwnBertClassifier(pretrained, epochs=4)
+    estimator = OwnBertClassifier(pretrained, epochs=10)
     plain = estimator.fit(X, y).predict_proba(["red1"])
     same = estimator.fit(X, y, sample_weight=np.full(16, 3.0)).predict_proba(["red1"])
     assert np.array_equal(plain, same)

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from ownbert import Predictor, finetune
+from ownbert.config.encoder import SIZES
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuned_card import base_name, write_card
 from ownbert.finetuning.finetuning_run import FinetuningRun
@@ -139,7 +140,7 @@ def test_the_card_of_pretraining(
     exec(ours, {})
     exec(theirs, {})
     shape, best = capsys.readouterr().out.splitlines()
-    assert shape == "(2, 128)"
+    assert shape == f"(2, {SIZES['tiny'][1]})"
     assert len(eval(best)) == 5
 
 

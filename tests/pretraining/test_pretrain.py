@@ -13,6 +13,7 @@ from transformers import AutoModelForSequenceClassification
 from ownbert import InputError, finetune, load_tokenizer, pretrain
 from ownbert.batches.batch import from_padded
 from ownbert.checkpoint import load
+from ownbert.config.encoder import SIZES
 from ownbert.nn.model import Model
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.settings import resolve
@@ -46,6 +47,7 @@ def test_the_folder_holds_model_log_curves_and_recipe(pretrained: Path, topics: 
     assert load_tokenizer(pretrained, config=model.config).max_length == 48
 
 
+@pytest.mark.usefixtures("published_sizes")
 def test_the_head_start_is_in_the_weights_and_can_be_left_out(topics: Path, tmp_path: Path):
     words, ordinary = {}, 0
     for init in ("cooccurrence", "random"):
@@ -169,4 +171,4 @@ def test_a_run_goes_on_without_the_folder_it_started_from(topics: Path, tmp_path
     pretrain(topics / "tokens", folder, init_from=str(old), max_steps=2, **SHORT)
     shutil.rmtree(old)
     model = pretrain(None, folder, resume=True, max_steps=4, quiet=True)
-    assert model.config.hidden_size == 128
+    assert model.config.hidden_size == SIZES["tiny"][1]

@@ -13,6 +13,7 @@ from transformers import AutoModel
 from ownbert import Embedder, InputError, finetune, prepare, pretrain
 from ownbert.batches.batch import from_padded
 from ownbert.checkpoint import load, save
+from ownbert.config.encoder import SIZES
 from ownbert.nn.variants.feature_embeddings import WordFeatures
 from ownbert.text.tokenizer import Tokenizer
 from support.cli import run_cli
@@ -97,7 +98,7 @@ def test_the_folder(pretrained: Path, corpus: Path):
 
 
 def test_without_columns_it_reads_texts_alone(pretrained: Path, corpus: Path, tmp_path: Path):
-    assert Embedder(pretrained).encode(["w1 w2", "w3"]).shape == (2, 128)
+    assert Embedder(pretrained).encode(["w1 w2", "w3"]).shape == (2, SIZES["tiny"][1])
     options = {"train": corpus / "t.jsonl", "max_steps": 1, "quiet": True}
     model: Any = finetune(model=pretrained, output=tmp_path / "out", **options)
     assert model.heads["classification"].features is None

@@ -54,8 +54,13 @@ def tagged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tune(tagged: Path, model: Path, output: Path, **options: Any) -> None:
-    given = {"train": tagged / "train.conll", "dev": tagged / "dev.conll", "quiet": True}
-    finetune("tag", **{"model": model, "output": output, "epochs": 3, **given, **options})
+    given: dict[str, Any] = {
+        "train": tagged / "train.conll",
+        "dev": tagged / "dev.conll",
+        "quiet": True,
+    }
+    given |= {"epochs": 3, "learning_rate": 2e-3, "model": model, "output": output}
+    finetune("tag", **(given | options))
 
 
 @pytest.fixture(scope="module")
