@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from ownbert.config.encoder import SIZES
 from support.cli import run_cli
 
 
@@ -28,11 +29,12 @@ def test_json(pretrained: Path):
     assert code == 0
     found = json.loads(out)
     assert found["heads"] == [2, 2]
-    assert found["head_size"] == 64
+    size = SIZES["tiny"][1] // 2
+    assert found["head_size"] == size
     assert found["parameters"] == sum(group["count"] for group in found["groups"])
     assert found["float32_bytes"] == 4 * found["parameters"]
     steps = {step["name"]: step["sizes"] for step in found["walk"]["steps"]}
-    assert steps["queries"] == [6, 2, 64]
+    assert steps["queries"] == [6, 2, size]
 
 
 def test_mistakes_get_one_line(pretrained: Path, tmp_path: Path):
