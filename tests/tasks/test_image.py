@@ -59,14 +59,15 @@ def model(three_digits: tuple[Arrays, Arrays], tmp_path_factory: pytest.TempPath
     """Trained on three digits; do not write into it."""
     folder = tmp_path_factory.mktemp("digits") / "model"
     with matplotlib_installed():
-        learn(folder, three_digits, shift=0.0)
+        learn(folder, three_digits, shift=0.0, layers=1)
     return folder
 
 
 def learn(folder: Path, digits: tuple[Arrays, Arrays], **options: Any) -> None:
-    sizes = {"hidden_size": 64, "layers": 2, "precision": "float32"}
+    sizes: dict[str, Any] = {"hidden_size": 64, "layers": 2, "precision": "float32"}
     sizes |= {"epochs": 9, "batch_size": 32, "learning_rate": 2.5e-3, "quiet": True}
-    finetune("image", train=digits[0], dev=digits[1], output=folder, **sizes, **options)
+    given = sizes | options
+    finetune("image", train=digits[0], dev=digits[1], output=folder, **given)
 
 
 @pytest.fixture(scope="module")
