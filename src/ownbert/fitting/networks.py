@@ -240,7 +240,7 @@ def start_on(
 
 
 def rate_after_start(rows: LabelledRows, trained: Path) -> float:
-    """The learning rate for a network that was given by the user and whose head is trained."""
+    """The learning rate for a public network whose head is trained."""
     size = describe(trained).config.hidden_size
     return DefaultSettings(len(rows.first_fold[0]), size, linear=True).learning_rate
 

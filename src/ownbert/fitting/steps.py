@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ownbert.checkpoint import describe
 from ownbert.files.writing import make_folder
+from ownbert.finetuning.default_settings import is_small_and_own
 from ownbert.fitting.budget import Budget
 from ownbert.fitting.candidates import PROBE_VECTORS, fit_probe, fit_view
 from ownbert.fitting.comparison import ComparedModel, Comparison
@@ -20,6 +22,7 @@ from ownbert.fitting.rows.fit_input import FitInput
 from ownbert.fitting.teaching.joined_network import Start, TokenScores, imitate, join, start_of
 from ownbert.fitting.teaching.self_training import self_train
 from ownbert.fitting.teaching.student import teach
+from ownbert.hub import model_folder
 from ownbert.inference.compute import Compute
 from ownbert.inference.frozen_probe import ENCODER
 from ownbert.inference.opened import Networks, characters, describe_members
@@ -31,8 +34,8 @@ WORK = "work"
 # Minimum lead of a linear model over the fine-tuned network, in the metric, from which building the
 # linear models into the distilled network helps (docs/lab/distilled-network.md).
 _FAR_BETTER = 0.05
-# The head of a network given by the user, whose vectors are good before fine-tuning, is a linear
-# model at first, even with many rows.
+# The head of a public network, whose vectors are good before fine-tuning, is a linear model at
+# first, even with many rows.
 _LINEAR = {"head_init": "linear"}
 # No further step is started with less time than this, in seconds.
 SHORTEST = 5.0
@@ -150,10 +153,18 @@ class Steps:
         rows, recipe = self.rows, self.recipe
         learn, held = rows.first_fold
         given: dict[str, Any] = {"device": recipe.device, "seed": recipe.seed}
-        given["settings"] = {} if recipe.model is None else _LINEAR
+        given["settings"] = _LINEAR if self._public else {}
         if not start_on(rows, learn, base, path, **given):
             return None
         return Made(self._relative([path]), partial=self._scores_of(path, held))
+
+    @cached_property
+    def _public(self) -> bool:
+        """Whether the user has given a network that is not a small one of their own."""
+        if self.recipe.model is None:
+            return False
+        folder = model_folder(self.recipe.model)
+        return not is_small_and_own(str(folder), describe(folder).config.hidden_size)
 
     def _started(self, base: Path) -> Path:
         """The network that fine-tuning starts from, for the first fold: ``base``, with a head if
@@ -220,7 +231,7 @@ class Steps:
         all epochs: one fully trained network is better than five that stopped early.
         """
         rows, recipe, began = self.rows, self.recipe, time.monotonic()
-        if recipe.model is not None and not settings:
+        if self._public and not settings:
             settings, start = _LINEAR, self._started(base)
             if len(rows.folds) == 1 and start != base:
                 base, settings = start, {"learning_rate": rate_after_start(rows, start)}
@@ -295,6 +306,7 @@ class Steps:
             self.given.labelled,
             self.given.similar,
             given=recipe.model is not None,
+            public=self._public,
             seconds=self.budget.left - reserved,
             device=recipe.device,
             seed=recipe.seed,

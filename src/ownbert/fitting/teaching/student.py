@@ -54,6 +54,7 @@ def teach(
     unlabelled: Texts,
     *,
     given: bool,
+    public: bool,
     seconds: float,
     device: str,
     seed: int,
@@ -68,6 +69,7 @@ def teach(
         labelled: texts of the labelled rows.
         unlabelled: unlabelled texts.
         given: whether the network was not pretrained on these texts; then tokens are not masked.
+        public: whether it is a public one, whose learning rate is smaller.
         seconds: time limit.
         device: device of the training.
         seed: seed of the training.
@@ -89,9 +91,9 @@ def teach(
     scores = _answers(compared, folder, answered, device, _TEACHING * seconds)
     texts = texts[: len(scores)]
     settings: dict[str, Any] = {}
-    if given:
+    if public:
         settings["learning_rate"] = rate_after_start(rows, finetuned)
-    else:
+    if not given:
         # Soft labels contain no label errors to memorise, so the rate can be high.
         settings["learning_rate"] = peak_rate(narrow)
         if base != finetuned:
