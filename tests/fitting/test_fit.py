@@ -12,6 +12,7 @@ import yaml
 
 import ownbert
 from ownbert.errors import InputError
+from ownbert.exporting.quantize import quantize
 from ownbert.fitting.comparison import ComparedModel, Comparison, best_network
 from ownbert.fitting.fit import preview_fit
 from ownbert.fitting.networks import _size_and_batch, finetune_on, start_on, with_means
@@ -80,6 +81,16 @@ def test_the_folder_is_an_ordinary_model_folder(fitted: Path, topics: Path):
     np.testing.assert_allclose(logits.softmax(-1)[0].detach().numpy(), ours, atol=1e-5)
 
 
+def sentence_model(pretrained: Path, folder: Path) -> Path:
+    """A copy whose text vectors are means."""
+    shutil.copytree(pretrained, folder)
+    modules = [{"type": "x.Transformer", "path": ""}, {"type": "x.Pooling", "path": "1_Pooling"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    return folder
+
+
 def test_the_classifier_of_a_sentence_model_is_an_ordinary_model_folder(
     pretrained: Path, topics: Path, tmp_path: Path
 ):
@@ -88,11 +99,7 @@ def test_the_classifier_of_a_sentence_model_is_an_ordinary_model_folder(
 
     train, texts = topics / "train.csv", texts_of(topics / "test.csv")
     rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
-    model, start = shutil.copytree(pretrained, tmp_path / "sentences"), tmp_path / "start"
-    modules = [{"type": "x.Transformer", "path": ""}, {"type": "x.Pooling", "path": "1_Pooling"}]
-    (model / "modules.json").write_text(json.dumps(modules))
-    (model / "1_Pooling").mkdir()
-    (model / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    model, start = sentence_model(pretrained, tmp_path / "sentences"), tmp_path / "start"
     base = with_means(model, tmp_path / "base")
     learnt = rows.first_fold[0]
     assert start_on(rows, learnt, base, start, device="cpu", seed=0, settings={})
@@ -102,7 +109,20 @@ def test_the_classifier_of_a_sentence_model_is_an_ordinary_model_folder(
     (ours,) = open_folder(start)([Row(1, (texts[0],))])
     np.testing.assert_allclose(logits.softmax(-1)[0].detach().numpy(), ours, atol=1e-5)
     assert ownbert.evaluate(start, train).values["accuracy"] > 0.9
-    assert with_means(pretrained, tmp_path / "same") == pretrained
+    quantized = tmp_path / "quantized"
+    quantize(model, quantized)
+    for unchanged in (pretrained, quantized):  # integers are no weights
+        assert with_means(unchanged, tmp_path / "same") == unchanged
+
+
+def test_a_damaged_sentence_model_is_refused_before_anything_is_fitted(
+    pretrained: Path, topics: Path, tmp_path: Path
+):
+    model = sentence_model(pretrained, tmp_path / "sentences")
+    (model / "1_Pooling" / "config.json").write_text('{"pooling_mode')
+    with pytest.raises(InputError, match=r"sentences/1_Pooling/config\.json"):
+        ownbert.fit(topics / "train.csv", model=model, output=tmp_path / "out", minutes=1)
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_evaluation_of_training_rows_says_so(

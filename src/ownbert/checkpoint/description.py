@@ -69,6 +69,11 @@ class Description:
         (head,) = kind.heads(self.architecture, self.values, shared=True)
         return kind.weight_map(self.config, self.decoder, shared=True, head=head.kind)
 
+    @property
+    def has_own_heads(self) -> bool:
+        """Whether there are heads that Transformers does not have."""
+        return _HEADS in self.values
+
     def spec_of(self, kind: str) -> HeadSpec:
         """The default head of a kind for such a model.
 

@@ -69,7 +69,7 @@ def write_card(
     """
     description, task = describe(model or folder, with_decoder=True), task_class(recipe.task.name)
     name = name or Path(folder).resolve().name
-    own_head = "ownbert_heads" in description.values
+    own_head = description.has_own_heads
     suffix = re.search(r"For(?!Pre)\w+$", description.architecture)
     values = {
         "recipe": recipe,

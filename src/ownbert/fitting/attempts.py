@@ -41,6 +41,10 @@ class Attempts:
             reason = shortened(" ".join(str(error).split()) or type(error).__name__, _LONGEST)
             if self._debug:
                 traceback.print_exc(file=sys.stderr)
+        self.skip(what, reason)
+        return None
+
+    def skip(self, what: str, reason: str) -> None:
+        """Report that a step is skipped."""
         self.left_out[what] = reason
         self._say(f"{what}: skipped, {reason}")
-        return None

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ownbert.checkpoint import describe
 from ownbert.errors import InputError
 from ownbert.fitting.attempts import Attempts
 from ownbert.fitting.comparison import ComparedModel, Comparison, best_network
@@ -33,7 +34,7 @@ from ownbert.views.linear_models import fit_linear
 from ownbert.views.view_features import VIEWS, Texts
 
 BLEND_TITLE = "blend of all"
-_SAMPLES, _FEWEST_SAMPLES = 200, 5  # bootstrap samples
+_SAMPLES, _FEWEST_SAMPLES = 200, 20  # bootstrap samples
 # Maximum number of timed texts; the first few suffice if they take long (seconds).
 TIMED, _TIMED_FIRST, _LONG = 64, 8, 0.5
 _DRAWS = (3, 3, 3, 1)  # per training-set size
@@ -117,6 +118,7 @@ def make_report(
         leaderboard=tuple(board),
         best=best,
         network="" if network is None else network.title,
+        ordinary=network is None or not describe(folder).has_own_heads,
         left_out=dict(attempt.left_out),
         held_out=len(held),
         scores=compared.metrics(scores),

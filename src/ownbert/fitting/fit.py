@@ -55,7 +55,7 @@ from ownbert.train.distributed import under_torchrun
 _PRETRAINED, _MINUTES = "pretraining a network", "gain from pretraining time"
 _VECTORS, _MEANS = "vectors of the labelled texts", "a classifier of mean vectors"
 _GAINS = "the gain of final models for label sets"
-_OWN_NETWORK = "the network that Transformers loads"
+_OWN_NETWORK = "the network of the folder"
 _VOCABULARY = "words missing in the vocabulary of the network"
 # Everything that a run may write into the output folder.
 _WRITTEN = (
@@ -68,8 +68,8 @@ _PRETRAINING, _PRETRAINING_FOR_MANY = 0.45, 0.3
 # Shares of the total time; the distilled network gets what is left.
 _FINETUNING, _NGRAM_SHARE, _FINETUNING_GIVEN = 0.2, 0.15, 0.3
 _JOINING, _PROBING, _PROBING_GIVEN = 0.1, 0.1, 0.2
-# Size of the n-gram table. Seconds; shorter pretraining does not produce a useful network.
-_NGRAMS, _SHORTEST_PRETRAINING = 1 << 18, 10.0
+# Size of the n-gram table; seconds of a useful pretraining; folder of a given network's copy.
+_NGRAMS, _SHORTEST_PRETRAINING, _COPY = 1 << 18, 10.0, "with-means"
 
 
 def fit(
@@ -329,7 +329,7 @@ class Fit:
         share = _FINETUNING if given.can_teach else 2 * _FINETUNING if given.ngrams_help else 1.0
         if not own:  # its vectors are good, and `predict --unknown` uses those of the probe
             probe(share_of(_PROBING_GIVEN))
-            share, copy = max(share, _FINETUNING_GIVEN), self.folder / WORK / "network"
+            share, copy = max(share, _FINETUNING_GIVEN), self.folder / WORK / _COPY
             base = self.attempt(_MEANS, partial(with_means, base, copy)) or base
             self._add("start", "network", partial(steps.start, base), share_of(_FINETUNING))
         make = partial(steps.join_linear_models, base, share_of(_JOINING))
@@ -366,7 +366,7 @@ class Fit:
             return
         title = TITLES[name]
         if self.candidates and self.budget.left < SHORTEST:
-            self.attempt.left_out[title] = "there was no time"
+            self.attempt.skip(title, "there was no time")
             return
         limit = self.budget.left_for_report if seconds is None else seconds
         began, path = time.monotonic(), self.folder / "members" / name
@@ -468,7 +468,7 @@ class Fit:
         if any(c.name == "student" for c in self.candidates) or not self.given.can_teach:
             for name in ("first-fold", "first-fold-self-trained"):
                 shutil.rmtree(self.folder / "members" / name, ignore_errors=True)
-        for name in ("tokens", "checkpoints"):
+        for name in ("tokens", "checkpoints", _COPY):
             shutil.rmtree(self.folder / WORK / name, ignore_errors=True)
 
     def stopped(self) -> str:

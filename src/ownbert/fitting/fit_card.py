@@ -32,6 +32,7 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
         "facts": table(("", ""), facts),
         # Linear models alone take only seconds.
         "network": network,
+        "ordinary": network and report.ordinary,
         "threshold": describe(folder).values.get(KEY, {}).get("threshold") if network else None,
     }
     # Without a network there is nothing for Transformers to load.

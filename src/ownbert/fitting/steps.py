@@ -28,6 +28,7 @@ from ownbert.inference.frozen_probe import ENCODER
 from ownbert.inference.opened import Networks, characters, describe_members
 from ownbert.inference.opened_blend import score_all
 from ownbert.tasks.rows import Row
+from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
 
 # Folder for intermediate files.
 WORK = "work"
@@ -134,6 +135,7 @@ class Steps:
         return [str(path.relative_to(self.folder)) for path in folders]
 
     def probe(self, base: Path, path: Path) -> Made:
+        read_embedding_config(base)  # errors name the user's file, not the copy
         copy_network(base, path / ENCODER)
         keep = make_folder(self.folder / WORK) / PROBE_VECTORS
         options: dict[str, Any] = {"device": self.recipe.device, "keep": keep}

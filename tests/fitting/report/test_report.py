@@ -136,13 +136,22 @@ def test_the_headline_says_how_far_to_trust_it():
     assert "is a linear model" in headline(small(best="TF-IDF"))[1]
 
 
+def test_the_report_says_who_can_read_the_network_of_the_folder():
+    def lead(report: Report) -> str:
+        return next(s for s in sections(report) if s.key == "leaderboard").lead
+
+    assert "Transformers loads this model: network." in lead(small())
+    own = lead(small(ordinary=False))
+    assert "Only ownbert reads the head of the folder's network: network." in own
+
+
 def test_the_first_line_says_what_is_wrong_with_the_network_of_the_folder():
     (first, *_) = headline(small(network="", left_out={"pretraining a network": "no time"}))
     assert first == "network: macro F1 0.830; the folder has no network (no time)"
     bad = replace(NETWORK, score=0.213)
     report = small(leaderboard=(LINEAR, bad), best="TF-IDF")
     (first, *_) = headline(report)
-    assert first.startswith("TF-IDF: macro F1 0.800; the network that Transformers loads")
+    assert first.startswith("TF-IDF: macro F1 0.800; the network of this folder")
     assert "only 0.213" in first
     assert give_advice(report)[0].sentence.startswith("Use more --minutes")
     close = small(leaderboard=(LINEAR, replace(NETWORK, score=0.79)), best="TF-IDF")

@@ -40,7 +40,7 @@ def _network_problem(report: Report) -> str:
     if baseline is None or not is_far_below(report, network, baseline):
         return ""
     return (
-        f"; the network that Transformers loads from this folder has only {network.score:.3f}, far "
+        f"; the network of this folder has only {network.score:.3f}, far "
         f"below a linear model ({baseline.score:.3f}): use ownbert predict, or train it longer"
     )
 

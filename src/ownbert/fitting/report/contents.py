@@ -93,8 +93,8 @@ class Report:
         leaderboard: rows in any order, at least one.
         lower: whether lower scores are better.
         best: name of the selected model's row; by default the row with the best score.
-        network: name of the row of the network that Transformers loads from the folder; "" if
-            there is none.
+        network: name of the row of the folder's network; "" if there is none.
+        ordinary: whether Transformers can read the network's head.
         left_out: reasons for what was not fitted or measured, by name.
         margin: lead of the selected model over the best linear model.
         held_out: number of held-out rows.
@@ -125,6 +125,7 @@ class Report:
     lower: bool = False
     best: str = ""
     network: str = ""
+    ordinary: bool = True
     left_out: Mapping[str, str] = field(default_factory=dict)
     margin: Margin | None = None
     held_out: int | None = None

@@ -124,7 +124,11 @@ def _leaderboard(report: Report) -> Section:
 
 
 def _own_network(report: Report) -> str:
-    return f"Transformers loads this model: {report.network}." if report.network else ""
+    if not report.network:
+        return ""
+    if not report.ordinary:
+        return f"Only ownbert reads the head of the folder's network: {report.network}."
+    return f"Transformers loads this model: {report.network}."
 
 
 def _metrics(report: Report) -> Section | None:

@@ -30,6 +30,7 @@ from ownbert.tables.memory import table_of
 from ownbert.tables.tables import Source, columns, kind_of
 from ownbert.tables.texts_or_files import are_names, corpus_files
 from ownbert.tasks.rows import Row
+from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
 from ownbert.tasks.task import Task
 from ownbert.train.device import pick_device
 from ownbert.views.tokens import text_kind
@@ -323,6 +324,7 @@ def _check_model(folder: str, task: Task) -> None:
     task.check_modality(description, folder)
     load_tokenizer(description)
     place = model_folder(folder)
+    read_pooling(place)
     require_inside(place, network_files(place))
     if not any(any(place.glob(name)) for name in ("*.safetensors", "pytorch_model*.bin")):
         raise InputError(f"{folder} has no weights (model.safetensors)")
