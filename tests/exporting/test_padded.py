@@ -72,6 +72,16 @@ def test_every_family_and_head(model_type: str, architecture: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
+def test_a_text_of_padding_alone_has_numbers(pooling: str):
+    """Engines fill their batches with such texts."""
+    graph = PaddedModel(Model(CONFIG, [HeadSpec("classification", pooling=pooling)], labels=LABELS))
+    ids = torch.tensor([[2, 5, 3], [0, 0, 0]])
+    with torch.no_grad():
+        logits = graph(**inputs(graph, ids, (ids > 0).long()))["logits"]
+    assert torch.isfinite(logits).all()
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
 def test_poolings(pooling: str):
     against_packed(CONFIG, HeadSpec("classification", pooling=pooling, dense="tanh"))
 

@@ -59,9 +59,10 @@ class AttentionPooling(nn.Module):
     def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
         scores = self.score(self.dense(hidden).tanh())  # (T, 1)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        # Subtracted to avoid overflow; a softmax does not change.
+        # Subtracted to avoid overflow; a softmax does not change. The largest weight is then 1, and
+        # the sum of weights is less only in an exported graph, for a text of padding alone.
         weights = (scores - layout.spread(layout.largest(scores.detach()))).exp()
-        return (layout.sums(hidden * weights) / layout.sums(weights)).to(hidden.dtype)
+        return (layout.sums(hidden * weights) / layout.sums(weights).clamp_min(1)).to(hidden.dtype)
 
 
 class RecurrentPooling(nn.Module):
