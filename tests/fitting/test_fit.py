@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,14 @@ from ownbert.errors import InputError
 from ownbert.exporting.quantize import quantize
 from ownbert.fitting.comparison import ComparedModel, Comparison, best_network
 from ownbert.fitting.fit import preview_fit
-from ownbert.fitting.networks import _size_and_batch, finetune_on, start_on, with_means
+from ownbert.fitting.networks import (
+    Corpus,
+    _size_and_batch,
+    finetune_on,
+    pretrain_on,
+    start_on,
+    with_means,
+)
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.fitting.teaching.student import taught_texts
 from ownbert.inference.compute import Compute
@@ -26,6 +34,7 @@ from ownbert.settings import resolve
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
+from ownbert.train.state_files import newest_state
 from ownbert.train.watch.log import read_log
 from ownbert.views.view_features import Texts
 from support.cli import run_cli
@@ -763,3 +772,23 @@ def test_a_taught_network_counts_by_what_it_is_worth(tmp_path: Path):
     almost = fair.copy()
     almost[: count // 50] = np.log(np.where(np.arange(3) == truth[: count // 50, None], 0.8, 0.1))
     assert network_of(np.where(almost == fair, unsure, almost), fair) == "student"
+
+
+def test_a_resumed_pretraining_keeps_its_texts_on_a_busier_machine(topics: Path, tmp_path: Path):
+    """Other texts than those of the stopped run could not be resumed."""
+    train = topics / "train.csv"
+    rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
+    corpus = Corpus([str(topics / "corpus.txt")], None)
+    given: dict[str, Any] = {"kind": "ids", "size": "tiny", "device": "cpu", "seed": 0}
+
+    class Stopped(Exception):
+        pass
+
+    def stop(*_: Any) -> None:
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        pretrain_on(corpus, rows, tmp_path, seconds=3, speed=1.0, on_save=stop, **given)
+    assert newest_state(tmp_path / "network") is not None
+    network = pretrain_on(corpus, rows, tmp_path, seconds=3, speed=1e-4, **given)
+    assert (network / "model.safetensors").exists()

@@ -16,6 +16,7 @@ from ownbert.checkpoint.model_files import is_quantized
 from ownbert.corpus.documents import approximate_characters, read_documents
 from ownbert.corpus.learn_vocabulary import learn_vocabulary
 from ownbert.corpus.store import prepare
+from ownbert.corpus.store_writer import INDEX
 from ownbert.files.text_files import own_text
 from ownbert.files.writing import make_folder
 from ownbert.finetuning.default_settings import DefaultSettings
@@ -131,24 +132,12 @@ def pretrain_on(
     if is_pretrained(folder):
         return network
     make_folder(folder)
-    with tempfile.TemporaryDirectory(prefix="ownbert-texts-") as scratch:
-        text_file = own_text(Path(scratch, "rows.txt"))
-        with open(text_file, "w", encoding="utf-8") as file:
-            for row in rows.texts(rows.learnt):
-                file.write("".join(" ".join(text.split()) + "\n" for text in row if text.strip()))
-        cpu = pick_device(device).type == "cpu"
+    cpu, resumed = pick_device(device).type == "cpu", newest_state(network) is not None
+    if not (resumed and (store / INDEX).exists()):  # other texts could not be resumed
         most = int(seconds * speed * (_CHARACTERS_PER_SECOND if cpu else _CHARACTERS_ON_GPU))
-        paths = [
-            *corpus.files_up_to(most, own_text(Path(scratch, "unlabelled.txt")), seed),
-            text_file,
-        ]
-        given: dict[str, Any] = {"text_column": corpus.text_column} if corpus.text_column else {}
-        if not (network / "vocab.txt").exists():
-            form, words = "blank" if kind == "ids" else "wordpiece", _most_words(seconds, device)
-            learn_vocabulary(paths, network, kind=form, vocab_size=words, **given)
-        prepare(paths, store, tokenizer=network, **given)
+        words = _most_words(seconds, device)
+        _prepare(corpus, rows, store, network, kind=kind, most=most, words=words, seed=seed)
     left = max(_SHORTEST, seconds - (time.monotonic() - began))
-    resumed = newest_state(network) is not None
     with time_limit(left / 2):  # for the steps before the training
         pretrain(
             store,
@@ -165,6 +154,35 @@ def pretrain_on(
     remove_states(network)
     shutil.rmtree(store, ignore_errors=True)  # it contains the tokenised texts
     return network
+
+
+def _prepare(
+    corpus: Corpus,
+    rows: LabelledRows,
+    store: Path,
+    network: Path,
+    *,
+    kind: str,
+    most: int,
+    words: int | None,
+    seed: int,
+) -> None:
+    """Learn the vocabulary of up to ``most`` characters of text, if ``network`` has none, and write
+    their tokens to ``store``."""
+    with tempfile.TemporaryDirectory(prefix="ownbert-texts-") as scratch:
+        text_file = own_text(Path(scratch, "rows.txt"))
+        with open(text_file, "w", encoding="utf-8") as file:
+            for row in rows.texts(rows.learnt):
+                file.write("".join(" ".join(text.split()) + "\n" for text in row if text.strip()))
+        paths = [
+            *corpus.files_up_to(most, own_text(Path(scratch, "unlabelled.txt")), seed),
+            text_file,
+        ]
+        given: dict[str, Any] = {"text_column": corpus.text_column} if corpus.text_column else {}
+        if not (network / "vocab.txt").exists():
+            form = "blank" if kind == "ids" else "wordpiece"
+            learn_vocabulary(paths, network, kind=form, vocab_size=words, **given)
+        prepare(paths, store, tokenizer=network, **given)
 
 
 def _size_and_batch(started: Path | None, size: str | None, cpu: bool) -> dict[str, Any]:
