@@ -47,6 +47,11 @@ class _Cores:
 _cores: _Cores | None = None
 
 
+def _may_adapt() -> bool:
+    """Whether the user has chosen no number of threads, and the load of the cores is known."""
+    return "OMP_NUM_THREADS" not in os.environ and _STAT.exists()
+
+
 def share_the_machine() -> None:
     """Enable ``adapt_threads``; call it before torch is imported.
 
@@ -57,7 +62,7 @@ def share_the_machine() -> None:
     # Spin count of waiting threads. The default is so large that a second program on the machine
     # slows a run down tenfold.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
-    if "OMP_NUM_THREADS" not in os.environ and _STAT.exists():
+    if _may_adapt():
         _cores = _Cores()
 
 
@@ -66,7 +71,7 @@ def sharing_the_machine() -> Iterator[None]:
     """Enable ``adapt_threads`` for a long step called from Python, up to the number of threads that
     torch has; the number is restored afterwards."""
     global _cores
-    if _cores is not None or "OMP_NUM_THREADS" in os.environ or not _STAT.exists():
+    if _cores is not None or not _may_adapt():
         yield
         return
     import torch

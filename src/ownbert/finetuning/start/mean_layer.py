@@ -22,11 +22,17 @@ _SIZE = 32.0
 _POOLED = 0.2
 
 
-def can_hold_means(model: Model) -> bool:
-    """Whether this is a BERT as Google made it, to which a layer can be added."""
+def is_plain_bert(model: Model) -> bool:
+    """Whether this is a BERT as Google made it, with any heads."""
     config = model.config
     plain = model.model_type == "bert" and model.decoder is None and not config.pruned_heads
-    return plain and not (config.norm_first or config.layer_gate or config.attention_blur)
+    usual = (config.position_embedding_type, config.head_width, config.norm_first)
+    return plain and usual == ("absolute", None, False)
+
+
+def can_hold_means(model: Model) -> bool:
+    """Whether a layer can be added that computes means."""
+    return is_plain_bert(model) and not (model.config.layer_gate or model.config.attention_blur)
 
 
 @torch.no_grad()

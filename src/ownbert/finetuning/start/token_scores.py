@@ -30,6 +30,7 @@ from ownbert.errors import InputError
 from ownbert.files.writing import atomic_path
 from ownbert.finetuning.start import token_pairs
 from ownbert.finetuning.start.linear_start import inputs_of_head
+from ownbert.finetuning.start.mean_layer import is_plain_bert
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import materialize, shapes_alone
 from ownbert.time_limit import check_time, seconds_left
@@ -62,11 +63,9 @@ _FURTHER = 6.0
 
 def can_hold_scores(model: Model) -> bool:
     """Whether this is a BERT as Google made it, with a classifier on its pooler."""
-    config, spec = model.config, model.specs.get("classification")
-    plain = model.model_type == "bert" and model.decoder is None and not config.pruned_heads
-    usual = (config.position_embedding_type, config.head_width, config.norm_first)
+    spec = model.specs.get("classification")
     pooled = spec is not None and spec.needs_pooler and spec.dense is None and spec.ngrams is None
-    return plain and pooled and usual == ("absolute", None, False)
+    return is_plain_bert(model) and pooled
 
 
 @dataclass(frozen=True)
