@@ -124,12 +124,11 @@ def test_layers_that_share_or_are_weighed_stay(tmp_path: Path):
 
 
 def test_what_is_left_is_trained_on_in_between(tmp_path: Path, topics: Path, classifier: Path):
-    given: Any = {"rows": 60, "epochs": 4}
+    given: Any = {"rows": 60, "epochs": 10}
     dev, train = topics / "dev.csv", topics / "train.csv"
     plain = Pruning(classifier, dev, tmp_path / "plain", **given).layers(1)
     tuned = Pruning(classifier, dev, tmp_path / "tuned", train=train, **given).layers(1)
-    assert plain[0].score == tuned[0].score == 1.0
-    assert tuned[1].score >= max(0.95, plain[1].score)
+    assert plain[0].score == tuned[0].score == tuned[1].score == 1.0
     whole, left, trained = (
         ownbert.load(folder).model.encoder.blocks
         for folder in (classifier, tmp_path / "plain", tmp_path / "tuned")
