@@ -16,14 +16,17 @@ from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.heads import HeadSpec
 from ownbert.finetuning.start import token_scores
-from ownbert.finetuning.start.token_pairs import can_hold_pairs, tokens_and_rows
+from ownbert.finetuning.start.repeated_tokens import token_shares
+from ownbert.finetuning.start.token_pairs import can_hold_pairs
 from ownbert.finetuning.start.token_scores import (
     TokenScores,
     can_hold_scores,
+    fit_to_labels,
     fit_token_scores,
     with_token_scores,
 )
 from ownbert.nn.model import Model
+from ownbert.views.linear_models import Targets
 from ownbert.views.ngram_counts import ngram_numbers
 
 WORDS, SPECIAL = 60, 5
@@ -63,21 +66,35 @@ def logits(model: Model, examples: list[Example]) -> Tensor:
         return model(pack(examples), ["classification"]).logits["classification"]
 
 
+def repetitive(count: int) -> list[Example]:
+    """Texts in which some words occur many times, others in each."""
+    rng = np.random.default_rng(0)
+    often = 1 / np.arange(1, WORDS - SPECIAL + 1)
+    found = []
+    for _ in range(count):
+        words = SPECIAL + rng.permutation(WORDS - SPECIAL)
+        ids = rng.choice(words, rng.integers(20, 500), p=often / often.sum())
+        found.append(Example(np.asarray([2, *ids, 3]), np.zeros(len(ids) + 2, np.int64)))
+    return found
+
+
 def table(labels: int = len(LABELS)) -> np.ndarray:
     found = np.random.default_rng(1).normal(size=(WORDS, labels)).astype(np.float32)
     found[:SPECIAL] = 0
     return found
 
 
-def scores_of(table: np.ndarray, pairs: np.ndarray | None = None) -> TokenScores:
+def scores_of(
+    table: np.ndarray, pairs: np.ndarray | None = None, *, damped: bool = False
+) -> TokenScores:
     none = np.zeros(0, np.int64)
     bias = np.zeros(table.shape[1], np.float32)
-    return TokenScores(table, bias, none if pairs is None else pairs, range(SPECIAL))
+    return TokenScores(table, bias, none if pairs is None else pairs, range(SPECIAL), damped)
 
 
 def with_pairs(examples: list[Example], count: int = 40) -> TokenScores:
     """Scores of all tokens and of the commonest pairs of neighbours."""
-    ids, row, _ = tokens_and_rows(examples, range(SPECIAL))
+    ids, row, _ = token_shares(examples, range(SPECIAL), damped=False)
     numbers, times = np.unique(ngram_numbers(ids, row, 2, WORDS)[0], return_counts=True)
     pairs = np.sort(numbers[np.argsort(-times, kind="stable")[:count]])
     own = np.random.default_rng(2).normal(scale=4, size=(count, len(LABELS)))
@@ -149,6 +166,71 @@ def test_a_pair_counts_only_where_its_tokens_follow_each_other():
     assert wanted[1, 0] == 0 or first == second
 
 
+LONG = replace(WIDE_HEADS, max_position_embeddings=512)
+
+
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize("layers", [2, 4])
+def test_repeated_tokens_count_less(layers: int, paired: bool):
+    config = replace(LONG, num_hidden_layers=layers)
+    model, examples = classifier(config=config), repetitive(24)
+    scores = replace(with_pairs(examples) if paired else scores_of(table()), damped=True)
+    wide = with_token_scores(model, scores, examples)
+    own, added = halves(wide, examples, LONG.hidden_size)
+    bias = model.heads["classification"].dense.bias.detach()
+    assert agreement(own, logits(model, examples) - bias) > 0.98
+    assert agreement(added, torch.from_numpy(scores.added(examples))) > 0.98
+    # The mean over all tokens is another one:
+    undamped = replace(scores, damped=False)
+    assert agreement(added, torch.from_numpy(undamped.added(examples))) < 0.95
+
+
+def test_shares_of_repeated_tokens():
+    ids = np.asarray([2, 8, 7, 9, 7, 3, 2, 7, 3])
+    example = Example(ids, np.zeros(9, np.int64), parts=(6, 3))
+    plain = token_shares([example], range(SPECIAL), damped=False)
+    np.testing.assert_allclose(plain.share, [1 / 12] * 6 + [1 / 6] * 3, rtol=1e-6)
+    assert plain.ids.tolist() == [-1, 8, 7, 9, 7, -1, -1, 7, -1]
+    damped = token_shares([example], range(SPECIAL), damped=True).share
+    assert damped[0] == damped[6] == 0  # the first token of a window has no part
+    assert damped[1] == damped[3] > damped[2] == damped[4]
+    assert damped[2] + damped[4] == pytest.approx(damped[1], rel=0.1)
+    np.testing.assert_allclose([damped[:6].sum(), damped[6:].sum()], 0.5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("damped", [False, True])
+def test_scores_of_repeated_tokens_are_found_again(damped: bool):
+    examples = repetitive(400)
+    wanted = scores_of(table(), damped=damped).added(examples)
+    correlations = []
+    for tried in (damped, not damped):
+        found = fit_token_scores(examples, wanted, WORDS, range(SPECIAL), damped=tried)
+        both = found.added(examples) + found.bias, wanted
+        correlations.append(np.corrcoef(*(x.ravel() for x in both))[0, 1])
+    assert correlations[0] > 0.97
+    assert correlations[0] > correlations[1] + 0.02
+
+
+@pytest.mark.parametrize("task", ["classify", "multilabel", "regress"])
+def test_scores_are_fitted_to_labels(task: str):
+    examples = texts(600)
+    right = scores_of(table())
+    logits = right.added(examples)
+    values = {
+        "classify": logits.argmax(1),
+        "multilabel": (logits > 0).astype(float),
+        "regress": logits,
+    }[task]
+    targets = Targets(task, values, len(LABELS))
+    found = fit_to_labels(right, examples[:500], targets[np.arange(500)])
+    scores = found.added(examples[500:]) + found.bias
+    if task == "regress":
+        assert np.corrcoef(scores.ravel(), values[500:].ravel())[0, 1] > 0.97
+    else:
+        predicted = scores.argmax(1) if task == "classify" else scores > 0
+        assert (predicted == values[500:]).mean() > 0.85
+
+
 def test_many_labels_share_channels(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(token_scores, "MOST_CHANNELS", 10)
     # Of 20 labels ten are the same as the others.
@@ -159,10 +241,12 @@ def test_many_labels_share_channels(monkeypatch: pytest.MonkeyPatch):
     assert agreement(halves(wide, examples)[1], expected) > 0.95
 
 
-def test_transformers_loads_it(tmp_path: Path):
+@pytest.mark.parametrize("damped", [False, True])
+def test_transformers_loads_it(tmp_path: Path, damped: bool):
     transformers = pytest.importorskip("transformers")
     examples = texts(64)
-    wide = with_token_scores(classifier(config=WIDE_HEADS), with_pairs(examples), examples)
+    scores = replace(with_pairs(examples), damped=damped)
+    wide = with_token_scores(classifier(config=WIDE_HEADS), scores, examples)
     save(wide, tmp_path)
     theirs = transformers.BertForSequenceClassification.from_pretrained(tmp_path).eval()
     with torch.inference_mode():
@@ -216,7 +300,7 @@ def test_pairs_that_matter_are_found_again():
 
 
 def test_scores_are_read_as_they_were_written(tmp_path: Path):
-    scores = TokenScores(np.eye(4, 2), np.ones(2), np.array([5]), [0, 1])
+    scores = TokenScores(np.eye(4, 2), np.ones(2), np.array([5]), [0, 1], True)
     scores.write(tmp_path / "scores.npz")
     found = TokenScores.read(tmp_path / "scores.npz")
     assert found is not None

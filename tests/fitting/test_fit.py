@@ -773,6 +773,18 @@ def test_a_taught_network_counts_by_what_it_is_worth(tmp_path: Path):
     almost[: count // 50] = np.log(np.where(np.arange(3) == truth[: count // 50, None], 0.8, 0.1))
     assert network_of(np.where(almost == fair, unsure, almost), fair) == "student"
 
+    # Of others, one that is better by chance alone must have the smaller loss too.
+    lucky = unsure.copy()
+    lucky[: count // 20] = np.log(np.where(np.arange(3) == truth[: count // 20, None], 0.8, 0.1))
+    models = [
+        ComparedModel(name, "", "network", (), 0.0, scores=own)
+        for name, own in (("network", lucky), ("joined", fair), ("start", scores(0.4)))
+    ]
+    compared = Comparison(rows, models)
+    assert compared.worth_on_first_fold(models[0]) > compared.worth_on_first_fold(models[1])
+    assert compared.loss_of(models[0]) > compared.loss_of(models[1])
+    assert best_network(compared) is models[1]
+
 
 def test_a_resumed_pretraining_keeps_its_texts_on_a_busier_machine(topics: Path, tmp_path: Path):
     """Other texts than those of the stopped run could not be resumed."""

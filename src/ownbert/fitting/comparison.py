@@ -189,6 +189,16 @@ class Comparison:
         targets = self.targets[: len(self.rows.folds[0][1])]
         return loss(targets, self.adjusted(model)[: len(targets)])
 
+    def best_on_first_fold(self, models: Sequence[ComparedModel]) -> ComparedModel:
+        """The best of at least one model on the first fold's held-out rows: of those whose metric
+        differs from the largest by chance alone, the one with the smallest loss, which is less
+        noisy."""
+        held = len(self.rows.folds[0][1])
+        chance = 0.0 if self.lower else 0.5 / math.sqrt(held)
+        worth = [self.worth_on_first_fold(model) for model in models]
+        close = [m for m, own in zip(models, worth, strict=True) if own >= max(worth) - chance]
+        return min(close, key=self.loss_of)
+
     def metrics(self, scores: np.ndarray, chosen: np.ndarray | None = None) -> Scores:
         """The metrics of logits (N, C), or (n, C) for the first fold.
 
@@ -270,18 +280,19 @@ def check_metric(metric: str, task: Task) -> None:
 
 
 def best_network(compared: Comparison) -> ComparedModel | None:
-    """The network with the best score that Transformers can load; None if there is none.
+    """The best network that Transformers can load; None if there is none.
 
     The distilled network was trained on more texts, and a few held-out rows are weak evidence, so
-    another network has to be better by log loss as well.
+    another network has to be better both by the metric and by log loss.
     """
     # Transformers does not support n-gram embeddings.
     networks = [c for c in compared.candidates if c.kind == "network" and c.name != "ngrams"]
-    worth = compared.worth
-    if any(c.scores is None for c in networks):
-        worth = compared.worth_on_first_fold
-    best = max(networks, key=lambda c: (worth(c), -compared.loss_of(c)), default=None)
     taught = next((c for c in networks if c.name == "student"), None)
-    if best is None or taught is None or worth(best) == worth(taught):
-        return taught or best
-    return best if compared.loss_of(best) < compared.loss_of(taught) else taught
+    others = [c for c in networks if c is not taught]
+    if not others:
+        return taught
+    best = compared.best_on_first_fold(others)
+    if taught is None:
+        return best
+    better = compared.worth_on_first_fold(best) > compared.worth_on_first_fold(taught)
+    return best if better and compared.loss_of(best) < compared.loss_of(taught) else taught

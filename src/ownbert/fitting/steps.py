@@ -282,8 +282,9 @@ class Steps:
     def joining_helps(self) -> bool:
         """Whether the fine-tuned network is better with the linear models built in."""
         joined = next((c for c in self.candidates if c.name == "joined-finetuned"), None)
-        worth = self.compared().worth_on_first_fold
-        return joined is not None and worth(joined) > worth(self._candidate("network"))
+        if joined is None:
+            return False
+        return self.compared().best_on_first_fold([joined, self._candidate("network")]) is joined
 
     def student(self, path: Path) -> Made | None:
         """Distil the blend into a network, using its predictions for many texts."""

@@ -5,7 +5,8 @@ label. A head of BERT computes such a mean if it attends to all tokens equally. 
 new channels, in which the word embeddings hold the scores; a new head of the last block computes
 their mean for the first token, and pooler and classifier pass it on. The logits are then the sum
 of the logits of the network and of the linear model. All weights can be trained further, and the
-folder remains an ordinary BERT. Pairs of adjacent tokens can have scores too (``token_pairs``).
+folder remains an ordinary BERT. Pairs of adjacent tokens can have scores too (``token_pairs``),
+and repeated tokens can count less (``repeated_tokens``).
 
 LayerNorm normalises all channels together. The scores are small compared with the other channels,
 and the first token has none before the last block, so the other channels are hardly affected.
@@ -28,12 +29,15 @@ from torch import Tensor, nn
 from ownbert.batches.example import Example
 from ownbert.errors import InputError
 from ownbert.files.writing import atomic_path
-from ownbert.finetuning.start import token_pairs
 from ownbert.finetuning.start.linear_start import inputs_of_head
 from ownbert.finetuning.start.mean_layer import is_plain_bert
+from ownbert.finetuning.start.repeated_tokens import TokenShares, add_damping, token_shares
+from ownbert.finetuning.start.token_codes import CodeChannels
+from ownbert.finetuning.start.token_pairs import add_pairs, informative_pairs, pair_counts
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import materialize, shapes_alone
 from ownbert.time_limit import check_time, seconds_left
+from ownbert.views.linear_models import Targets, fit_linear
 from ownbert.views.ngram_counts import Matrix, sparse
 
 # Channels that hold scores, at most: those of more labels are approximated by as many.
@@ -46,6 +50,8 @@ _POOLED = 2.0
 _CARRIED = 8.0
 # The inverse weight of the penalty, for rows of length 1.
 _STRENGTH = 10.0
+# The same for regressions on labels.
+_LABELLED_STRENGTH = 0.3
 # The number of steps of the regression. It is stopped before it has converged: it fits noise then
 # (docs/lab/distilled-network.md).
 _STEPS = 20
@@ -55,8 +61,6 @@ _MEASURED = 64
 # One text in eight is held out to measure whether pairs help: their squared error must be at most
 # this share of the error without pairs.
 _TRIED, _NEARER = 8, 0.9
-
-
 # Time for pairs, as a multiple of the time of the first regression: with less, there are none.
 _FURTHER = 6.0
 
@@ -77,12 +81,14 @@ class TokenScores:
         bias: (C).
         pairs: (P), sorted numbers of pairs (``token_pairs.pair_counts``).
         special: ids of the special tokens, which have no scores.
+        damped: whether repeated tokens count less (``repeated_tokens``).
     """
 
     table: np.ndarray
     bias: np.ndarray
     pairs: np.ndarray
     special: Sequence[int]
+    damped: bool
 
     @property
     def vocab_size(self) -> int:
@@ -107,12 +113,9 @@ class TokenScores:
         return self.counts(examples) @ self.table
 
     def counts(self, examples: Sequence[Example]) -> Matrix:
-        """(N, V + P): counts of tokens and pairs, divided by the number of tokens of the text."""
-        counts = mean_counts(examples, self.vocab_size, self.special)
-        if not len(self.pairs):
-            return counts
-        of_pairs = token_pairs.pair_counts(examples, self.vocab_size, self.special, self.pairs)
-        return sparse.hstack([counts, of_pairs], format="csr")
+        """(N, V + P): the shares of tokens and pairs in each text."""
+        tokens = token_shares(examples, self.special, damped=bool(self.damped))
+        return _counts(tokens, len(examples), self.vocab_size, self.pairs)
 
 
 def fit_token_scores(
@@ -120,6 +123,8 @@ def fit_token_scores(
     scores: np.ndarray,
     vocab_size: int,
     special: Sequence[int],
+    *,
+    damped: bool = False,
     most_pairs: int = 0,
     alone: np.ndarray | None = None,
 ) -> TokenScores:
@@ -132,44 +137,58 @@ def fit_token_scores(
         scores: (N, C), the scores of linear models of any kind.
         vocab_size: V.
         special: ids of the special tokens.
+        damped: whether repeated tokens count less.
         most_pairs: the largest P.
         alone: (V, C), scores of each token by itself, for tokens that are rare in the texts.
 
     Raises:
         InputError: the texts have no token but special ones.
     """
-    counts = mean_counts(examples, vocab_size, special)
-    if not counts.nnz:
+    texts, held = len(examples), np.arange(len(examples)) % _TRIED == 0
+    pairs = np.zeros(0, np.int64)
+    tokens = token_shares(examples, special, damped=damped)
+    features = _counts(tokens, texts, vocab_size, pairs)
+    if not features.nnz:
         raise InputError("no word of the texts is in the vocabulary of the network")
-    none = np.zeros(0, np.int64)
-    if most_pairs and len(examples) >= 2 * _TRIED:
-        held = np.arange(len(examples)) % _TRIED == 0
-        learnt = [example for example, out in zip(examples, held, strict=True) if not out]
+
+    if most_pairs and texts >= 2 * _TRIED:
         began = time.monotonic()
-        table, bias = _ridge(counts[~held], scores[~held], alone)
+        table, bias = _ridge(features[~held], scores[~held], alone)
         if seconds_left() < _FURTHER * (time.monotonic() - began):
-            return TokenScores(table, bias, none, special)
-        missing = (scores - counts @ table - bias)[~held]
-        pairs = token_pairs.informative_pairs(learnt, vocab_size, special, missing, most_pairs)
-        of_pairs = token_pairs.pair_counts(examples, vocab_size, special, pairs)
-        both = sparse.hstack([counts, of_pairs], format="csr")
-        wider, offset = _ridge(both[~held], scores[~held], alone)
-        errors = [
-            float(np.square(scores[held] - own @ fitted - mean).sum())
-            for own, fitted, mean in ((counts[held], table, bias), (both[held], wider, offset))
-        ]
-        if errors[1] < _NEARER * errors[0]:
-            return TokenScores(*_ridge(both, scores, alone), pairs, special)
-    return TokenScores(*_ridge(counts, scores, alone), none, special)
+            return TokenScores(table, bias, pairs, special, damped)
+        missing = scores - features @ table - bias
+        chosen = informative_pairs(tokens, missing, ~held, vocab_size, most_pairs)
+        both = _counts(tokens, texts, vocab_size, chosen)
+        table, bias = _ridge(both[~held], scores[~held], alone)
+        still_missing = scores - both @ table - bias
+        if np.square(still_missing[held]).sum() < _NEARER * np.square(missing[held]).sum():
+            pairs, features = chosen, both
+    return TokenScores(*_ridge(features, scores, alone), pairs, special, damped)
 
 
-def mean_counts(examples: Sequence[Example], vocab_size: int, special: Sequence[int]) -> Matrix:
-    """(N, V): counts of tokens, divided by the number of tokens of the text. Columns of special
-    tokens are 0."""
-    ids, row, sizes = token_pairs.tokens_and_rows(examples, special)
-    usual = ids >= 0
-    share = 1 / sizes[row[usual]].astype(np.float32)
-    return sparse.csr_matrix((share, (row[usual], ids[usual])), shape=(len(sizes), vocab_size))
+def fit_to_labels(
+    scores: TokenScores, examples: Sequence[Example], targets: Targets
+) -> TokenScores:
+    """Fit scores of the same tokens and pairs to the labels or values of N texts instead: linear
+    support vector machines, or a ridge regression.
+
+    Raises:
+        OutOfTime: the time limit has passed.
+    """
+    counts = scores.counts(examples)
+    weights = _weights(counts)
+    found = fit_linear(counts @ sparse.diags(weights), targets, _LABELLED_STRENGTH, hinge=True)
+    return replace(scores, table=found.weights * weights[:, None], bias=found.bias)
+
+
+def _counts(tokens: TokenShares, texts: int, vocab_size: int, pairs: np.ndarray) -> Matrix:
+    """(N, V + P): the shares of tokens and pairs in each text; those of special tokens are 0."""
+    usual = tokens.ids >= 0
+    of_token = (tokens.share[usual], (tokens.row[usual], tokens.ids[usual]))
+    counts = sparse.csr_matrix(of_token, shape=(texts, vocab_size))
+    if not len(pairs):
+        return counts
+    return sparse.hstack([counts, pair_counts(tokens, texts, vocab_size, pairs)], format="csr")
 
 
 def _ridge(
@@ -181,19 +200,30 @@ def _ridge(
     what they leave. With few texts they are much better than the regression alone, which knows
     nothing of tokens that do not occur (docs/lab/distilled-network.md).
     """
-    texts_with = np.bincount(counts.indices[counts.data > 0], minlength=counts.shape[1])
-    rarity = np.sqrt(np.log((len(scores) + 1) / (texts_with + 1)) + 1)
     table = np.zeros((counts.shape[1], scores.shape[1]), np.float32)
     if alone is not None:
-        table[: len(alone)] = alone * rarity[: len(alone), None]
+        table[: len(alone)] = alone * _rarity(counts)[: len(alone), None]
         table *= _slope(counts @ table, scores)
         scores = scores - counts @ table
-    weights = rarity / (np.sqrt(counts.power(2).sum(1).mean()) or 1.0)
-    weights[texts_with == 0] = 0.0
-    features = (counts @ sparse.diags(weights.astype(np.float32))).astype(np.float32)
+    weights = _weights(counts)
+    features = (counts @ sparse.diags(weights)).astype(np.float32)
     mean = scores.mean(0)
     found = _conjugate_gradients(features, (scores - mean).astype(np.float32))
     return (table + found * weights[:, None]).astype(np.float32), mean.astype(np.float32)
+
+
+def _rarity(counts: Matrix) -> np.ndarray:
+    """(F): more for features of fewer texts."""
+    texts_with = np.bincount(counts.indices[counts.data > 0], minlength=counts.shape[1])
+    return np.sqrt(np.log((counts.shape[0] + 1) / (texts_with + 1)) + 1)
+
+
+def _weights(counts: Matrix) -> np.ndarray:
+    """(F): what features are multiplied by before a regression, so that rows have lengths of about
+    1; 0 for those of no text."""
+    weights = _rarity(counts) / (np.sqrt(counts.power(2).sum(1).mean()) or 1.0)
+    weights[np.bincount(counts.indices, minlength=counts.shape[1]) == 0] = 0.0
+    return weights.astype(np.float32)
 
 
 def _slope(given: np.ndarray, wanted: np.ndarray) -> float:
@@ -227,18 +257,19 @@ def with_token_scores(model: Model, scores: TokenScores, examples: Sequence[Exam
     """A wider copy of a model. It adds a multiple of the mean scores, approximately, to the logits.
 
     Args:
-        model: one for which ``can_hold_scores`` is true, and with pairs ``can_hold_pairs`` too.
+        model: one for which ``can_hold_scores`` is true, and with damping ``can_hold_codes``, with
+            pairs ``can_hold_pairs`` too.
         scores: of tokens of its vocabulary.
         examples: texts on which LayerNorm's deviations are measured, at least one.
 
     Returns:
         The model in evaluation mode. The columns of its classifier from D on belong to the scores.
     """
-    channels, readout = _channels(torch.from_numpy(scores.table))
-    config, hidden, rank = model.config, model.config.hidden_size, channels.shape[1]
+    table, readout = _channels(torch.from_numpy(scores.table))
+    config, hidden, rank = model.config, model.config.hidden_size, table.shape[1]
     size, pairs = config.head_size, scores.pairs
-    filled = rank + (token_pairs.CHANNELS if len(pairs) else 0)
-    heads = config.num_attention_heads + -(-(filled + 1) // size)  # one channel holds nothing
+    channels = CodeChannels(hidden + rank, bool(scores.damped), len(pairs) > 0)
+    heads = config.num_attention_heads + -(-(channels.zero + 1 - hidden) // size)
     wider = replace(
         config,
         hidden_size=heads * size,
@@ -252,13 +283,19 @@ def with_token_scores(model: Model, scores: TokenScores, examples: Sequence[Exam
     materialize(wide)
     deviations = _deviations(model, examples[:_MEASURED])
     with torch.no_grad():
-        _copy(model, wide, deviations, token_pairs.channels_energy() if len(pairs) else 0.0)
-        deviation = _deviation(wide, hidden)
-        tokens, after = channels.split([scores.vocab_size, len(pairs)])
-        _add_scores(wide, hidden, tokens * deviation, readout, hidden + filled)
-        if len(pairs):
-            own = slice(hidden, hidden + rank)
-            token_pairs.add_pairs(wide, deviation, hidden + rank, own, pairs, after)
+        _copy(model, wide, deviations, channels.energy)
+        first = int(examples[0].token_ids[0])
+        deviation = _deviation(wide, hidden, first)
+        of_tokens, of_pairs = table.split([scores.vocab_size, len(pairs)])
+        _add_scores(wide, hidden, of_tokens * deviation, readout, channels.zero)
+        if channels.widths:
+            channels.add_codes(wide, deviation, first)
+        if channels.damped:
+            unused = heads - (2 if channels.paired else 1)
+            add_damping(wide, channels, unused, config.num_attention_heads)
+        if channels.paired:
+            own = slice(hidden, channels.first)
+            add_pairs(wide, deviation, channels, own, pairs, of_pairs)
     return wide.eval()
 
 
@@ -288,7 +325,7 @@ def _copy(model: Model, wide: Model, deviations: Mapping[str, float], energy: fl
         wide: the wider one.
         deviations: by LayerNorm, what it divides by in ``model``; those of embeddings divide new
             channels and others alike.
-        energy: the sum of squares over the channels of pairs.
+        energy: the sum of squares over the channels of codes (``CodeChannels.energy``).
     """
     of = dict(model.named_parameters())
     hidden, width = (each.config.hidden_size for each in (model, wide))
@@ -334,14 +371,18 @@ def _deviations(model: Model, examples: Sequence[Example]) -> dict[str, float]:
     return found
 
 
-def _deviation(wide: Model, hidden: int) -> Tensor:
+def _deviation(wide: Model, hidden: int, first: int) -> Tensor:
     """(V, 1): the standard deviation that LayerNorm divides the embedding of each token by,
-    approximately."""
+    approximately: the root of its mean square over all positions, and for the token that begins
+    every text that at its position."""
     embeddings: Any = wide.encoder.embeddings
-    usual = (
-        embeddings.position.weight[:, :hidden].mean(0) + embeddings.token_type.weight[0, :hidden]
-    )
-    return (embeddings.word.weight[:, :hidden] + usual).std(1, correction=0, keepdim=True)
+    words = embeddings.word.weight[:, :hidden] + embeddings.token_type.weight[0, :hidden]
+    positions = embeddings.position.weight[:, :hidden]
+    usual = positions.mean(0)
+    square = (words + usual).var(1, correction=0, keepdim=True)
+    square += (positions - usual).var(1, correction=0).mean()
+    square[first] = (words[first] + positions[0]).var(correction=0)
+    return square.sqrt()
 
 
 def _add_scores(wide: Model, hidden: int, tokens: Tensor, readout: Tensor, zero: int) -> None:

@@ -4,8 +4,10 @@ Linear models learn in seconds what a network cannot learn in a short time or fr
 rows, C labels or regression values.
 """
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -17,27 +19,34 @@ from ownbert.checkpoint import save
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.start.linear_start import inputs_of_head
 from ownbert.finetuning.start.task_weights import make_model
+from ownbert.finetuning.start.token_codes import can_hold_codes
 from ownbert.finetuning.start.token_pairs import can_hold_pairs
 from ownbert.finetuning.start.token_scores import (
     TokenScores,
     can_hold_scores,
+    fit_to_labels,
     fit_token_scores,
     with_token_scores,
 )
 from ownbert.fitting.comparison import Comparison
 from ownbert.fitting.networks import finetuning_run
+from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.fitting.teaching.taught_texts import taught_texts
 from ownbert.inference.blend import BlendMember
 from ownbert.inference.compute import Compute
 from ownbert.inference.opened_blend import Members, score_until
 from ownbert.tasks.rows import Row
-from ownbert.views.blending import blend, fit_blend, from_scores, to_scores
+from ownbert.time_limit import OutOfTime, seconds_left, time_limit
+from ownbert.views.blending import blend, fit_blend, from_scores, loss, to_scores
+from ownbert.views.linear_models import Targets
 from ownbert.views.view_features import Texts
 
 # Maximum numbers of texts, scores (texts times labels) and characters for the regression.
 _MOST_TEXTS, _MOST_SCORES, _MOST_CHARACTERS = 60_000, 1_500_000, 20_000_000
 # Maximum share of the time for reading and scoring these texts; maximum share of labelled texts.
 _SCORING, _LABELLED = 0.5, 0.75
+# Time for damping, as a multiple of that of scores without it: with less, it is not tried.
+_FURTHER = 3.0
 # Maximum share of the time for scoring the tokens of the vocabulary one by one.
 _ALONE = 0.25
 # Maximum number of token pairs with scores. Each needs a unit of the feed-forward network.
@@ -107,9 +116,10 @@ def imitate(
     # For regression, weights must add up to 1; otherwise their sum determines the confidence.
     total = sum(w for _, w in chosen) if compared.rows.task.name == "regress" else 1.0
     linear = [BlendMember(c.name, c.kind, c.first, w / total) for c, w in chosen]
-    run = start.run
+    run, rows = start.run, compared.rows
     long = sum(len(text) for row in labelled.rows for text in row) // len(labelled.rows) + 1
-    most = min(_MOST_TEXTS, _MOST_SCORES // compared.rows.targets.size, _MOST_CHARACTERS // long)
+    most = min(_MOST_TEXTS, _MOST_SCORES // rows.targets.size, _MOST_CHARACTERS // long)
+    learnt = np.random.default_rng(seed).permutation(rows.folds[0][0])[: int(_LABELLED * most)]
     members = Members(folder, linear, Compute(device))
     examples: list[Example] = []
 
@@ -118,15 +128,66 @@ def imitate(
         return members(texts)
 
     limit = _SCORING * seconds
-    texts = _texts(compared, labelled, unlabelled, most, limit, seed)
+    texts = _texts(rows, learnt, labelled, unlabelled, most, limit, seed)
     scores = score_until(scores_of, texts, limit)
     if compared.rows.task.name == "classify":
         scores = scores - scores.mean(1, keepdims=True)
-    most_pairs = _MOST_PAIRS if can_hold_pairs(start.model) else 0
+    two_texts = len(rows.rows[0].texts) > 1
+    return _fit_scores(
+        compared,
+        start,
+        examples,
+        scores,
+        learnt[: len(scores)],
+        most_pairs=_MOST_PAIRS if can_hold_pairs(start.model) else 0,
+        alone=None if two_texts else _scores_alone(members, run, _ALONE * seconds),
+    )
+
+
+def _fit_scores(
+    compared: Comparison,
+    start: Start,
+    examples: Sequence[Example],
+    scores: np.ndarray,
+    learnt: np.ndarray,
+    **options: Any,
+) -> TokenScores:
+    """Token scores that imitate the scores of texts, of which the first ones are the rows
+    ``learnt``, and fit their labels too: what linear models predict for texts that they have learnt
+    says little. Repeated tokens are damped if that is better on the held-out rows."""
+    run, rows = start.run, compared.rows
     special, size = run.builder.tokenizer.special_ids, run.config.vocab_size
-    pairs = len(compared.rows.rows[0].texts) > 1
-    alone = None if pairs else _scores_alone(members, run, _ALONE * seconds)
-    return fit_token_scores(examples, scores, size, special, most_pairs, alone)
+    held, targets = _read(run, rows.first_fold[1]), rows.targets[rows.folds[0][1]]
+
+    def made(damped: bool) -> tuple[float, TokenScores]:
+        found = [fit_token_scores(examples, scores, size, special, damped=damped, **options)]
+        with contextlib.suppress(OutOfTime), time_limit(seconds_left() / 2):
+            labelled = examples[: len(learnt)], rows.targets[learnt]
+            found.append(fit_to_labels(found[0], *labelled))
+        return _weighted(found, held, targets)
+
+    began = time.monotonic()
+    least, best = made(False)
+    left = seconds_left()
+    if can_hold_codes(start.model) and left > _FURTHER * (time.monotonic() - began):
+        with contextlib.suppress(OutOfTime), time_limit(left / 2):
+            found, damped = made(True)
+            best = damped if found < least else best
+    return best
+
+
+def _weighted(
+    found: Sequence[TokenScores], held: Sequence[Example], targets: Targets
+) -> tuple[float, TokenScores]:
+    """A weighted sum of scores of the same tokens and pairs, fitted to held-out rows, and its loss
+    there."""
+    weights, offsets = fit_blend([each.added(held) + each.bias for each in found], targets)
+    table, bias = (
+        np.tensordot(weights, [getattr(each, name) for each in found], 1).astype(np.float32)
+        for name in ("table", "bias")
+    )
+    joined = replace(found[0], table=table, bias=(bias + offsets).astype(np.float32))
+    return loss(targets, joined.added(held) + joined.bias), joined
 
 
 def _scores_alone(members: Members, run: FinetuningRun, seconds: float) -> np.ndarray:
@@ -170,16 +231,18 @@ def join(compared: Comparison, scores: TokenScores, start: Start, path: Path) ->
     added, wanted = vectors[:, hidden:] @ matrix[:, hidden:].T, scores.added(examples)
     if task.name == "classify":  # a value added to all labels has no effect
         added, wanted = (x - x.mean(1, keepdims=True) for x in (added, wanted))
-    # LayerNorm and the pooler scale the scores.
-    factor = float((wanted * wanted).sum() / max(1e-9, (added * wanted).sum()))
-    parts = [own, factor * added + scores.bias]
+    # LayerNorm and the pooler scale the scores, and shift them a little.
+    apart, apart_wanted = (x - x.mean(0) for x in (added, wanted))
+    factor = float((apart_wanted**2).sum() / max(1e-9, (apart * apart_wanted).sum()))
+    bias = scores.bias + (wanted - factor * added).mean(0)
+    parts = [own, factor * added + bias]
     used = parts if matrix[:, :hidden].any() else parts[1:]
     weights, offsets = fit_blend(used, compared.targets[: len(examples)])
     weights = np.concatenate([np.zeros(2 - len(weights)), weights])
     with torch.no_grad():
         last.weight[:, :hidden] *= float(weights[0])
         last.weight[:, hidden:] *= float(weights[1] * factor)
-        last.bias.mul_(float(weights[0])).add_(torch.from_numpy(weights[1] * scores.bias + offsets))
+        last.bias.mul_(float(weights[0])).add_(torch.from_numpy(weights[1] * bias + offsets))
     save(wide, path, tokenizer=run.builder.tokenizer, values=run.task.values())
     run.task.write(path, wide)
     return to_scores(task.name, from_scores(task.name, blend(parts, weights) + offsets))
@@ -191,17 +254,17 @@ def _read(run: FinetuningRun, texts: Sequence[Row]) -> Sequence[Example]:
 
 
 def _texts(
-    compared: Comparison,
+    rows: LabelledRows,
+    learnt: np.ndarray,
     labelled: Texts,
     unlabelled: Texts,
     most: int,
     seconds: float,
     seed: int,
 ) -> Iterator[Row]:
-    """Yield training rows of the first fold, or a sample of them, and other texts, as many as the
-    time for all of them may suffice for."""
-    rows, began = compared.rows, time.monotonic()
-    learnt = np.random.default_rng(seed).permutation(rows.folds[0][0])[: int(_LABELLED * most)]
+    """Yield the training rows ``learnt``, then other texts, as many as the time for all of them may
+    suffice for."""
+    began = time.monotonic()
     yield from (Row(0, rows.rows[i].texts) for i in learnt)
     if len(rows.rows[0].texts) > 1:
         return

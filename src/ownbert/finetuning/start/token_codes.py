@@ -1,0 +1,126 @@
+"""Channels with which a BERT that contains a linear model (``token_scores``) tells tokens apart.
+
+Each token has a random code of plus and minus one. Heads that compare codes attend to equal tokens
+(``repeated_tokens``), and units of a feed-forward network that compare them detect pairs
+(``token_pairs``). LayerNorm divides all channels of a token by the same number, so thresholds are
+channels too, not biases.
+
+V tokens of the vocabulary.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ownbert.nn.model import Model
+
+CODE, SEED = 32, 3024
+# Sines and cosines of positions, two channels for each frequency.
+FREQUENCIES = 16
+# Channels for one value, where one would do: dropout would remove a single one.
+_ALIKE = {"constant": 6, "mark": 4, "share": 4}
+# The size of the values, relative to those of the other channels. Repeated tokens need precise
+# scores, and so larger constants: the more of a token's channels is constant, the less does the
+# number differ that LayerNorm divides by.
+SIZE, _LARGE = 0.3, 3.5
+# The first token has a mark instead of a code, of the same total size.
+_MARK = SIZE * (CODE / _ALIKE["mark"]) ** 0.5
+
+
+@dataclass(frozen=True)
+class CodeChannels:
+    """The numbers of the channels. The one after the last stays empty.
+
+    Args:
+        first: the first one.
+        damped: whether there are channels for repeated tokens.
+        paired: whether there are channels for pairs.
+    """
+
+    first: int
+    damped: bool
+    paired: bool
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """By name, the numbers of channels.
+
+        ``own``: the code of the token. ``constant``: the same for every token. ``mark``: of the
+        first token alone. ``share``: see ``repeated_tokens``. ``before`` and ``place``: the code
+        of the previous token, and the position, see ``token_pairs``.
+        """
+        damped, paired = self.damped, self.paired
+        found = {"own": CODE, "constant": _ALIKE["constant"]} if damped or paired else {}
+        found |= {"mark": _ALIKE["mark"], "share": _ALIKE["share"]} if damped else {}
+        return found | ({"before": CODE, "place": 2 * FREQUENCIES} if paired else {})
+
+    def __getitem__(self, name: str) -> Tensor:
+        widths = self.widths
+        names = [*widths]
+        begin = self.first + sum(widths[own] for own in names[: names.index(name)])
+        return begin + torch.arange(widths[name])
+
+    @property
+    def zero(self) -> int:
+        """The empty channel. It shows the mean that LayerNorm subtracts from every channel."""
+        return self.first + sum(self.widths.values())
+
+    @property
+    def energy(self) -> float:
+        """The sum of squares over the channels of a token, relative to that of one other channel:
+        sines and cosines add up to 1, and only the first token has a mark, but no code."""
+        counted = {**self.widths, "mark": 0}
+        if self.paired:
+            counted["place"] = FREQUENCIES
+        constant = counted.pop("constant", 0)
+        return SIZE**2 * sum(counted.values()) + constant * self._constant**2
+
+    @property
+    def _constant(self) -> float:
+        return _LARGE if self.damped else SIZE
+
+    def one(self, name: str) -> Tensor:
+        """The values in the channels ``constant``, ``mark`` or ``share`` that stand for 1. Their
+        sum is 0, so that the mean over all channels stays the same."""
+        size = {"constant": self._constant, "mark": _MARK, "share": SIZE}[name]
+        return size * torch.tensor([1.0, -1.0]).repeat(_ALIKE[name] // 2)
+
+    def readout(self, name: str) -> Tensor:
+        """The weights that read a number from these channels."""
+        return self.one(name) / self.one(name).square().sum()
+
+    def add_codes(self, wide: Model, deviation: Tensor, first_token: int) -> None:
+        """Set the embeddings of the codes, constants and marks.
+
+        Args:
+            wide: the model.
+            deviation: (V, 1), the standard deviation of the embedding of each token.
+            first_token: id of the token that begins every text.
+        """
+        embeddings: Any = wide.encoder.embeddings
+        word = embeddings.word.weight
+        word[:, self["own"]] = SIZE * codes(wide.config.vocab_size) * deviation
+        word[:, self["constant"]] = self.one("constant") * deviation
+        if self.damped:
+            word[first_token, self["own"]] = 0.0
+            word[first_token, self["mark"]] = self.one("mark") * deviation[first_token]
+
+
+def can_hold_codes(model: Model) -> bool:
+    """Whether a model for which ``can_hold_scores`` is true can compare tokens."""
+    config = model.config
+    return config.head_size >= max(CODE, 2 * FREQUENCIES) and config.num_hidden_layers > 1
+
+
+def codes(vocab_size: int) -> Tensor:
+    """(V, 32): half of each code is 1 and half is -1, so that its mean is 0."""
+    order = np.random.default_rng(SEED).random((vocab_size, CODE)).argsort(1)
+    return torch.from_numpy(np.where(order < CODE // 2, 1.0, -1.0).astype(np.float32))
+
+
+def cancel_mean(weights: Tensor, zero: int) -> None:
+    """Make each row of a matrix (rows, channels) subtract the mean that LayerNorm subtracts."""
+    weights[:, zero] -= weights.sum(1)
