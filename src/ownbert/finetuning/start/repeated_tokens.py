@@ -63,6 +63,13 @@ def token_shares(
     return TokenShares(np.where(np.isin(ids, special), -1, ids), row, share.astype(np.float32))
 
 
+def repeated_share(examples: Sequence[Example]) -> float:
+    """The share of tokens that have occurred before in the same sequence."""
+    sequences = [ids for example in examples for ids in example.split(example.token_ids)]
+    distinct = sum(len(np.unique(ids)) for ids in sequences)
+    return 1 - distinct / max(1, sum(map(len, sequences)))
+
+
 def _weights(ids: np.ndarray, sequence: np.ndarray, length: np.ndarray) -> np.ndarray:
     """(T): the weights of tokens in the last block, without a common factor."""
     keys = sequence * (int(ids.max(initial=0)) + 1) + ids

@@ -21,13 +21,12 @@ CODE, SEED = 32, 3024
 # Sines and cosines of positions, two channels for each frequency.
 FREQUENCIES = 16
 # Channels for one value, where one would do: dropout would remove a single one.
-_ALIKE = {"constant": 6, "mark": 4, "share": 4}
-# The size of the values, relative to those of the other channels. Repeated tokens need precise
-# scores, and so larger constants: the more of a token's channels is constant, the less does the
-# number differ that LayerNorm divides by.
-SIZE, _LARGE = 0.3, 3.5
-# The first token has a mark instead of a code, of the same total size.
-_MARK = SIZE * (CODE / _ALIKE["mark"]) ** 0.5
+_ALIKE = {"constant": 6, "mark": 4, "share": 4, "ballast": 4}
+# The size of the values, relative to those of the other channels. Ballast is larger: the more of a
+# token's channels is the same for every token, the less does the number differ that LayerNorm
+# divides by. If it were still larger, 8-bit integers would round the other channels too much.
+# Nothing reads it: 8-bit integers do not hold weights of very different sizes either.
+SIZE, _LARGE = 0.3, 2.0
 
 
 @dataclass(frozen=True)
@@ -48,13 +47,15 @@ class CodeChannels:
     def widths(self) -> dict[str, int]:
         """By name, the numbers of channels.
 
-        ``own``: the code of the token. ``constant``: the same for every token. ``mark``: of the
-        first token alone. ``share``: see ``repeated_tokens``. ``before`` and ``place``: the code
-        of the previous token, and the position, see ``token_pairs``.
+        ``own``: the code of the token; the first one has none. ``constant`` and ``ballast``: the
+        same for every token. ``mark``: of the first token alone. ``share``: see
+        ``repeated_tokens``. ``before`` and ``place``: the code of the previous token, and the
+        position, see ``token_pairs``.
         """
         damped, paired = self.damped, self.paired
-        found = {"own": CODE, "constant": _ALIKE["constant"]} if damped or paired else {}
-        found |= {"mark": _ALIKE["mark"], "share": _ALIKE["share"]} if damped else {}
+        names = ("constant",) * (damped or paired) + ("mark", "share", "ballast") * damped
+        found = {"own": CODE} if names else {}
+        found |= {name: _ALIKE[name] for name in names}
         return found | ({"before": CODE, "place": 2 * FREQUENCIES} if paired else {})
 
     def __getitem__(self, name: str) -> Tensor:
@@ -70,22 +71,18 @@ class CodeChannels:
 
     @property
     def energy(self) -> float:
-        """The sum of squares over the channels of a token, relative to that of one other channel:
-        sines and cosines add up to 1, and only the first token has a mark, but no code."""
+        """The sum of squares over the channels of most tokens, relative to that of one other
+        channel. Sines and cosines add up to 1."""
         counted = {**self.widths, "mark": 0}
         if self.paired:
             counted["place"] = FREQUENCIES
-        constant = counted.pop("constant", 0)
-        return SIZE**2 * sum(counted.values()) + constant * self._constant**2
-
-    @property
-    def _constant(self) -> float:
-        return _LARGE if self.damped else SIZE
+        ballast = counted.pop("ballast", 0)
+        return SIZE**2 * sum(counted.values()) + _LARGE**2 * ballast
 
     def one(self, name: str) -> Tensor:
-        """The values in the channels ``constant``, ``mark`` or ``share`` that stand for 1. Their
-        sum is 0, so that the mean over all channels stays the same."""
-        size = {"constant": self._constant, "mark": _MARK, "share": SIZE}[name]
+        """The values that stand for 1 in channels with the same value. Their sum is 0, so that the
+        mean over all channels stays the same."""
+        size = _LARGE if name == "ballast" else SIZE
         return size * torch.tensor([1.0, -1.0]).repeat(_ALIKE[name] // 2)
 
     def readout(self, name: str) -> Tensor:
@@ -105,6 +102,7 @@ class CodeChannels:
         word[:, self["own"]] = SIZE * codes(wide.config.vocab_size) * deviation
         word[:, self["constant"]] = self.one("constant") * deviation
         if self.damped:
+            word[:, self["ballast"]] = self.one("ballast") * deviation
             word[first_token, self["own"]] = 0.0
             word[first_token, self["mark"]] = self.one("mark") * deviation[first_token]
 

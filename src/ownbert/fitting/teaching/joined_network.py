@@ -18,6 +18,7 @@ from ownbert.batches.example import Example
 from ownbert.checkpoint import save
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.start.linear_start import inputs_of_head
+from ownbert.finetuning.start.repeated_tokens import repeated_share
 from ownbert.finetuning.start.task_weights import make_model
 from ownbert.finetuning.start.token_codes import can_hold_codes
 from ownbert.finetuning.start.token_pairs import can_hold_pairs
@@ -45,8 +46,10 @@ from ownbert.views.view_features import Texts
 _MOST_TEXTS, _MOST_SCORES, _MOST_CHARACTERS = 60_000, 1_500_000, 20_000_000
 # Maximum share of the time for reading and scoring these texts; maximum share of labelled texts.
 _SCORING, _LABELLED = 0.5, 0.75
-# Time for damping, as a multiple of that of scores without it: with less, it is not tried.
-_FURTHER = 3.0
+# Damping is tried if at least this share of the tokens are repeated, as in long documents: with
+# shorter texts the network is worse (docs/lab/distilled-network.md). Time for it, as a multiple of
+# that of scores without it.
+_REPEATED, _FURTHER = 0.25, 3.0
 # Maximum share of the time for scoring the tokens of the vocabulary one by one.
 _ALONE = 0.25
 # Maximum number of token pairs with scores. Each needs a unit of the feed-forward network.
@@ -169,7 +172,8 @@ def _fit_scores(
     began = time.monotonic()
     least, best = made(False)
     left = seconds_left()
-    if can_hold_codes(start.model) and left > _FURTHER * (time.monotonic() - began):
+    in_time = left > _FURTHER * (time.monotonic() - began)
+    if in_time and can_hold_codes(start.model) and repeated_share(examples) >= _REPEATED:
         with contextlib.suppress(OutOfTime), time_limit(left / 2):
             found, damped = made(True)
             best = damped if found < least else best
