@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ownbert.checks import each, known
 from ownbert.config.encoder import EncoderConfig
@@ -13,11 +13,8 @@ from ownbert.errors import InputError, in_short
 from ownbert.families.bert import REQUIRED, SPAN, TOKENS, label_rules
 from ownbert.families.mapping.calls import Calls, encoder_arguments
 from ownbert.families.mapping.family import ArchitectureSpec, Family, activation_of
-from ownbert.families.mapping.rules import Drop, Fuse, Make, Rename, Rule, Tie
+from ownbert.families.mapping.rules import Drop, Fuse, Make, Rename, Rule, Tie, constant
 from ownbert.families.mapping.weight_map import WeightMap
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _TABLES, _ENCODER = "deberta.embeddings.", "deberta.encoder."
 _LAYER, _BLOCK = _ENCODER + "layer.{i}.", "encoder.blocks.{i}."
@@ -138,16 +135,8 @@ def _is_legacy(config: EncoderConfig) -> bool:
     return _of(config).legacy
 
 
-def _is_new(config: EncoderConfig) -> bool:
-    return not _is_legacy(config)
-
-
 def _has_positions(config: EncoderConfig) -> bool:
     return config.position_embedding_type == "absolute"
-
-
-def _has_no_positions(config: EncoderConfig) -> bool:
-    return not _has_positions(config)
 
 
 def _has_unused_table(config: EncoderConfig) -> bool:
@@ -158,22 +147,8 @@ def _has_unused_norm(config: EncoderConfig) -> bool:
     return _of(config).norm_rel_ebd and not _of(config).terms
 
 
-def _table(config: EncoderConfig) -> "Tensor":
-    import torch
-
-    return torch.zeros(2 * _of(config).span, config.hidden_size)
-
-
-def _ones(config: EncoderConfig) -> "Tensor":
-    import torch
-
-    return torch.ones(config.hidden_size)
-
-
-def _zeros(config: EncoderConfig) -> "Tensor":
-    import torch
-
-    return torch.zeros(config.hidden_size)
+def _width(config: EncoderConfig) -> tuple[int, ...]:
+    return (config.hidden_size,)
 
 
 def _embedding_rules() -> tuple[Rule, ...]:
@@ -181,17 +156,21 @@ def _embedding_rules() -> tuple[Rule, ...]:
     return (
         Rename("encoder.embeddings.word.weight", _TABLES + "word_embeddings.weight"),
         Rename("encoder.embeddings.position.weight", positions, when=_has_positions),
-        Drop(positions, "not used", when=_has_no_positions),
+        Drop(positions, "not used", when=lambda c: not _has_positions(c)),
         Rename("encoder.embeddings.token_type.weight", _TABLES + "token_type_embeddings.weight"),
         Rename("encoder.embeddings.projection.weight", _TABLES + "embed_proj.weight"),
         Rename("encoder.embeddings.norm", _TABLES + "LayerNorm"),
         Drop(_TABLES + "position_ids", "0, 1, 2, ...: a buffer"),
         Drop(_TABLES + "word_embeddings._weight", "of pretraining"),
         Drop(_TABLES + "position_embeddings._weight", "of pretraining"),
-        Make(_ENCODER + "rel_embeddings.weight", _has_unused_table, _table),
+        Make(
+            _ENCODER + "rel_embeddings.weight",
+            _has_unused_table,
+            constant(0.0, lambda c: (2 * _of(c).span, c.hidden_size)),
+        ),
         Rename("encoder.distances.table.weight", _ENCODER + "rel_embeddings.weight"),
-        Make(_ENCODER + "LayerNorm.weight", _has_unused_norm, _ones),
-        Make(_ENCODER + "LayerNorm.bias", _has_unused_norm, _zeros),
+        Make(_ENCODER + "LayerNorm.weight", _has_unused_norm, constant(1.0, _width)),
+        Make(_ENCODER + "LayerNorm.bias", _has_unused_norm, constant(0.0, _width)),
         Rename("encoder.distances.norm", _ENCODER + "LayerNorm"),
         Rename("encoder.convolution.conv", _ENCODER + "conv.conv"),
         Rename("encoder.convolution.norm", _ENCODER + "conv.LayerNorm"),
@@ -227,7 +206,7 @@ def _mlm_rules() -> tuple[Rule, ...]:
         rules += [
             Rename(f"heads.mlm.{ours}", legacy, when=_is_legacy),
             Rename(f"heads.mlm.{ours}", later),
-            Rename(f"heads.mlm.{ours}", legacy, when=_is_new),
+            Rename(f"heads.mlm.{ours}", legacy, when=lambda c: not _is_legacy(c)),
         ]
     return (*rules, Tie(old + "decoder.bias", old + "bias"), Tie(old + "decoder.weight", word))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Mobile
@@ -19,11 +19,8 @@ from ownbert.families.bert import (
 )
 from ownbert.families.mapping.calls import Arguments, Calls, Kinds, encoder_arguments
 from ownbert.families.mapping.family import Family
-from ownbert.families.mapping.rules import Fuse, Make, Rename, Rule
+from ownbert.families.mapping.rules import Fuse, Make, Rename, Rule, constant
 from ownbert.families.mapping.weight_map import WeightMap
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _BLOCK, _LAYER = "encoder.blocks.{i}.", "mobilebert.encoder.layer.{i}."
 _TABLES = "mobilebert.embeddings."
@@ -48,28 +45,6 @@ def _writes(config: EncoderConfig) -> dict[str, Any]:
 
 def _is_not_widened(config: EncoderConfig) -> bool:
     return config.embedding_size is None
-
-
-def _unused_projection(config: EncoderConfig) -> "Tensor":
-    import torch
-
-    return torch.zeros(config.hidden_size, config.hidden_size)
-
-
-def _unused_bias(config: EncoderConfig) -> "Tensor":
-    import torch
-
-    return torch.zeros(config.hidden_size)
-
-
-def _has_wide_words(config: EncoderConfig) -> bool:
-    return config.embedding_size in (None, config.hidden_size)
-
-
-def _no_rest(config: EncoderConfig) -> "Tensor":
-    import torch
-
-    return torch.zeros(0, config.vocab_size)
 
 
 def _block_rules() -> tuple[Rule, ...]:
@@ -106,8 +81,16 @@ MOBILEBERT = Family(
     weight_map=WeightMap(
         rules=(
             *embedding_rules(_TABLES),
-            Make(_TABLES + "embedding_transformation.weight", _is_not_widened, _unused_projection),
-            Make(_TABLES + "embedding_transformation.bias", _is_not_widened, _unused_bias),
+            Make(
+                _TABLES + "embedding_transformation.weight",
+                _is_not_widened,
+                constant(0.0, lambda c: (c.hidden_size, c.hidden_size)),
+            ),
+            Make(
+                _TABLES + "embedding_transformation.bias",
+                _is_not_widened,
+                constant(0.0, lambda c: (c.hidden_size,)),
+            ),
             Rename("encoder.embeddings.projection", _TABLES + "embedding_transformation"),
             *_block_rules(),
             Rename("pooler.dense", "mobilebert.pooler.dense"),
@@ -117,7 +100,12 @@ MOBILEBERT = Family(
                 dense="transform.dense",
                 norm="transform.LayerNorm",
             ),
-            Make(_HEAD + "dense.weight", _has_wide_words, _no_rest, head="mlm"),
+            Make(
+                _HEAD + "dense.weight",
+                lambda c: c.embedding_size in (None, c.hidden_size),
+                constant(0.0, lambda c: (0, c.vocab_size)),
+                head="mlm",
+            ),
             Rename("heads.mlm.decoder_rest.weight", _HEAD + "dense.weight"),
             Rename("heads.nsp.dense", "cls.seq_relationship"),
             *label_rules("classification", "choice", "tokens"),

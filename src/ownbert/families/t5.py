@@ -23,14 +23,6 @@ _GATED = "gated-"
 _GATED_ACTIVATIONS = {"gelu": "gelu_new"}
 
 
-def _gated(config: EncoderConfig) -> bool:
-    return config.gated_feed_forward
-
-
-def _plain(config: EncoderConfig) -> bool:
-    return not config.gated_feed_forward
-
-
 def stack_rules(name: str, prefix: str = "") -> tuple[Rule, ...]:
     """Rules for one of the stacks, without its embeddings.
 
@@ -50,8 +42,12 @@ def stack_rules(name: str, prefix: str = "") -> tuple[Rule, ...]:
         Fuse(ours + "attention.qkv", tuple(f"{attention}SelfAttention.{x}" for x in "qkv")),
         Rename(ours + "attention.output", attention + "SelfAttention.o"),
         Rename(ours + "attention_norm", attention + "layer_norm"),
-        Rename(ours + "feed_forward.up", dense + "wi", when=_plain),
-        Fuse(ours + "feed_forward.up", (dense + "wi_0", dense + "wi_1"), when=_gated),
+        Rename(ours + "feed_forward.up", dense + "wi", when=lambda c: not c.gated_feed_forward),
+        Fuse(
+            ours + "feed_forward.up",
+            (dense + "wi_0", dense + "wi_1"),
+            when=lambda c: c.gated_feed_forward,
+        ),
         Rename(ours + "feed_forward.down", dense + "wo"),
         Rename(ours + "feed_forward_norm", network + "layer_norm"),
         Rename(f"{name}.norm", f"{prefix}{name}.final_layer_norm"),

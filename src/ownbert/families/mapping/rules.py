@@ -7,7 +7,7 @@ group and its index in the group; ``{f}``: each feed-forward network of a block 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,9 @@ class Rename:
     shared: bool = False
     when: Callable[[EncoderConfig], bool] | None = None
 
+    def to_theirs(self, tensor: "Tensor", config: EncoderConfig) -> "Sequence[Tensor]":
+        return (tensor,)
+
 
 @dataclass(frozen=True)
 class Fuse:
@@ -50,6 +53,9 @@ class Fuse:
     ours: str
     theirs: tuple[str, ...]
     when: Callable[[EncoderConfig], bool] | None = None
+
+    def to_theirs(self, tensor: "Tensor", config: EncoderConfig) -> "Sequence[Tensor]":
+        return tensor.chunk(len(self.theirs))
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ class Heads:
 
         return torch.cat([part.flatten(1).T for part in parts])
 
-    def to_theirs(self, tensor: "Tensor", config: EncoderConfig) -> "list[Tensor]":
+    def to_theirs(self, tensor: "Tensor", config: EncoderConfig) -> "Sequence[Tensor]":
         """(parts x HK, D) -> (D, H, K) each"""
         sizes = (config.num_attention_heads, -1)
         return [part.T.unflatten(1, sizes) for part in tensor.chunk(len(self.theirs))]
@@ -98,6 +104,9 @@ class Reshape:
         """Reshape a tensor; one with an unexpected shape is unchanged, and copying it will fail."""
         fits = tuple(tensor.shape) == self.their_shape(config)
         return tensor.reshape(self.shape(config)) if fits else tensor
+
+    def to_theirs(self, tensor: "Tensor", config: EncoderConfig) -> "Sequence[Tensor]":
+        return (tensor.reshape(self.their_shape(config)),)
 
 
 @dataclass(frozen=True)
@@ -152,7 +161,22 @@ class Make:
     head: str | None = None
 
 
-Rule = Rename | Fuse | Heads | Reshape | Tie | Drop | Make
+def constant(
+    value: float, shape: Callable[[EncoderConfig], tuple[int, ...]]
+) -> Callable[[EncoderConfig], "Tensor"]:
+    """A function for ``Make``: a tensor whose elements are all ``value``."""
+
+    def make(config: EncoderConfig) -> "Tensor":
+        import torch
+
+        return torch.full(shape(config), value)
+
+    return make
+
+
+# Rules for tensors that OwnBERT has.
+Renamed = Rename | Fuse | Heads | Reshape
+Rule = Renamed | Tie | Drop | Make
 
 _LEAVES = ("weight", "bias", "position_ids", "token_type_ids", "_weight")
 
@@ -179,7 +203,7 @@ def part_of(rule: Rule) -> str | None:
 
 def holds(rule: Rule, config: EncoderConfig) -> bool:
     """Whether a rule applies to a config."""
-    when = rule.when if isinstance(rule, Rename | Fuse | Drop) else None
+    when = rule.when if isinstance(rule, Rename | Fuse | Drop | Make) else None
     return when is None or when(config)
 
 
@@ -212,16 +236,10 @@ def _with_numbers(rule: Rule, numbers: Sequence[tuple[str, str]], leaf: str) -> 
                 text = text.replace(sign, number)
         return text + leaf
 
-    if isinstance(rule, Rename):
-        return Rename(name(rule.ours), name(rule.theirs), rule.shared, rule.when)
-    if isinstance(rule, Fuse):
-        return Fuse(name(rule.ours), tuple(name(n) for n in rule.theirs))
-    if isinstance(rule, Heads):
-        return Heads(name(rule.ours), tuple(name(n) for n in rule.theirs))
-    if isinstance(rule, Reshape):
-        return Reshape(name(rule.ours), name(rule.theirs), rule.shape, rule.their_shape)
+    theirs = tuple(map(name, their_names(rule)))
+    changes = {"theirs": theirs if isinstance(rule, Fuse | Heads) else theirs[0]}
     if isinstance(rule, Tie):
-        return Tie(name(rule.theirs), name(rule.to), rule.always)
-    if isinstance(rule, Make):
-        return Make(name(rule.theirs), rule.when, rule.make, rule.head)
-    return Drop(name(rule.theirs), rule.reason, rule.when)
+        changes["to"] = name(rule.to)
+    elif not isinstance(rule, Drop | Make):
+        changes["ours"] = name(rule.ours)
+    return replace(rule, **changes)

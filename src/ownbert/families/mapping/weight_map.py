@@ -13,6 +13,7 @@ from ownbert.families.mapping.rules import (
     Heads,
     Make,
     Rename,
+    Renamed,
     Reshape,
     Rule,
     Tensors,
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 OWN_TENSOR = "ownbert."
 # Beginnings of problem messages; the name of the tensor follows.
 UNEXPECTED, MISSING = "unexpected tensor ", "missing tensor "
-
-# Rules for tensors that OwnBERT has.
-_RENAMED = Rename | Fuse | Heads | Reshape
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ class WeightMap:
                 ours[rule.ours] = rule.to_ours(left.pop(rule.theirs), config)
             elif isinstance(rule, Fuse | Heads):
                 problems += _fuse(rule, left, ours)
-            elif isinstance(rule, Drop) or (isinstance(rule, Make) and rule.when(config)):
+            elif isinstance(rule, Drop | Make):
                 left.pop(rule.theirs, None)
         # A rename may already have consumed the first name of a tied tensor.
         for tie in ties:
@@ -141,17 +139,10 @@ class WeightMap:
         for rule in written_out(self.rules, config):
             if head_of(rule) not in (None, *there):
                 continue
-            if isinstance(rule, Rename) and rule.ours in left:
-                theirs[rule.theirs] = left.pop(rule.ours)
-            elif isinstance(rule, Reshape) and rule.ours in left:
-                theirs[rule.theirs] = left.pop(rule.ours).reshape(rule.their_shape(config))
-            elif isinstance(rule, Fuse) and rule.ours in left:
-                parts = left.pop(rule.ours).chunk(len(rule.theirs))
-                theirs.update(zip(rule.theirs, parts, strict=True))
-            elif isinstance(rule, Heads) and rule.ours in left:
+            if isinstance(rule, Renamed) and rule.ours in left:
                 parts = rule.to_theirs(left.pop(rule.ours), config)
-                theirs.update(zip(rule.theirs, parts, strict=True))
-            elif isinstance(rule, Make) and rule.when(config):
+                theirs.update(zip(their_names(rule), parts, strict=True))
+            elif isinstance(rule, Make):
                 theirs[rule.theirs] = rule.make(config)
         if bare:
             theirs = {name.removeprefix(self.prefix): tensor for name, tensor in theirs.items()}
@@ -161,7 +152,7 @@ class WeightMap:
     def their_name(self, ours: str, config: EncoderConfig) -> str:
         """The name in the checkpoint of OwnBERT's tensor ``ours``, for messages."""
         for rule in written_out(self.rules, config):
-            if isinstance(rule, _RENAMED) and rule.ours == ours:
+            if isinstance(rule, Renamed) and rule.ours == ours:
                 return ", ".join(their_names(rule))
         return ours
 
@@ -171,7 +162,7 @@ class WeightMap:
         """OwnBERT's names of tensors of a checkpoint, in a model with heads of these kinds."""
         found = {name.removeprefix(OWN_TENSOR) for name in theirs if name.startswith(OWN_TENSOR)}
         for rule in written_out(self.rules, config):
-            named = isinstance(rule, _RENAMED)
+            named = isinstance(rule, Renamed)
             if named and head_of(rule) in (None, *kinds) and {*their_names(rule)} & {*theirs}:
                 found.add(rule.ours)
         return found
@@ -191,7 +182,7 @@ class WeightMap:
     def names_in(self, ours: str, config: EncoderConfig) -> set[str]:
         """The checkpoint's names of tensors whose names in OwnBERT begin with ``ours``."""
         rules = written_out(self.rules, config)
-        own = (r for r in rules if isinstance(r, _RENAMED) and r.ours.startswith(ours))
+        own = (r for r in rules if isinstance(r, Renamed) and r.ours.startswith(ours))
         return {name for rule in own for name in their_names(rule)}
 
     @cached_property

@@ -7,21 +7,15 @@ gradient of its rows of the whole without a copy, so training the parts trains t
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ownbert.families.mapping.rules import (
-    Fuse,
-    Heads,
-    Rename,
-    Reshape,
-    head_of,
-    their_names,
-    written_out,
-)
+from ownbert.config.encoder import EncoderConfig
+from ownbert.families.mapping.rules import Rename, Renamed, head_of, their_names, written_out
 from ownbert.families.mapping.weight_map import WeightMap
 from ownbert.nn.model import Model
 
@@ -163,7 +157,7 @@ def their_parameters(model: Model, weight_map: WeightMap) -> dict[str, list[tupl
     """For each of our parameters: Transformers' names, with the parameter or its parts."""
     ours, found = dict(model.named_parameters()), {}
     for rule in written_out(weight_map.rules, model.config):
-        if not isinstance(rule, Rename | Fuse | Heads | Reshape) or rule.ours not in ours:
+        if not isinstance(rule, Renamed) or rule.ours not in ours:
             continue
         if head_of(rule) not in (None, *model.specs) or rule.ours in found:
             continue  # only the first of several names is written
@@ -171,7 +165,8 @@ def their_parameters(model: Model, weight_map: WeightMap) -> dict[str, list[tupl
         if isinstance(rule, Rename):
             found[rule.ours] = [(rule.theirs, whole)]
         else:
-            parts = parts_of(whole, [_view(rule, model, i) for i in range(len(names))])
+            views = [partial(_part, rule, model.config, number) for number in range(len(names))]
+            parts = parts_of(whole, views)
             found[rule.ours] = list(zip(names, parts, strict=True))
     return found
 
@@ -193,13 +188,8 @@ def follow(parameters: Sequence[nn.Parameter]) -> None:
             parts_of(whole, ())
 
 
-def _view(rule: Fuse | Heads | Reshape, model: Model, number: int) -> View:
-    config = model.config
-    if isinstance(rule, Fuse):
-        return lambda tensor: tensor.chunk(len(rule.theirs))[number]
-    if isinstance(rule, Heads):
-        return lambda tensor: rule.to_theirs(tensor, config)[number]
-    return lambda tensor: tensor.view(rule.their_shape(config))
+def _part(rule: Renamed, config: EncoderConfig, number: int, tensor: Tensor) -> Tensor:
+    return rule.to_theirs(tensor, config)[number]
 
 
 def children_by_name(parameters: Mapping[str, nn.Parameter], modules: Mapping[str, nn.Module]):
