@@ -169,7 +169,7 @@ class EncoderConfig:
     task_type_vocab_size: int = checked(0, count(0, limits.WIDTH))
     is_decoder: bool = False
     add_cross_attention: bool = False
-    pruned_heads: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    pruned_heads: Mapping[int, tuple[int, ...]] = field(default_factory=dict, hash=False)
     chunk_size_feed_forward: int = checked(0, count(0, limits.COUNT))
     num_hidden_groups: int | None = checked(None, maybe(_LAYERS))
     inner_group_num: int = checked(1, _LAYERS)

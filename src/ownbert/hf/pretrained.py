@@ -235,13 +235,14 @@ class PreTrainedModel(CommonModel):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """``model.classifier = nn.Linear(...)`` replaces the layer with that name."""
-        if "model" in self.__dict__.get("_modules", {}) and name != "model":
+        named = isinstance(value, nn.Module | None) and name != "model"
+        if named and "model" in self.__dict__.get("_modules", {}):
             full = self.full_name(name)
             if replace_module(self.model, self.weight_map, full, value):
                 return
-            if isinstance(value, nn.Module) and has_tensors(self.model, self.weight_map, full):
+            if value is not None and has_tensors(self.model, self.weight_map, full):
                 raise InputError(f"{full} cannot be replaced here; single layers can")
-        super().__setattr__(name, value)
+        super().__setattr__(name, value)  # pyright: ignore[reportArgumentType]
 
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True

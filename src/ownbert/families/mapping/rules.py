@@ -8,6 +8,7 @@ group and its index in the group; ``{f}``: each feed-forward network of a block 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -207,8 +208,13 @@ def holds(rule: Rule, config: EncoderConfig) -> bool:
     return when is None or when(config)
 
 
-def written_out(rules: tuple[Rule, ...], config: EncoderConfig) -> Iterator[Rule]:
+@lru_cache(maxsize=16)  # loading a folder needs them several times
+def written_out(rules: tuple[Rule, ...], config: EncoderConfig) -> tuple[Rule, ...]:
     """Expand rules for each block of a network, and for weights and biases separately."""
+    return tuple(_each(rules, config))
+
+
+def _each(rules: tuple[Rule, ...], config: EncoderConfig) -> Iterator[Rule]:
     blocks = range(config.num_blocks)
     last = 0 if config.mobile is None else config.mobile.num_feedforward_networks - 1
     for rule in rules:

@@ -77,7 +77,7 @@ class WeightMap:
             problems += [f"tensor {name} is there twice" for name in names if names[name] > 1]
         own = [name for name in left if name.startswith(OWN_TENSOR)]
         ours = {name.removeprefix(OWN_TENSOR): left.pop(name) for name in own}
-        rules = list(written_out(self.rules, config))
+        rules = written_out(self.rules, config)
         ties = [rule for rule in rules if isinstance(rule, Tie)]
         for tie in ties:
             if tie.theirs in left and tie.to not in left:

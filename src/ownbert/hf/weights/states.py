@@ -5,7 +5,7 @@
 
 import copy
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,14 +33,12 @@ class SelectedTensors:
         unused: names of tensors that are left out.
         mismatched: tensors newly initialised because of their shape: name, shape in the folder,
             shape in the model.
-        misshapen: names of all tensors with another shape.
     """
 
     tensors: dict[str, Tensor]
     new: list[str]
     unused: list[str]
     mismatched: list[tuple[str, torch.Size, torch.Size]]
-    misshapen: list[str]
 
 
 def fill(
@@ -85,7 +83,8 @@ def fill(
     )
     if report.problems:
         shown = "; ".join(first_of(report.problems))
-        advice = "; ignore_mismatched_sizes=True reinitialises them" * bool(selected.misshapen)
+        misshapen = _misshapen(selected.tensors, _own(model))
+        advice = "; ignore_mismatched_sizes=True reinitialises them" * bool(misshapen)
         raise InputError(f"{path} does not fit: {shown}{advice}")
     new = [*selected.new, *report.new]
     initialised = ", ".join([*new, *(name for name, *_ in selected.mismatched)])
@@ -122,21 +121,24 @@ def _select(
     if description.architecture not in named:
         unused |= theirs.keys() - known
     theirs = {name: tensor for name, tensor in theirs.items() if name not in unused}
-    our_tensors = _own(model)
-    misshapen = [
-        name
-        for name in our_tensors
-        if name in theirs and theirs[name].shape != our_tensors[name].shape
-    ]
-    wrong = [(n, theirs[n].shape, our_tensors[n].shape) for n in misshapen] if mismatched else []
     crossing = core.config.add_cross_attention and not description.config.add_cross_attention
-    lacking = [n for n in our_tensors if crossing and ".crossattention." in n and n not in theirs]
+    ours = _own(model) if crossing or mismatched else {}
+    wrong = _misshapen(theirs, ours) if mismatched else []
+    lacking = [n for n in ours if crossing and ".crossattention." in n and n not in theirs]
     if anew := [*lacking, *(name for name, *_ in wrong)]:
         materialize(core)
         initialise(model, anew)
-        our_tensors = _own(model)
-        theirs |= {name: our_tensors[name] for name in anew}
-    return SelectedTensors(theirs, [*new, *lacking], sorted(unused), wrong, misshapen)
+        ours = _own(model)
+        theirs |= {name: ours[name] for name in anew}
+    return SelectedTensors(theirs, [*new, *lacking], sorted(unused), wrong)
+
+
+def _misshapen(
+    theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor]
+) -> list[tuple[str, torch.Size, torch.Size]]:
+    """The tensors with another shape in the model: name, and both shapes."""
+    both = ((name, theirs[name].shape, ours[name].shape) for name in ours if name in theirs)
+    return [(name, their, our) for name, their, our in both if their != our]
 
 
 def _own(model: Any) -> dict[str, Tensor]:
