@@ -9,7 +9,7 @@ missing keys are left to the code that reads the file.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ownbert.errors import InputError, in_short
@@ -18,6 +18,19 @@ Check = Callable[[str, Any], None]
 
 _NAMES = 100  # longest key in a message, in characters
 _ANY = 1e18  # larger bounds are omitted from messages
+
+
+def checked(default: Any, check: Check) -> Any:
+    """A field of a dataclass with its check, so that a damaged or hostile file cannot exhaust the
+    memory."""
+    return field(default=default, metadata={"check": check})
+
+
+def check_fields(config: Any) -> None:
+    """Raise ``InputError`` for the first field whose value fails its check."""
+    for one in fields(config):
+        if "check" in one.metadata:
+            one.metadata["check"](one.name, getattr(config, one.name))
 
 
 def _must_be(valid: Callable[[Any], bool], wanted: str) -> Check:
@@ -82,16 +95,6 @@ positive = Interval(0, float("inf"), "(]", "more than 0")
 
 def _grouped(number: float) -> str:
     return f"{number:g}" if isinstance(number, float) else f"{number:,}"
-
-
-def choice(*allowed: str) -> Check:
-    """Check for one of the allowed names of a setting."""
-
-    def check(name: str, value: str) -> None:
-        if value not in allowed:
-            raise InputError(f"{name} is {in_short(value)}; it must be one of {', '.join(allowed)}")
-
-    return check
 
 
 def each(check: Check) -> Check:

@@ -8,7 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from ownbert import InputError
-from ownbert.checks import between, choice, each, positive, up_to
+from ownbert.checks import between, each, one_of, positive, up_to
 from ownbert.cli import app
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.settings import settings_of
@@ -107,7 +107,7 @@ def test_help_shows_defaults_in_their_panels():
         (between(0, 1, "(]"), 1, 0, r"it must be in \(0, 1\]"),
         (between(0, 1, "[]"), 1, 1.1, r"it must be in \[0, 1\]"),
         (between(0, 1, "[]"), 0, float("nan"), r"it must be in \[0, 1\]"),
-        (choice("a", "b"), "b", "c", "a.setting is 'c'; it must be one of a, b"),
+        (one_of("a", "b"), "b", "c", "a.setting is 'c'; it must be one of a, b"),
         (each(positive), (1, 2), (1, -2), "a.setting is -2; it must be more than 0"),
     ],
 )

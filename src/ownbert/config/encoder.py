@@ -5,8 +5,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ownbert import limits
-from ownbert.checks import Interval, between, count, known, maybe, number_in, positive, up_to
-from ownbert.config.fields import ACTIVATIONS, WIDTH_CHECK, check_fields, checked
+from ownbert.checks import (
+    Interval,
+    between,
+    check_fields,
+    checked,
+    count,
+    known,
+    maybe,
+    number_in,
+    positive,
+    up_to,
+)
+from ownbert.config import ACTIVATIONS, WIDTH_CHECK
 from ownbert.config.variants import Disentangled, Image, Mobile
 from ownbert.errors import InputError, in_short
 

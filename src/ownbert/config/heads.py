@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, fields
 
 from ownbert import limits
-from ownbert.checks import list_of, maybe, number, one_of, record, truth, whole
-from ownbert.config.fields import ACTIVATIONS, checked
+from ownbert.checks import checked, list_of, maybe, number, one_of, record, truth, whole
+from ownbert.config import ACTIVATIONS
 
 # How token vectors are pooled to one vector without BERT's pooler (nn/pooling.py).
 POOLINGS = ("first", "last", "mean", "max", "attention", "gru", "lstm")

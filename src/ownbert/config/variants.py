@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ownbert import limits
-from ownbert.checks import count, each, known, truth
-from ownbert.config.fields import ACTIVATIONS, WIDTH_CHECK, check_fields, checked
+from ownbert.checks import check_fields, checked, count, each, known, truth
+from ownbert.config import ACTIVATIONS, WIDTH_CHECK
 from ownbert.errors import InputError, in_short
 
 # The terms of disentangled attention (He et al. 2021, equation 4): content-to-position and

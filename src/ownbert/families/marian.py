@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from ownbert.checks import known
+from ownbert.config import ACTIVATIONS
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.fields import ACTIVATIONS
 from ownbert.errors import InputError
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder, require_expressed
 from ownbert.families.mapping.family import OWN, POSITIONS

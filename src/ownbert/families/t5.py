@@ -5,8 +5,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ownbert.config import ACTIVATIONS
 from ownbert.config.encoder import T5_STRUCTURE, EncoderConfig
-from ownbert.config.fields import ACTIVATIONS
 from ownbert.config.heads import HeadSpec
 from ownbert.errors import InputError, in_short
 from ownbert.families.mapping.calls import Calls, Kinds, encoder_arguments

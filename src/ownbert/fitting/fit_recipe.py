@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ownbert import limits
-from ownbert.checks import between, choice, up_to
+from ownbert.checks import between, one_of, up_to
 from ownbert.config.encoder import SIZES
 from ownbert.errors import InputError
 from ownbert.files.encodings import ENCODING_HELP, UTF8, check_encoding
@@ -70,7 +70,7 @@ class FitRecipe(CheckedSettings):
         None,
         f"{', '.join(TEXT_TASKS)}.",
         DATA,
-        check=choice(*TEXT_TASKS),
+        check=one_of(*TEXT_TASKS),
         shown="detected from the labels",
     )
     metric: str | None = setting(
@@ -92,7 +92,7 @@ class FitRecipe(CheckedSettings):
         None,
         "Size of the network to pretrain: tiny, mini, small, medium, base or large.",
         MODEL,
-        check=choice(*SIZES),
+        check=one_of(*SIZES),
         shown="tiny, on a GPU mini",
     )
     seeds: int = setting(
@@ -105,7 +105,7 @@ class FitRecipe(CheckedSettings):
         20.0, "Time limit in minutes.", RUN, check=between(0, _MOST_MINUTES, "(]"), resumable=True
     )
     device: str = setting(
-        "auto", "auto, cpu or cuda.", RUN, check=choice("auto", "cpu", "cuda"), resumable=True
+        "auto", "auto, cpu or cuda.", RUN, check=one_of("auto", "cpu", "cuda"), resumable=True
     )
     seed: int = setting(0, "Random seed.", RUN, check=between(0, limits.SEED, "[]"))
 

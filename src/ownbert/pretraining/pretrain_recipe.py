@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from ownbert import limits
 from ownbert.batches import MASKINGS
-from ownbert.checks import between, choice, each, positive, up_to
+from ownbert.checks import between, each, one_of, positive, up_to
 from ownbert.config.encoder import SIZES
 from ownbert.errors import InputError
 from ownbert.objectives import PRETRAINING, objectives_of
@@ -66,7 +66,7 @@ class PretrainModel(CheckedSettings, name="model"):
     """The size of the network and its initial weights."""
 
     size: str = setting(
-        "tiny", "tiny, mini, small, medium, base or large.", MODEL, check=choice(*SIZES)
+        "tiny", "tiny, mini, small, medium, base or large.", MODEL, check=one_of(*SIZES)
     )
     dropout: float = setting(0.0, "Dropout rate of all layers.", MODEL, check=between(0, 1, "[)"))
     feature_size: int = setting(
@@ -80,14 +80,14 @@ class PretrainModel(CheckedSettings, name="model"):
         "cooccurrence",
         "Initial word embeddings: cooccurrence (from co-occurrences in the corpus) or random.",
         MODEL,
-        check=choice("cooccurrence", "random"),
+        check=one_of("cooccurrence", "random"),
     )
     init_positions: str = setting(
         "neighbours",
         "Initial weights of the first layer: neighbours (it attends to neighbouring tokens) or "
         "random.",
         MODEL,
-        check=choice("neighbours", "random"),
+        check=one_of("neighbours", "random"),
     )
     init_from: str | None = setting(
         None,
@@ -147,10 +147,10 @@ class PretrainTask(CheckedSettings, name="task"):
         + ", ".join(f"{name} ({made.explained})" for name, made in PRETRAINING.items())
         + "; BERT: mlm,nsp.",
         DATA,
-        check=each(choice(*PRETRAINING)),
+        check=each(one_of(*PRETRAINING)),
     )
     masking: str = setting(
-        "token", "Unit of masking: token, word, ngram or span.", DATA, check=choice(*MASKINGS)
+        "token", "Unit of masking: token, word, ngram or span.", DATA, check=one_of(*MASKINGS)
     )
     mask_rate: float | None = setting(
         None,
@@ -169,7 +169,7 @@ class PretrainTask(CheckedSettings, name="task"):
         "auto",
         "Softmax over all words (full), or over those of the batch and some sampled ones, which is "
         "faster (sampled): auto, full or sampled.",
-        check=choice("auto", "full", "sampled"),
+        check=one_of("auto", "full", "sampled"),
         shown=f"sampled on a CPU from {SAMPLED_FROM:,} words on, else full",
     )
     ngram: int = setting(

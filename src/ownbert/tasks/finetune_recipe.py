@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ownbert import limits
-from ownbert.checks import between, choice, each, up_to
+from ownbert.checks import between, each, one_of, up_to
 from ownbert.config.encoder import LAYER_GATES, WIDEST_BLUR
 from ownbert.config.heads import POOLINGS as POOLING_NAMES
 from ownbert.errors import InputError
@@ -34,7 +34,7 @@ class TaskSettings(CheckedSettings, name="task"):
         "Pooling of token vectors into one vector: pooler (BERT's), first, mean, max, attention, "
         "gru, lstm.",
         MODEL,
-        check=choice(*POOLINGS),
+        check=one_of(*POOLINGS),
         shown="as configured for sentence-transformers, else the family's",
         commands={
             "choose": {"shown": "the family's"},
@@ -65,7 +65,7 @@ class TaskSettings(CheckedSettings, name="task"):
         "segments (attention over their vectors); auto: cut if 95% of the training rows fit, "
         "else windows.",
         DATA,
-        check=choice(*LONG),
+        check=one_of(*LONG),
     )
     stride: int = setting(
         32,
@@ -133,7 +133,7 @@ class TaskSettings(CheckedSettings, name="task"):
         check=between(-limits.WEIGHT, limits.WEIGHT, "[]"),
     )
     loss: str = setting(
-        "mse", "mse, or huber (outliers count less).", LEARNING, check=choice("mse", "huber")
+        "mse", "mse, or huber (outliers count less).", LEARNING, check=one_of("mse", "huber")
     )
     crf: bool = setting(
         False, "Learn tag transitions, and decode the tags of a sentence jointly (CRF).", MODEL
@@ -354,7 +354,7 @@ class FinetuneModel(CheckedSettings, name="model"):
         "Weight layers by squeeze and excitation (SesameBERT): last (the last layer times its "
         "gate) or sum (of all layers, each times its gate).",
         MODEL,
-        check=choice(*LAYER_GATES),
+        check=one_of(*LAYER_GATES),
         shown="none",
     )
     attention_blur: float | None = setting(
@@ -376,7 +376,7 @@ class FinetuneModel(CheckedSettings, name="model"):
         "Initial weights of a new head: linear (those of a linear model on the frozen network) "
         "or random.",
         LEARNING,
-        check=choice("linear", "random"),
+        check=one_of("linear", "random"),
         shown="linear with fewer than 3,000 rows",
     )
     pretrain_steps: int | None = setting(

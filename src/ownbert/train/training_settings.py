@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ownbert import limits
-from ownbert.checks import between, choice, up_to
+from ownbert.checks import between, one_of, up_to
 from ownbert.errors import InputError
 from ownbert.settings import CheckedSettings, setting
 
@@ -40,7 +40,7 @@ class Optim(CheckedSettings, name="optim"):
         shown="depends on the size",
         resumable=True,
     )
-    name: str = setting("adamw", f"One of {', '.join(OPTIMIZERS)}.", check=choice(*OPTIMIZERS))
+    name: str = setting("adamw", f"One of {', '.join(OPTIMIZERS)}.", check=one_of(*OPTIMIZERS))
     betas: tuple[float, ...] = setting(
         (0.9, 0.98),
         "Decay rates of the running means of the gradient and of its square.",
@@ -52,7 +52,7 @@ class Optim(CheckedSettings, name="optim"):
     )
     weight_decay: float = setting(0.01, "Weight decay.", check=between(0, limits.WEIGHT, "[]"))
     clip: float = setting(1.0, "Maximum norm of the gradient.", check=up_to(limits.WEIGHT))
-    schedule: str = setting("wsd", f"One of {', '.join(SCHEDULES)}.", check=choice(*SCHEDULES))
+    schedule: str = setting("wsd", f"One of {', '.join(SCHEDULES)}.", check=one_of(*SCHEDULES))
     warmup: float = setting(0.05, "Warm-up, as a share of the run.", check=between(0, 1, "[]"))
     decay: float = setting(0.2, "Decay of wsd, as a share of the run.", check=between(0, 1, "[]"))
     warmup_steps: int | None = setting(None, "Warm-up steps of noam.", check=up_to(limits.STEPS))
@@ -105,11 +105,11 @@ class Run(CheckedSettings, name="run"):
         "auto",
         "float32, or bfloat16 for matrix products; auto picks the faster one on this machine.",
         RUN,
-        check=choice("auto", "float32", "bfloat16"),
+        check=one_of("auto", "float32", "bfloat16"),
         resumable=True,
     )
     device: str = setting(
-        "auto", "auto, cpu or cuda.", RUN, check=choice("auto", "cpu", "cuda"), resumable=True
+        "auto", "auto, cpu or cuda.", RUN, check=one_of("auto", "cpu", "cuda"), resumable=True
     )
     log_every: int = setting(
         20, "Steps between rows of log.jsonl.", RUN, check=up_to(limits.STEPS), resumable=True

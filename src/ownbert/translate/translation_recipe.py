@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ownbert import limits
-from ownbert.checks import between, choice, up_to
+from ownbert.checks import between, one_of, up_to
 from ownbert.errors import InputError
 from ownbert.settings import CheckedSettings, section, setting
 from ownbert.train.training_settings import DATA, LEARNING, RUN, Optim, Run, refuse_shard
@@ -78,7 +78,7 @@ class Vocabulary(CheckedSettings, name="vocabulary"):
         "bpe",
         "bpe (byte-level), wordpiece, or blank for text that is already tokens.",
         VOCABULARY,
-        check=choice(*KINDS),
+        check=one_of(*KINDS),
     )
     size: int = setting(
         8000, "Vocabulary size.", VOCABULARY, option="--vocab-size", check=up_to(limits.VOCABULARY)

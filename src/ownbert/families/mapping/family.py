@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from ownbert.checks import known
+from ownbert.config import ACTIVATIONS
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.fields import ACTIVATIONS
 from ownbert.config.heads import MOST_LABELS, HeadSpec
 from ownbert.errors import InputError, in_short
 from ownbert.families.mapping.calls import Calls
