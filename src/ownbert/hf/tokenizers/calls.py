@@ -1,8 +1,12 @@
-"""The arguments of a tokenizer's call as in Transformers 4.57.6, and how texts are encoded."""
+"""The arguments of a tokenizer's call as in Transformers 4.57.6, and how texts are encoded.
+
+``tokenizer`` is a ``PreTrainedTokenizerFast``, whose attributes are the defaults of its calls.
+"""
 
 import dataclasses
+import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +15,8 @@ from ownbert.hf.tokenizers.batch_encoding import BatchEncoding
 
 if TYPE_CHECKING:
     import tokenizers
+
+log = logging.getLogger("ownbert.tokenizer")
 
 PADDINGS = ("longest", "max_length", "do_not_pad")
 TRUNCATIONS = ("longest_first", "only_first", "only_second", "do_not_truncate")
@@ -25,20 +31,6 @@ NOT_UNICODE = (
     "text contains half of a surrogate pair, which is not a character; was it read as UTF-8?"
 )
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-@dataclass(frozen=True)
-class CallDefaults:
-    """The attributes of a tokenizer that are defaults of its calls."""
-
-    model_max_length: int
-    model_input_names: Sequence[str]
-    padding_side: str
-    truncation_side: str
-    split_special_tokens: bool
-    pad_token: Any  # str or None
-    pad_token_id: Any  # int or None
-    pad_token_type_id: int
 
 
 @dataclass(frozen=True)
@@ -77,16 +69,11 @@ class CallOptions:
             raise InputError(f"the tokenizer has no argument {', '.join(unknown)}; it has {names}")
         return cls(**by_name("the tokenizer's call", known, positional, named))
 
-    def resolved(self, defaults: CallDefaults, warn: Callable[[str], None]) -> "CallOptions":
+    def resolved(self, tokenizer: Any) -> "CallOptions":
         """The options with defaults filled in.
 
         ``padding`` and ``truncation`` are one of their names, and ``max_length`` is set if they
-        need it.
-
-        Args:
-            defaults: of the tokenizer.
-            warn: called for a ``max_length`` that is given without truncation, or needed and
-                missing.
+        need it. A warning is logged if it is given without truncation, or needed and missing.
 
         Raises:
             InputError: values are not possible or do not go together.
@@ -94,24 +81,26 @@ class CallOptions:
         padding = _strategy("padding", self.padding, "longest", PADDINGS)
         truncation = self.truncation
         if self.max_length is not None and padding == "do_not_pad" and truncation is None:
-            warn("max_length is given without truncation: texts are truncated (longest_first)")
+            message = "max_length is given without truncation: texts are truncated (longest_first)"
+            warn_once(tokenizer, message)
             truncation = True
         truncation = _strategy("truncation", truncation, "longest_first", TRUNCATIONS)
         max_length = self.max_length
         if max_length is None and (padding == "max_length" or truncation != "do_not_truncate"):
-            if defaults.model_max_length > NO_LIMIT:
-                warn(
+            if tokenizer.model_max_length > NO_LIMIT:
+                warn_once(
+                    tokenizer,
                     "no max_length is given and the model has no limit: texts are neither "
-                    "truncated nor padded to a length"
+                    "truncated nor padded to a length",
                 )
                 padding = "do_not_pad" if padding == "max_length" else padding
                 truncation = "do_not_truncate"
             else:
-                max_length = defaults.model_max_length
+                max_length = tokenizer.model_max_length
         found = dataclasses.replace(
             self, padding=padding, truncation=truncation, max_length=max_length
         )
-        found._check(defaults.pad_token)
+        found._check(tokenizer.pad_token)
         return found
 
     def _check(self, pad_token: Any) -> None:
@@ -153,6 +142,12 @@ def by_name(
     if twice:
         raise InputError(f"{who}: {', '.join(twice)} is given twice")
     return {**given, **named}
+
+
+def warn_once(tokenizer: Any, message: str) -> None:
+    if not tokenizer.deprecation_warnings.get(message):
+        tokenizer.deprecation_warnings[message] = True
+        log.warning("%s", message)
 
 
 def _strategy(name: str, value: Any, default: str, known: tuple[str, ...]) -> str:
@@ -221,17 +216,15 @@ def encode_texts(
     encoder: "tokenizers.Tokenizer",
     texts: Sequence[Any],
     options: CallOptions,
-    defaults: CallDefaults,
-    warn: Callable[[str], None],
+    tokenizer: Any,
 ) -> BatchEncoding:
-    """Encode texts or pairs.
+    """Encode texts or pairs; log a warning for texts that are too long.
 
     Args:
         encoder: the backend.
         texts: or pairs of texts.
         options: resolved.
-        defaults: of the tokenizer.
-        warn: called for texts that are too long.
+        tokenizer: has defaults.
 
     Returns:
         One row per text; overflowing rows follow the row they belong to.
@@ -239,7 +232,7 @@ def encode_texts(
     Raises:
         InputError: anything but texts is given, or a maximum length or stride leaves no room.
     """
-    _configure(encoder, options, defaults)
+    _configure(encoder, options, tokenizer)
     try:
         found = encoder.encode_batch(
             list(texts),
@@ -258,7 +251,7 @@ def encode_texts(
     over = options.return_overflowing_tokens
     groups = [[encoding, *encoding.overflowing] if over else [encoding] for encoding in found]
     rows = [encoding for group in groups for encoding in group]
-    names = defaults.model_input_names
+    names = tokenizer.model_input_names
     columns: dict[str, Any] = {"input_ids": [row.ids for row in rows]}
     if options.returns("token_type_ids", names):
         columns["token_type_ids"] = [row.type_ids for row in rows]
@@ -274,20 +267,20 @@ def encode_texts(
         columns["overflow_to_sample_mapping"] = [
             index for index, group in enumerate(groups) for _ in group
         ]
-    longest, limit = max(map(len, rows), default=0), defaults.model_max_length
+    longest, limit = max(map(len, rows), default=0), tokenizer.model_max_length
     if options.max_length is None and options.verbose and longest > limit > 0:
-        warn(
-            f"a text has {longest} tokens, but the model takes at most {limit}; set truncation=True"
+        warn_once(
+            tokenizer,
+            f"a text has {longest} tokens, but the model takes at most {limit}; set "
+            "truncation=True",
         )
     return BatchEncoding(columns, rows, tensor_type=options.return_tensors)
 
 
-def _configure(
-    encoder: "tokenizers.Tokenizer", options: CallOptions, defaults: CallDefaults
-) -> None:
+def _configure(encoder: "tokenizers.Tokenizer", options: CallOptions, tokenizer: Any) -> None:
     """Set truncation and padding of the backend; ``InputError`` where it refuses them."""
     split = options.split_special_tokens
-    encoder.encode_special_tokens = defaults.split_special_tokens if split is None else split
+    encoder.encode_special_tokens = tokenizer.split_special_tokens if split is None else split
     encoder.no_truncation()
     if options.truncation != "do_not_truncate":
         try:
@@ -295,7 +288,7 @@ def _configure(
                 max_length=options.max_length,
                 stride=options.stride,
                 strategy=options.truncation,
-                direction=defaults.truncation_side,
+                direction=tokenizer.truncation_side,
             )
         except Exception as error:  # the library raises nothing narrower
             raise InputError(f"truncation failed: {error}") from error
@@ -304,9 +297,9 @@ def _configure(
     else:
         encoder.enable_padding(
             length=options.max_length if options.padding == "max_length" else None,
-            direction=options.padding_side or defaults.padding_side,
-            pad_id=defaults.pad_token_id,
-            pad_token=defaults.pad_token,
-            pad_type_id=defaults.pad_token_type_id,
+            direction=options.padding_side or tokenizer.padding_side,
+            pad_id=tokenizer.pad_token_id,
+            pad_token=tokenizer.pad_token,
+            pad_type_id=tokenizer.pad_token_type_id,
             pad_to_multiple_of=options.pad_to_multiple_of,
         )

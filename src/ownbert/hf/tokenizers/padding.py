@@ -6,7 +6,7 @@ from typing import Any
 
 from ownbert.errors import InputError
 from ownbert.hf.tokenizers.batch_encoding import BatchEncoding, as_lists
-from ownbert.hf.tokenizers.calls import CallDefaults, CallOptions
+from ownbert.hf.tokenizers.calls import CallOptions
 
 Ids = list[int]
 
@@ -53,20 +53,20 @@ def _shorten(ids: Ids, remove: int, side: str) -> Ids:
     return ids[remove:] if side == "left" else ids[: max(len(ids) - remove, 0)]
 
 
-def pad_batch(inputs: Any, options: CallOptions, defaults: CallDefaults) -> BatchEncoding:
+def pad_batch(inputs: Any, options: CallOptions, tokenizer: Any) -> BatchEncoding:
     """Pad a mapping of one sequence or of many, or a list of mappings.
 
     Args:
         inputs: these.
         options: resolved.
-        defaults: of the tokenizer.
+        tokenizer: has defaults.
 
     Raises:
         InputError: there are no ids, or columns of different lengths.
     """
     if isinstance(inputs, list | tuple) and inputs and isinstance(inputs[0], Mapping):
         inputs = {key: [example[key] for example in inputs] for key in inputs[0]}
-    main = defaults.model_input_names[0]
+    main = tokenizer.model_input_names[0]
     if not isinstance(inputs, Mapping) or main not in inputs:
         raise InputError(f"pad needs {main}: a mapping that has it, or a list of such mappings")
     tensors = options.return_tensors or _tensor_type(inputs[main])
@@ -77,36 +77,36 @@ def pad_batch(inputs: Any, options: CallOptions, defaults: CallDefaults) -> Batc
             columns["attention_mask"] = []
         return BatchEncoding(columns)
     if not isinstance(ids[0], list):
-        return BatchEncoding(_pad_row(columns, options, defaults), tensor_type=tensors)
+        return BatchEncoding(_pad_row(columns, options, tokenizer), tensor_type=tensors)
     if any(not isinstance(v, list) or len(v) != len(ids) for v in columns.values()):
         raise InputError(f"pad: not every value has the {len(ids)} rows of {main}")
     if options.padding == "longest":
         options = replace(options, padding="max_length", max_length=max(map(len, ids)))
     rows = [
-        _pad_row({key: value[index] for key, value in columns.items()}, options, defaults)
+        _pad_row({key: value[index] for key, value in columns.items()}, options, tokenizer)
         for index in range(len(ids))
     ]
     return BatchEncoding({key: [row[key] for row in rows] for key in rows[0]}, tensor_type=tensors)
 
 
-def _pad_row(row: dict[str, Any], options: CallOptions, defaults: CallDefaults) -> dict[str, Any]:
+def _pad_row(row: dict[str, Any], options: CallOptions, tokenizer: Any) -> dict[str, Any]:
     """Pad ids, masks and types of one sequence; other values stay as they are."""
-    main = defaults.model_input_names[0]
+    main = tokenizer.model_input_names[0]
     length = len(row[main])
     wanted = length if options.padding == "longest" else options.max_length
     multiple = options.pad_to_multiple_of
     if wanted is not None and multiple:
         wanted = -(-wanted // multiple) * multiple
-    masked = options.returns("attention_mask", defaults.model_input_names)
+    masked = options.returns("attention_mask", tokenizer.model_input_names)
     row = dict(row)
     if masked and "attention_mask" not in row:
         row["attention_mask"] = [1] * length
     missing = 0 if options.padding == "do_not_pad" or wanted is None else wanted - length
     if missing <= 0:
         return row
-    fill = {main: defaults.pad_token_id, "token_type_ids": defaults.pad_token_type_id}
+    fill = {main: tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
     fill |= {"special_tokens_mask": 1} | ({"attention_mask": 0} if masked else {})
-    left = (options.padding_side or defaults.padding_side) == "left"
+    left = (options.padding_side or tokenizer.padding_side) == "left"
     for key, value in fill.items():
         if key in row:
             more = [value] * missing

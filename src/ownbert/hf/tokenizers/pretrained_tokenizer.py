@@ -4,7 +4,6 @@ It behaves as the fast tokenizers there do; docs/tokenizers.md lists the differe
 long because that API is one class; anything of more than a few lines is in the modules beside it.
 """
 
-import logging
 import os
 import re
 import unicodedata
@@ -22,7 +21,6 @@ from ownbert.hf.tokenizers.calls import (
     LONE_SURROGATE,
     NOT_UNICODE,
     SIDES,
-    CallDefaults,
     CallOptions,
     batch_of,
     by_name,
@@ -39,8 +37,6 @@ from ownbert.text.subword import with_prefix_space
 if TYPE_CHECKING:
     import tokenizers
     from tokenizers import AddedToken
-
-log = logging.getLogger("ownbert.tokenizer")
 
 VERY_LARGE = int(1e30)
 CLEAN_UP = (
@@ -138,11 +134,6 @@ class PreTrainedTokenizerFast:
             f"padding_side={self.padding_side!r}, truncation_side={self.truncation_side!r}, "
             f"special_tokens={self.special_tokens_map})"
         )
-
-    def _warn_once(self, message: str) -> None:
-        if not self.deprecation_warnings.get(message):
-            self.deprecation_warnings[message] = True
-            log.warning("%s", message)
 
     # Files.
 
@@ -557,7 +548,7 @@ class PreTrainedTokenizerFast:
         if not options.is_split_into_words and isinstance(text, list | tuple):
             prepend = options.return_tensors is not None
             pair_ids = None if pair is None else self._ids(pair)
-            return self._from_ids(self._ids(text), pair_ids, self._resolved(options), prepend)
+            return self._from_ids(self._ids(text), pair_ids, options.resolved(self), prepend)
         encoded = self._encode_texts([(text, pair) if pair else text], options)
         if options.return_tensors is not None or options.return_overflowing_tokens:
             return encoded
@@ -567,21 +558,19 @@ class PreTrainedTokenizerFast:
     def _encode_many(self, batch: Any, options: CallOptions) -> BatchEncoding:
         if options.is_split_into_words or not batch or not holds_ids(batch[0]):
             return self._encode_texts(batch, options)
-        options = self._resolved(options)
+        options = options.resolved(self)
         pairs = [item if isinstance(item[0], list | tuple) else (item, None) for item in batch]
         rows = [
             self._row(self._ids(a), None if b is None else self._ids(b), options) for a, b in pairs
         ]
         if options.padding != "do_not_pad":
-            return pad_batch(rows, options, self._defaults)
+            return pad_batch(rows, options, self)
         columns = {key: [row[key] for row in rows] for key in rows[0]}
         return BatchEncoding(columns, tensor_type=options.return_tensors)
 
     def _encode_texts(self, texts: Any, options: CallOptions) -> BatchEncoding:
-        defaults = self._defaults
-        options = options.resolved(defaults, self._warn_once)
         encoder = self._encoder(words=options.is_split_into_words)
-        return encode_texts(encoder, texts, options, defaults, self._warn_once)
+        return encode_texts(encoder, texts, options.resolved(self), self)
 
     def _encoder(self, *, words: bool) -> "tokenizers.Tokenizer":
         """The backend, or its copy for words that are never split or that stand alone."""
@@ -597,22 +586,6 @@ class PreTrainedTokenizerFast:
             )
         return self._copy
 
-    @property
-    def _defaults(self) -> CallDefaults:
-        return CallDefaults(
-            model_max_length=self.model_max_length,
-            model_input_names=self.model_input_names,
-            padding_side=self.padding_side,
-            truncation_side=self.truncation_side,
-            split_special_tokens=self.split_special_tokens,
-            pad_token=self.pad_token,
-            pad_token_id=self.pad_token_id,
-            pad_token_type_id=self.pad_token_type_id,
-        )
-
-    def _resolved(self, options: CallOptions) -> CallOptions:
-        return options.resolved(self._defaults, self._warn_once)
-
     # Inputs that are ids.
 
     def prepare_for_model(
@@ -620,7 +593,7 @@ class PreTrainedTokenizerFast:
     ) -> BatchEncoding:
         """One input from the ids of one text or two; options: ``CallOptions``."""
         prepend = options.pop("prepend_batch_axis", False)
-        found = self._resolved(CallOptions.of(positional, options))
+        found = CallOptions.of(positional, options).resolved(self)
         return self._from_ids(list(ids), pair_ids, found, prepend)
 
     def truncate_sequences(
@@ -657,7 +630,7 @@ class PreTrainedTokenizerFast:
         """
         named = {"padding": padding, "max_length": max_length, "truncation": False, **options}
         found = CallOptions.of((), {**named, "pad_to_multiple_of": pad_to_multiple_of})
-        return pad_batch(encoded_inputs, self._resolved(found), self._defaults)
+        return pad_batch(encoded_inputs, found.resolved(self), self)
 
     def _ids(self, text: Any) -> Ids:
         """Ids of a string, of tokens of the vocabulary, or of ids."""
@@ -670,7 +643,7 @@ class PreTrainedTokenizerFast:
     ) -> BatchEncoding:
         row = self._row(ids, pair, options)
         if options.padding != "do_not_pad":
-            row = pad_batch(row, replace(options, return_tensors=None), self._defaults).data
+            row = pad_batch(row, replace(options, return_tensors=None), self).data
         return BatchEncoding(row, None, options.return_tensors, prepend)
 
     def _row(self, ids: Ids, pair: Ids | None, options: CallOptions) -> dict[str, Any]:
