@@ -73,7 +73,8 @@ def copy_weights(
     declared = [] if description is None else [spec.kind for spec in description.specs]
     kinds = list(dict.fromkeys([*declared, *model.specs]))
     ours, problems = weight_map.to_ours(tensors, config, kinds, other_heads=lenient)
-    ours = {name: t for name, t in ours.items() if not _in_head(name, anew)}
+    heads = tuple(f"heads.{kind}." for kind in anew)
+    ours = {name: tensor for name, tensor in ours.items() if not name.startswith(heads)}
     unused = []
     unshared = {
         name: t for name, t in ours.items() if name.rpartition(".")[0] not in weight_map.shared
@@ -180,11 +181,6 @@ def misshapen(names: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> st
     got, want = ((s[0] // parts, *s[1:]) if s else () for s in (shape, wanted))
     has = "tensor {} has shape {}" if parts == 1 else "tensors {} have shape {} each"
     return f"{has.format(names, got)}, expected {want}"
-
-
-def _in_head(name: str, kinds: Collection[str]) -> bool:
-    part, *rest = name.split(".")
-    return part == "heads" and rest[0] in kinds
 
 
 def _can_reinitialise(name: str, description: Description, ours: Mapping[str, Tensor]) -> bool:

@@ -78,7 +78,7 @@ def convert(
     values = {**read_json(config, check=CONFIG_KEYS), "model_type": "bert"}
     tokens = read_vocabulary(vocabulary)
     path = prefix.with_name(prefix.name + INDEX)
-    theirs = read_bundle(prefix, _is_weight)
+    theirs = read_bundle(prefix, lambda name: not _TRAINING.search(name) and name not in _COUNTERS)
     if _WORDS not in theirs:
         raise InputError(
             f"{path}: there is no tensor {_WORDS}; only BERT checkpoints are supported"
@@ -117,10 +117,6 @@ def _prefix(path: Path) -> Path:
             raise InputError(f"{path} contains {len(found)} checkpoints; name one, without .index")
         path = found[0]
     return path.with_name(re.sub(r"\.(index|data-\d+-of-\d+|meta)$", "", path.name))
-
-
-def _is_weight(name: str) -> bool:
-    return not _TRAINING.search(name) and name not in _COUNTERS
 
 
 def _renamed(name: str, tensor: Tensor) -> tuple[str, Tensor]:

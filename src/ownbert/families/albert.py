@@ -5,9 +5,9 @@ from ownbert.families.bert import (
     CHOICE,
     CLASSIFICATION,
     DEFAULTS,
+    ENCODER_ONLY,
     MLM,
     OLD_NAMES,
-    REQUIRED,
     SPAN,
     TOKENS,
     embedding_rules,
@@ -94,7 +94,7 @@ ALBERT = Family(
     },
     fixed={"drop_feed_forward_output": False, "scale_relative_positions": False},
     labelled=("sop",),
-    required={**REQUIRED, "is_decoder": (False,), "add_cross_attention": (False,)},
+    required=ENCODER_ONLY,
     dropouts=dict.fromkeys(
         ("classification", "choice", "tokens", "sop"), "classifier_dropout_prob"
     ),

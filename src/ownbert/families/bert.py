@@ -42,6 +42,9 @@ REQUIRED: dict[str, tuple[Any, ...]] = {
     "quantization_config": (None,),
 }
 
+# The same, for families without a decoder.
+ENCODER_ONLY = {**REQUIRED, "is_decoder": (False,), "add_cross_attention": (False,)}
+
 DROPOUTS: dict[str, str] = dict.fromkeys(
     ("classification", "tokens", "choice"), "classifier_dropout"
 )
@@ -80,7 +83,14 @@ def encoder_rules(prefix: str) -> tuple[Rule, ...]:
     layer, block = prefix + "encoder.layer.{i}.", "encoder.blocks.{i}."
     return (
         *embedding_rules(prefix + "embeddings."),
-        *attention_rules(block + "attention.", layer + "attention.self."),
+        Fuse(
+            block + "attention.qkv",
+            tuple(layer + f"attention.self.{name}" for name in ("query", "key", "value")),
+        ),
+        Rename(
+            block + "attention.bias.distance.weight",
+            layer + "attention.self.distance_embedding.weight",
+        ),
         Rename(block + "attention.output", layer + "attention.output.dense"),
         Rename(block + "attention_norm", layer + "attention.output.LayerNorm"),
         Rename(block + "cross_attention.query", layer + "crossattention.self.query"),
@@ -107,14 +117,6 @@ def embedding_rules(theirs: str) -> tuple[Rule, ...]:
         Rename("encoder.embeddings.norm", theirs + "LayerNorm"),
         Drop(theirs + "position_ids", "0, 1, 2, ...: a buffer"),
         Drop(theirs + "token_type_ids", "zeros: a buffer"),
-    )
-
-
-def attention_rules(ours: str, theirs: str) -> tuple[Rule, ...]:
-    """Rules for queries, keys and values, and the embeddings of relative positions."""
-    return (
-        Fuse(ours + "qkv", tuple(theirs + name for name in ("query", "key", "value"))),
-        Rename(ours + "bias.distance.weight", theirs + "distance_embedding.weight"),
     )
 
 

@@ -10,7 +10,7 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.config.heads import HeadSpec
 from ownbert.config.variants import Disentangled
 from ownbert.errors import InputError, in_short
-from ownbert.families.bert import REQUIRED, SPAN, TOKENS, label_rules
+from ownbert.families.bert import ENCODER_ONLY, SPAN, TOKENS, label_rules
 from ownbert.families.mapping.calls import Calls, encoder_arguments
 from ownbert.families.mapping.family import ArchitectureSpec, Family, activation_of
 from ownbert.families.mapping.rules import Drop, Fuse, Make, Rename, Rule, Tie, constant
@@ -52,6 +52,8 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
     _require(values, "pooler_hidden_size", hidden)
     if isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
         _require(values, "attention_head_size", hidden // heads)
+    norms = _names("norm_rel_ebd", values.get("norm_rel_ebd", "none"))
+    each(known("none", "layer_norm"))("norm_rel_ebd", norms)
     longest = values["max_relative_positions"]
     if isinstance(longest, int) and longest < 1:
         longest = values["max_position_embeddings"]
@@ -61,7 +63,7 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
         ),
         "max_relative_positions": longest,
         "position_buckets": _from_zero(values.get("position_buckets", -1)),
-        "norm_rel_ebd": "layer_norm" in _norms(values.get("norm_rel_ebd", "none")),
+        "norm_rel_ebd": "layer_norm" in norms,
         "conv_kernel_size": _from_zero(values.get("conv_kernel_size", 0)),
         **{key: values[key] for key in ("relative_attention", "legacy")},
         **{
@@ -93,12 +95,6 @@ def _names(key: str, value: Any) -> tuple[str, ...]:
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
         raise InputError(f"{key} is {in_short(value)}; it must be a list of names")
     return tuple(name for part in parts if (name := part.strip().lower()))
-
-
-def _norms(value: Any) -> tuple[str, ...]:
-    names = _names("norm_rel_ebd", value)
-    each(known("none", "layer_norm"))("norm_rel_ebd", names)
-    return names
 
 
 def _from_zero(value: Any) -> Any:
@@ -266,10 +262,8 @@ DEBERTA = Family(
     reads=_reads,
     writes=_writes,
     required={
-        **{key: values for key, values in REQUIRED.items() if key != "tie_word_embeddings"},
+        **{key: values for key, values in ENCODER_ONLY.items() if key != "tie_word_embeddings"},
         "position_embedding_type": ("absolute",),  # in every config of Transformers, but unused
-        "is_decoder": (False,),
-        "add_cross_attention": (False,),
         "pruned_heads": (None, {}),
     },
     dropouts=dict.fromkeys(_POOLED, "cls_dropout"),

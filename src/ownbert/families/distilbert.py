@@ -6,9 +6,9 @@ from typing import Any
 
 from ownbert.config.heads import HeadSpec
 from ownbert.families.bert import (
+    ENCODER_ONLY,
     MLM,
     OLD_NAMES,
-    REQUIRED,
     SPAN,
     TOKENS,
     embedding_rules,
@@ -95,12 +95,7 @@ DISTILBERT = Family(
     names=_NAMES,
     fixed={"type_vocab_size": 0, "layer_norm_eps": 1e-12, "drop_attention_output": False},
     reads=_reads,
-    required={
-        **REQUIRED,
-        "is_decoder": (False,),
-        "add_cross_attention": (False,),
-        "position_embedding_type": ("absolute",),
-    },
+    required={**ENCODER_ONLY, "position_embedding_type": ("absolute",)},
     dropouts={
         "classification": "seq_classif_dropout",
         "choice": "seq_classif_dropout",

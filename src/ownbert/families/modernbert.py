@@ -8,7 +8,7 @@ from ownbert.checks import known
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.heads import HeadSpec
 from ownbert.errors import InputError
-from ownbert.families.bert import REQUIRED
+from ownbert.families.bert import ENCODER_ONLY
 from ownbert.families.mapping.calls import LAST, Arguments, Calls, Kinds, labels_of
 from ownbert.families.mapping.family import ArchitectureSpec, Family, activation_of
 from ownbert.families.mapping.rules import Rename, Rule, Tie
@@ -202,11 +202,9 @@ MODERNBERT = Family(
     reads=_reads,
     writes=_writes,
     required={
-        **REQUIRED,
+        **ENCODER_ONLY,
         "rope_scaling": (None,),
         "position_embedding_type": ("absolute",),  # in every config of Transformers, but unused
-        "is_decoder": (False,),
-        "add_cross_attention": (False,),
         "pruned_heads": (None, {}),
     },
     dropouts=dict.fromkeys(_LABELLED, "classifier_dropout"),

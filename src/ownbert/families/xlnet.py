@@ -7,7 +7,7 @@ from typing import Any
 from ownbert.config.encoder import XLNET_STRUCTURE, EncoderConfig
 from ownbert.config.heads import HeadSpec
 from ownbert.errors import InputError
-from ownbert.families.bert import REQUIRED
+from ownbert.families.bert import ENCODER_ONLY
 from ownbert.families.mapping.calls import LAST, Arguments, Calls, Kinds, labels_of
 from ownbert.families.mapping.family import ArchitectureSpec, Family
 from ownbert.families.mapping.rules import Heads, Rename, Reshape, Rule, Tie
@@ -220,12 +220,10 @@ XLNET = Family(
     reads=_reads,
     writes=_writes,
     required={
-        **REQUIRED,
+        **ENCODER_ONLY,
         "attn_type": ("bi",),
         "bi_data": (False,),
         "summary_proj_to_labels": (False, None),
-        "is_decoder": (False,),
-        "add_cross_attention": (False,),
         "pruned_heads": (None, {}),
     },
     dropouts=dict.fromkeys(_SUMMARISED, "summary_last_dropout"),

@@ -110,28 +110,24 @@ def attend(
     """
     options = AttentionOptions(dropout, bias, weights)
     training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    name = backend or _fastest(q, layout, options, training)
-    if name not in BACKENDS:
-        raise ValueError(
-            f"attention backend {name!r} is not known; use one of {', '.join(BACKENDS)}"
-        )
-    if reason := BACKENDS[name].unsupported(q, layout):
-        raise ValueError(f"attention backend {name!r} {reason}")
-    _require_capabilities(BACKENDS[name], name, layout, options, training)
+    if backend is not None:
+        _require_capabilities(backend, q, layout, options, training)
+    found = BACKENDS[backend or _fastest(q, layout, options, training)]
     tokens = sum(layout.lengths)
-    if BACKENDS[name].extra_rows or len(q) == tokens:
-        return BACKENDS[name].run(q, k, v, layout, options)
+    if found.extra_rows or len(q) == tokens:
+        return found.run(q, k, v, layout, options)
     sources = sum((layout.keys or layout).lengths)
-    found = BACKENDS[name].run(q[:tokens], k[:sources], v[:sources], layout, options)
-    return AttentionResult(F.pad(found.out, (0, 0, 0, 0, 0, len(q) - tokens)), found.weights)
+    out, kept = found.run(q[:tokens], k[:sources], v[:sources], layout, options)
+    return AttentionResult(F.pad(out, (0, 0, 0, 0, 0, len(q) - tokens)), kept)
 
 
 def _fastest(q: Tensor, layout: Layout, options: AttentionOptions, training: bool) -> str:
     alone = not (options.dropout or options.weights or options.bias)
     if q.device.type != "cpu" and alone and unsupported(q, layout) is None:
         return "varlen"  # it supports windows, too
-    if windowed.pays(layout) and not (options.weights or options.bias):
-        return "windowed"
+    far = layout.max_seqlen > 4 * max(layout.window or 0, windowed.BLOCK)
+    if far and layout.near_alone and not (options.weights or options.bias):
+        return "windowed"  # most scores would be masked
     if q.device.type != "cpu":
         return "matmul" if options.weights else "sdpa"
     if options.weights or (options.bias and (options.dropout or training)):
@@ -145,9 +141,16 @@ def _fastest(q: Tensor, layout: Layout, options: AttentionOptions, training: boo
 
 
 def _require_capabilities(
-    backend: Backend, name: str, layout: Layout, options: AttentionOptions, training: bool
+    name: str, q: Tensor, layout: Layout, options: AttentionOptions, training: bool
 ) -> None:
-    """Raise ``ValueError`` if the backend lacks a required capability."""
+    """Raise ``ValueError`` if a backend does not exist or lacks a required capability."""
+    if name not in BACKENDS:
+        raise ValueError(
+            f"attention backend {name!r} is not known; use one of {', '.join(BACKENDS)}"
+        )
+    backend = BACKENDS[name]
+    if reason := backend.unsupported(q, layout):
+        raise ValueError(f"attention backend {name!r} {reason}")
     if options.dropout and not backend.dropout:
         raise ValueError(
             f"attention backend {name!r} does not support dropout; requested: {options.dropout}"
@@ -256,9 +259,11 @@ def _grouped(run_group: Callable[..., tuple[Tensor, Tensor | None]]):
         side = grouping.queries
         if not side.same:
             joined = _Gather.apply(joined, side.rows, side.places, side.padding)
-        return AttentionResult(
-            joined, _without_padding(weights, layout) if options.weights else None
-        )
+        if not options.weights:
+            return AttentionResult(joined, None)
+        sizes = zip(layout.lengths, (layout.keys or layout).lengths, strict=True)
+        unpadded = [weights[b][:, :places, :sources] for b, (places, sources) in enumerate(sizes)]
+        return AttentionResult(joined, unpadded)
 
     return run
 
@@ -293,13 +298,6 @@ def _place(x: Tensor, side: PaddedIndex) -> Tensor:
     if side.same:
         return x
     return _Scatter.apply(x, side.rows, side.places, side.padding)  # pyright: ignore[reportReturnType]
-
-
-def _without_padding(weights: dict[int, Tensor], layout: Layout) -> list[Tensor]:
-    """The weights of each sequence without padding."""
-    keys = (layout.keys or layout).lengths
-    sizes = zip(layout.lengths, keys, strict=True)
-    return [weights[b][:, :queries, :sources] for b, (queries, sources) in enumerate(sizes)]
 
 
 def _equal_lengths(

@@ -11,17 +11,12 @@ from ownbert.batches.layout import Layout, lowest
 from ownbert.nn.fast.dropout import dropout as drop
 
 # Minimum queries per block: fewer calls, but more keys that are invisible to some queries.
-_BLOCK = 64
+BLOCK = 64
 
 
 def unsupported(q: Tensor, layout: Layout) -> str | None:
     """Why this cannot compute a layout, or None."""
     return None if layout.near_alone else "requires that only windows hide keys"
-
-
-def pays(layout: Layout) -> bool:
-    """Whether blocks are faster than computing all scores, most of them masked."""
-    return layout.near_alone and layout.max_seqlen > 4 * max(layout.window or 0, _BLOCK)
 
 
 def attend_windowed(
@@ -40,7 +35,7 @@ def attend_windowed(
 
     Source: Beltagy, Peters, Cohan 2020 (Longformer), section 3.1, without dilation.
     """
-    size, length = max(window, _BLOCK), q.shape[2]
+    size, length = max(window, BLOCK), q.shape[2]
     out = []
     for start in range(0, length, size):
         stop = min(start + size, length)

@@ -79,7 +79,7 @@ def prepack(model: AnyModule, precision: str = "float32") -> AnyModule:
     # Probing the processor and creating layers consume random numbers.
     with torch.random.fork_rng(devices=[]):
         _replace_quantized(packed, dtype)
-        if _can_pack(packed, dtype):
+        if all(p.device.type == "cpu" for p in packed.parameters()) and _works(dtype):
             _replace(packed)
     return packed
 
@@ -116,11 +116,6 @@ def _replace_quantized(model: nn.Module, dtype: torch.dtype) -> None:
                 packs = can_pack(child)
                 packed = PackedInt8Linear(child) if packs else child.floating().to(dtype)
                 setattr(parent, name, packed)
-
-
-def _can_pack(model: nn.Module, dtype: torch.dtype) -> bool:
-    on_cpu = all(p.device.type == "cpu" for p in model.parameters())
-    return on_cpu and _works(dtype)
 
 
 @lru_cache
