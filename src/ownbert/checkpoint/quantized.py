@@ -6,20 +6,16 @@ instead of starting from random ones. A matrix keeps its name in the float folde
 layer.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from ownbert.checkpoint.agreement import without_agreement
 from ownbert.checkpoint.description import Description
-from ownbert.checkpoint.model_files import CONFIG, QUANTIZED, QUANTIZED_KEY
-from ownbert.checkpoint.weights import read_file, require_finite
+from ownbert.checkpoint.model_files import QUANTIZED, QUANTIZED_KEY
+from ownbert.checkpoint.weights import read_file, require_finite, write_model
 from ownbert.errors import InputError
-from ownbert.files.writing import atomic_path
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.model import Model
 from ownbert.nn.packed.int8 import quantizable, quantize_linears, quantize_weight
@@ -63,13 +59,9 @@ def write_quantized(
             weight = tensors[part].float() * smooth[name]
             written[part], written[_SCALE + part] = quantize_weight(weight)
         written[_SMOOTH + name] = smooth[name].float()
-    values = without_agreement(description.values)
-    values[QUANTIZED_KEY] = {**_INT8, "smoothing": strength}
-    with atomic_path(folder / QUANTIZED) as path:
-        contiguous = {name: tensor.contiguous() for name, tensor in written.items()}
-        path.write_bytes(to_bytes(contiguous, metadata={"format": "pt"}))
-    with atomic_path(folder / CONFIG) as path:
-        path.write_bytes(json.dumps(values, ensure_ascii=False, indent=2).encode())
+    values = {**description.values, QUANTIZED_KEY: {**_INT8, "smoothing": strength}}
+    contiguous = {name: tensor.contiguous() for name, tensor in written.items()}
+    write_model(folder, values, contiguous, name=QUANTIZED)
     return [name.removeprefix(_SCALE) for name in written if name.startswith(_SCALE)]
 
 

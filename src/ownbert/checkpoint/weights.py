@@ -66,14 +66,15 @@ def write_model(
     tensors: Mapping[str, Tensor],
     *,
     tokenizer: Tokenizer | None = None,
+    name: str = WEIGHTS,
 ) -> None:
-    """Write config.json, model.safetensors and the tokenizer's files.
+    """Write config.json, the file ``name`` of the weights, and the tokenizer's files.
 
     Old files are replaced only after all files were written.
     """
     folder = make_folder(folder)
     config = without_agreement(config)
-    with atomic_path(folder / CONFIG) as config_path, atomic_path(folder / WEIGHTS) as path:
+    with atomic_path(folder / CONFIG) as config_path, atomic_path(folder / name) as path:
         path.write_bytes(to_bytes(dict(tensors), metadata={"format": "pt"}))
         config_path.write_bytes(json.dumps(config, ensure_ascii=False, indent=2).encode())
         if tokenizer is not None:

@@ -4,20 +4,16 @@
 in scripts for Transformers; the author defines the forward method.
 """
 
-import json
 import warnings
 from pathlib import Path
 from typing import Any, ClassVar
 
-from safetensors.torch import save as to_bytes
-
-from ownbert.checkpoint.weights import WEIGHTS, read_weights
+from ownbert.checkpoint.weights import read_weights, write_model
 from ownbert.errors import InputError
 from ownbert.families.mapping.family import Family
-from ownbert.files.writing import atomic_path, make_folder
 from ownbert.hf.arguments import read_arguments
 from ownbert.hf.common import CommonModel
-from ownbert.hf.configs import CONFIG, PretrainedConfig
+from ownbert.hf.configs import PretrainedConfig
 from ownbert.hf.pretrained import PreTrainedModel, written_over
 from ownbert.hf.weights.states import initialise
 
@@ -62,10 +58,7 @@ class CustomModel(CommonModel):
         tensors = {name: t.detach().cpu().clone().contiguous() for name, t in state.items()}
         values = {**self.config.to_dict(), "architectures": [type(self).__name__]}
         values |= self.family.write_config(self.config.structure())
-        folder = make_folder(save_directory)
-        with atomic_path(folder / CONFIG) as config, atomic_path(folder / WEIGHTS) as weights:
-            weights.write_bytes(to_bytes(tensors, metadata={"format": "pt"}))
-            config.write_text(json.dumps(values, ensure_ascii=False, indent=2), encoding="utf-8")
+        write_model(Path(save_directory), values, tensors)
 
     @classmethod
     def from_pretrained(

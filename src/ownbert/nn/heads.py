@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ownbert.batches.batch import Batch
 from ownbert.batches.layout import make_layout
 from ownbert.batches.sampled_softmax import Candidates
+from ownbert.checks import known, maybe
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.heads import HEADS, HeadSpec
 from ownbert.errors import InputError, needing
@@ -173,7 +174,10 @@ class ClassificationHead(nn.Module):
         if self.act is not None:
             pooled = ACTIVATION[self.act](self.hidden(self.dense_dropout(pooled)))
             pooled = pooled if self.norm is None else self.norm(pooled)
-        rows = self.dropout(self._beside_ngrams(pooled, batch))
+        if self.ngrams is not None:
+            vector = self.ngrams(batch, grouped=self.segments is not None)
+            pooled = torch.cat((pooled, vector.to(pooled.dtype)), -1)  # (answers, D + W)
+        rows = self.dropout(pooled)
         kind = pooled.device.type
         if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
             return self.dense(rows)  # (B, C)
@@ -188,13 +192,6 @@ class ClassificationHead(nn.Module):
         at zero, and its gradient is proportional to them."""
         if self.ngrams is not None:
             nn.init.normal_(self.dense.weight.detach()[:, -WIDTH:], std=WIDTH**-0.5)
-
-    def _beside_ngrams(self, pooled: Tensor, batch: Batch) -> Tensor:
-        """(answers, D) -> (answers, D + W); unchanged without n-grams."""
-        if self.ngrams is None:
-            return pooled
-        vector = self.ngrams(batch, grouped=self.segments is not None)
-        return torch.cat((pooled, vector.to(pooled.dtype)), -1)
 
     def extra_repr(self) -> str:
         source = "" if self.pooling is not None else "of the pooler's output"
@@ -346,12 +343,8 @@ def make_head(spec: HeadSpec, config: EncoderConfig, labels: Sequence[str]) -> n
     Raises:
         ValueError: unknown kind or pooling.
     """
-    if spec.pooling != "pooler" and spec.pooling not in POOLINGS:
-        known = ", ".join(["pooler", *POOLINGS])
-        raise ValueError(f"pooling {spec.pooling!r} is not known; use one of {known}")
-    if spec.segments is not None and spec.segments not in POOLINGS:
-        known = ", ".join(POOLINGS)
-        raise ValueError(f"segments {spec.segments!r} is not known; use one of {known}")
+    known("pooler", *POOLINGS)("pooling", spec.pooling)
+    maybe(known(*POOLINGS))("segments", spec.segments)
     if spec.kind == "mlm":
         return MaskedLMHead(config, spec)
     if spec.kind in ("nsp", "sop"):

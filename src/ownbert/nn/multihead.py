@@ -119,7 +119,9 @@ class MultiHeadAttention(nn.Module):
         mask = self.head_mask_in(context)
         if mask is not None:
             # Scaling a head's output is equivalent to scaling its weights.
-            scale = self.head_scale(mask, layer).to(out.dtype)  # (H) or (B, H)
+            scale = mask[layer].to(out.dtype)
+            if scale.shape[-1] != self.heads:
+                scale = scale[..., list(self.kept)]  # (H) or (B, H)
             out = out * (scale if scale.ndim == 1 else scale[layout.sequences])[..., None]
             if weights is not None:
                 scales = scale.expand(len(weights), -1)[..., None, None]
@@ -140,11 +142,6 @@ class MultiHeadAttention(nn.Module):
 
     def head_mask_in(self, context: Context) -> Tensor | None:
         return context.head_mask
-
-    def head_scale(self, head_mask: Tensor, layer: int) -> Tensor:
-        """The factors of the remaining heads, (H) or (B, H)."""
-        scale = head_mask[layer]
-        return scale if scale.shape[-1] == self.heads else scale[..., list(self.kept)]
 
     def prune(self, config: EncoderConfig, block: int) -> None:
         """Remove the heads that are pruned in ``config``."""

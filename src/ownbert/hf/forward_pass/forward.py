@@ -232,10 +232,10 @@ def all_hidden_states(
 
 def attention_weights(packed: PackedInputs, stack: Encoder) -> dict[str, Any]:
     """Attention weights (B, H, S, S') of each layer, None for layers that were not kept."""
-    found = {"attentions": packed.attention_weights()}
-    cross = packed.cross_attention_weights()
-    if cross is not None:
-        found["cross_attentions"] = cross
+    context = packed.context
+    found = {"attentions": packed.weights(context.attentions, context.layout)}
+    if context.cross is not None:
+        found["cross_attentions"] = packed.weights(context.cross_attentions, context.cross)
     count = len(stack.schedule())
     return {name: tuple(layers.get(i) for i in range(count)) for name, layers in found.items()}
 

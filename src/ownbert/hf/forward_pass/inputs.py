@@ -152,23 +152,9 @@ class PackedInputs:
         out = torch.einsum("bhij,bjhk->bihk", shown, values).flatten(0, 1)
         return shown, out[self.index]
 
-    def attention_weights(self) -> dict[int, Tensor]:
-        """Self-attention weights (B, H, S, S') of each layer that kept them."""
-        return self._weights(self.context.attentions, self.context.layout)
-
-    def query_attention_weights(self) -> dict[int, Tensor]:
-        """Like ``attention_weights``, for the query stream."""
-        context = replace(self.context, attentions=self.context.query_attentions)
-        return replace(self, context=context).attention_weights()
-
-    def cross_attention_weights(self) -> dict[int, Tensor] | None:
-        """Cross-attention weights (B, H, S, S') of each layer; None without cross-attention."""
-        if self.context.cross is None or self.source_index is None:
-            return None
-        return self._weights(self.context.cross_attentions, self.context.cross)
-
-    def _weights(self, layers: dict[int, Any], layout: Layout) -> dict[int, Tensor]:
-        """Results of ``attended`` unchanged, others padded."""
+    def weights(self, layers: dict[int, Any], layout: Layout) -> dict[int, Tensor]:
+        """Collected attention weights by layer, (B, H, S, S'): results of ``attended`` unchanged,
+        others padded."""
         places = self._places(layout)
         return {
             layer: weights if isinstance(weights, Tensor) else self._pad_weights(weights, *places)
@@ -246,7 +232,8 @@ def pack(given: PaddedInputs, config: EncoderConfig, *, dense: bool) -> PackedIn
             seen = seen & mask[:, :, None]  # Padding sees nothing, either.
         if config.mask_vector:
             by_others = _permuted(seen, given.perm_mask, size, past)
-            seen = by_others | _diagonal_mask(size[1], past, given.device)
+            itself = torch.eye(size[1], dtype=torch.bool, device=given.device)
+            seen = by_others | F.pad(itself, (past, 0))
         layout = replace(layout, keys=keys, mask=None if bool(seen.all()) else seen)
     head_mask = expand_head_mask(given.head_mask, config, size[0])
     context = Context(layout, batch.positions, head_mask, given.keep, cache=given.cache)
@@ -292,7 +279,9 @@ def _padding_matters(mask: Tensor, config: EncoderConfig) -> bool:
     if bool(mask.all()):
         return False
     if config.position_embedding_type == "transformer_xl":  # Only gaps change distances.
-        return _has_gaps(mask)
+        ones = mask.long()
+        begins = ones.diff(dim=1, prepend=torch.zeros_like(ones[:, :1])) == 1
+        return bool((begins.sum(1) > 1).any())
     if not bool(mask[:, 0].all()):
         return True
     # Distances (and MobileBERT's neighbours) include padding, so gaps matter.
@@ -301,12 +290,6 @@ def _padding_matters(mask: Tensor, config: EncoderConfig) -> bool:
     counted = counted or config.local_attention is not None or config.disentangled is not None
     neighbours = config.mobile is not None and config.mobile.trigram_input
     return (counted or neighbours) and bool((mask[:, 1:] & ~mask[:, :-1]).any())
-
-
-def _has_gaps(mask: Tensor) -> bool:
-    """Whether there is padding between two tokens of a text (B, S)."""
-    begins = mask.long().diff(dim=1, prepend=torch.zeros_like(mask[:, :1], dtype=torch.long)) == 1
-    return bool((begins.sum(1) > 1).any())
 
 
 def _permuted(seen: Tensor, perm_mask: Tensor | None, size: tuple[int, int], past: int) -> Tensor:
@@ -318,11 +301,6 @@ def _permuted(seen: Tensor, perm_mask: Tensor | None, size: tuple[int, int], pas
             f"perm_mask has shape {tuple(perm_mask.shape)}; it must be {(*size, size[1])}"
         )
     return seen & F.pad(perm_mask <= 0, (past, 0), value=True)
-
-
-def _diagonal_mask(length: int, past: int, device: torch.device) -> Tensor:
-    """(1, S, S'), true where a token sees itself."""
-    return F.pad(torch.eye(length, dtype=torch.bool, device=device), (past, 0))[None]
 
 
 def _query_stream(mapping: Tensor, layout: Layout, size: tuple[int, int]) -> QueryStream:

@@ -147,7 +147,7 @@ def next_memory(
 
 def both_streams(first: Sequence[Tensor | None], packed: PackedInputs) -> tuple[Any, ...]:
     """Attention weights of each layer, of the tokens and of the query stream."""
-    second = packed.query_attention_weights()
+    second = packed.weights(packed.context.query_attentions, packed.context.layout)
     return tuple(None if w is None else (w, second[i]) for i, w in enumerate(first))
 
 

@@ -147,12 +147,17 @@ class NamedView:
         return "\n".join(f"{n} {tuple(t.shape)}" for n, t in self._tensors().items())
 
 
-def find(model: Model, weight_map: WeightMap, name: str) -> Any:
-    """The module, node or tensor with a name in Transformers; ``AttributeError`` if missing."""
+def _our_module(model: Model, weight_map: WeightMap, name: str) -> str:
+    """Our name of the module with this name in Transformers; empty if there is none."""
     names = their_parameter_names(model, weight_map, reshaped=False)
     ours = {their: our for our, their in names.items()}
-    if f"{name}.weight" in ours:
-        return model.get_submodule(ours[f"{name}.weight"].rsplit(".", 1)[0])
+    return ours.get(f"{name}.weight", "").removesuffix(".weight")
+
+
+def find(model: Model, weight_map: WeightMap, name: str) -> Any:
+    """The module, node or tensor with a name in Transformers; ``AttributeError`` if missing."""
+    if module := _our_module(model, weight_map, name):
+        return model.get_submodule(module)
     for rule in written_out(weight_map.rules, model.config):
         if isinstance(rule, Tie) and rule.theirs == f"{name}.weight":
             if rule.always:
@@ -181,11 +186,10 @@ def replace_module(model: Model, weight_map: WeightMap, name: str, value: Any) -
         return True
     if not isinstance(value, nn.Module):
         return False
-    names = their_parameter_names(model, weight_map, reshaped=False)
-    ours = {their: our for our, their in names.items()}
-    if f"{name}.weight" not in ours:
+    module = _our_module(model, weight_map, name)
+    if not module:
         return False
-    parent, _, leaf = ours[f"{name}.weight"].rsplit(".", 1)[0].rpartition(".")
+    parent, _, leaf = module.rpartition(".")
     setattr(model.get_submodule(parent), leaf, value)
     model.tie()
     return True

@@ -237,8 +237,10 @@ class PackedInt8Linear(nn.Module):
         product = multiply(quantized, self.packed, self.scale, self.zero_points)
         torch.addcmul(self.bias, low, self.sums, out=out)
         torch.addcmul(out, product, scale, out=out)
-        if self.activation != "linear":
-            activate(out, self.activation)
+        if self.activation in ("gelu", "gelu_python"):
+            torch.ops.aten.gelu_(out)
+        elif self.activation != "linear":
+            out.copy_(ACTIVATION[self.activation](out))
 
     def extra_repr(self) -> str:
         act = "" if self.activation == "linear" else f", activation={self.activation}"
@@ -273,14 +275,6 @@ def multiply(x: Tensor, packed: Tensor, scale: Tensor, zero_points: Tensor) -> T
     return torch.ops.onednn.qlinear_pointwise(
         x, 1.0, 0, packed, scale, zero_points, None, 1.0, 0, torch.float32, "none", [], ""
     )
-
-
-def activate(x: Tensor, name: str) -> None:
-    """Apply an activation in place."""
-    if name in ("gelu", "gelu_python"):
-        torch.ops.aten.gelu_(x)
-    else:
-        x.copy_(ACTIVATION[name](x))
 
 
 def rows_together() -> int:
