@@ -31,6 +31,7 @@ from ownbert.hf.tokenizers.padding import Ids, pad_batch, truncate
 from ownbert.hf.tokenizers.wordpiece import BasicTokenizer, WordpieceTokenizer
 from ownbert.text.bert_rules import keep_whole
 from ownbert.text.folder.tokenizer_folder import TOKENIZER, TokenizerFolder, kind_of, never_split_of
+from ownbert.text.input_format import InputFormat
 from ownbert.text.styles import BERT, ROBERTA, WITH_TYPES, Style
 from ownbert.text.subword import with_prefix_space
 
@@ -384,36 +385,28 @@ class PreTrainedTokenizerFast:
         self, token_ids_0: Ids, token_ids_1: Ids | None = None
     ) -> Ids:
         """The ids of one text or two with the special tokens around them."""
-        cls, sep = self._around()
-        behind = []
-        if self.style is not None and self.style.cls_last:
-            cls, behind = behind, cls
-        first = cls + list(token_ids_0) + sep
-        if token_ids_1 is None:
-            return first + behind
-        between = sep if self.style is not None and self.style.double_sep else []
-        return first + between + list(token_ids_1) + sep + behind
+        return self._surrounded(token_ids_0, token_ids_1)[0]
 
-    def _around(self) -> tuple[list[Any], list[Any]]:
-        """The ids before a text and after it."""
-        if self.style is None:
-            return [], []
-        start = [] if self.style.start is None else [self.cls_token_id]
-        return start, [getattr(self, f"{self.style.end}_id")]
+    def _surrounded(self, first: Ids, second: Ids | None) -> tuple[Ids, Ids]:
+        """The ids of one text or two with the special tokens around them, and their types."""
+        style = self.style
+        if style is None:
+            more = list(second or ())
+            return [*first, *more], [0] * len(first) + [1] * len(more)
+        start = None if style.start is None else self.cls_token_id
+        end = getattr(self, f"{style.end}_id")
+        around = InputFormat(start, end, style.double_sep, style.cls_last)
+        if second is not None:
+            return around.pair(first, second)
+        ids = around.one(first)
+        return ids, around.types(len(ids))
 
     def create_token_type_ids_from_sequences(
         self, token_ids_0: Ids, token_ids_1: Ids | None = None
     ) -> Ids:
         """0 for the first text, 1 for the second, with their special tokens; 0 only in RoBERTa and
         T5, and 2 for XLNet's last token."""
-        first = self.build_inputs_with_special_tokens(token_ids_0)
-        both = self.build_inputs_with_special_tokens(token_ids_0, token_ids_1)
-        alike = self.style and (self.style.double_sep or self.style.start is None)
-        second = 0 if alike else 1
-        if self.style and self.style.cls_last:
-            count = len(first) - 1
-            return [0] * count + [second] * (len(both) - 1 - count) + [2]
-        return [0] * len(first) + [second] * (len(both) - len(first))
+        return self._surrounded(token_ids_0, token_ids_1)[1]
 
     def get_special_tokens_mask(
         self,
@@ -660,8 +653,7 @@ class PreTrainedTokenizerFast:
             row["overflowing_tokens"] = over
             row["num_truncated_tokens"] = length - (options.max_length or length)
         if options.add_special_tokens:
-            row["input_ids"] = self.build_inputs_with_special_tokens(ids, pair)
-            types = self.create_token_type_ids_from_sequences(ids, pair)
+            row["input_ids"], types = self._surrounded(ids, pair)
             mask = self.get_special_tokens_mask(ids, pair)
         else:
             row["input_ids"] = ids + (pair or [])
