@@ -57,11 +57,11 @@ ALBERT = Family(
     architectures={
         "AlbertModel": ArchitectureSpec(),
         "AlbertForPreTraining": ArchitectureSpec((MLM, _SOP)),
-        "AlbertForMaskedLM": ArchitectureSpec((MLM,), pooler=False),
+        "AlbertForMaskedLM": ArchitectureSpec((MLM,)),
         "AlbertForSequenceClassification": ArchitectureSpec((CLASSIFICATION,)),
         "AlbertForMultipleChoice": ArchitectureSpec((CHOICE,)),
-        "AlbertForTokenClassification": ArchitectureSpec((TOKENS,), pooler=False),
-        "AlbertForQuestionAnswering": ArchitectureSpec((SPAN,), pooler=False),
+        "AlbertForTokenClassification": ArchitectureSpec((TOKENS,)),
+        "AlbertForQuestionAnswering": ArchitectureSpec((SPAN,)),
     },
     defaults={
         "vocab_size": 30000,

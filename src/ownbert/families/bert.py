@@ -148,15 +148,15 @@ def bert_architectures(name: str) -> Mapping[str, ArchitectureSpec]:
     return {
         f"{name}Model": ArchitectureSpec(),
         f"{name}ForPreTraining": ArchitectureSpec((MLM, NSP)),
-        f"{name}ForMaskedLM": ArchitectureSpec((MLM,), pooler=False),
+        f"{name}ForMaskedLM": ArchitectureSpec((MLM,)),
         f"{name}LMHeadModel" if name == "Bert" else f"{name}ForCausalLM": ArchitectureSpec(
-            (MLM,), pooler=False, decoder=True
+            (MLM,), decoder=True
         ),
         f"{name}ForNextSentencePrediction": ArchitectureSpec((NSP,)),
         f"{name}ForSequenceClassification": ArchitectureSpec((CLASSIFICATION,)),
         f"{name}ForMultipleChoice": ArchitectureSpec((CHOICE,)),
-        f"{name}ForTokenClassification": ArchitectureSpec((TOKENS,), pooler=False),
-        f"{name}ForQuestionAnswering": ArchitectureSpec((SPAN,), pooler=False),
+        f"{name}ForTokenClassification": ArchitectureSpec((TOKENS,)),
+        f"{name}ForQuestionAnswering": ArchitectureSpec((SPAN,)),
     }
 
 

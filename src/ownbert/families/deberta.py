@@ -226,16 +226,11 @@ DEBERTA = Family(
     ),
     architectures={
         "DebertaV2Model": ArchitectureSpec(pooler=False),
-        **{
-            f"DebertaV2For{name}": ArchitectureSpec((head,), pooler=False)
-            for name, head in (
-                ("MaskedLM", HeadSpec("mlm")),
-                ("SequenceClassification", _head("classification")),
-                ("TokenClassification", TOKENS),
-                ("QuestionAnswering", SPAN),
-                ("MultipleChoice", _head("choice")),
-            )
-        },
+        "DebertaV2ForMaskedLM": ArchitectureSpec((HeadSpec("mlm"),)),
+        "DebertaV2ForSequenceClassification": ArchitectureSpec((_head("classification"),)),
+        "DebertaV2ForTokenClassification": ArchitectureSpec((TOKENS,)),
+        "DebertaV2ForQuestionAnswering": ArchitectureSpec((SPAN,)),
+        "DebertaV2ForMultipleChoice": ArchitectureSpec((_head("choice"),)),
     },
     defaults={
         "vocab_size": 128100,

@@ -67,11 +67,11 @@ DISTILBERT = Family(
     ),
     architectures={
         "DistilBertModel": ArchitectureSpec(pooler=False),
-        "DistilBertForMaskedLM": ArchitectureSpec((MLM,), pooler=False),
-        "DistilBertForSequenceClassification": ArchitectureSpec((_CLASSIFICATION,), pooler=False),
-        "DistilBertForMultipleChoice": ArchitectureSpec((_CHOICE,), pooler=False),
-        "DistilBertForTokenClassification": ArchitectureSpec((TOKENS,), pooler=False),
-        "DistilBertForQuestionAnswering": ArchitectureSpec((SPAN,), pooler=False),
+        "DistilBertForMaskedLM": ArchitectureSpec((MLM,)),
+        "DistilBertForSequenceClassification": ArchitectureSpec((_CLASSIFICATION,)),
+        "DistilBertForMultipleChoice": ArchitectureSpec((_CHOICE,)),
+        "DistilBertForTokenClassification": ArchitectureSpec((TOKENS,)),
+        "DistilBertForQuestionAnswering": ArchitectureSpec((SPAN,)),
     },
     defaults={
         "vocab_size": 30522,

@@ -131,16 +131,11 @@ MODERNBERT = Family(
     ),
     architectures={
         "ModernBertModel": ArchitectureSpec(pooler=False),
-        **{
-            f"ModernBertFor{name}": ArchitectureSpec((_head(kind),), pooler=False)
-            for name, kind in (
-                ("MaskedLM", "mlm"),
-                ("SequenceClassification", "classification"),
-                ("TokenClassification", "tokens"),
-                ("QuestionAnswering", "span"),
-                ("MultipleChoice", "choice"),
-            )
-        },
+        "ModernBertForMaskedLM": ArchitectureSpec((_head("mlm"),)),
+        "ModernBertForSequenceClassification": ArchitectureSpec((_head("classification"),)),
+        "ModernBertForTokenClassification": ArchitectureSpec((_head("tokens"),)),
+        "ModernBertForQuestionAnswering": ArchitectureSpec((_head("span"),)),
+        "ModernBertForMultipleChoice": ArchitectureSpec((_head("choice"),)),
     },
     defaults={
         "vocab_size": 50368,

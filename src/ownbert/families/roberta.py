@@ -50,12 +50,12 @@ def roberta_architectures(name: str) -> dict[str, ArchitectureSpec]:
     """
     return {
         f"{name}Model": ArchitectureSpec(),
-        f"{name}ForMaskedLM": ArchitectureSpec((_MLM,), pooler=False),
-        f"{name}ForCausalLM": ArchitectureSpec((_MLM,), pooler=False, decoder=True),
-        f"{name}ForSequenceClassification": ArchitectureSpec((_CLASSIFICATION,), pooler=False),
+        f"{name}ForMaskedLM": ArchitectureSpec((_MLM,)),
+        f"{name}ForCausalLM": ArchitectureSpec((_MLM,), decoder=True),
+        f"{name}ForSequenceClassification": ArchitectureSpec((_CLASSIFICATION,)),
         f"{name}ForMultipleChoice": ArchitectureSpec((CHOICE,)),
-        f"{name}ForTokenClassification": ArchitectureSpec((TOKENS,), pooler=False),
-        f"{name}ForQuestionAnswering": ArchitectureSpec((SPAN,), pooler=False),
+        f"{name}ForTokenClassification": ArchitectureSpec((TOKENS,)),
+        f"{name}ForQuestionAnswering": ArchitectureSpec((SPAN,)),
     }
 
 

@@ -121,7 +121,7 @@ T5 = Family(
     ),
     architectures={
         "T5EncoderModel": ArchitectureSpec(pooler=False),
-        "T5ForTokenClassification": ArchitectureSpec((HeadSpec("tokens"),), pooler=False),
+        "T5ForTokenClassification": ArchitectureSpec((HeadSpec("tokens"),)),
     },
     with_decoder=("T5ForConditionalGeneration", "T5Model", "T5WithLMHeadModel"),
     # Transformers' classes for these tasks have heads on the decoder. The encoder has no first

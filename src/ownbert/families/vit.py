@@ -131,7 +131,7 @@ VIT = Family(
     ),
     architectures={
         "ViTModel": ArchitectureSpec(),
-        "ViTForImageClassification": ArchitectureSpec((CLASSIFICATION,), pooler=False),
+        "ViTForImageClassification": ArchitectureSpec((CLASSIFICATION,)),
     },
     defaults={
         "hidden_size": 768,

@@ -168,16 +168,12 @@ XLNET = Family(
     ),
     architectures={
         "XLNetModel": ArchitectureSpec(pooler=False),
-        "XLNetLMHeadModel": ArchitectureSpec((_MLM,), pooler=False),
-        "XLNetForSequenceClassification": ArchitectureSpec(
-            (_summary("classification"),), pooler=False
-        ),
-        "XLNetForTokenClassification": ArchitectureSpec(
-            (HeadSpec("tokens", dropout=0.0),), pooler=False
-        ),
-        "XLNetForMultipleChoice": ArchitectureSpec((_summary("choice"),), pooler=False),
-        "XLNetForQuestionAnsweringSimple": ArchitectureSpec((HeadSpec("span"),), pooler=False),
-        "XLNetForQuestionAnswering": ArchitectureSpec((HeadSpec("beam_span"),), pooler=False),
+        "XLNetLMHeadModel": ArchitectureSpec((_MLM,)),
+        "XLNetForSequenceClassification": ArchitectureSpec((_summary("classification"),)),
+        "XLNetForTokenClassification": ArchitectureSpec((HeadSpec("tokens", dropout=0.0),)),
+        "XLNetForMultipleChoice": ArchitectureSpec((_summary("choice"),)),
+        "XLNetForQuestionAnsweringSimple": ArchitectureSpec((HeadSpec("span"),)),
+        "XLNetForQuestionAnswering": ArchitectureSpec((HeadSpec("beam_span"),)),
     },
     defaults={
         "vocab_size": 32000,

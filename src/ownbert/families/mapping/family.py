@@ -49,13 +49,17 @@ class ArchitectureSpec:
 
     Args:
         heads: heads of the class.
-        pooler: whether the class has a pooler.
+        pooler: whether a class without heads has a pooler; others have one if a head needs it.
         decoder: whether the class generates text.
     """
 
     heads: tuple[HeadSpec, ...] = ()
     pooler: bool = True
     decoder: bool = False
+
+    def __post_init__(self) -> None:
+        if self.heads:
+            object.__setattr__(self, "pooler", any(head.needs_pooler for head in self.heads))
 
 
 @dataclass(frozen=True)
