@@ -41,25 +41,29 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def pretrained_folder(name: str | os.PathLike[str], options: Mapping[str, Any] = {}) -> Path:
+def pretrained_folder(name: Any, options: Mapping[str, Any]) -> Path:
     """Resolve the argument of ``from_pretrained``, which may be a hub name without ``hf:``.
 
     Args:
         name: a folder, or a name on the hub.
-        options: options of ``from_pretrained``, of which ``HUB_OPTIONS`` are used.
+        options: options of ``from_pretrained``, of which ``HUB_OPTIONS`` and ``subfolder`` are
+            used.
 
     Raises:
         InputError: neither exists, or the extra ``hub`` is not installed.
     """
+    if not isinstance(name, str | os.PathLike):
+        raise InputError(f"from_pretrained needs a folder, not {name!r}")
     path, text = Path(name), os.fspath(name)
+    subfolder = options.get("subfolder") or ""
     if path.exists():
-        return path
+        return path / subfolder
     wanted = text.removeprefix(PREFIX)
     # A name whose parent folder exists is a mistyped path.
     if not is_name(wanted) or ("/" in text and path.parent.exists()):
         raise MissingError(f"no such folder: {name}")
     given = {key: options[key] for key in HUB_OPTIONS if options.get(key) is not None}
-    return _fetched(wanted, **given)
+    return _fetched(wanted, **given) / subfolder
 
 
 @cache

@@ -81,16 +81,13 @@ def read_arguments(
     kind: type[PretrainedConfig] = user.config_class
     if torch.get_default_device().type == "meta":
         raise InputError("from_pretrained copies weights, which the device meta does not hold")
-    if not isinstance(name, str | Path):
-        raise InputError(f"from_pretrained needs a folder, not {name!r}")
     folder = pretrained_folder(name, options)
-    hidden = {*IGNORED, *HUB_OPTIONS}
+    hidden = {*IGNORED, *HUB_OPTIONS, "subfolder"}
     hub = {k: options[k] for k in HUB_OPTIONS if k in options}
     options = {k: v for k, v in options.items() if k not in hidden}
     for key in _UNSUPPORTED:
         if options.pop(key, None):
             raise InputError(f"from_pretrained does not support {key}")
-    folder = folder / (options.pop("subfolder", None) or "")
     wanted = options.pop("torch_dtype", None)
     wanted = options.pop("dtype", None) or wanted
     mismatched = bool(options.pop("ignore_mismatched_sizes", False))

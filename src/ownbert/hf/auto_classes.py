@@ -64,9 +64,7 @@ def _start(model_type: str) -> str:
 
 
 def _start_of(name: Any, options: dict[str, Any]) -> str:
-    if not isinstance(name, str | Path):
-        raise InputError(f"from_pretrained needs a folder, not {name!r}")
-    folder = pretrained_folder(name, dict(options)) / (options.get("subfolder") or "")
+    folder = pretrained_folder(name, options)
     kind = read_config(folder).get("model_type")
     if kind is None:
         raise InputError(f"{folder}: config.json names no model_type")

@@ -237,7 +237,8 @@ class PretrainedConfig:
             subfolder: subfolder of the folder.
             changes: values of keys that override the folder's.
         """
-        values = read_config(pretrained_folder(pretrained_model_name_or_path, changes) / subfolder)
+        options = {**changes, "subfolder": subfolder}
+        values = read_config(pretrained_folder(pretrained_model_name_or_path, options))
         changes = {key: value for key, value in changes.items() if key not in HUB_OPTIONS}
         config, unused = cls.from_values(values, changes)
         if unused and not return_unused_kwargs:

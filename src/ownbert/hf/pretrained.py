@@ -127,9 +127,10 @@ class PreTrainedModel(CommonModel):
                 self._init_weights(self.model.get_submodule(our))
 
     def _new_model(self) -> Model:
+        values = self.config.to_dict()
         return Model(
-            self.config.structure(),
-            self.family.specs(self.architecture, self.config.to_dict()),
+            self.family.read_config(values),
+            self.family.specs(self.architecture, values),
             pooler=self.with_pooler,
             labels=tuple(self.config.id2label.values()),
             model_type=self.family.model_type,
@@ -468,18 +469,19 @@ class PreTrainedModel(CommonModel):
             model, info = cls._of_state(name, config, options, positional)
             return (model, info) if output_loading_info else model
         given = read_arguments(cls, name, config, options)
-        description, weights = cls._describe(given), read_weights(given.folder)
+        description, (tensors, path) = cls._describe(given), read_weights(given.folder)
         if given.values is not None and not given.mismatched:
-            cls._require_blocks(description, *weights)
+            cls._require_blocks(description, tensors, path)
         # Mismatched tensors keep their initial values, and subclasses may read weights.
         plain = not given.mismatched and cls.__module__.split(".")[0] == "ownbert"
         with written_over(shapes_alone if plain else Undrawn):
             model = cls(given.config, *positional, **given.further)
-        info = model._fill(description, *weights, mismatched=given.mismatched)
+        info = model._fill(description, tensors, path, mismatched=given.mismatched)
         model._read_generation(given.folder)
         anew = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
         model._initialize_heads(anew)
-        (stored,) = info.pop("dtype")
-        dtype = stored if given.auto else given.dtype
+        dtype = given.dtype
+        if given.auto:
+            dtype = next(t.dtype for t in tensors.values() if t.is_floating_point())
         model = model.to(dtype).eval() if dtype else model.eval()
         return (model, info) if output_loading_info else model

@@ -39,7 +39,7 @@ SAVED_IF_GIVEN = ("padding_side", "truncation_side", "model_input_names", "split
 
 def find_folder(name: Any, options: Mapping[str, Any]) -> TokenizerFolder:
     """The folder of a name and the option ``subfolder``; ``MissingError`` if there is none."""
-    path = pretrained_folder(name, options) / (options.get("subfolder") or "")
+    path = pretrained_folder(name, options)
     if not path.is_dir():
         raise MissingError(f"no such folder: {path}; a folder with a tokenizer's files is needed")
     return TokenizerFolder(path)

@@ -59,7 +59,7 @@ def fill(
         mismatched: whether tensors of another shape are newly initialised.
 
     Returns:
-        Transformers' loading info (missing_keys, unexpected_keys, ...), and the dtype.
+        Transformers' loading info (missing_keys, unexpected_keys, ...).
 
     Raises:
         InputError: tensors do not fit.
@@ -98,7 +98,6 @@ def fill(
         "missing_keys": new,
         "unexpected_keys": [*selected.unused, *report.unused],
         "mismatched_keys": selected.mismatched,
-        "dtype": [next(t.dtype for t in read.values() if t.is_floating_point())],
         "error_msgs": [],
     }
 
