@@ -148,8 +148,10 @@ def describe_config(
     *,
     any_architecture: bool = False,
     with_decoder: bool = False,
+    config: EncoderConfig | None = None,
 ) -> Description:
-    """Like ``describe``, from the values of a config.json; ``path`` is for messages."""
+    """Like ``describe``, from the values of a config.json; ``path`` is for messages, and ``config``
+    the structure by these values if it was read already."""
     family = family_of(values.get("model_type", ""), str(path))
     architecture = (values.get("architectures") or [next(iter(family.architectures))])[0]
     if architecture in family.with_decoder:  # only the encoder is read
@@ -171,7 +173,7 @@ def describe_config(
         )
     try:
         labels = _labels(values, path)
-        config = family.read_config(values)
+        config = config or family.read_config(values)
         specs = family.specs(architecture, values)
         if values.get(_HEADS) is not None:
             specs = tuple(HeadSpec(**spec) for spec in values[_HEADS])

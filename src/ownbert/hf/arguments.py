@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ownbert.config.encoder import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.hf.configs import PretrainedConfig, parse_dtype, read_config
 from ownbert.hub import HUB_OPTIONS, pretrained_folder
@@ -49,6 +50,7 @@ class LoadArguments:
         folder: model folder.
         config: configuration of the new model.
         values: values of the folder's config.json; None if ``config`` was given, so it is not read.
+        structure: structure of the network by these values.
         dtype: dtype to convert the model to; None: float32, unless ``auto``.
         auto: whether to use the dtype of the folder's tensors.
         mismatched: whether tensors of another shape are newly initialised.
@@ -58,6 +60,7 @@ class LoadArguments:
     folder: Path
     config: PretrainedConfig
     values: Mapping[str, Any] | None
+    structure: EncoderConfig | None
     dtype: torch.dtype | None
     auto: bool
     mismatched: bool
@@ -91,10 +94,12 @@ def read_arguments(
     wanted = options.pop("torch_dtype", None)
     wanted = options.pop("dtype", None) or wanted
     mismatched = bool(options.pop("ignore_mismatched_sizes", False))
-    values = None
+    values = structure = None
     if config is None:
         values = read_config(folder)
-        config, options = kind.from_values(values, options)
+        stored = kind.from_dict(values)
+        structure = stored.first_structure
+        config, options = stored.changed(values, options)
     elif isinstance(config, str | Path):
         config = kind.from_pretrained(config, **hub)
     else:
@@ -102,7 +107,7 @@ def read_arguments(
     config.name_or_path = str(name)
     auto = wanted == "auto"
     dtype = None if auto else parse_dtype(wanted)
-    return LoadArguments(folder, config, values, dtype, auto, mismatched, options)
+    return LoadArguments(folder, config, values, structure, dtype, auto, mismatched, options)
 
 
 def refuse(who: str, names: Any, known: Any) -> None:

@@ -70,6 +70,8 @@ class PretrainedConfig:
     ...)``.
     """
 
+    # Not a key: the structure by the constructor's arguments, whatever is changed later.
+    __slots__ = ("__dict__", "first_structure")
     family: ClassVar[Family]
     defaults: ClassVar[Mapping[str, Any]]
     aliases: ClassVar[Mapping[str, str]]  # BERT's key to the family's own
@@ -104,7 +106,8 @@ class PretrainedConfig:
         if self.problem_type not in _PROBLEMS:
             known = ", ".join(str(name) for name in _PROBLEMS[1:])
             raise InputError(f"problem_type {self.problem_type!r} is not known; use one of {known}")
-        self.structure()  # Impossible sizes are refused here, not when a model is made.
+        # Impossible sizes are refused here, not when a model is made.
+        self.first_structure = self.structure()
 
     def _by_name(self, positional: tuple[Any, ...], values: Mapping[str, Any]) -> dict[str, Any]:
         """Assign positional arguments to their names."""
@@ -187,7 +190,7 @@ class PretrainedConfig:
         cls, config_dict: dict[str, Any], *, return_unused_kwargs: bool = False, **changes: Any
     ) -> Any:
         if return_unused_kwargs:
-            return cls.from_values(config_dict, changes)
+            return cls.from_dict(config_dict).changed(config_dict, changes)
         kind = str(config_dict.get("model_type", cls.model_type)).removeprefix(OWN)
         if kind != cls.model_type:
             raise InputError(
@@ -240,20 +243,19 @@ class PretrainedConfig:
         options = {**changes, "subfolder": subfolder}
         values = read_config(pretrained_folder(pretrained_model_name_or_path, options))
         changes = {key: value for key, value in changes.items() if key not in HUB_OPTIONS}
-        config, unused = cls.from_values(values, changes)
+        config, unused = cls.from_dict(values).changed(values, changes)
         if unused and not return_unused_kwargs:
             config = cls.from_dict(values, **changes)
         config.name_or_path = str(pretrained_model_name_or_path)
         return (config, unused) if return_unused_kwargs else config
 
-    @classmethod
-    def from_values(
-        cls, values: dict[str, Any], changes: Mapping[str, Any]
+    def changed(
+        self, values: dict[str, Any], changes: Mapping[str, Any]
     ) -> "tuple[PretrainedConfig, dict[str, Any]]":
-        """Create a config from the values of a config.json and changes.
+        """The config with changed values.
 
         Args:
-            values: values of the config.json.
+            values: values of the config.json that this config was made from.
             changes: values that override them.
 
         Returns:
@@ -262,10 +264,8 @@ class PretrainedConfig:
         named, count = changes.get("id2label"), changes.get("num_labels")
         if named is not None and count not in (None, len(named)):
             raise InputError(f"num_labels is {count}, but id2label has {len(named)} labels")
-        config = cls.from_dict(values)
-        known = {k: v for k, v in changes.items() if config.knows(k)}
-        if known:
-            config = cls.from_dict(values, **known)
+        known = {k: v for k, v in changes.items() if self.knows(k)}
+        config = self.from_dict(values, **known) if known else self
         return config, {k: v for k, v in changes.items() if k not in known}
 
     @classmethod

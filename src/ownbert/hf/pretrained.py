@@ -425,7 +425,7 @@ class PreTrainedModel(CommonModel):
         """Read the folder's config.json; it must be of this model."""
         path = given.folder / CONFIG
         values = read_config(path) if given.values is None else given.values
-        description = describe_config(values, path, any_architecture=True)
+        description = describe_config(values, path, any_architecture=True, config=given.structure)
         if description.family is not cls.family:
             raise InputError(
                 f"{given.folder} contains a {description.family.model_type} model; "
