@@ -97,7 +97,9 @@ def convert(
             f"{vocabulary} has {len(tokens):,} tokens, but the model "
             f"{description.config.vocab_size:,}; they do not belong together"
         )
-    cased = _looks_cased(tokens) if cased is None else cased
+    if cased is None:
+        words = [token for token in tokens if not token.startswith("[")]
+        cased = sum(token != token.lower() for token in words) > _CASED * len(words)
     longest = description.config.max_length
     tokenizer = Tokenizer.wordpiece(tokens, do_lower_case=not cased, max_length=longest)
     require_blocks(tensors, description.weight_map, path, description.config)
@@ -132,8 +134,3 @@ def _renamed(name: str, tensor: Tensor) -> tuple[str, Tensor]:
         path, leaf = [*path, leaf], "weight"
     tensor = tensor.t() if leaf == "kernel" and tensor.ndim == 2 else tensor
     return ".".join((*path, _LEAVES.get(leaf, leaf))), tensor
-
-
-def _looks_cased(tokens: list[str]) -> bool:
-    words = [token for token in tokens if not token.startswith("[")]
-    return sum(token != token.lower() for token in words) > _CASED * len(words)

@@ -113,10 +113,12 @@ def load(
     else:
         tensors, path = read_weights(description.folder)
     require_blocks(tensors, description.weight_map, path, description.config, description.decoder)
-    with_pooler = _has_pooler(description, heads) if pooler is None else pooler
     other = heads is not None or pooler is not None
+    if pooler is None and not heads:  # as in the folder, or in the class without heads
+        base = next(iter(description.family.architectures.values()))
+        pooler = description.pooler if heads is None else base.pooler
     with shapes_alone():
-        model = new_model(description, specs, pooler=with_pooler, labels=labels, dropout=dropout)
+        model = new_model(description, specs, pooler=pooler, labels=labels, dropout=dropout)
     report = copy_weights(
         model, tensors, description.weight_map, description=description, lenient=other, anew=anew
     )
@@ -167,11 +169,3 @@ def new_model(
         labels=labels,
         second_reading=description.second_reading,
     )
-
-
-def _has_pooler(description: Description, heads: Sequence[str | HeadSpec] | None) -> bool | None:
-    """Whether a model has a pooler; None: if its heads need one."""
-    if heads is None:
-        return description.pooler
-    base = next(iter(description.family.architectures.values()))
-    return None if heads else base.pooler

@@ -13,8 +13,8 @@ from ownbert.checks import known
 from ownbert.config import ACTIVATIONS
 from ownbert.config.encoder import EncoderConfig
 from ownbert.errors import InputError
-from ownbert.families.mapping.encoder_decoder import EncoderDecoder, require_expressed
-from ownbert.families.mapping.family import OWN, POSITIONS
+from ownbert.families.mapping.encoder_decoder import EncoderDecoder
+from ownbert.families.mapping.family import OWN, POSITIONS, require_expressed
 from ownbert.families.mapping.rules import Drop, Fuse, Rename, Reshape, Rule, Tie, written_out
 from ownbert.families.mapping.weight_map import WeightMap
 

@@ -10,8 +10,8 @@ from ownbert.config.encoder import T5_STRUCTURE, EncoderConfig
 from ownbert.config.heads import HeadSpec
 from ownbert.errors import InputError, in_short
 from ownbert.families.mapping.calls import Calls, Kinds, encoder_arguments
-from ownbert.families.mapping.encoder_decoder import EncoderDecoder, Stacks, require_expressed
-from ownbert.families.mapping.family import ArchitectureSpec, Family
+from ownbert.families.mapping.encoder_decoder import EncoderDecoder, Stacks
+from ownbert.families.mapping.family import ArchitectureSpec, Family, require_expressed
 from ownbert.families.mapping.rules import Fuse, Rename, Rule, Tie, written_out
 from ownbert.families.mapping.weight_map import WeightMap
 

@@ -59,6 +59,7 @@ def _model_class(family: Family, architecture: str) -> type[PreTrainedModel]:
     kinds = tuple(head.kind for head in spec.heads)
     heads, calls = " and ".join(kinds), family.calls
     arguments, rest = calls.arguments(kinds, spec.decoder)
+    tied = [rule.theirs for rule in family.weight_map.rules if isinstance(rule, Tie)]
     members: dict[str, Any] = {
         "family": family,
         "architecture": architecture,
@@ -66,14 +67,10 @@ def _model_class(family: Family, architecture: str) -> type[PreTrainedModel]:
         "arguments": signature(arguments, rest),
         "accepts_loss_kwargs": spec.decoder or kinds in calls.update_losses,
         "base_class": classmethod(lambda cls: model_of(base)),
-        "_tied_weights_keys": _tied(family) if "mlm" in kinds else None,
+        "_tied_weights_keys": tied if "mlm" in kinds else None,
         "main_input_name": arguments[0],
         "__module__": "ownbert.hf",
         "__doc__": f"{family.model_type} " + (f"with the head {heads}." if heads else "alone."),
     }
     parents = (GreedyGeneration, PreTrainedModel) if spec.decoder else (PreTrainedModel,)
     return type(architecture, parents, members)
-
-
-def _tied(family: Family) -> list[str]:
-    return [rule.theirs for rule in family.weight_map.rules if isinstance(rule, Tie)]

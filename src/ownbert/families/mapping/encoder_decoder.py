@@ -1,7 +1,7 @@
 """Encoder-decoder checkpoints: the differences between Marian and T5."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ownbert.config.encoder import EncoderConfig
@@ -109,22 +109,3 @@ class EncoderDecoder:
             return self.base or self.architecture
         names = (name for name in self.answering if self.answering[name]({}).kind == head)
         return next(names, self.architecture)
-
-
-def require_expressed(
-    model_type: str, stacks: Sequence[EncoderConfig], again: Sequence[EncoderConfig]
-) -> None:
-    """Check that a format can express two stacks.
-
-    Args:
-        model_type: name of the format.
-        stacks: encoder and decoder.
-        again: the same after writing and reading.
-
-    Raises:
-        InputError: a field has changed.
-    """
-    for old, new in zip(stacks, again, strict=True):
-        for f in fields(EncoderConfig):
-            if getattr(old, f.name) != getattr(new, f.name):
-                raise InputError(f"{model_type} has no key for {f.name} {getattr(old, f.name)}")

@@ -1,6 +1,6 @@
 """A family: the weight map, heads and config keys of a kind of checkpoint."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -41,6 +41,25 @@ def activation_of(values: Mapping[str, Any], key: str) -> str:
     name = values.get(key) or "linear"
     known(*ACTIVATIONS)(key, name)
     return name
+
+
+def require_expressed(
+    model_type: str, stacks: Sequence[EncoderConfig], again: Sequence[EncoderConfig]
+) -> None:
+    """Check that a format can express an encoder, or two stacks.
+
+    Args:
+        model_type: name of the format.
+        stacks: encoder, and decoder if there is one.
+        again: the same after writing and reading.
+
+    Raises:
+        InputError: a field has changed.
+    """
+    for old, new in zip(stacks, again, strict=True):
+        for f in fields(EncoderConfig):
+            if getattr(old, f.name) != getattr(new, f.name):
+                raise InputError(f"{model_type} has no key for {f.name} {getattr(old, f.name)}")
 
 
 @dataclass(frozen=True)
@@ -172,10 +191,7 @@ class Family:
         for name, key in OWN_FIELDS.items():
             if (value := getattr(config, name)) is not None:
                 theirs |= {key: value, "model_type": OWN + self.model_type}
-        again = self.read_config(theirs)
-        if again != config:
-            name = next(n for n, v in asdict(config).items() if v != asdict(again)[n])
-            raise InputError(f"{self.model_type} has no key for {name} {getattr(config, name)}")
+        require_expressed(self.model_type, [config], [self.read_config(theirs)])
         return theirs
 
     def require_pruning(self) -> None:

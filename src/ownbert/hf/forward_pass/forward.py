@@ -63,8 +63,6 @@ def forward(model: Any, given: dict[str, Any]) -> Any:
         values.pop("pooler_output", None)
     if keep:
         values |= attention_weights(packed, stack)
-        if packed.context.query_stream is not None:
-            values["attentions"] = xlnet.both_streams(values["attentions"], packed)
     if choices is not None:
         values["logits"] = values["logits"].view(choices)
     loss = None
@@ -231,11 +229,15 @@ def all_hidden_states(
 
 
 def attention_weights(packed: PackedInputs, stack: Encoder) -> dict[str, Any]:
-    """Attention weights (B, H, S, S') of each layer, None for layers that were not kept."""
+    """Attention weights (B, H, S, S') of each layer, None for layers that were not kept; with a
+    query stream, those of the tokens and of the stream."""
     context = packed.context
-    found = {"attentions": packed.weights(context.attentions, context.layout)}
+    found: dict[str, Any] = {"attentions": packed.weights(context.attentions, context.layout)}
     if context.cross is not None:
         found["cross_attentions"] = packed.weights(context.cross_attentions, context.cross)
+    if context.query_stream is not None:
+        second = packed.weights(context.query_attentions, context.layout)
+        found["attentions"] = {i: (w, second[i]) for i, w in found["attentions"].items()}
     count = len(stack.schedule())
     return {name: tuple(layers.get(i) for i in range(count)) for name, layers in found.items()}
 

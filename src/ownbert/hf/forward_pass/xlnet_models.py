@@ -3,7 +3,7 @@
 B sequences, S longest sequence, P predictions, R tokens of the memory, D hidden.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,12 +143,6 @@ def next_memory(
             hidden = torch.cat((memory.given[layer], hidden))
         found.append(hidden[-most:].detach())
     return tuple(found)
-
-
-def both_streams(first: Sequence[Tensor | None], packed: PackedInputs) -> tuple[Any, ...]:
-    """Attention weights of each layer, of the tokens and of the query stream."""
-    second = packed.weights(packed.context.query_attentions, packed.context.layout)
-    return tuple(None if w is None else (w, second[i]) for i, w in enumerate(first))
 
 
 def answers(
