@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ownbert.checks import known
 from ownbert.errors import InputError
 from ownbert.families import ENCODER_DECODERS, all_families
 from ownbert.hf.classes import config_name, config_of, custom_model_of, model_of
@@ -55,12 +56,10 @@ def class_named(name: str) -> Any:
 def _start(model_type: str) -> str:
     """The prefix of the class names of a family: Bert for bert."""
     families = all_families()
+    known(*sorted({*families, *ENCODER_DECODERS}))("model_type", model_type)
     if model_type in families:
         return config_name(families[model_type]).removesuffix("Config")
-    if model_type in ENCODER_DECODERS:
-        return ENCODER_DECODERS[model_type].architecture.removesuffix("MTModel")
-    known = ", ".join(sorted({*families, *ENCODER_DECODERS}))
-    raise InputError(f"model_type {model_type!r} is not known; use one of {known}")
+    return ENCODER_DECODERS[model_type].architecture.removesuffix("MTModel")
 
 
 def _start_of(name: Any, options: dict[str, Any]) -> str:

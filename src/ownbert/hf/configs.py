@@ -13,6 +13,7 @@ import torch
 
 from ownbert.checkpoint.config_file import read_config as read_config_file
 from ownbert.checkpoint.weights import CONFIG
+from ownbert.checks import known, maybe
 from ownbert.config.encoder import EncoderConfig
 from ownbert.errors import InputError, in_short
 from ownbert.families.mapping.family import OWN, Family, require_label_count
@@ -60,7 +61,9 @@ _WITHOUT_EFFECT: dict[str, Any] = {
 }
 # Maximum number of positional constructor arguments: all of BERT's, ten for other families.
 _BY_POSITION = {"bert": 16, "marian": 25}
-_PROBLEMS = (None, "regression", "single_label_classification", "multi_label_classification")
+REGRESSION, ONE_LABEL = "regression", "single_label_classification"
+MANY_LABELS = "multi_label_classification"
+check_problem = maybe(known(REGRESSION, ONE_LABEL, MANY_LABELS))
 
 
 class PretrainedConfig:
@@ -103,9 +106,7 @@ class PretrainedConfig:
             labels, numbers = _numbered(2 if count is None else count), None
         self.id2label: dict[int, str] = labels
         self.label2id = numbers or {name: number for number, name in labels.items()}
-        if self.problem_type not in _PROBLEMS:
-            known = ", ".join(str(name) for name in _PROBLEMS[1:])
-            raise InputError(f"problem_type {self.problem_type!r} is not known; use one of {known}")
+        check_problem("problem_type", self.problem_type)
         # Impossible sizes are refused here, not when a model is made.
         self.first_structure = self.structure()
 
@@ -264,9 +265,9 @@ class PretrainedConfig:
         named, count = changes.get("id2label"), changes.get("num_labels")
         if named is not None and count not in (None, len(named)):
             raise InputError(f"num_labels is {count}, but id2label has {len(named)} labels")
-        known = {k: v for k, v in changes.items() if self.knows(k)}
-        config = self.from_dict(values, **known) if known else self
-        return config, {k: v for k, v in changes.items() if k not in known}
+        keys = {k: v for k, v in changes.items() if self.knows(k)}
+        config = self.from_dict(values, **keys) if keys else self
+        return config, {k: v for k, v in changes.items() if k not in keys}
 
     @classmethod
     def get_config_dict(

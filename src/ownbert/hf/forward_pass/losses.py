@@ -11,12 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.errors import InputError
+from ownbert.hf.configs import MANY_LABELS, ONE_LABEL, REGRESSION, check_problem
 from ownbert.hf.forward_pass.input_checks import class_labels
 
 NO_LABEL = -100
-REGRESSION = "regression"
-ONE_LABEL = "single_label_classification"
-MANY_LABELS = "multi_label_classification"
 _BINARY = F.binary_cross_entropy_with_logits
 
 
@@ -58,21 +56,17 @@ def sequence(logits: Tensor, labels: Tensor, config: Any) -> Tensor:
         integers = labels.dtype in (torch.long, torch.int)
         several = ONE_LABEL if integers else MANY_LABELS
         config.problem_type = REGRESSION if logits.shape[-1] == 1 else several
+    check_problem("problem_type", config.problem_type)
     if config.problem_type == ONE_LABEL:
         return cross_entropy(logits, labels)
-    if config.problem_type in (REGRESSION, MANY_LABELS):
-        if labels.numel() != logits.numel():
-            raise InputError(
-                f"labels has shape {tuple(labels.shape)}; for {config.problem_type} it must be "
-                f"{tuple(logits.shape)}"
-            )
-        targets = labels.view(logits.shape).to(logits.dtype)
-        loss = F.mse_loss if config.problem_type == REGRESSION else _BINARY
-        return loss(logits, targets)
-    raise InputError(
-        f"problem_type {config.problem_type!r} is not known; use one of {REGRESSION}, "
-        f"{ONE_LABEL}, {MANY_LABELS}"
-    )
+    if labels.numel() != logits.numel():
+        raise InputError(
+            f"labels has shape {tuple(labels.shape)}; for {config.problem_type} it must be "
+            f"{tuple(logits.shape)}"
+        )
+    targets = labels.view(logits.shape).to(logits.dtype)
+    loss = F.mse_loss if config.problem_type == REGRESSION else _BINARY
+    return loss(logits, targets)
 
 
 def sequence_by_shape(logits: Tensor, labels: Tensor) -> Tensor:

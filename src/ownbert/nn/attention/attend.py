@@ -20,6 +20,7 @@ from ownbert.batches.layout import (
     lowest,
     visible_by_rank,
 )
+from ownbert.checks import known
 from ownbert.nn.attention import windowed
 from ownbert.nn.attention.equal_lengths import Bias, attend_equal_lengths
 from ownbert.nn.attention.manual import attend_manually
@@ -144,10 +145,7 @@ def _require_capabilities(
     name: str, q: Tensor, layout: Layout, options: AttentionOptions, training: bool
 ) -> None:
     """Raise ``ValueError`` if a backend does not exist or lacks a required capability."""
-    if name not in BACKENDS:
-        raise ValueError(
-            f"attention backend {name!r} is not known; use one of {', '.join(BACKENDS)}"
-        )
+    known(*BACKENDS)("attention backend", name)
     backend = BACKENDS[name]
     if reason := backend.unsupported(q, layout):
         raise ValueError(f"attention backend {name!r} {reason}")
