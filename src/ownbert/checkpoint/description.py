@@ -82,7 +82,8 @@ class Description:
         """
         if self.decoder is None:
             return self.family.spec_of(kind, self.values)
-        heads = ENCODER_DECODERS[self.family.model_type].answering_heads(self.values)
+        answering = ENCODER_DECODERS[self.family.model_type].answering.values()
+        heads = {spec.kind: spec for spec in (make(self.values) for make in answering)}
         if kind not in heads:
             raise InputError(
                 f"the decoder of a {self.architecture} has a head for {' or '.join(heads)}, not "

@@ -220,7 +220,11 @@ class TokenHead(nn.Module):
             self.hidden = Linear(size, size, bias=spec.dense_bias)
             self.norm = make_norm(config, size) if spec.dense_norm else None
         self.dense = Linear(size, outputs)
-        self.crf = _crf(outputs) if spec.crf else None
+        self.crf = None
+        if spec.crf:
+            with needing("a CRF needs pytorch-crf: pip install 'ownbert[crf]'"):
+                from torchcrf import CRF
+            self.crf = CRF(outputs, batch_first=True)
 
     def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
         if self.features is not None:
@@ -329,12 +333,6 @@ def _require_plain_pooling(spec: HeadSpec) -> None:
             f"word features support pooling first, mean or max, not {name}; long texts are "
             "truncated"
         )
-
-
-def _crf(tags: int) -> nn.Module:
-    with needing("a CRF needs pytorch-crf: pip install 'ownbert[crf]'"):
-        from torchcrf import CRF
-    return CRF(tags, batch_first=True)
 
 
 def make_head(spec: HeadSpec, config: EncoderConfig, labels: Sequence[str]) -> nn.Module:

@@ -77,10 +77,6 @@ class EncoderDecoder:
             return [self.answering[architecture](values)]
         return [self.head(shared)]
 
-    def answering_heads(self, values: Mapping[str, Any]) -> dict[str, HeadSpec]:
-        """The heads of the classes in ``answering``, by kind."""
-        return {spec.kind: spec for spec in (make(values) for make in self.answering.values())}
-
     def second_reading(self, values: Mapping[str, Any]) -> SecondReading:
         """How the decoder of a class in ``answering`` reads the encoder's input.
 

@@ -3,7 +3,6 @@
 B sequences, S longest sequence.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ import torch
 from torch import Tensor
 
 from ownbert.errors import InputError
-from ownbert.files.json_files import read_json
-from ownbert.files.writing import write_text
+from ownbert.files.json_files import read_json, write_json
 from ownbert.hf.forward_pass.input_checks import check_tensors
 
 # Arguments of ``generate`` that select other strategies, with their required values.
@@ -61,7 +59,7 @@ class Generating:
         ids = {name: getattr(config, name, None) for name in _IDS}
         values = {name: value for name, value in ids.items() if value is not None}
         values |= self.generation_values if stored is None else stored.to_diff_dict()
-        write_text(folder / _FILE, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
+        write_json(folder / _FILE, values)
 
 
 class GreedyGeneration(Generating):

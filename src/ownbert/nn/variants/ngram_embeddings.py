@@ -108,7 +108,8 @@ def hashed_ngrams(tokens: Tensor, ordinary: Tensor, buckets: int) -> tuple[Tenso
         # Positions beyond the end are not ordinary, so they are invalid.
         keys = keys * _MULTIPLIER + _shifted(tokens, ahead) + 1
         inside = inside & _shifted(ordinary, ahead)
-        hashes.append(_hash(keys, buckets))
+        mixed = (keys ^ (keys >> 32)) * _FINAL  # uses all bits of a key
+        hashes.append((mixed ^ (mixed >> 29)).remainder(buckets))
         valid.append(inside)
     return torch.stack(hashes, -1), torch.stack(valid, -1)
 
@@ -116,9 +117,3 @@ def hashed_ngrams(tokens: Tensor, ordinary: Tensor, buckets: int) -> tuple[Tenso
 def _shifted(x: Tensor, by: int) -> Tensor:
     """(..., S) shifted ahead by a number of positions, zero beyond the end."""
     return F.pad(x, (0, by))[..., by:]
-
-
-def _hash(keys: Tensor, buckets: int) -> Tensor:
-    """Hash keys to buckets, using all bits of a key."""
-    keys = (keys ^ (keys >> 32)) * _FINAL
-    return (keys ^ (keys >> 29)).remainder(buckets)
