@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert import limits
-from ownbert.checkpoint.model_files import AGREEMENT_KEY, QUANTIZED_KEY, read_model_json
+from ownbert.checkpoint.model_files import AGREEMENT_KEY, BLEND, QUANTIZED_KEY, no_network
 from ownbert.checks import (
     Check,
     anything,
@@ -23,8 +23,10 @@ from ownbert.checks import (
 )
 from ownbert.config.encoder import LAYER_GATES
 from ownbert.config.heads import HEAD_KEYS, HEADS, MOST_LABELS
+from ownbert.errors import InputError, MissingError
 from ownbert.families import all_families, marian
 from ownbert.families.bert import BERT
+from ownbert.files.json_files import read_json
 
 _LARGEST = 2**63 - 1  # EncoderConfig checks narrower bounds
 _WHOLE = whole(-_LARGEST, _LARGEST)
@@ -127,7 +129,14 @@ def read_config(path: Path) -> Mapping[str, Any]:
     Raises:
         InputError: the file is missing or damaged, or a value is invalid.
     """
-    values = read_model_json(path, check=CONFIG_KEYS)
+    folder = path.parent
+    if not folder.exists():
+        raise MissingError(f"no such folder: {folder}; write a model on the hub as hf:org/name")
+    if not path.exists():
+        if (folder / BLEND).is_file():
+            raise InputError(no_network(folder))
+        raise MissingError(f"no such file: {path}; is {folder} a model folder?")
+    values = read_json(path, check=CONFIG_KEYS)
     if "model_type" not in values and values.keys() >= _OF_BERT and "embedding_size" not in values:
         return {"model_type": BERT.model_type, **values}
     return values

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ownbert.checks import Check, dict_of, record, text
-from ownbert.errors import InputError, MissingError
+from ownbert.checks import dict_of, record, text
+from ownbert.errors import InputError
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_json
 from ownbert.files.writing import checksum
 
 CONFIG = "config.json"
 # File in a ``fit`` folder, which may have linear models and no network.
-_BLEND = "blend.json"
+BLEND = "blend.json"
 WEIGHTS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
 # In order of preference; an index maps tensors to files.
@@ -88,21 +88,3 @@ def refuse_quantized(folder: str | Path) -> NoReturn:
         f"{folder} is quantized to int8 and cannot be trained, exported or quantized; use the "
         "folder that it was made from"
     )
-
-
-def read_model_json(path: Path, *, check: Check | None = None) -> Mapping[str, Any]:
-    """Read the object in a JSON file of a model folder, or raise ``InputError``.
-
-    Args:
-        path: the file.
-        check: check of its keys.
-    """
-    if not path.parent.exists():
-        raise MissingError(
-            f"no such folder: {path.parent}; write a model on the hub as hf:org/name"
-        )
-    if not path.exists():
-        if (path.parent / _BLEND).is_file():
-            raise InputError(no_network(path.parent))
-        raise MissingError(f"no such file: {path}; is {path.parent} a model folder?")
-    return read_json(path, check=check)

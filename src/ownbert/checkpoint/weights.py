@@ -18,12 +18,12 @@ from ownbert.checkpoint.model_files import (
     PICKLED,
     QUANTIZED,
     WEIGHTS,
-    read_model_json,
     refuse_quantized,
     weights_form,
 )
 from ownbert.checkpoint.model_files import FORMS as FORMS
 from ownbert.errors import InputError, MissingError
+from ownbert.files.json_files import read_json
 from ownbert.files.text_files import refuse_unreadable
 from ownbert.files.writing import atomic_path, make_folder
 from ownbert.text.tokenizer import Tokenizer
@@ -49,13 +49,19 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], Path]:
         raise MissingError(f"no such file: {folder / WEIGHTS}; train a model there first")
     if path.name in (WEIGHTS, PICKLED):
         return read_file(path), path
+    index = read_json(path, check=INDEX)["weight_map"]
+    names = sorted(set(index.values()))
+    for name in names:
+        if Path(name).name != name:
+            raise InputError(f"{path} names {name!r}; the files must be in the same folder")
+        if not (path.parent / name).is_file():
+            raise InputError(f"{path} names {name}, which is missing")
     tensors: dict[str, Tensor] = {}
-    for name in _parts(path):
+    for name in names:
         tensors.update(read_file(path.parent / name))
-    named = set(_index(path))
-    if named != tensors.keys():
-        one = sorted(named ^ tensors.keys())[0]
-        where = "is not in its files" if one in named else "is in its files only"
+    if index.keys() != tensors.keys():
+        one = sorted(index.keys() ^ tensors.keys())[0]
+        where = "is not in its files" if one in index else "is in its files only"
         raise InputError(f"{path} does not match its files: tensor {one} {where}")
     return tensors, path
 
@@ -96,21 +102,6 @@ def require_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
                 f"{path}: tensor {name} contains values that are not finite numbers; the "
                 "training diverged or the file is damaged"
             )
-
-
-def _index(path: Path) -> Mapping[str, str]:
-    return read_model_json(path, check=INDEX)["weight_map"]
-
-
-def _parts(path: Path) -> list[str]:
-    """File names in an index; paths to other folders are rejected."""
-    names = sorted(set(_index(path).values()))
-    for name in names:
-        if Path(name).name != name:
-            raise InputError(f"{path} names {name!r}; the files must be in the same folder")
-        if not (path.parent / name).is_file():
-            raise InputError(f"{path} names {name}, which is missing")
-    return names
 
 
 def read_file(path: Path) -> dict[str, Tensor]:
