@@ -126,8 +126,8 @@ def _fastest(q: Tensor, layout: Layout, options: AttentionOptions, training: boo
     alone = not (options.dropout or options.weights or options.bias)
     if q.device.type != "cpu" and alone and unsupported(q, layout) is None:
         return "varlen"  # it supports windows, too
-    far = layout.max_seqlen > 4 * max(layout.window or 0, windowed.BLOCK)
-    if far and layout.near_alone and not (options.weights or options.bias):
+    windows = layout.near_alone and not (options.weights or options.bias)
+    if windows and layout.max_seqlen > 4 * max(layout.window or 0, windowed.BLOCK):
         return "windowed"  # most scores would be masked
     if q.device.type != "cpu":
         return "matmul" if options.weights else "sdpa"
