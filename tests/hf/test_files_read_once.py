@@ -1,12 +1,14 @@
-"""``from_pretrained`` opens each file of a folder once."""
+"""``from_pretrained`` opens each file of a folder once, and checks few structures."""
 
 import json
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 import ownbert
 import ownbert.hf as hf
+from ownbert.config.encoder import EncoderConfig
 from support.opened_files import opened
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -31,6 +33,28 @@ def test_models(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_load(folder: Path, monkeypatch: pytest.MonkeyPatch):
     assert opened(lambda: ownbert.load(folder), monkeypatch)["config.json"] == 1
+
+
+def test_an_index_of_weights(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    weights, part = folder / "model.safetensors", folder / "model-00001-of-00001.safetensors"
+    names = dict.fromkeys(load_file(weights), part.name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    weights.rename(part)
+    counts = opened(lambda: ownbert.load(folder), monkeypatch)
+    assert counts["model.safetensors.index.json"] == 1
+
+
+@pytest.mark.parametrize(("changes", "count"), [({}, 2), ({"hidden_dropout_prob": 0.3}, 3)])
+def test_structures(
+    changes: dict[str, float], count: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Those of the folder's config, of the changed config, and of the model."""
+    made, check = [], EncoderConfig.__post_init__
+    monkeypatch.setattr(
+        EncoderConfig, "__post_init__", lambda self: (made.append(self), check(self))
+    )
+    hf.BertModel.from_pretrained(folder, **changes)
+    assert len(made) == count
 
 
 @pytest.mark.parametrize("named", [True, False])
