@@ -89,8 +89,8 @@ def test_batches_by_the_example_end_with_the_epoch():
 
 
 def test_once_is_every_example_in_order():
-    batches = list(batches_once(Numbers(30), batch_tokens=25, epoch=4))
-    assert [n for batch in batches for n in numbers(batch)] == [(4, i) for i in range(30)]
+    batches = list(batches_once(Numbers(30), batch_tokens=25))
+    assert [n for batch in batches for n in numbers(batch)] == [(0, i) for i in range(30)]
     assert all(batch.tokens <= 25 for batch in batches)
     assert list(batches_once(Numbers(0), batch_tokens=25)) == []
 

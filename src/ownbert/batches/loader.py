@@ -171,18 +171,17 @@ class Loader:
         return next(number for number, (_, after) in batches if after.epoch)
 
 
-def batches_once(data: Dataset, *, batch_tokens: int, epoch: int = 0) -> Iterator[Batch]:
-    """Yield every example once, in order, for evaluation.
+def batches_once(data: Dataset, *, batch_tokens: int) -> Iterator[Batch]:
+    """Yield every example of epoch 0 once, in order, for evaluation.
 
     Args:
         data: the examples.
         batch_tokens: maximum tokens of a batch, unless a single example has more.
-        epoch: epoch of the examples.
     """
     examples: list[Example] = []
     tokens = 0
     for index in range(len(data)):
-        example = data.example(epoch, index)
+        example = data.example(0, index)
         if examples and tokens + len(example.token_ids) > batch_tokens:
             yield _pack(examples)
             examples, tokens = [], 0

@@ -113,7 +113,7 @@ def _check_encoder(given: Mapping[str, Any], size: tuple[int, int], width: int) 
 
 
 def class_labels(
-    name: str, labels: Tensor, shape: tuple[int, ...], classes: int, ignored: int | None = -100
+    name: str, labels: Tensor, shape: tuple[int, ...], classes: int, ignored: int = -100
 ) -> Tensor:
     """Flatten labels; raise ``InputError`` for a wrong shape, dtype or class."""
     if labels.numel() != math.prod(shape):
@@ -123,8 +123,7 @@ def class_labels(
             f"{name} contains {labels.dtype}; it must contain whole numbers, torch.long"
         )
     if labels.device.type == "cpu":
-        counted = labels if ignored is None else labels[labels != ignored]
-        _check_range(name, counted, classes, "classes")
+        _check_range(name, labels[labels != ignored], classes, "classes")
     return labels.flatten().long()
 
 

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 from ownbert.config.encoder import EncoderConfig
 from ownbert.families import marian
-from ownbert.families.mapping.encoder_decoder import Stacks
 from ownbert.hf.configs import PretrainedConfig
 from ownbert.hf.seq2seq.encoder_decoder_models import EncoderDecoderModel
 
@@ -31,11 +30,7 @@ class MarianConfig(PretrainedConfig):
         Raises:
             InputError: values are inconsistent.
         """
-        return self.stacks()[0]
-
-    def stacks(self) -> Stacks:
-        """Encoder, decoder, and whether they share their word embeddings."""
-        return marian.read_config(self.to_dict())
+        return marian.read_config(self.to_dict())[0]
 
 
 class MarianMTModel(EncoderDecoderModel):

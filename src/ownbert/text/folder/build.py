@@ -157,7 +157,6 @@ def surround(
     special: Mapping[str, str],
     *,
     add_prefix_space: bool = False,
-    trim_offsets: bool = True,
 ) -> None:
     """Set the post-processor, which adds special tokens around single texts and pairs.
 
@@ -166,7 +165,6 @@ def surround(
         style: tokenizer family, which determines the positions of the special tokens.
         special: special tokens by name.
         add_prefix_space: whether a space is prepended to texts (RoBERTa).
-        trim_offsets: whether offsets exclude surrounding blanks (RoBERTa).
     """
     from tokenizers import processors
 
@@ -188,7 +186,7 @@ def surround(
         return
     if style is ROBERTA:
         backend.post_processor = processors.RobertaProcessing(
-            sep=sep, cls=cls, add_prefix_space=add_prefix_space, trim_offsets=trim_offsets
+            sep=sep, cls=cls, add_prefix_space=add_prefix_space
         )
         return
     pair = [cls_token, "$A", sep_token, "$B:1", f"{sep_token}:1"]
