@@ -15,7 +15,7 @@ from ownbert.hf.arguments import read_arguments
 from ownbert.hf.common import CommonModel
 from ownbert.hf.configs import PretrainedConfig
 from ownbert.hf.pretrained import PreTrainedModel, written_over
-from ownbert.hf.weights.states import initialise
+from ownbert.hf.weights.states import initialise, other_shapes
 
 
 class CustomModel(CommonModel):
@@ -90,9 +90,7 @@ class CustomModel(CommonModel):
         full_name = cls.family.weight_map.full_name
         named = {full_name(name): tensor for name, tensor in read.items()} | read
         there = {name: named[name] for name in state if name in named}
-        wrong = [
-            (n, t.shape, state[n].shape) for n, t in there.items() if t.shape != state[n].shape
-        ]
+        wrong = other_shapes(there, state)
         if not there or (wrong and not given.mismatched):
             why = "it contains no tensor of this model"
             if wrong:

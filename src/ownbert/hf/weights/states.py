@@ -6,7 +6,7 @@
 import copy
 import warnings
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +21,6 @@ from ownbert.families.mapping.weight_map import MISSING, UNEXPECTED
 from ownbert.hf.weights.names import their_tensors, with_second_names
 from ownbert.nn.undrawn import materialize
 from ownbert.text.tokenizer import Tokenizer
-
-
-@dataclass
-class SelectedTensors:
-    """The tensors of a folder to load into a model, by Transformers' names, and all others.
-
-    Args:
-        tensors: tensors of the folder, or of the model for newly initialised ones.
-        new: names of newly initialised tensors.
-        unused: names of tensors that are left out.
-        mismatched: tensors newly initialised because of their shape: name, shape in the folder,
-            shape in the model.
-    """
-
-    tensors: dict[str, Tensor]
-    new: list[str]
-    unused: list[str]
-    mismatched: list[tuple[str, torch.Size, torch.Size]]
 
 
 def fill(
@@ -65,48 +47,40 @@ def fill(
         InputError: tensors do not fit.
     """
     core, weight_map = model.model, model.weight_map
-    selected = _select(model, description, read, mismatched)
+    tensors, info = _select(model, description, read, mismatched)
     # A head whose tensors are all in the folder is loaded by name, whatever the folder's
     # architecture.
     kinds = (
-        kind
-        for kind in core.specs
-        if weight_map.tensor_names(core.config, kind) <= selected.tensors.keys()
+        kind for kind in core.specs if weight_map.tensor_names(core.config, kind) <= tensors.keys()
     )
     specs = (*(core.specs[kind] for kind in kinds), *description.specs)
-    report = copy_weights(
-        core,
-        selected.tensors,
-        weight_map,
-        description=replace(description, specs=specs),
-        lenient=True,
-    )
+    description = replace(description, specs=specs)
+    report = copy_weights(core, tensors, weight_map, description=description, lenient=True)
     if report.problems:
         shown = "; ".join(first_of(report.problems))
-        misshapen = _misshapen(selected.tensors, _own(model))
-        advice = "; ignore_mismatched_sizes=True reinitialises them" * bool(misshapen)
+        wrong = other_shapes(tensors, _own(model))
+        advice = "; ignore_mismatched_sizes=True reinitialises them" * bool(wrong)
         raise InputError(f"{path} does not fit: {shown}{advice}")
-    new = [*selected.new, *report.new]
-    initialised = ", ".join([*new, *(name for name, *_ in selected.mismatched)])
-    if initialised:
+    info["missing_keys"] += report.new
+    info["unexpected_keys"] += report.unused
+    new = [*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]
+    if initialised := ", ".join(new):
         warnings.warn(
             f"{type(model).__name__} from {path.parent}: {initialised} are not in it, or of "
             "another shape, and are newly initialised; train the model before using it",
             stacklevel=3,
         )
-    return {
-        "missing_keys": new,
-        "unexpected_keys": [*selected.unused, *report.unused],
-        "mismatched_keys": selected.mismatched,
-        "error_msgs": [],
-    }
+    return {**info, "error_msgs": []}
 
 
 def _select(
     model: Any, description: Description, read: dict[str, Tensor], mismatched: bool
-) -> SelectedTensors:
-    """The tensors for the model, without layers beyond the model's and layers added by a custom
-    class; missing cross-attention is newly initialised."""
+) -> tuple[dict[str, Tensor], dict[str, list[Any]]]:
+    """The tensors for the model by Transformers' names, and Transformers' loading info.
+
+    Layers beyond the model's and those added by a custom class are not included; missing
+    cross-attention is newly initialised.
+    """
     core, weight_map = model.model, model.weight_map
     theirs = {weight_map.full_name(name): tensor for name, tensor in read.items()}
     theirs = theirs if len(theirs) == len(read) else dict(read)
@@ -122,17 +96,18 @@ def _select(
     theirs = {name: tensor for name, tensor in theirs.items() if name not in unused}
     crossing = core.config.add_cross_attention and not description.config.add_cross_attention
     ours = _own(model) if crossing or mismatched else {}
-    wrong = _misshapen(theirs, ours) if mismatched else []
+    wrong = other_shapes(theirs, ours) if mismatched else []
     lacking = [n for n in ours if crossing and ".crossattention." in n and n not in theirs]
     if anew := [*lacking, *(name for name, *_ in wrong)]:
         materialize(core)
         initialise(model, anew)
         ours = _own(model)
         theirs |= {name: ours[name] for name in anew}
-    return SelectedTensors(theirs, [*new, *lacking], sorted(unused), wrong)
+    info = {"missing_keys": [*new, *lacking], "unexpected_keys": sorted(unused)}
+    return theirs, {**info, "mismatched_keys": wrong}
 
 
-def _misshapen(
+def other_shapes(
     theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor]
 ) -> list[tuple[str, torch.Size, torch.Size]]:
     """The tensors with another shape in the model: name, and both shapes."""
