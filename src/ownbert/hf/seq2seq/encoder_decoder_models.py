@@ -370,9 +370,6 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         others = {k: v for k, v in others.items() if k not in _UNUSED}
         if max_new_tokens is None and max_length is None:
             max_new_tokens, max_length = known.get("max_new_tokens"), known.get("max_length")
-        num_beams = known.get("num_beams") if num_beams is None else num_beams
-        length_penalty = known.get("length_penalty") if length_penalty is None else length_penalty
-        bad_words_ids = known.get("bad_words_ids") if bad_words_ids is None else bad_words_ids
         for name, value in _FIXED.items():
             if others.pop(name, value) != value:
                 raise InputError(f"generate does not sample here; {name} must be {value}")
@@ -381,6 +378,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         refuse(f"{type(self).__name__}.generate", others, (*_FIXED, *names, "num_beams"))
 
         def setting(value: Any, name: str, default: Any) -> Any:
+            value = known.get(name) if value is None else value
             return getattr(config, name, None) or default if value is None else value
 
         longest = max_new_tokens
