@@ -34,6 +34,19 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
+def allow_open_files(count: int) -> None:
+    """Let this process open ``count`` files besides a few others, as far as the system permits; the
+    usual limit is 1,024."""
+    with contextlib.suppress(ImportError, ValueError, OSError):  # resource exists on Unix only
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = count + 256
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        if soft != resource.RLIM_INFINITY and most > soft:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def refuse_second_reading(path: Path) -> None:
     """Refuse to read a pipe twice: the second reading would block forever."""
     pipes = _pipes.get()

@@ -25,9 +25,6 @@ class Models:
     def __iter__(self) -> Any:
         return iter(self._models.values())
 
-    def __len__(self) -> int:
-        return len(self._models)
-
     def get(self, name: str | None) -> ServedModel:
         """The model with a name, or the only one.
 

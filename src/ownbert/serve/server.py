@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.errors import InputError, needing
+from ownbert.files.input_files import allow_open_files
 from ownbert.hub import model_folder
 from ownbert.settings import resolve
 
@@ -117,18 +118,6 @@ def listening_socket(host: str, port: int) -> socket.socket:
     return found
 
 
-def _allow_files(wanted: int) -> None:
-    """Raise the limit of open files by ``wanted``, as far as the system permits."""
-    with contextlib.suppress(ImportError, ValueError, OSError):  # resource exists on Unix only
-        import resource
-
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted += 200
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        if soft != resource.RLIM_INFINITY and most > soft:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
 def serve(
     folders: Sequence[str],
     *,
@@ -170,7 +159,7 @@ def serve(
 
     limits = resolve(ServeSettings, options=settings)
     sys.setswitchinterval(_SWITCH)
-    _allow_files(2 * limits.connections + _BACKLOG)
+    allow_open_files(2 * limits.connections + _BACKLOG)
     named = named_folders(folders)
     require_memory(list(named.values()), max_memory)
     with contextlib.closing(listening_socket(host, port)) as listening:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.errors import InputError, in_short
-from ownbert.files.input_files import refuse_same, sha256_of
+from ownbert.files.input_files import allow_open_files, refuse_same, sha256_of
 from ownbert.files.text_files import open_text
 from ownbert.files.writing import atomic_path, refuse_unwritable
 from ownbert.inference.compute import Progress
@@ -80,7 +80,7 @@ def merge(
                 f"{part} differs from what was written; it is damaged or truncated: copy it or "
                 "run its shard again"
             )
-    _allow_open_files(len(found))
+    allow_open_files(len(found))
     ending = split_ending(output)[1].lower()
     join = {".npy": _join_matrices, ".parquet": _join_parquet}.get(ending, _join_texts)
     shown = progress or (lambda count: None)
@@ -174,20 +174,6 @@ def _refuse_others(parts: Sequence[Path], manifests: Sequence[dict[str, Any]]) -
                     f"{part.name} and {parts[0].name} cannot be joined because they differ in: "
                     f"{what}; run one of them again"
                 )
-
-
-def _allow_open_files(count: int) -> None:
-    """Raise the limit of open files of this process by ``count``; the usual limit is 1,024."""
-    try:
-        import resource
-
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = count + 256
-        if soft < wanted:
-            limit = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    except (ImportError, OSError, ValueError):
-        pass  # opening a file will report the error
 
 
 def in_turn(parts: Sequence[Iterable[Item]]) -> Iterator[Item]:
