@@ -1,9 +1,10 @@
-"""Shared by all APIs: models, queue, limits, and the usage of a request."""
+"""Shared by all APIs: models, queue, limits, requests to a model, and the usage of a request."""
 
 import asyncio
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -94,94 +95,13 @@ class Service:
         self.ready = False
         self._untokenised = 0  # characters waiting for tokenisation
         self._speed = 0.0  # characters per second of the last tokenisation
-        self._threads = ThreadPoolExecutor(_TOKENISED, "tokens")
+        self.threads = ThreadPoolExecutor(_TOKENISED, "tokens")
 
     def _on_batch(self, tokens: int, seconds: float) -> None:
         self.metrics.on_batch(tokens, seconds)
         if time.monotonic() - self._returned > _RETURNED:
             return_memory()
             self._returned = time.monotonic()
-
-    async def compute(
-        self,
-        request: Request,
-        model: ServedModel,
-        compute: Callable[..., Sequence[Any]],
-        items: Items,
-        **options: Hashable,
-    ) -> Sequence[Any]:
-        """Compute the items of a request, in order.
-
-        Requests with the same method and options may share a batch.
-
-        Args:
-            request: request of the client; if the client disconnects, the items leave the queue.
-            model: model to run.
-            compute: method of the model; it is called with items and the options.
-            items: items of the request.
-
-        Raises:
-            Refusal: there are too many tokens, or an error of the scheduler.
-        """
-        limits = self.settings
-        if items.total > limits.request_tokens:
-            raise too_large(
-                f"{items.total:,} tokens; at most {limits.request_tokens:,} in a request"
-            )
-        if not items.items:
-            return []
-        what, work = (id(model), compute.__name__, *options.values()), partial(compute, **options)
-        answer = asyncio.ensure_future(
-            self.scheduler.answer(what, work, items.items, items.total, limits.timeout)
-        )
-        job = await _unless_gone(request, answer)
-        await self.turns.wait()
-        self.metrics.queue.observe(job.waited)
-        usage_of(request).add(job)
-        assert job.answers is not None
-        return job.answers
-
-    async def decide(
-        self, request: Request, model: ServedModel, data: Sequence[Any], truncate: bool = True
-    ) -> list[tuple[Any, Any]]:
-        """The task's decision for each row, and the row; for ``truncate`` see
-        ``ServedModel.rows``."""
-        items = await self.prepared(request, data, model.rows, data, truncate)
-        decided = await self.compute(request, model, model.decide, items)
-        return list(zip(decided, items.items, strict=True))
-
-    async def abstain(
-        self, request: Request, model: ServedModel, data: Sequence[Any], options: OutputOptions
-    ) -> Sequence[Any]:
-        """Predictions for inputs with a reject option or label sets."""
-        await self._in_thread(request, model.require_doubts, options)
-        items = await self.prepared(request, data, model.rows, data)
-        assert model.predictor is not None
-        return await self.compute(request, model, model.predictor.outputs, items, options=options)
-
-    async def logits(
-        self, request: Request, model: ServedModel, data: Sequence[Any], truncate: bool = True
-    ) -> Sequence[np.ndarray]:
-        """The logits (C) of each row; for ``truncate`` see ``ServedModel.rows``."""
-        model.require_logits()
-        items = await self.prepared(request, data, model.rows, data, truncate)
-        return await self.compute(request, model, model.logits, items)
-
-    async def explain(
-        self, request: Request, model: ServedModel, data: Sequence[Any], method: str
-    ) -> Sequence[Any]:
-        """Explanations of the predictions for each input."""
-        items = await self.prepared(request, data, model.explain_items, data, method)
-        return await self.compute(request, model, model.explain, items, method=method)
-
-    async def attention(
-        self, request: Request, model: ServedModel, query: AttentionQuery
-    ) -> list[dict[str, Any]]:
-        """The attention weights of an input, for each sequence."""
-        self.require_room(query.numbers, "attention weights")
-        items = Items([query], [sum(query.example.lengths)])
-        (found,) = await self.compute(request, model, model.attention, items)
-        return found
 
     def require_room(self, count: int, what: str = "numbers", size: int = 1) -> None:
         """Raise a ``Refusal`` if a response would be too large.
@@ -195,154 +115,6 @@ class Service:
         if count > most:
             raise too_large(f"the answer would have {count:,} {what}; at most {most:,}")
 
-    async def embed(
-        self,
-        request: Request,
-        model: ServedModel,
-        texts: Sequence[str],
-        *,
-        normalize: bool | None = None,
-        prompt: str | None = None,
-        dimensions: int | None = None,
-        truncate: bool = True,
-    ) -> np.ndarray:
-        """Vectors (N, D) of texts; for the arguments see ``Embedder.encode`` and
-        ``embed_items``."""
-        items = await self.prepared(request, texts, model.embed_items, texts, prompt, truncate)
-        return await self.vectors(request, model, items, normalize=normalize, dimensions=dimensions)
-
-    async def vectors(
-        self,
-        request: Request,
-        model: ServedModel,
-        items: Items,
-        *,
-        normalize: bool | None = None,
-        dimensions: int | None = None,
-    ) -> np.ndarray:
-        """Vectors (N, D) of sequences of ids, truncated to ``dimensions``."""
-        assert model.embedder is not None
-        size = model.embedder.size
-        if dimensions is not None and not 1 <= dimensions <= size:
-            raise bad_field(
-                f"dimensions is {dimensions}; it must be from 1 to {size}", "dimensions"
-            )
-        self.require_room(len(items.items) * (dimensions or size))
-        unit = model.embedder.embedding_config.normalize if normalize is None else normalize
-        found = await self.compute(request, model, model.embed, items, normalize=unit)
-        vectors = np.asarray(found, dtype=np.float32).reshape(len(items.items), size)
-        return shortened(vectors, dimensions, unit=normalize is not False)
-
-    async def similarities(
-        self,
-        request: Request,
-        model: ServedModel,
-        source: str,
-        texts: Sequence[str],
-        **options: Any,
-    ) -> list[float]:
-        """The cosine similarities of a text with several; for ``options`` see ``embed``."""
-        vectors = await self.embed(request, model, [source, *texts], normalize=True, **options)
-        return (vectors[1:] @ vectors[0]).tolist()
-
-    async def rank(
-        self,
-        request: Request,
-        model: ServedModel,
-        query: str,
-        texts: Sequence[str],
-        truncate: bool = True,
-        raw: bool = False,
-    ) -> list[tuple[int, float]]:
-        """Rank texts by a query: indices with scores, best first.
-
-        The score is the value or probability of a model for pairs, or else the cosine similarity.
-
-        Args:
-            request: request of the client.
-            model: model to run.
-            query: the query.
-            texts: texts to rank.
-            truncate: see ``ServedModel.rows``.
-            raw: return logits instead of probabilities.
-        """
-        pairs = [{"text": query, "text_pair": text} for text in texts]
-        if model.predictor is None or model.task not in ("classify", "regress"):
-            model.require("embed")
-            scores = await self.similarities(request, model, query, texts, truncate=truncate)
-        # With two labels, the last one means that the texts match.
-        elif raw and model.task == "classify":
-            found = await self.logits(request, model, pairs, truncate)
-            scores = [float(each[-1]) for each in found]
-        else:
-            decided = await self.decide(request, model, pairs, truncate)
-            scores = [float(np.ravel(each)[-1]) for each, _ in decided]
-        return sorted(enumerate(scores), key=lambda each: -each[1])
-
-    async def fill(
-        self,
-        request: Request,
-        model: ServedModel,
-        texts: Sequence[str],
-        targets: Sequence[str] | None = None,
-        top: int = 5,
-    ) -> Sequence[Any]:
-        """Candidates for the masks of texts: ``top`` for each, or all targets."""
-        model.require("fill")
-        assert model.filler is not None
-        self.require_size(texts)
-        ids = None if targets is None else tuple(_target_ids(model, targets))
-        top = min(top, MOST_CANDIDATES)
-        masks = sum(len(model.filler.spelling.findall(text)) for text in texts)
-        self.require_room(masks * top, "candidates", _PER_CANDIDATE)
-        items = await self.prepared(request, texts, model.texts, texts)
-        return await self.compute(request, model, model.fill, items, targets=ids, top=top)
-
-    async def score(
-        self, request: Request, model: ServedModel, texts: Sequence[str]
-    ) -> Sequence[ScoredText]:
-        """Anomaly scores of texts."""
-        items = await self.prepared(request, texts, model.score_items, texts)
-        return await self.compute(request, model, model.score, items)
-
-    async def of_all(
-        self,
-        request: Request,
-        model: ServedModel,
-        texts: Sequence[str],
-        work: Callable[..., Sequence[T]],
-        **options: Hashable,
-    ) -> T:
-        """The result for all texts of a request together.
-
-        Args:
-            request, model: see ``compute``.
-            texts: texts of the request.
-            work: method of the model; it is called with a list of such texts, and the options.
-        """
-        items = await self.prepared(request, texts, model.group_items, texts)
-        (found,) = await self.compute(request, model, work, items, **options)
-        return found
-
-    async def search(
-        self, request: Request, model: ServedModel, queries: Sequence[str], top: int, by: str
-    ) -> Sequence[Any]:
-        """Search an index; see ``Index.search``."""
-        model.require("search")
-        assert model.index is not None
-        size = _PER_CANDIDATE + model.index.text_bytes // _NUMBER
-        self.require_room(len(queries) * min(top, len(model.index)), "texts", size)
-        items = await self.prepared(request, queries, model.texts, queries)
-        return await self.compute(request, model, model.index.search, items, top_k=top, by=by)
-
-    async def translate(
-        self, request: Request, model: ServedModel, texts: Sequence[str]
-    ) -> Sequence[str]:
-        """Translations."""
-        model.require("translate")
-        items = await self.prepared(request, texts, model.texts, texts)
-        return await self.compute(request, model, model.translate, items)
-
     def require_size(self, data: Sequence[Any]) -> int:
         """Check the limits of items and characters; return the number of characters."""
         if len(data) > self.settings.items:
@@ -354,17 +126,13 @@ class Service:
             )
         return count
 
-    async def prepared(
-        self, request: Request, data: Sequence[Any], work: Callable[..., T], *given: Any
-    ) -> T:
-        """Items of a request, created in a thread if there is much text.
+    @contextlib.contextmanager
+    def tokenising(self, count: int) -> Iterator[None]:
+        """Count characters as waiting for tokenisation during the block, and measure its speed.
 
         Raises:
-            Refusal: there is too much text, including other requests, or the client disconnected.
+            Refusal: too many characters are waiting.
         """
-        count = self.require_size(data)
-        if count < _IN_THREAD:
-            return work(*given)
         ahead = self._untokenised + count
         late = 0 < self._speed * self.settings.timeout / 4 < ahead
         if self._untokenised and (late or ahead > _UNTOKENISED * self.settings.characters):
@@ -373,13 +141,219 @@ class Service:
         self._untokenised += count
         began = time.monotonic()
         try:
-            found = await self._in_thread(request, work, *given)
+            yield
             self._speed = ahead / (time.monotonic() - began)
-            return found
         finally:
             self._untokenised -= count
 
-    async def _in_thread(self, request: Request, work: Callable[..., T], *given: Any) -> T:
+
+class ModelRequest:
+    """A client's request to one of the models.
+
+    Args:
+        service: the service, whose queue computes the answer.
+        request: request of the client; if the client disconnects, its items leave the queue.
+        name: name of the model; None: the only one.
+
+    Raises:
+        Refusal: there is no such model.
+    """
+
+    def __init__(self, service: Service, request: Request, name: str | None) -> None:
+        self.service, self.request = service, request
+        self.model = service.models.get(name)
+
+    async def compute(
+        self, compute: Callable[..., Sequence[Any]], items: Items, **options: Hashable
+    ) -> Sequence[Any]:
+        """Compute the items of the request, in order.
+
+        Requests with the same method and options may share a batch.
+
+        Args:
+            compute: method of the model; it is called with items and the options.
+            items: items of the request.
+
+        Raises:
+            Refusal: there are too many tokens, or an error of the scheduler.
+        """
+        service, limits = self.service, self.service.settings
+        if items.total > limits.request_tokens:
+            raise too_large(
+                f"{items.total:,} tokens; at most {limits.request_tokens:,} in a request"
+            )
+        if not items.items:
+            return []
+        work = partial(compute, **options)
+        what = (id(self.model), compute.__name__, *options.values())
+        answer = asyncio.ensure_future(
+            service.scheduler.answer(what, work, items.items, items.total, limits.timeout)
+        )
+        job = await _unless_gone(self.request, answer)
+        await service.turns.wait()
+        service.metrics.queue.observe(job.waited)
+        usage_of(self.request).add(job)
+        assert job.answers is not None
+        return job.answers
+
+    async def decide(self, data: Sequence[Any], truncate: bool = True) -> list[tuple[Any, Any]]:
+        """The task's decision for each row, and the row; for ``truncate`` see
+        ``ServedModel.rows``."""
+        items = await self.prepared(data, self.model.rows, data, truncate)
+        decided = await self.compute(self.model.decide, items)
+        return list(zip(decided, items.items, strict=True))
+
+    async def abstain(self, data: Sequence[Any], options: OutputOptions) -> Sequence[Any]:
+        """Predictions for inputs with a reject option or label sets."""
+        await self._in_thread(self.model.require_doubts, options)
+        items = await self.prepared(data, self.model.rows, data)
+        assert self.model.predictor is not None
+        return await self.compute(self.model.predictor.outputs, items, options=options)
+
+    async def logits(self, data: Sequence[Any], truncate: bool = True) -> Sequence[np.ndarray]:
+        """The logits (C) of each row; for ``truncate`` see ``ServedModel.rows``."""
+        self.model.require_logits()
+        items = await self.prepared(data, self.model.rows, data, truncate)
+        return await self.compute(self.model.logits, items)
+
+    async def explain(self, data: Sequence[Any], method: str) -> Sequence[Any]:
+        """Explanations of the predictions for each input."""
+        items = await self.prepared(data, self.model.explain_items, data, method)
+        return await self.compute(self.model.explain, items, method=method)
+
+    async def attention(self, query: AttentionQuery) -> list[dict[str, Any]]:
+        """The attention weights of an input, for each sequence."""
+        self.service.require_room(query.numbers, "attention weights")
+        items = Items([query], [sum(query.example.lengths)])
+        (found,) = await self.compute(self.model.attention, items)
+        return found
+
+    async def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        normalize: bool | None = None,
+        prompt: str | None = None,
+        dimensions: int | None = None,
+        truncate: bool = True,
+    ) -> np.ndarray:
+        """Vectors (N, D) of texts; for the arguments see ``Embedder.encode`` and
+        ``embed_items``."""
+        items = await self.prepared(texts, self.model.embed_items, texts, prompt, truncate)
+        return await self.vectors(items, normalize=normalize, dimensions=dimensions)
+
+    async def vectors(
+        self, items: Items, *, normalize: bool | None = None, dimensions: int | None = None
+    ) -> np.ndarray:
+        """Vectors (N, D) of sequences of ids, truncated to ``dimensions``."""
+        embedder = self.model.embedder
+        assert embedder is not None
+        size = embedder.size
+        if dimensions is not None and not 1 <= dimensions <= size:
+            raise bad_field(
+                f"dimensions is {dimensions}; it must be from 1 to {size}", "dimensions"
+            )
+        self.service.require_room(len(items.items) * (dimensions or size))
+        unit = embedder.embedding_config.normalize if normalize is None else normalize
+        found = await self.compute(self.model.embed, items, normalize=unit)
+        vectors = np.asarray(found, dtype=np.float32).reshape(len(items.items), size)
+        return shortened(vectors, dimensions, unit=normalize is not False)
+
+    async def similarities(self, source: str, texts: Sequence[str], **options: Any) -> list[float]:
+        """The cosine similarities of a text with several; for ``options`` see ``embed``."""
+        vectors = await self.embed([source, *texts], normalize=True, **options)
+        return (vectors[1:] @ vectors[0]).tolist()
+
+    async def rank(
+        self, query: str, texts: Sequence[str], truncate: bool = True, raw: bool = False
+    ) -> list[tuple[int, float]]:
+        """Rank texts by a query: indices with scores, best first.
+
+        The score is the value or probability of a model for pairs, or else the cosine similarity.
+
+        Args:
+            query: the query.
+            texts: texts to rank.
+            truncate: see ``ServedModel.rows``.
+            raw: return logits instead of probabilities.
+        """
+        pairs = [{"text": query, "text_pair": text} for text in texts]
+        model = self.model
+        if model.predictor is None or model.task not in ("classify", "regress"):
+            model.require("embed")
+            scores = await self.similarities(query, texts, truncate=truncate)
+        # With two labels, the last one means that the texts match.
+        elif raw and model.task == "classify":
+            found = await self.logits(pairs, truncate)
+            scores = [float(each[-1]) for each in found]
+        else:
+            decided = await self.decide(pairs, truncate)
+            scores = [float(np.ravel(each)[-1]) for each, _ in decided]
+        return sorted(enumerate(scores), key=lambda each: -each[1])
+
+    async def fill(
+        self, texts: Sequence[str], targets: Sequence[str] | None = None, top: int = 5
+    ) -> Sequence[Any]:
+        """Candidates for the masks of texts: ``top`` for each, or all targets."""
+        model = self.model
+        model.require("fill")
+        assert model.filler is not None
+        self.service.require_size(texts)
+        ids = None if targets is None else tuple(_target_ids(model, targets))
+        top = min(top, MOST_CANDIDATES)
+        masks = sum(len(model.filler.spelling.findall(text)) for text in texts)
+        self.service.require_room(masks * top, "candidates", _PER_CANDIDATE)
+        items = await self.prepared(texts, model.texts, texts)
+        return await self.compute(model.fill, items, targets=ids, top=top)
+
+    async def score(self, texts: Sequence[str]) -> Sequence[ScoredText]:
+        """Anomaly scores of texts."""
+        items = await self.prepared(texts, self.model.score_items, texts)
+        return await self.compute(self.model.score, items)
+
+    async def of_all(
+        self, texts: Sequence[str], work: Callable[..., Sequence[T]], **options: Hashable
+    ) -> T:
+        """The result for all texts of a request together.
+
+        Args:
+            texts: texts of the request.
+            work: method of the model; it is called with a list of such texts, and the options.
+        """
+        items = await self.prepared(texts, self.model.group_items, texts)
+        (found,) = await self.compute(work, items, **options)
+        return found
+
+    async def search(self, queries: Sequence[str], top: int, by: str) -> Sequence[Any]:
+        """Search an index; see ``Index.search``."""
+        self.model.require("search")
+        index = self.model.index
+        assert index is not None
+        size = _PER_CANDIDATE + index.text_bytes // _NUMBER
+        self.service.require_room(len(queries) * min(top, len(index)), "texts", size)
+        items = await self.prepared(queries, self.model.texts, queries)
+        return await self.compute(index.search, items, top_k=top, by=by)
+
+    async def translate(self, texts: Sequence[str]) -> Sequence[str]:
+        """Translations."""
+        self.model.require("translate")
+        items = await self.prepared(texts, self.model.texts, texts)
+        return await self.compute(self.model.translate, items)
+
+    async def prepared(self, data: Sequence[Any], work: Callable[..., T], *given: Any) -> T:
+        """Items of the request, created in a thread if there is much text.
+
+        Raises:
+            Refusal: there is too much text, including other requests, or the client disconnected.
+        """
+        service = self.service
+        count = service.require_size(data)
+        if count < _IN_THREAD:
+            return work(*given)
+        with service.tokenising(count):
+            return await self._in_thread(work, *given)
+
+    async def _in_thread(self, work: Callable[..., T], *given: Any) -> T:
         """Run ``work`` in a thread; it stops when its result is not needed (``check_wanted``)."""
         given_up = threading.Event()
 
@@ -388,10 +362,10 @@ class Service:
                 check_wanted()
                 return work(*given)
 
-        seconds = self.settings.timeout
-        future = asyncio.get_running_loop().run_in_executor(self._threads, run)
+        seconds = self.service.settings.timeout
+        future = asyncio.get_running_loop().run_in_executor(self.service.threads, run)
         try:
-            return await asyncio.wait_for(_unless_gone(request, future), seconds)
+            return await asyncio.wait_for(_unless_gone(self.request, future), seconds)
         except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
             raise Refusal(504, f"no answer within {seconds:g} seconds", "deadline") from None
         finally:

@@ -8,7 +8,7 @@ from pydantic import Field
 from ownbert import limits
 from ownbert.serve.api.bounded_lists import Several
 from ownbert.serve.api.native_api import OwnRequest, reply
-from ownbert.serve.service import Service
+from ownbert.serve.service import ModelRequest, Service
 from ownbert.unlabelled.duplicates import THRESHOLD
 
 
@@ -54,42 +54,40 @@ def router(service: Service) -> APIRouter:
     async def label(body: LabelRequest, request: Request) -> Response:
         """Which texts to label next, those that may have a rare label and the least certain ones
         first, as ownbert label chooses."""
-        served = service.models.get(body.model)
-        served.require_labels()
-        work = served.to_label
-        rows = await service.of_all(request, served, body.inputs, work, count=body.count)
+        call = ModelRequest(service, request, body.model)
+        call.model.require_labels()
+        rows = await call.of_all(body.inputs, call.model.to_label, count=body.count)
         places = {text: i for i, text in reversed([*enumerate(body.inputs)])}
         found = [
             {"index": places[row["text"]], **{k: row[k] for k in row if k != "label"}}
             for row in rows
         ]
-        return await reply(request, served.name, found)
+        return await reply(call, found)
 
     @routes.post("/v1/topics")
     async def topics(body: TopicsRequest, request: Request) -> Response:
         """Topics of texts, largest first, as ownbert topics finds them."""
-        served = service.models.get(body.model)
-        served.require("embed")
-        work = served.topics
-        found = await service.of_all(request, served, body.inputs, work, count=body.count)
+        call = ModelRequest(service, request, body.model)
+        call.model.require("embed")
+        found = await call.of_all(body.inputs, call.model.topics, count=body.count)
         topics = [
             {"name": topic.name, "words": topic.words, "size": topic.size}
             | {"indices": np.flatnonzero(found.of_text == number).tolist()}
             for number, topic in enumerate(found.topics)
         ]
-        return await reply(request, served.name, topics)
+        return await reply(call, topics)
 
     @routes.post("/v1/duplicates")
     async def duplicates(body: DuplicatesRequest, request: Request) -> Response:
         """Groups of texts that are duplicates or nearly so, the one to keep first, as ownbert
         duplicates finds them without a model."""
-        served = service.models.get(body.model)
-        work, given = served.duplicates, body.inputs
-        found = await service.of_all(request, served, given, work, threshold=body.threshold)
+        call = ModelRequest(service, request, body.model)
+        work = call.model.duplicates
+        found = await call.of_all(body.inputs, work, threshold=body.threshold)
         groups = [
             [{"index": each.row - 1, "similarity": each.similarity} for each in group]
             for group in found.groups
         ]
-        return await reply(request, served.name, groups)
+        return await reply(call, groups)
 
     return routes

@@ -9,6 +9,7 @@ import binascii
 import io
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ownbert import limits
 from ownbert.serve.api.answers import json_answer
 from ownbert.serve.api.refusals import Refusal, bad_field, too_large
 from ownbert.serve.served_model import ServedModel
-from ownbert.serve.service import Service, texts_of
+from ownbert.serve.service import ModelRequest, Service, texts_of
 from ownbert.tasks.task import ranked
 
 _TOP_WORDS = 5
@@ -55,27 +56,26 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/")
     async def only(request: Request) -> Any:
-        return await _answer(service, request, service.models.get(None))
+        return await _answer(ModelRequest(service, request, None))
 
     @routes.post("/models/{name:path}")
     async def named(name: str, request: Request) -> Any:
-        return await _answer(service, request, service.models.get(name))
+        return await _answer(ModelRequest(service, request, name))
 
     @routes.post("/pipeline/{task}")
     @routes.post("/pipeline/{task}/{name:path}")
     async def pipeline(task: str, request: Request, name: str | None = None) -> Any:
-        return await _answer(service, request, service.models.get(name), task)
+        return await _answer(ModelRequest(service, request, name), task)
 
     return routes
 
 
-async def _answer(
-    service: Service, request: Request, model: ServedModel, task: str | None = None
-) -> Any:
+async def _answer(call: ModelRequest, task: str | None = None) -> Any:
+    model = call.model
     if model.task == "image":
-        return await _image(service, request, model)
+        return await _image(call)
     try:
-        body = json.loads(await request.body())
+        body = json.loads(await call.request.body())
     except (ValueError, RecursionError):
         raise Refusal(400, "the body is not JSON", "invalid_json") from None
     if not isinstance(body, Mapping) or "inputs" not in body:
@@ -97,7 +97,7 @@ async def _answer(
             raise bad_field(
                 f"{found} has no parameter {name[:40]!r}; it has {listed}", "parameters"
             )
-    return await _ANSWERS[found](service, request, model, inputs, parameters)
+    return await _ANSWERS[found](call, inputs, parameters)
 
 
 def _task_of(model: ServedModel, inputs: Any, parameters: Mapping[str, Any]) -> str:
@@ -126,9 +126,8 @@ def _top(parameters: Mapping[str, Any], default: int | None) -> int | None:
     return top
 
 
-async def _classify(
-    service: Service, request: Request, model: ServedModel, inputs: Any, parameters: Any
-) -> Any:
+async def _classify(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
+    model = call.model
     applied = {"regress": "none", "multilabel": "sigmoid"}.get(model.task, "softmax")
     wanted = parameters.get("function_to_apply") or applied
     if not isinstance(wanted, str) or wanted not in _FUNCTIONS:
@@ -137,61 +136,57 @@ async def _classify(
     rows = inputs if isinstance(inputs, list) else [inputs]
     top = _top(parameters, None)
     if wanted != applied:
-        logits = await service.logits(request, model, rows)
+        logits = await call.logits(rows)
         return [ranked(model.labels, _FUNCTIONS[wanted](each))[:top] for each in logits]
-    decided = await service.decide(request, model, rows)
-    found = [model.answer(*each, top_k=top) for each in decided]
+    found = [model.answer(*each, top_k=top) for each in await call.decide(rows)]
     return [each if isinstance(each, list) else [each] for each in found]
 
 
-async def _tag(
-    service: Service, request: Request, model: ServedModel, inputs: Any, parameters: Any
-) -> Any:
+async def _tag(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
     how = parameters.get("aggregation_strategy", "simple")
     if how not in _AGGREGATIONS:
         known = ", ".join(_AGGREGATIONS)
         raise bad_field(f"aggregation_strategy is {how!r}; it must be one of {known}", "parameters")
     ignored = texts_of(parameters.get("ignore_labels") or [], "ignore_labels")
-    single = not isinstance(inputs, list)
-    decided = await service.decide(request, model, [inputs] if single else inputs)
     # Every word has one tag, so all strategies for aggregating tokens are equal.
-    work = model.words if how == "none" else model.answer
-    found = [
-        [one for one in work(*each) if one.get("entity_group", one.get("entity")) not in ignored]
-        for each in decided
-    ]
-    return found[0] if single else found
+    work = call.model.words if how == "none" else call.model.answer
+
+    def tags(*decided: Any) -> list[dict[str, Any]]:
+        found = work(*decided)
+        return [one for one in found if one.get("entity_group", one.get("entity")) not in ignored]
+
+    return await _for_each(call, inputs, tags)
 
 
-async def _question(
-    service: Service, request: Request, model: ServedModel, inputs: Any, parameters: Any
-) -> Any:
+async def _question(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
     top = _top(parameters, 1)
+
+    def answers(*decided: Any) -> Any:
+        found = call.model.answer(*decided, top_k=top)
+        return found[0] if top == 1 else found
+
+    return await _for_each(call, inputs, answers)
+
+
+async def _choose(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
+    work = partial(call.model.answer, top_k=_top(parameters, None))
+    return await _for_each(call, inputs, work)
+
+
+async def _for_each(call: ModelRequest, inputs: Any, work: Callable[..., Any]) -> Any:
+    """The result of ``work`` for the decision on each input and its row, in a list for several."""
     single = not isinstance(inputs, list)
-    decided = await service.decide(request, model, [inputs] if single else inputs)
-    found = [model.answer(*each, top_k=top) for each in decided]
-    if top == 1:
-        found = [best for (best,) in found]
+    found = [work(*each) for each in await call.decide([inputs] if single else inputs)]
     return found[0] if single else found
 
 
-async def _choose(
-    service: Service, request: Request, model: ServedModel, inputs: Any, parameters: Any
-) -> Any:
-    single = not isinstance(inputs, list)
-    decided = await service.decide(request, model, [inputs] if single else inputs)
-    found = [model.answer(*each, top_k=_top(parameters, None)) for each in decided]
-    return found[0] if single else found
-
-
-async def _fill(
-    service: Service, request: Request, model: ServedModel, inputs: Any, parameters: Any
-) -> Any:
+async def _fill(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
     targets = parameters.get("targets")
     targets = None if targets is None else texts_of(targets, "targets")
     top = _top(parameters, _TOP_WORDS) or _TOP_WORDS
-    filled = await service.fill(request, model, texts_of(inputs), targets, top)
-    assert model.filler is not None
+    filled = await call.fill(texts_of(inputs), targets, top)
+    filler = call.model.filler
+    assert filler is not None
     found = []
     for each in filled:
         masks = [
@@ -200,7 +195,7 @@ async def _fill(
                     "score": one.probability,
                     "token": one.id,
                     "token_str": one.text,
-                    "sequence": model.filler.replaced(each.text, number, one),
+                    "sequence": filler.replaced(each.text, number, one),
                 }
                 for one in mask.candidates
             ]
@@ -210,15 +205,13 @@ async def _fill(
     return found[0] if isinstance(inputs, str) else found
 
 
-async def _features(
-    service: Service, request: Request, model: ServedModel, inputs: Any, parameters: Any
-) -> Any:
+async def _features(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
     normalize = parameters.get("normalize")
     if normalize is not None and not isinstance(normalize, bool):
         raise bad_field("normalize must be true or false", "normalize")
     texts = texts_of(inputs)
-    how = _embedding_options(model, parameters)
-    vectors = await service.embed(request, model, texts, normalize=normalize, **how)
+    how = _embedding_options(call.model, parameters)
+    vectors = await call.embed(texts, normalize=normalize, **how)
     return await json_answer(vectors, vectors.size)
 
 
@@ -232,36 +225,32 @@ def _embedding_options(model: ServedModel, parameters: Any) -> dict[str, Any]:
     return {"prompt": prompt, "truncate": parameters.get("truncate") is not False}
 
 
-async def _similar(
-    service: Service, request: Request, model: ServedModel, inputs: Any, parameters: Any
-) -> Any:
+async def _similar(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
     if not isinstance(inputs, Mapping) or not isinstance(inputs.get("source_sentence"), str):
         raise bad_field('inputs must be {"source_sentence": ..., "sentences": [...]}', "inputs")
     others = texts_of(inputs.get("sentences"), "sentences")
-    model.require("embed")
-    how = _embedding_options(model, parameters)
-    return await service.similarities(request, model, inputs["source_sentence"], others, **how)
+    call.model.require("embed")
+    how = _embedding_options(call.model, parameters)
+    return await call.similarities(inputs["source_sentence"], others, **how)
 
 
-async def _translate(
-    service: Service, request: Request, model: ServedModel, inputs: Any, parameters: Any
-) -> Any:
-    found = await service.translate(request, model, texts_of(inputs))
+async def _translate(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
+    found = await call.translate(texts_of(inputs))
     return [{"translation_text": each} for each in found]
 
 
-async def _image(service: Service, request: Request, model: ServedModel) -> Any:
+async def _image(call: ModelRequest) -> Any:
     """Classify an image, sent as raw bytes, or in base64 with parameters."""
-    data, parameters = await request.body(), {}
-    if request.headers.get("content-type", "").startswith("application/json"):
+    data, parameters = await call.request.body(), {}
+    if call.request.headers.get("content-type", "").startswith("application/json"):
         try:
             body = json.loads(data)
             data = base64.b64decode(body["inputs"], validate=True)
             parameters = body.get("parameters") or {}
         except (ValueError, KeyError, TypeError, binascii.Error, RecursionError):
             raise bad_field("inputs must be an image in base64", "inputs") from None
-    decided = await service.decide(request, model, [opened(data)])
-    return model.answer(*decided[0], top_k=_top(parameters, _TOP_WORDS))
+    (decided,) = await call.decide([opened(data)])
+    return call.model.answer(*decided, top_k=_top(parameters, _TOP_WORDS))
 
 
 def opened(data: bytes) -> Any:

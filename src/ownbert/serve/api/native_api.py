@@ -13,7 +13,7 @@ from ownbert.serve.api.answers import json_answer
 from ownbert.serve.api.bounded_lists import Several
 from ownbert.serve.api.huggingface_api import opened
 from ownbert.serve.api.refusals import bad_field
-from ownbert.serve.service import Service, texts_of, usage_of
+from ownbert.serve.service import ModelRequest, Service, texts_of, usage_of
 from ownbert.tasks.rows import OutputOptions
 from ownbert.tasks.task_kinds import task_kinds
 
@@ -108,18 +108,18 @@ def router(service: Service) -> APIRouter:
     @routes.post("/v1/rank")
     async def rank(body: RankRequest, request: Request) -> Response:
         """Rank texts by how well they match a query, best first."""
-        served = service.models.get(body.model)
-        ranked = await service.rank(request, served, body.query, body.texts)
+        call = ModelRequest(service, request, body.model)
+        ranked = await call.rank(body.query, body.texts)
         found = [{"index": i, "score": score, "text": body.texts[i]} for i, score in ranked]
-        return await reply(request, served.name, found)
+        return await reply(call, found)
 
     @routes.post("/v1/explain")
     async def explain(body: ExplainRequest, request: Request) -> Response:
         """Relevance of each word for the prediction; all forward passes count as tokens."""
-        served = service.models.get(body.model)
+        call = ModelRequest(service, request, body.model)
         inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
-        found = list(await service.explain(request, served, inputs, body.method))
-        return await reply(request, served.name, found)
+        found = list(await call.explain(inputs, body.method))
+        return await reply(call, found)
 
     @routes.post("/v1/attention", openapi_extra=_attention_answer())
     async def attention(body: AttentionRequest, request: Request) -> Response:
@@ -128,11 +128,10 @@ def router(service: Service) -> APIRouter:
         There is one result per sequence that the model reads: one for a text or a pair, several for
         choices and long documents. Row i contains the weights of token i and sums to 1.
         """
-        served = service.models.get(body.model)
+        call = ModelRequest(service, request, body.model)
         given = (body.inputs, body.layers, body.heads)
-        query = await service.prepared(request, [body.inputs], served.attention_query, *given)
-        found = await service.attention(request, served, query)
-        return await reply(request, served.name, found, query.numbers)
+        query = await call.prepared([body.inputs], call.model.attention_query, *given)
+        return await reply(call, await call.attention(query), query.numbers)
 
     @routes.post("/reload")
     def reload(body: ReloadRequest) -> dict[str, Any]:
@@ -157,8 +156,8 @@ def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
 
     @routes.post(f"/v1/{task}", openapi_extra=schema, name=task, operation_id=task)
     async def run(body: TaskRequest, request: Request) -> Response:
-        served = service.models.get(body.model)
-        served.require("fill" if task == "score" else task)
+        call = ModelRequest(service, request, body.model)
+        call.model.require("fill" if task == "score" else task)
         if body.top_k is not None and task in ("tag", "score", "embed", "translate"):
             raise bad_field(f"top_k does not apply to {task}", "top_k")
         if body.by is not None and task != "search":
@@ -171,35 +170,29 @@ def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
         numbers = 0
         if options.abstains:
             rows = [_image(each) for each in inputs] if task == "image" else inputs
-            answers: Any = list(await service.abstain(request, served, rows, options))
+            answers: Any = list(await call.abstain(rows, options))
         elif task in _PREDICTED:
             rows = [_image(each) for each in inputs] if task == "image" else inputs
             top = {} if body.top_k is None else {"top_k": body.top_k}
-            decided = await service.decide(request, served, rows)
-            answers = [served.answer(*each, **top) for each in decided]
+            decided = await call.decide(rows)
+            answers = [call.model.answer(*each, **top) for each in decided]
         elif task == "fill":
-            top = body.top_k or 5
-            filled = await service.fill(request, served, texts_of(inputs), body.targets, top)
+            filled = await call.fill(texts_of(inputs), body.targets, body.top_k or 5)
             answers = [_candidates(each) for each in filled]
         elif task == "score":
-            scored = await service.score(request, served, texts_of(inputs))
+            scored = await call.score(texts_of(inputs))
             answers = [each.as_row(tokens=True) for each in scored]
         elif task == "search":
             how = body.top_k or 10, body.by or "hybrid"
-            answers = list(await service.search(request, served, texts_of(inputs), *how))
+            answers = list(await call.search(texts_of(inputs), *how))
         elif task == "translate":
-            answers = list(await service.translate(request, served, texts_of(inputs)))
+            answers = list(await call.translate(texts_of(inputs)))
         else:
-            vectors = await service.embed(
-                request,
-                served,
-                texts_of(inputs),
-                normalize=body.normalize,
-                prompt=served.prompt(body.prompt_name),
-                dimensions=body.dimensions,
-            )
+            how = {"normalize": body.normalize, "dimensions": body.dimensions}
+            prompt = call.model.prompt(body.prompt_name)
+            vectors = await call.embed(texts_of(inputs), prompt=prompt, **how)
             answers, numbers = vectors, vectors.size
-        return await reply(request, served.name, answers, numbers)
+        return await reply(call, answers, numbers)
 
 
 def _candidates(filled: Any) -> dict[str, Any]:
@@ -219,8 +212,9 @@ def _image(given: Any) -> Any:
         raise bad_field("an image must be given as its bytes in base64", "inputs") from None
 
 
-async def reply(request: Request, name: str, answers: Any, numbers: int = 0) -> Response:
-    usage = usage_of(request)
-    milliseconds = round(1000 * usage.computed, 3)
-    about = {"tokens": usage.tokens, "milliseconds": milliseconds}
-    return await json_answer({"model": name, "answers": answers, "usage": about}, numbers)
+async def reply(call: ModelRequest, answers: Any, numbers: int = 0) -> Response:
+    """The response to a request, with its usage; ``numbers``: see ``json_answer``."""
+    usage = usage_of(call.request)
+    about = {"tokens": usage.tokens, "milliseconds": round(1000 * usage.computed, 3)}
+    body = {"model": call.model.name, "answers": answers, "usage": about}
+    return await json_answer(body, numbers)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ownbert.serve.api.answers import json_answer
 from ownbert.serve.api.bounded_lists import Several
 from ownbert.serve.api.refusals import Refusal
-from ownbert.serve.service import Service, usage_of
+from ownbert.serve.service import ModelRequest, Service, usage_of
 
 # Maximum texts per request.
 _MOST_INPUTS = 2048
@@ -48,7 +48,8 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/v1/embeddings")
     async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
-        served = service.models.get(body.model)
+        call = ModelRequest(service, request, body.model)
+        served = call.model
         served.require("embed")
         given: Any = body.input
         if isinstance(given, str) or (given and isinstance(given[0], int)):
@@ -60,8 +61,8 @@ def router(service: Service) -> APIRouter:
                 400, f"{len(given):,} inputs; at most {_MOST_INPUTS:,}", "invalid_value", "input"
             )
         prepare = served.embed_items if isinstance(given[0], str) else served.embed_ids
-        items = await service.prepared(request, given, prepare, given)
-        vectors = await service.vectors(request, served, items, dimensions=body.dimensions)
+        items = await call.prepared(given, prepare, given)
+        vectors = await call.vectors(items, dimensions=body.dimensions)
         tokens = usage_of(request).tokens
         answer = {
             "object": "list",

@@ -15,7 +15,7 @@ from ownbert.serve.api.answers import json_answer
 from ownbert.serve.api.bounded_lists import Several
 from ownbert.serve.api.refusals import bad_field, too_large
 from ownbert.serve.served_model import Items, ServedModel
-from ownbert.serve.service import Service, texts_of
+from ownbert.serve.service import ModelRequest, Service, texts_of
 from ownbert.tasks.task import ranked
 from ownbert.text.tokenizer import Tokenizer
 
@@ -128,59 +128,54 @@ def router(service: Service) -> APIRouter:
 def _add_vectors(routes: APIRouter, service: Service) -> None:
     @routes.post("/embed")
     async def embed(body: EmbedRequest, request: Request, model: str | None = None) -> Any:
-        served, items = await _embed_items(service, request, model, body)
+        call, items = await _embed_items(service, request, model, body)
         how = {"normalize": body.normalize, "dimensions": body.dimensions}
-        vectors = await service.vectors(request, served, items, **how)
+        vectors = await call.vectors(items, **how)
         return await json_answer(vectors, vectors.size)
 
     @routes.post("/embed_all")
     async def embed_all(body: EmbedRequest, request: Request, model: str | None = None) -> Any:
-        served, items = await _embed_items(service, request, model, body)
-        assert served.embedder is not None
-        numbers = items.total * served.embedder.size
+        call, items = await _embed_items(service, request, model, body)
+        embedder = call.model.embedder
+        assert embedder is not None
+        numbers = items.total * embedder.size
         service.require_room(numbers)
-        found = await service.compute(request, served, served.embedder.token_vectors, items)
+        found = await call.compute(embedder.token_vectors, items)
         return await json_answer(list(found), numbers)
 
     @routes.post("/similarity")
     async def similarity(
         body: SimilarityRequest, request: Request, model: str | None = None
     ) -> Any:
-        served, given = service.models.get(model), body.inputs
-        served.require("embed")
+        call, given = ModelRequest(service, request, model), body.inputs
+        call.model.require("embed")
         how = body.parameters or SimilarityParameters()
-        return await service.similarities(
-            request,
-            served,
-            given.source_sentence,
-            given.sentences,
-            prompt=served.prompt(how.prompt_name),
-            truncate=how.truncate,
-        )
+        prompt = call.model.prompt(how.prompt_name)
+        texts = given.source_sentence, given.sentences
+        return await call.similarities(*texts, prompt=prompt, truncate=how.truncate)
 
 
 def _add_answers(routes: APIRouter, service: Service) -> None:
     @routes.post("/predict")
     async def predict(body: PredictRequest, request: Request, model: str | None = None) -> Any:
-        served = service.models.get(model)
+        call = ModelRequest(service, request, model)
         given: Any = body.inputs
         single = isinstance(given, str) or all(isinstance(each, str) for each in given)
         rows = [_row([given] if isinstance(given, str) else given)] if single else []
         if not single:
             rows = [_row(each) for each in given]
         if body.raw_scores:
-            logits = await service.logits(request, served, rows, body.truncate)
-            found = [ranked(served.labels, each) for each in logits]
+            logits = await call.logits(rows, body.truncate)
+            found = [ranked(call.model.labels, each) for each in logits]
         else:
-            decided = await service.decide(request, served, rows, body.truncate)
-            found = [served.answer(*each, top_k=None) for each in decided]
+            decided = await call.decide(rows, body.truncate)
+            found = [call.model.answer(*each, top_k=None) for each in decided]
         return found[0] if single else found
 
     @routes.post("/rerank")
     async def rerank(body: RerankRequest, request: Request, model: str | None = None) -> Any:
-        served = service.models.get(model)
         how = {"truncate": body.truncate, "raw": body.raw_scores}
-        best = await service.rank(request, served, body.query, body.texts, **how)
+        best = await ModelRequest(service, request, model).rank(body.query, body.texts, **how)
         found: list[dict[str, Any]] = [{"index": i, "score": score} for i, score in best]
         if body.return_text:
             for each in found:
@@ -193,15 +188,16 @@ def _add_tokens(routes: APIRouter, service: Service) -> None:
     async def tokenize(
         body: TokenizeRequest, request: Request, model: str | None = None
     ) -> Response:
-        served, texts = _texts(service, model, body.inputs)
+        call, texts = ModelRequest(service, request, model), _texts(body.inputs)
         most = service.settings.request_tokens
-        work = partial(_tokens, _tokenizer(served), texts, body.add_special_tokens, most)
-        content = await service.prepared(request, texts, work)
+        work = partial(_tokens, _tokenizer(call.model), texts, body.add_special_tokens, most)
+        content = await call.prepared(texts, work)
         return Response(content, media_type="application/json")
 
     @routes.post("/decode")
     async def decode(body: DecodeRequest, request: Request, model: str | None = None) -> Any:
-        tokenizer = _tokenizer(service.models.get(model))
+        call = ModelRequest(service, request, model)
+        tokenizer = _tokenizer(call.model)
         several: Any = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
         count, most = sum(map(len, several)), service.settings.request_tokens
         if count > most:
@@ -209,40 +205,38 @@ def _add_tokens(routes: APIRouter, service: Service) -> None:
         if any(not 0 <= i < tokenizer.vocab_size for ids in several for i in ids):
             raise bad_field(f"ids must be from 0 to {tokenizer.vocab_size - 1:,}", "ids")
         skip = body.skip_special_tokens
-        return await service.prepared(
-            request,
-            several,
-            lambda: [tokenizer.decode(ids, skip_special_tokens=skip) for ids in several],
+        return await call.prepared(
+            several, lambda: [tokenizer.decode(ids, skip_special_tokens=skip) for ids in several]
         )
 
 
 async def _embed_items(
     service: Service, request: Request, model: str | None, body: EmbedRequest
-) -> tuple[ServedModel, Items]:
-    """The sequences of a body, from texts, or from ids without special tokens."""
-    given = body.inputs
+) -> tuple[ModelRequest, Items]:
+    """The request to a model, and the sequences of its body, from texts, or from ids without
+    special tokens."""
+    call, given = ModelRequest(service, request, model), body.inputs
     if not isinstance(given, list) or not given or isinstance(given[0], str):
-        served, texts = _texts(service, model, given)
-        how = (served.prompt(body.prompt_name), body.truncate)
-        return served, await service.prepared(request, texts, served.embed_items, texts, *how)
-    served = service.models.get(model)
+        texts, work = _texts(given), call.model.embed_items
+        how = (call.model.prompt(body.prompt_name), body.truncate)
+        return call, await call.prepared(texts, work, texts, *how)
     sequences = [given] if isinstance(given[0], int) else given
     if not all(isinstance(ids, list) and all(map(_is_id, ids)) for ids in sequences):
         raise bad_field("inputs must be a text, ids of tokens, or a list of either", "inputs")
     if body.prompt_name is not None:
         raise bad_field("prompt_name applies to texts, but the inputs are ids", "prompt_name")
-    return served, await service.prepared(request, sequences, served.embed_ids, sequences)
+    return call, await call.prepared(sequences, call.model.embed_ids, sequences)
 
 
 def _is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _texts(service: Service, model: str | None, inputs: Any) -> tuple[ServedModel, list[str]]:
+def _texts(inputs: Any) -> list[str]:
     texts = texts_of(inputs)
     if not texts or not all(texts):
         raise bad_field("inputs is empty, or has an empty text", "inputs")
-    return service.models.get(model), texts
+    return texts
 
 
 def _tokens(tokenizer: Tokenizer, texts: list[str], special: bool, most: int) -> bytes:
