@@ -11,10 +11,11 @@ import numpy as np
 from ownbert.errors import InputError
 from ownbert.files.text_files import refuse_unreadable
 
-# zipfile raises RuntimeError for encrypted files and unknown compression methods.
+# zipfile raises RuntimeError for encrypted files and unknown compression methods; values of wrong
+# types and sizes raise the others.
 _NPZ_ERRORS = (
-    *(ValueError, OSError, EOFError, KeyError, RuntimeError),
-    *(zipfile.BadZipFile, zlib.error),
+    *(ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error),
+    *(TypeError, LookupError, OverflowError),
 )
 
 

@@ -120,34 +120,31 @@ class HeldOut:
         if not path.exists():
             return None
         with open_npz(path, _WANTED) as stored:
-            try:
-                arrays = {name: np.asarray(stored[name]) for name in stored}
-                settings: Mapping[str, Any] = json.loads(arrays["settings"].tobytes())
-                known = settings["format"] == _FORMAT and settings["features"] == list(FEATURES)
-                if not known:
-                    raise InputError(
-                        f"{path} was written by another version of ownbert; calibrate again: "
-                        "--calibrate FILE"
-                    )
-                # Compared as JSON values.
-                same = [list(labels), json.loads(json.dumps(models))]
-                if [settings["labels"], settings["models"]] != same:
-                    raise InputError(
-                        f"{path} belongs to other models than those used here; calibrate again: "
-                        "--calibrate FILE"
-                    )
-                return cls(
-                    tuple(labels),
-                    str(settings["source"]),
-                    models,
-                    _sorted_finite(arrays["missing"]),
-                    _sorted_finite(arrays["scores"]),
-                    _scope(arrays, len(labels)),
-                    settings["encoder"],
-                    settings["encoder_weights"],
+            arrays = {name: np.asarray(stored[name]) for name in stored}
+            settings: Mapping[str, Any] = json.loads(arrays["settings"].tobytes())
+            known = settings["format"] == _FORMAT and settings["features"] == list(FEATURES)
+            if not known:
+                raise InputError(
+                    f"{path} was written by another version of ownbert; calibrate again: "
+                    "--calibrate FILE"
                 )
-            except (TypeError, LookupError, OverflowError) as error:
-                raise ValueError(str(error)) from None
+            # Compared as JSON values.
+            same = [list(labels), json.loads(json.dumps(models))]
+            if [settings["labels"], settings["models"]] != same:
+                raise InputError(
+                    f"{path} belongs to other models than those used here; calibrate again: "
+                    "--calibrate FILE"
+                )
+            return cls(
+                tuple(labels),
+                str(settings["source"]),
+                models,
+                _sorted_finite(arrays["missing"]),
+                _sorted_finite(arrays["scores"]),
+                _scope(arrays, len(labels)),
+                settings["encoder"],
+                settings["encoder_weights"],
+            )
 
 
 def _quantile_index(count: int, share: float) -> int | None:

@@ -5,8 +5,7 @@ N texts, P parts of a score.
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +176,7 @@ class NormalProfile:
         path = folder / NORMAL
         if not path.exists():
             return None
-        with open_npz(path, _WANTED) as stored, _damage_errors():
+        with open_npz(path, _WANTED) as stored:
             arrays = {name: np.asarray(stored[name]) for name in stored}
             settings: Mapping[str, Any] = json.loads(arrays["settings"].tobytes())
             if settings["format"] != _FORMAT or settings["parts"] != list(PARTS):
@@ -189,15 +188,6 @@ class NormalProfile:
                 raise ValueError("parts")
             rate = settings["false_alarms"] if false_alarms is None else false_alarms
             return cls(NormalCounts.from_arrays(arrays), normal, rate, settings["passes"])
-
-
-@contextmanager
-def _damage_errors() -> Iterator[None]:
-    """Report values of wrong types and sizes as a damaged file."""
-    try:
-        yield
-    except (TypeError, LookupError, OverflowError) as error:
-        raise ValueError(str(error)) from None
 
 
 def _parts(
