@@ -111,26 +111,16 @@ class Blend:
             raise InputError(f"{path} was written by another version of ownbert")
         try:
             members = tuple(
-                BlendMember(
-                    str(m["name"]),
-                    str(m["kind"]),
-                    tuple(map(str, m["folders"])),
-                    float(m["weight"]),
-                )
+                BlendMember(m["name"], m["kind"], tuple(m["folders"]), float(m["weight"]))
                 for m in found["members"]
             )
-            labels = tuple(map(str, found["labels"]))
-            values = {KEY: dict(found[KEY])}
+            labels, values = tuple(found["labels"]), {KEY: found[KEY]}
             # Folders of earlier versions have no offsets.
             offsets = tuple(map(float, found.get("offsets") or [0.0] * len(labels)))
-        except (KeyError, TypeError, ValueError) as error:
+        except KeyError as error:
             raise InputError(f"{path} is damaged: {error!r}") from None
         if not members or any(m.kind not in KINDS for m in members):
             raise InputError(f"{path} is damaged: its models must be of {', '.join(KINDS)}")
-        if not all(m.folders and 0 <= m.weight < _MOST_WEIGHT for m in members):
-            raise InputError(
-                f"{path} is damaged: a model needs folders, and a weight from 0 to {_MOST_WEIGHT:g}"
-            )
         if not labels or len(set(labels)) < len(labels):
             raise InputError(f"{path} is damaged: its labels must be distinct")
         if len(offsets) != len(labels):

@@ -1,6 +1,7 @@
 """Resumable files of predictions with one row per input row: JSON lines or a table."""
 
 import csv
+import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -108,17 +109,10 @@ def joined(cells: Sequence[str], separator: str) -> str:
     """
     if separator == "\t" and any("\t" in cell and _LINE_BREAK.search(cell) for cell in cells):
         return quoted(cells, separator) + "\n"
-    out = _Line()
+    out = io.StringIO()
     # Before Python 3.13 csv quotes only the characters of its line end: a bare \r would end a row.
     csv.writer(out, delimiter=separator, lineterminator="\r\n").writerow(cells)
-    return out.text.removesuffix("\r\n") + "\n"
-
-
-class _Line:
-    """A file object for ``csv.writer`` that keeps the last line."""
-
-    def write(self, text: str) -> None:
-        self.text = text
+    return out.getvalue().removesuffix("\r\n") + "\n"
 
 
 def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
