@@ -199,22 +199,15 @@ class Filler:
         targets: Sequence[int] | None,
         top: int,
     ) -> Iterator[Filled]:
-        places = [np.flatnonzero(row == self.tokenizer.mask_id) for row in ids]
-
-        def types(row: np.ndarray) -> np.ndarray:
-            return np.asarray(self.tokenizer.input_format.types(len(row)), dtype=np.int64)
-
-        examples = [
-            Example(row, types(row), masked_positions=at, masked_ids=row[at], order=0 * at)
-            for row, at in zip(ids, places, strict=True)
-        ]
+        examples = [masked_example(row, self.tokenizer) for row in ids]
         # A model may have more outputs than the tokenizer has tokens.
         known = np.arange(self.tokenizer.vocab_size) if targets is None else np.asarray(targets)
         values, indices = self._network.likeliest(examples, known, top)
         rows = zip(values.tolist(), indices.tolist(), strict=True)
-        for text, at in zip(texts, places, strict=True):
+        for text, example in zip(texts, examples, strict=True):
+            assert example.masked_positions is not None
             masks = []
-            for position in at.tolist():
+            for position in example.masked_positions.tolist():
                 found = [self._candidate(i, p) for p, i in zip(*next(rows), strict=True)]
                 masks.append(Mask(position, tuple(found)))
             best_of_each = [mask.candidates[0] for mask in masks]
@@ -278,6 +271,14 @@ def fill(
     if not isinstance(texts, str | Iterable):
         raise InputError(f"a text is needed, not {type(texts).__name__}")
     return list(filler([texts] if isinstance(texts, str) else texts))
+
+
+def masked_example(ids: Sequence[int] | np.ndarray, tokenizer: Tokenizer) -> Example:
+    """A text, with special tokens, whose masks are to be predicted."""
+    row = np.asarray(ids, dtype=np.int64)
+    at = np.flatnonzero(row == tokenizer.mask_id)
+    types = np.asarray(tokenizer.input_format.types(len(row)), dtype=np.int64)
+    return Example(row, types, masked_positions=at, masked_ids=row[at], order=0 * at)
 
 
 def _packed(description: Description, device: str) -> Any:

@@ -67,14 +67,6 @@ def require_layers(layers: Iterable[int], count: int) -> None:
             raise InputError(f"there is no layer {layer}; the layers are 0..{count - 1}")
 
 
-def masked_example(ids: Sequence[int], tokenizer: Tokenizer) -> Example:
-    """A text, with special tokens, whose masks are to be filled in."""
-    array = np.asarray(ids, dtype=np.int64)
-    masks = np.flatnonzero(array == tokenizer.mask_id)
-    types = np.asarray(tokenizer.input_format.types(len(array)))
-    return Example(array, types, masked_positions=masks, masked_ids=array[masks])
-
-
 def masked_words(model: Model, example: Example) -> np.ndarray:
     """(masks, V) probabilities of the masked words."""
     with evaluating(model), torch.inference_mode():

@@ -4,13 +4,14 @@ n: tokens of a text.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
 from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.batches.example import Example
-from ownbert.inference.fill_mask import Filler
+from ownbert.inference.fill_mask import Filler, masked_example
 
 # Default number of passes over a text: every 6th token is masked, similar to pretraining.
 PASSES = 6
@@ -76,12 +77,6 @@ def _masked(filler: Filler, ids: np.ndarray, first: int, step: int) -> Example:
     hidden = np.array(ids, dtype=np.int64)
     hidden[at] = tokenizer.mask_id
     form = tokenizer.input_format
-    row = np.asarray(form.one(hidden.tolist()), dtype=np.int64)
-    types = np.asarray(form.types(len(row)), dtype=np.int64)
-    return Example(
-        row,
-        types,
-        masked_positions=at + form.before,
-        masked_ids=np.asarray(ids[at], dtype=np.int64),
-        order=0 * at,
-    )
+    example = masked_example(form.one(hidden.tolist()), tokenizer)
+    masked_ids = np.asarray(ids[at], dtype=np.int64)
+    return replace(example, masked_positions=at + form.before, masked_ids=masked_ids, order=0 * at)

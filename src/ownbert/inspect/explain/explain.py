@@ -17,6 +17,7 @@ from ownbert.checks import known
 from ownbert.errors import InputError, warn_of_input
 from ownbert.hub import model_folder
 from ownbert.inference.compute import Compute
+from ownbert.inference.fill_mask import masked_example
 from ownbert.inference.open_folder import blend_of, open_folder
 from ownbert.inference.opened import Networks, Opened
 from ownbert.inference.opened_blend import OpenedBlend
@@ -42,7 +43,7 @@ from ownbert.inspect.internals.observation import (
     masked_question,
     observe,
 )
-from ownbert.inspect.observing import masked_example, masked_words, require_room, text_ids
+from ownbert.inspect.observing import masked_words, require_room, text_ids
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.forward.batched_forward import blocks

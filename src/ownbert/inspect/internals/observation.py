@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.errors import InputError
+from ownbert.inference.fill_mask import masked_example
 from ownbert.inspect.internals.attention_weights import (
     BEST_BYTES,
     WORST_BYTES,
@@ -24,7 +25,7 @@ from ownbert.inspect.internals.attention_weights import (
     weights_per_token,
 )
 from ownbert.inspect.internals.head_choice import ALL_HEADS, ChosenHeads, HeadChoice, heads_by_layer
-from ownbert.inspect.observing import evaluating, masked_example, masked_words
+from ownbert.inspect.observing import evaluating, masked_words
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 
