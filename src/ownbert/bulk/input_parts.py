@@ -15,13 +15,13 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from ownbert.bulk.storage import as_address, is_local, open_file_system, read_errors
+from ownbert.bulk.storage import as_address, file_errors, is_local, open_file_system
 from ownbert.corpus.documents import find_files
 from ownbert.errors import InputError
 from ownbert.files.text_files import GZIP_MAGIC, READ_BUFFER, UTF8_BOM
 from ownbert.tables.delimited import all_rows
-from ownbert.tables.memory import MemoryTable, arrow_cells
-from ownbert.tables.tables import ENDINGS, kind_of
+from ownbert.tables.memory import MemoryTable, rows_of_batches
+from ownbert.tables.tables import ENDINGS, kind_of, parquet_file
 
 # Bytes of text at which a part ends regardless of its number of rows.
 _MOST_BYTES = 1 << 26
@@ -102,7 +102,7 @@ def _files_below(address: str) -> list[str]:
     from pyarrow import fs
 
     files, path = open_file_system(address)
-    with read_errors(address):
+    with file_errors(address):
         about = files.get_file_info(path)
         if about.type == fs.FileType.NotFound:
             raise InputError(f"no such file: {address}")
@@ -134,7 +134,7 @@ def _described(address: str) -> InputFile:
             f"{', '.join(ENDINGS)}"
         )
     files, path = open_file_system(address)
-    with read_errors(address):
+    with file_errors(address):
         about = files.get_file_info(path)
     if about.size is None:
         raise InputError(f"{address} is not a file that can be read at any position")
@@ -155,7 +155,7 @@ def split_file(number: int, file: InputFile, rows: int) -> list[InputPart]:
     Raises:
         InputError: the file cannot be read.
     """
-    with read_errors(file.address):
+    with file_errors(file.address):
         if file.kind == "parquet":
             total = _parquet_rows_of(file)
             parts = [InputPart(number, i, min(i + rows, total)) for i in range(0, total, rows)]
@@ -168,15 +168,9 @@ def split_file(number: int, file: InputFile, rows: int) -> list[InputPart]:
 
 
 def _parquet_rows_of(file: InputFile) -> int:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     files, path = open_file_system(file.address)
-    try:
-        with files.open_input_file(path) as source:
-            return pq.ParquetFile(source).metadata.num_rows
-    except pa.ArrowException as error:
-        raise InputError(f"{file.address} is not a readable parquet file") from error
+    with files.open_input_file(path) as source:
+        return parquet_file(source, file.address).metadata.num_rows
 
 
 @contextmanager
@@ -300,7 +294,7 @@ def open_part(
     shown = re.compile(rf"{re.escape(str(folder))}\S*?(, (?:line|row) (\d+))?(?=[,: ]|$)")
     before = 0
     try:
-        with read_errors(file.address):
+        with file_errors(file.address):
             if file.kind == "parquet":
                 source: Path | MemoryTable = _parquet_table(file, part, str(folder / "part"))
             else:
@@ -349,34 +343,23 @@ def _copy(file: InputFile, part: InputPart, path: Path) -> int:
 def _parquet_table(file: InputFile, part: InputPart, name: str) -> MemoryTable:
     """The rows of a part as a table that reads only the requested columns."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     files, path = open_file_system(file.address)
-
-    def cells(batch: Any, column: str) -> list[Any]:
-        return arrow_cells(batch[column], f"{file.address}: column {column!r}")
 
     def rows(names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         try:
             with files.open_input_file(path) as source:
-                table = pq.ParquetFile(source)
+                table = parquet_file(source, file.address)
                 groups, first = _row_groups(table.metadata, part.start, part.end)
                 batches = table.iter_batches(_ROWS, row_groups=groups, columns=list(names))
-                found = (
-                    values
-                    for batch in batches
-                    for values in zip(*(cells(batch, n) for n in names), strict=True)
-                )
+                found = rows_of_batches(batches, names, f"{file.address}: ")
                 start = part.start - first
                 yield from islice(found, start, start + part.end - part.start)
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{file.address}: damaged parquet data") from error
 
-    try:
-        with files.open_input_file(path) as source:
-            names = tuple(pq.ParquetFile(source).schema_arrow.names)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{file.address} is not a readable parquet file") from error
+    with files.open_input_file(path) as source:
+        names = tuple(parquet_file(source, file.address).schema_arrow.names)
     return MemoryTable(name, names, rows)
 
 

@@ -54,34 +54,25 @@ def open_file_system(address: str) -> tuple[Any, str]:
 
     if is_local(address):
         return fs.LocalFileSystem(), address
-    with read_errors(address):
+    with file_errors(address):
         return fs.FileSystem.from_uri(address)
 
 
 @contextlib.contextmanager
-def read_errors(address: str) -> Iterator[None]:
-    """Context that converts file system errors into ``InputError`` with the ``address``."""
+def file_errors(address: str, what: str = "read") -> Iterator[None]:
+    """Context that converts file system errors into ``InputError`` with the ``address``; ``what``
+    it does: read or write."""
     import pyarrow as pa
 
     try:
         yield
-    except FileNotFoundError:
-        raise InputError(f"no such file: {address}") from None
     except (OSError, pa.ArrowException) as error:
+        if what == "read" and isinstance(error, FileNotFoundError):
+            raise InputError(f"no such file: {address}") from None
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        if what == "write":
+            raise InputError(f"cannot write {address}: {reason}") from error
         raise InputError(f"cannot read {address}: {reason}") from error
-
-
-@contextlib.contextmanager
-def write_errors(address: str) -> Iterator[None]:
-    """Same as ``read_errors``, for writing."""
-    import pyarrow as pa
-
-    try:
-        yield
-    except (OSError, pa.ArrowException) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise InputError(f"cannot write {address}: {reason}") from error
 
 
 class StoredFolder:
@@ -108,7 +99,7 @@ class StoredFolder:
         from pyarrow import fs
 
         folder = f"{self._path}/{below}" if below else self._path
-        with read_errors(self.address):
+        with file_errors(self.address):
             found = self._files.get_file_info(fs.FileSelector(folder, allow_not_found=True))
         return {each.base_name: each.size for each in found if each.type == fs.FileType.File}
 
@@ -116,7 +107,7 @@ class StoredFolder:
         """The names of all files and subfolders."""
         from pyarrow import fs
 
-        with read_errors(self.address):
+        with file_errors(self.address):
             found = self._files.get_file_info(fs.FileSelector(self._path))
         return [each.base_name for each in found]
 
@@ -124,7 +115,7 @@ class StoredFolder:
         """Whether it is a folder; None if it does not exist."""
         from pyarrow import fs
 
-        with read_errors(self.address):
+        with file_errors(self.address):
             kind = self._files.get_file_info(self._path).type
         return None if kind == fs.FileType.NotFound else kind == fs.FileType.Directory
 
@@ -132,18 +123,18 @@ class StoredFolder:
         """Whether the folder contains a file with this name."""
         from pyarrow import fs
 
-        with read_errors(self.address):
+        with file_errors(self.address):
             return self._files.get_file_info(f"{self._path}/{name}").type == fs.FileType.File
 
     def make(self, below: str = "") -> None:
         """Create the folder, or its subfolder ``below``."""
-        with write_errors(self.address):
+        with file_errors(self.address, "write"):
             self._files.create_dir(f"{self._path}/{below}".rstrip("/"), recursive=True)
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file completely or not at all."""
         temporary = f"{self._path}/{DONE}/{secrets.token_hex(4)}.tmp"
-        with write_errors(f"{self.address}/{name}"):
+        with file_errors(f"{self.address}/{name}", "write"):
             try:
                 with self._files.open_output_stream(temporary) as file:
                     file.write(data)
@@ -161,7 +152,7 @@ class StoredFolder:
     def read(self, name: str) -> bytes:
         """The content of a file."""
         with (
-            read_errors(f"{self.address}/{name}"),
+            file_errors(f"{self.address}/{name}"),
             self._files.open_input_stream(f"{self._path}/{name}", compression=None) as file,
         ):
             return file.read()
@@ -179,7 +170,7 @@ class StoredFolder:
         from pyarrow import fs
 
         path = f"{self._path}/{name}"
-        with write_errors(f"{self.address}/{name}"):
+        with file_errors(f"{self.address}/{name}", "write"):
             kind = self._files.get_file_info(path).type
             if kind == fs.FileType.Directory:
                 self._files.delete_dir(path)

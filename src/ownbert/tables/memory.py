@@ -353,18 +353,24 @@ def _of_table(data: Any, name: str) -> MemoryTable:
 
 
 def _arrow_rows(data: Any, names: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    for batch in data.select(list(names)).to_batches(max_chunksize=_ROWS):
-        yield from zip(
-            *(arrow_cells(batch[name], f"column {name!r}") for name in names), strict=True
-        )
+    return rows_of_batches(data.select(list(names)).to_batches(max_chunksize=_ROWS), names)
 
 
-def arrow_cells(column: Any, where: str) -> list[Any]:
-    """Convert a pyarrow.Array to Python values; ``where`` is the column, for messages.
+def rows_of_batches(
+    batches: Iterable[Any], names: Sequence[Any], where: str = ""
+) -> Iterator[tuple[Any, ...]]:
+    """The rows of pyarrow.RecordBatches as Python values; ``where`` precedes the name of a column
+    in messages.
 
     Raises:
-        InputError: the type has no Python equivalent.
+        InputError: the type of a column has no Python equivalent.
     """
+    for batch in batches:
+        columns = (_arrow_cells(batch[name], f"{where}column {name!r}") for name in names)
+        yield from zip(*columns, strict=True)
+
+
+def _arrow_cells(column: Any, where: str) -> list[Any]:
     import pyarrow as pa
 
     kind = column.type

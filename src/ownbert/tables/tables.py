@@ -84,7 +84,7 @@ def columns(path: Source) -> list[str]:
     if kind == "delimited":
         return delimited.read_header(source)
     if kind == "parquet":
-        return list(_parquet_file(source).schema_arrow.names)
+        return list(parquet_file(source, source).schema_arrow.names)
     if kind == "txt":
         for _ in islice(open_text(source), _SNIFFED):  # refuses binary files
             pass
@@ -211,14 +211,19 @@ def as_text(value: object, name: str, where: str) -> str:
     raise InputError(f"{where}: {name!r} is a {type(value).__name__}, not a text")
 
 
-def _parquet_file(path: Path) -> Any:
+def parquet_file(source: Any, name: PathLike) -> Any:
+    """Open a parquet file, by its path or as a file of pyarrow.
+
+    Raises:
+        InputError: it is not one; with its ``name``.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return pq.ParquetFile(path)
+        return pq.ParquetFile(source)
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} is not a readable parquet file") from error
+        raise InputError(f"{name} is not a readable parquet file") from error
 
 
 def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
@@ -226,13 +231,10 @@ def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, tuple
 
     row = 0
     try:
-        with _parquet_file(path) as table:
-            for batch in table.iter_batches(batch_size=PARQUET_ROWS, columns=list(names)):
-                by_name = [
-                    memory.arrow_cells(batch[name], f"{path}: column {name!r}") for name in names
-                ]
-                for values in zip(*by_name, strict=True):
-                    row += 1
-                    yield row, values
+        with parquet_file(path, path) as table:
+            batches = table.iter_batches(batch_size=PARQUET_ROWS, columns=list(names))
+            for values in memory.rows_of_batches(batches, names, f"{path}: "):
+                row += 1
+                yield row, values
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: damaged parquet data after row {row}") from error
