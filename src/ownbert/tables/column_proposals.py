@@ -70,18 +70,22 @@ def propose_labels(
     return dict(islice(found.items(), _LABEL_COLUMNS))
 
 
-def _values(path: Source, names: Sequence[str]) -> dict[str, list[Any]]:
-    """The values of the first rows by column, without missing ones; empty if rows are malformed or
-    can only be read once."""
+def first_rows_of(path: Source, names: Sequence[str], most: int) -> dict[str, tuple[Any, ...]]:
+    """The values of the first rows by column; empty if rows are malformed or can only be read
+    once."""
     names = [name for name in names if list(names).count(name) == 1]
     try:
-        rows = [values for _, values in islice(read_values(path, names), _ROWS)]
+        rows = [values for _, values in islice(read_values(path, names), most)]
     except InputError:
         return {}
-    columns = zip(*rows, strict=True) if rows else ()
+    return dict(zip(names, zip(*rows, strict=True), strict=False))
+
+
+def _values(path: Source, names: Sequence[str]) -> dict[str, list[Any]]:
+    """The values of the first rows by column, without missing ones."""
     return {
         name: [value for value in values if value not in (None, "")]
-        for name, values in zip(names, columns, strict=False)
+        for name, values in first_rows_of(path, names, _ROWS).items()
     }
 
 

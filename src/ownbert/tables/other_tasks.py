@@ -1,10 +1,10 @@
 """Recognises tables of questions, choices and tagged words, which are not for classification."""
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 from ownbert.errors import InputError
+from ownbert.tables.column_proposals import first_rows_of
 from ownbert.tables.columns import (
     COLUMNS,
     LABEL_NAMES,
@@ -14,7 +14,7 @@ from ownbert.tables.columns import (
     ColumnNames,
     numbered_series,
 )
-from ownbert.tables.tables import Source, columns, read_values
+from ownbert.tables.tables import Source, columns
 
 _ROWS = 20  # rows that are compared
 _WHAT = {
@@ -34,13 +34,7 @@ def refuse_other_tasks(path: Source, given: ColumnNames) -> None:
         path: a table; see ``ownbert.tables.tables``.
         given: columns named by the user.
     """
-    names = columns(path)
-    names = [name for name in names if names.count(name) == 1]
-    try:
-        rows = [values for _, values in islice(read_values(path, names), _ROWS)]
-    except InputError:  # raised again if the columns of the task cannot be read
-        return
-    sample = dict(zip(names, zip(*rows, strict=True), strict=False))
+    sample = first_rows_of(path, columns(path), _ROWS)
     label = given.label or _first(LABEL_NAMES, sample)
     for task, find in (("tag", _words), ("choose", _choices), ("answer", _questions)):
         if used := find(sample, label):
