@@ -7,7 +7,7 @@ same store and a resumed run has the same chunks. A document may extend over sev
 import re
 from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -156,7 +156,7 @@ def _sections(document: Document, options: ChunkingOptions) -> Iterator[tuple[li
             group, size = [], 0
         if len(piece) > LONGEST_PIECE:
             by_rule = options.by_rule and not presplit
-            for text, ends in _split_long(piece, options, by_rule=by_rule):
+            for text, ends in _split_long(piece, replace(options, by_rule=by_rule)):
                 yield [text], presplit | (PIECE_ENDS if ends else 0)
         else:
             group.append(piece)
@@ -164,9 +164,7 @@ def _sections(document: Document, options: ChunkingOptions) -> Iterator[tuple[li
     yield group, presplit | PIECE_ENDS | DOCUMENT_ENDS
 
 
-def _split_long(
-    text: str, options: ChunkingOptions, *, by_rule: bool
-) -> Iterator[tuple[str, bool]]:
+def _split_long(text: str, options: ChunkingOptions) -> Iterator[tuple[str, bool]]:
     """Split a huge piece into parts of at most ``LONGEST_PIECE``, each with whether it ends a
     sentence.
 
@@ -176,19 +174,15 @@ def _split_long(
     at = 0
     while len(text) - at > LONGEST_PIECE:
         window = text[at : at + LONGEST_PIECE]
-        stop = _last_sentence_start(window) if by_rule else 0
+        stop = _last_sentence_start(window) if options.by_rule else 0
         ends = stop > 0
         if not ends:
-            stop = (
-                _last_space(window, options, by_rule=by_rule)
-                or _last_chinese(window)
-                or len(window)
-            )
+            stop = _last_space(window, options) or _last_chinese(window) or len(window)
         stop += at
         # Drop spaces after a part: a part of spaces only could not end the sentence.
         found = _NO_SPACE.search(text, stop)
         start = found.start() if found else len(text)
-        line_ends = by_rule and any(one in text[stop:start] for one in "\r\n")
+        line_ends = options.by_rule and any(one in text[stop:start] for one in "\r\n")
         yield text[at:stop], ends or line_ends or not found
         at = start
     if at < len(text):
@@ -205,7 +199,7 @@ def _last_sentence_start(window: str) -> int:
     return len(window.rstrip()) - len(sentences[-1]) if len(sentences) > 1 else 0
 
 
-def _last_space(window: str, options: ChunkingOptions, *, by_rule: bool) -> int:
+def _last_space(window: str, options: ChunkingOptions) -> int:
     """The last space where a split changes neither ids nor sentence ends, or else the last space,
     which may change sentence ends; 0 if there is none."""
     last = 0
@@ -213,14 +207,14 @@ def _last_space(window: str, options: ChunkingOptions, *, by_rule: bool) -> int:
         places = [found.start() for found in _SPACE.finditer(window, start)]
         for place in reversed(places):
             last = last or place
-            if place and _is_safe(window, place, options, by_rule=by_rule):
+            if place and _is_safe(window, place, options):
                 return place
     return last
 
 
-def _is_safe(window: str, place: int, options: ChunkingOptions, *, by_rule: bool) -> bool:
+def _is_safe(window: str, place: int, options: ChunkingOptions) -> bool:
     before = _word_before(window, place)
-    if not by_rule:  # consecutive sentence ends must not be split
+    if not options.by_rule:  # consecutive sentence ends must not be split
         return before not in options.sentence_ends
     # A number at the start of a sentence is taken for a list number; and whether a full stop ends a
     # sentence depends on the following text.

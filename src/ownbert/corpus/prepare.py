@@ -10,14 +10,13 @@ import json
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ownbert.batches.word_features import Features
 from ownbert.corpus import chunks
 from ownbert.corpus.chunks import Chunk, ChunkingOptions, ReadStats, split_into_chunks
 from ownbert.corpus.documents import Document
@@ -47,18 +46,15 @@ class StoreOptions:
 
     Args:
         end_ids: ids of the tokens that end a sentence.
-        sentence_ends: tokens that end a sentence.
-        features: tags of each column of word features.
+        chunking: how documents are split.
     """
 
     tokenizer: Tokenizer
     end_ids: np.ndarray
-    sentence_ends: frozenset[str]
-    drop_duplicates: bool
+    chunking: ChunkingOptions
     segmenter: str | None
     processes: int | None
     progress: Progress
-    features: Features = field(default_factory=dict)
 
 
 def write_store(
@@ -86,7 +82,7 @@ def write_store(
     work = WorkFolder(output, _made_for(settings))
     keep = False
     try:
-        features = bool(options.features)
+        features = bool(options.chunking.features)
         words = features or options.segmenter is not None
         size = options.tokenizer.vocab_size
         with StoreWriter(work, size, words=words, features=features) as writer:
@@ -153,13 +149,7 @@ def _append_all(
     if writer.read is not None:
         return ReadStats(**writer.read)
     read = ReadStats()
-    chunking = ChunkingOptions(
-        by_rule=options.tokenizer.kind != "blank",
-        sentence_ends=options.sentence_ends,
-        drop_duplicates=options.drop_duplicates,
-        features=options.features,
-    )
-    found = split_into_chunks(documents, chunking, read)
+    found = split_into_chunks(documents, options.chunking, read)
     if writer.chunks:
         options.progress(writer.documents, 0, total)
         for _ in islice(found, writer.chunks):

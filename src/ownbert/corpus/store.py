@@ -23,15 +23,17 @@ import numpy as np
 from ownbert import limits
 from ownbert.batches.word_features import Features, feature_names, learn_features
 from ownbert.checks import Check, between, dict_of, list_of, one_of, record, text, whole
+from ownbert.corpus.chunks import ChunkingOptions
 from ownbert.corpus.documents import Document, PathLike, find_files, fingerprint, read_documents
 from ownbert.corpus.prepare import FORMAT, Progress, StoreOptions, contents, write_store
-from ownbert.corpus.store_writer import INDEX, checksum, remove_work
+from ownbert.corpus.store_writer import INDEX, remove_work
 from ownbert.corpus.word_segmenter import require_segmenter
 from ownbert.errors import InputError
 from ownbert.files.encodings import UTF8, current_encoding, reads_encoding
 from ownbert.files.folders import is_ours
 from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import read_json
+from ownbert.files.writing import checksum
 from ownbert.tables.texts_or_files import corpus_files
 from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES
 from ownbert.text.tokenizer import Tokenizer
@@ -229,20 +231,20 @@ def prepare(
         features = {}
         if feature_columns is not None:
             features = _learn_features(documents(), feature_columns)
+        by_rule, ends = tokenizer.kind != "blank", frozenset(sentence_end or ())
+        chunking = ChunkingOptions(by_rule, ends, duplicates == "drop", features)
         options = StoreOptions(
             tokenizer=tokenizer,
             end_ids=_end_ids(sentence_end or (), tokenizer),
-            sentence_ends=frozenset(sentence_end or ()),
-            drop_duplicates=duplicates == "drop",
+            chunking=chunking,
             segmenter=segmenter,
             processes=processes,
             progress=progress or (lambda documents, done, total: None),
-            features=features,
         )
         settings = {
             "tokenizer": tokenizer.fingerprint(),
             "kind": tokenizer.kind,
-            "sentence_end": sorted(options.sentence_ends),
+            "sentence_end": sorted(ends),
             "layout": layout,
             "text_column": text_column,
             "duplicates": duplicates,
@@ -338,7 +340,7 @@ def _verify(path: Path, entry: dict[str, Any]) -> None:
             f"{path} has {size} bytes, expected {entry['bytes']}; it was cut off or altered: "
             "prepare the store again"
         )
-    if checksum(path, size) != entry["crc32"]:
+    if checksum(path)["crc32"] != entry["crc32"]:
         raise InputError(f"{path} was altered (its checksum differs): prepare the store again")
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from ownbert.corpus.text_encoding import EncodedChunk
 from ownbert.errors import InputError
 from ownbert.files.json_files import read_json
-from ownbert.files.writing import explained, flush_to_disk, lock_file, make_folder
+from ownbert.files.writing import checksum, explained, flush_to_disk, lock_file, make_folder
 
 INDEX = "store.json"
 _BLOCK = 1 << 24
@@ -278,13 +278,4 @@ def _intact(path: Path, entry: dict[str, Any]) -> bool:
     """Whether the first ``bytes`` of a file match the checksum; the rest is incomplete."""
     if not path.exists() or path.stat().st_size < entry["bytes"]:
         return False
-    return checksum(path, entry["bytes"]) == entry["crc32"]
-
-
-def checksum(path: Path, size: int) -> int:
-    """The crc32 of the first ``size`` bytes."""
-    crc = 0
-    with open(path, "rb") as file:
-        for start in range(0, size, _BLOCK):
-            crc = zlib.crc32(file.read(min(_BLOCK, size - start)), crc)
-    return crc
+    return checksum(path, entry["bytes"])["crc32"] == entry["crc32"]

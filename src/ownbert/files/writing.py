@@ -5,6 +5,7 @@ import errno
 import os
 import secrets
 import signal
+import sys
 import threading
 import zlib
 from collections.abc import Iterable, Iterator
@@ -195,10 +196,10 @@ def flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def checksum(path: Path) -> dict[str, int]:
-    """Size and CRC-32 of a file."""
+def checksum(path: Path, most: int = sys.maxsize) -> dict[str, int]:
+    """Size and CRC-32 of a file, or of its first ``most`` bytes."""
     crc, size = 0, 0
     with path.open("rb") as file:
-        while data := file.read(1 << 24):
+        while data := file.read(min(1 << 24, most - size)):
             crc, size = zlib.crc32(data, crc), size + len(data)
     return {"bytes": size, "crc32": crc}
