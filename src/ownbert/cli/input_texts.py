@@ -1,7 +1,7 @@
 """Input texts from the command line, a file or standard input."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -77,14 +77,6 @@ def _text_or_file(argument: str) -> str | Path:
         return text_or_file(argument)
     except InputError:
         raise InputError(f"no such file: {argument} (pass texts on standard input: -)") from None
-
-
-def input_texts(
-    given: Sequence[str], data: Path | None, read: Callable[[Path], Iterator[str]], *, missing: str
-) -> Iterator[str]:
-    """Like ``given_input``, with a file replaced by its texts, read by ``read``."""
-    found = given_input(given, data, missing=missing)
-    return read(found) if isinstance(found, Path) else iter(found)
 
 
 def _stdin_lines() -> Iterator[str]:

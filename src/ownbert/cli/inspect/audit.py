@@ -49,7 +49,6 @@ def audit(
 
     Example: ownbert audit runs/bert --train corpus.txt --held-out other.txt --card
     """
-    from ownbert.files.input_files import refuse_same
     from ownbert.files.json_files import require_json_name, write_json
     from ownbert.files.writing import together
     from ownbert.inspect.audit.audit import audit as run
@@ -59,7 +58,6 @@ def audit(
     keep_memory()
     say = saying(quiet=quiet)
     if output is not None:
-        refuse_same([folder, train, held_out], output)
         require_json_name(output)
     found = run(folder, train, held_out, text_column=text_column, most=most, device=device, say=say)
     with together():

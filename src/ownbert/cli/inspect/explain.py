@@ -14,7 +14,6 @@ from ownbert.cli.input_texts import given_input
 from ownbert.cli.options import Data, Device, Encoding, TextColumns, TextsOrFile, numbers
 from ownbert.cli.recipe_options import settings_command
 from ownbert.errors import InputError
-from ownbert.files.input_files import refuse_same
 from ownbert.files.writing import together
 from ownbert.language import translated
 from ownbert.settings import setting
@@ -129,8 +128,6 @@ def _explain_texts(
     from ownbert.inspect.internals.observation import BUDGET
 
     html, png = settings.html, settings.png
-    if isinstance(given, Path):
-        _refuse_inputs([given], settings)
     if png is not None:
         figure_class(png)
     choice = HeadChoice(numbers("--layers", settings.layers), numbers("--heads", settings.heads))
@@ -175,11 +172,6 @@ def _print_explanations(found: Sequence["Explanation"], settings: ExplainSetting
             _show(each, settings.top, shown)
 
 
-def _refuse_inputs(inputs: Sequence[Path], settings: ExplainSettings) -> None:
-    for output in settings.outputs:
-        refuse_same(inputs, output)
-
-
 def _say_saved(settings: ExplainSettings) -> None:
     for file in settings.outputs:
         echo(translated(f"saved {file}"), err=settings.json)
@@ -217,7 +209,6 @@ def _explain_images(
 
     if not images:
         raise InputError(_NOTHING)
-    _refuse_inputs(images, settings)
     html, png, target, rows = settings.html, settings.png, settings.target, settings.rows
     methods = settings.methods
     if settings.method == _METHOD:  # the default only works for texts

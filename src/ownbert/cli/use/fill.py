@@ -1,13 +1,13 @@
 """fill: predictions of a masked language model for masked tokens."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ownbert import limits
-from ownbert.cli.input_texts import input_texts
+from ownbert.cli.input_texts import given_input
 from ownbert.cli.options import Data, Device, Engine, TextColumn, TextsOrFile
 from ownbert.errors import InputError
 from ownbert.language import translated
@@ -62,16 +62,15 @@ def fill(
 
 def _texts(texts: Sequence[str], data: Path | None, text_column: str | None) -> Iterator[str]:
     """Yield the texts to fill, without empty lines."""
+    from ownbert.tables.columns import read_texts
 
-    def read(path: Path) -> Iterator[str]:
-        from ownbert.tables.columns import read_texts
-
-        return read_texts(path, text_column=text_column)
-
-    return _not_empty(input_texts(texts, data, read, missing=_NOTHING))
+    given = given_input(texts, data, missing=_NOTHING)
+    if isinstance(given, Path):
+        given = read_texts(given, text_column=text_column)
+    return _not_empty(given)
 
 
-def _not_empty(lines: Iterator[str]) -> Iterator[str]:
+def _not_empty(lines: Iterable[str]) -> Iterator[str]:
     empty = True
     for line in lines:
         if text := line.strip():

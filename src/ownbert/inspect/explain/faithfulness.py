@@ -13,7 +13,13 @@ import numpy as np
 
 from ownbert.errors import InputError
 from ownbert.inspect.explain.explain import Explainer
-from ownbert.inspect.explain.methods import METHODS, ExplainedTarget, leave_one_out, random_order
+from ownbert.inspect.explain.methods import (
+    METHODS,
+    ExplainedTarget,
+    leave_one_out,
+    method_named,
+    random_order,
+)
 from ownbert.language import translated
 from ownbert.tables.columns import ColumnNames
 
@@ -88,9 +94,7 @@ def faithfulness(
             f"{folder} predicts with linear models, whose explanations are exact: there are no "
             "methods to compare"
         )
-    named = {name: METHODS[name] for name in methods if name in METHODS}
-    if unknown := [name for name in methods if name not in METHODS]:
-        raise InputError(f"method {unknown[0]!r} is not known; use one of {', '.join(METHODS)}")
+    named = {name: method_named(name) for name in methods}
     found: dict[str, list[tuple[np.ndarray, np.ndarray, float]]] = {n: [] for n in (*named, RANDOM)}
     for explained in _explained_targets(explainer, data, rows):
         alone = leave_one_out(explained).values
@@ -101,11 +105,7 @@ def faithfulness(
     if not found[RANDOM]:
         raise InputError(f"no row has {_FEWEST_WORDS} words whose removal could be measured")
     return {
-        name: Faithfulness(
-            np.asarray([one[0] for one in each]),
-            np.asarray([one[1] for one in each]),
-            np.asarray([one[2] for one in each]),
-        )
+        name: Faithfulness(*map(np.asarray, zip(*each, strict=True)))
         for name, each in found.items()
     }
 
