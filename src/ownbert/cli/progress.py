@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from ownbert.language import translated
@@ -16,6 +17,12 @@ def saying(*, quiet: bool) -> Callable[[str], None]:
             echo(translated(text), err=True)
 
     return say
+
+
+def say_saved(done: str, path: Path, *, quiet: bool) -> None:
+    """Print what was done, such as "3 texts embedded", and where it was saved."""
+    if not quiet:
+        echo(translated(f"{done}; saved {path}"))
 
 
 @contextmanager

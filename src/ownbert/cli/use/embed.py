@@ -10,12 +10,11 @@ from ownbert import limits
 from ownbert.checks import between
 from ownbert.cli import options as o
 from ownbert.cli.input_texts import given_texts
-from ownbert.cli.progress import counting, saying
+from ownbert.cli.progress import counting, say_saved, saying
 from ownbert.cli.recipe_options import settings_command
-from ownbert.errors import InputError
-from ownbert.language import translated
+from ownbert.errors import InputError, counted
 from ownbert.settings import setting
-from ownbert.terminal import echo, print_rows
+from ownbert.terminal import print_rows
 
 _NOTHING = (
     'nothing to embed; give files, texts, such as ownbert embed FOLDER "a text", or lines on '
@@ -105,7 +104,7 @@ def embed(
             count = embed_with_ray(
                 folder, texts, output, resume=resume, progress=progress, **bulk, **given
             )
-        _say_saved(count, output, quiet)
+        say_saved(f"{counted(count, 'text')} embedded", output, quiet=quiet)
         return
     given["engine"] = engine
     if resume:
@@ -124,10 +123,5 @@ def embed(
         total = own_shard.share(total)
     with counting("texts embedded", quiet=quiet, total=lambda: total) as progress:
         count = run(folder, inputs, output, shard=own_shard, progress=progress, **given)
-    _say_saved(count, output if own_shard is None else own_shard.path(output), quiet)
-
-
-def _say_saved(count: int, output: Path, quiet: bool) -> None:
-    if not quiet:
-        what = "text" if count == 1 else "texts"
-        echo(translated(f"{count:,} {what} embedded; saved {output}"))
+    written = output if own_shard is None else own_shard.path(output)
+    say_saved(f"{counted(count, 'text')} embedded", written, quiet=quiet)

@@ -9,11 +9,9 @@ import typer
 from ownbert import limits
 from ownbert.checks import between
 from ownbert.cli.options import Device, Encoding, FinetunedFolder, Quiet, TextColumn
-from ownbert.cli.progress import counting, saying
+from ownbert.cli.progress import counting, say_saved, saying
 from ownbert.cli.recipe_options import settings_command
-from ownbert.language import translated
 from ownbert.settings import setting
-from ownbert.terminal import echo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,5 +80,4 @@ def label(
             say=saying(quiet=quiet),
             **vars(settings),
         )
-    if not quiet:
-        echo(translated(f"{len(rows):,} texts to label; saved {output}"))
+    say_saved(f"{len(rows):,} texts to label", output, quiet=quiet)

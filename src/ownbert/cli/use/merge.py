@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from ownbert.cli.options import Quiet
-from ownbert.cli.progress import counting
-from ownbert.language import translated
-from ownbert.terminal import echo
+from ownbert.cli.progress import counting, say_saved
+from ownbert.errors import counted
 
 
 def merge(
@@ -34,6 +33,4 @@ def merge(
 
     with counting("rows joined", quiet=quiet) as progress:
         count = run(output, parts=parts, progress=progress)
-    if not quiet:
-        what = "row" if count == 1 else "rows"
-        echo(translated(f"{count:,} {what} joined; saved {output}"))
+    say_saved(f"{counted(count, 'row')} joined", output, quiet=quiet)

@@ -9,13 +9,12 @@ from ownbert import limits
 from ownbert.checks import between
 from ownbert.cli import options as o
 from ownbert.cli.input_texts import given_input
-from ownbert.cli.progress import counting, saying
+from ownbert.cli.progress import counting, say_saved, saying
 from ownbert.cli.recipe_options import chosen, settings_command
-from ownbert.errors import InputError
-from ownbert.language import translated
+from ownbert.errors import InputError, counted
 from ownbert.settings import setting
 from ownbert.tables.columns import ColumnNames
-from ownbert.terminal import echo, print_rows
+from ownbert.terminal import print_rows
 
 _NOTHING = (
     'nothing to predict; give a file, a text, such as ownbert predict FOLDER "a text", or lines '
@@ -132,7 +131,7 @@ def _predict_with_ray(
         raise InputError("--calibrate cannot be combined with --runner ray; calibrate beforehand")
     with counting("rows predicted", quiet=quiet) as progress:
         count = predict_with_ray(folder, names, output, progress=progress, **given)
-    _say_saved(count, output, quiet)
+    say_saved(f"{counted(count, 'row')} predicted", output, quiet=quiet)
 
 
 def _predict_to_file(
@@ -150,7 +149,8 @@ def _predict_to_file(
 
     with counting("rows predicted", quiet=quiet, total=total) as progress:
         count = run(folder, found, output, shard=own_shard, progress=progress, **given)
-    _say_saved(count, output if own_shard is None else own_shard.path(output), quiet)
+    written = output if own_shard is None else own_shard.path(output)
+    say_saved(f"{counted(count, 'row')} predicted", written, quiet=quiet)
 
 
 def _print_predictions(
@@ -174,9 +174,3 @@ def _print_predictions(
     say_each(rows.notes(), say)
     print_rows(rows)
     say_each(rows.warnings(), say)
-
-
-def _say_saved(count: int, output: Path, quiet: bool) -> None:
-    if not quiet:
-        what = "row" if count == 1 else "rows"
-        echo(translated(f"{count:,} {what} predicted; saved {output}"))

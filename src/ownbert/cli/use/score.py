@@ -10,9 +10,9 @@ from ownbert import limits
 from ownbert.checks import between
 from ownbert.cli import options as o
 from ownbert.cli.input_texts import given_texts
-from ownbert.cli.progress import counting, saying
+from ownbert.cli.progress import counting, say_saved, saying
 from ownbert.cli.recipe_options import settings_command
-from ownbert.errors import InputError
+from ownbert.errors import InputError, counted
 from ownbert.language import translated
 from ownbert.settings import setting
 from ownbert.terminal import echo, print_rows
@@ -125,10 +125,9 @@ def score(
     elif rows is not None:
         for _ in rows:  # the page collects the rows
             pass
-    elif not quiet:
-        what = "text" if count == 1 else "texts"
-        shown = output if own is None else own.path(output)
-        echo(translated(f"{count:,} {what} scored; saved {shown}"))
+    else:
+        written = output if own is None else own.path(output)
+        say_saved(f"{counted(count, 'text')} scored", written, quiet=quiet)
     if page is not None and settings.html is not None:
         page.write(settings.html, title=folder.name)
         if not quiet:

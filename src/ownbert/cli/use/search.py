@@ -11,9 +11,9 @@ from ownbert import limits
 from ownbert.checks import between
 from ownbert.cli import options as o
 from ownbert.cli.input_texts import given_input, given_texts
-from ownbert.cli.progress import counting, saying
+from ownbert.cli.progress import counting, say_saved, saying
 from ownbert.cli.recipe_options import chosen, settings_command
-from ownbert.errors import InputError
+from ownbert.errors import InputError, counted
 from ownbert.language import translated
 from ownbert.settings import setting
 from ownbert.tables.columns import ColumnNames
@@ -120,9 +120,7 @@ def build(
             say=saying(quiet=quiet),
             **vars(settings),
         )
-    if not quiet:
-        what = "text" if len(index) == 1 else "texts"
-        echo(translated(f"{len(index):,} {what} indexed; saved {output}"))
+    say_saved(f"{counted(len(index), 'text')} indexed", output, quiet=quiet)
 
 
 @app.command()
@@ -173,9 +171,8 @@ def find(
         with counting("queries answered", quiet=quiet) as progress:
             writer = PredictionWriter(settings.output, None, resume=False)
             count = writer.fill(blocks(given, _QUERIES), rows, progress)
-        if not quiet:
-            what = "query" if count == 1 else "queries"
-            echo(translated(f"{count:,} {what} answered; saved {settings.output}"))
+        what = "query" if count == 1 else "queries"
+        say_saved(f"{count:,} {what} answered", settings.output, quiet=quiet)
         return
     for block in blocks(given, _QUERIES):
         if settings.json:
