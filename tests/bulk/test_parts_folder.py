@@ -38,7 +38,7 @@ def run(
         for name, part in parts.waiting().items():
             if made == most:
                 return made
-            batch = pa.table({"name": [name], "part": [json.dumps(part.as_json())]})
+            batch = pa.table({"name": [name], "part": [json.dumps(vars(part))]})
             (found,) = worker(batch)["json"].to_pylist()
             if "error" in json.loads(found):
                 raise InputError(json.loads(found)["error"])

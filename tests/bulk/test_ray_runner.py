@@ -167,9 +167,9 @@ def test_workers_share_the_gpus_of_a_cluster(
     assert ray_runner.predict_with_ray(classifier, lines, tmp_path / "out", **given) == 1500
     assert min(free) == 0
     for device, asked, crew in (
-        ("auto", None, ray_runner.Crew(1, 1, 1)),
-        ("cuda", 2, ray_runner.Crew(2, 1, 0.5)),
-        ("cpu", None, ray_runner.Crew(2, 1, 0)),
+        ("auto", None, (1, 1)),
+        ("cuda", 2, (2, 0.5)),
+        ("cpu", None, (2, 0)),
     ):
         with ray_runner.crew_of(asked, 1, device) as found:
             assert found == crew

@@ -10,7 +10,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -67,9 +67,6 @@ class InputPart:
     end: int
     head_end: int = 0
     line: int = 1
-
-    def as_json(self) -> dict[str, int]:
-        return asdict(self)
 
 
 def list_input_files(names: Sequence[str | Path]) -> list[InputFile]:

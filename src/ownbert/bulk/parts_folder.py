@@ -10,6 +10,7 @@ import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -98,7 +99,7 @@ class PartsFolder:
         """Read the plan and the records of finished parts whose files exist."""
         try:
             self.plan = {name: InputPart(**part) for name, part in plan["plan"].items()}
-            if {int} != {type(n) for part in self.plan.values() for n in part.as_json().values()}:
+            if {int} != {type(n) for part in self.plan.values() for n in vars(part).values()}:
                 raise TypeError
         except (KeyError, TypeError, AttributeError):
             raise InputError(self._damaged(PLAN)) from None
@@ -121,7 +122,7 @@ class PartsFolder:
         """Name the parts and write the plan."""
         width = max(5, len(str(len(parts))))
         self.plan = {f"part-{i:0{width}}.parquet": part for i, part in enumerate(parts)}
-        plan = {name: part.as_json() for name, part in self.plan.items()}
+        plan = {name: asdict(part) for name, part in self.plan.items()}
         self.folder.write_json(PLAN, {**self._made_for, "plan": plan})
 
     @property

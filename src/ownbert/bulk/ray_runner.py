@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -175,7 +175,7 @@ def run_job(
                 parts.begin(_split(files, part_rows))
             show = progress or (lambda rows: None)
             show(parts.rows)
-            for found in _answered(job, files, parts, crew):
+            for found in _answered(job, files, parts, threads, *crew):
                 if "error" in found:
                     raise InputError(found["error"])
                 parts.add(found["record"])
@@ -209,23 +209,8 @@ def _made_for(job: BulkJob, files: list[InputFile], part_rows: int) -> dict[str,
     }
 
 
-@dataclass(frozen=True)
-class Crew:
-    """The workers of a job.
-
-    Args:
-        count: number of workers.
-        threads: threads per worker.
-        gpus: GPUs per worker; a fraction if workers share a GPU.
-    """
-
-    count: int
-    threads: int
-    gpus: float
-
-
 @contextlib.contextmanager
-def crew_of(workers: int | None, threads: int, device: str) -> Iterator[Crew]:
+def crew_of(workers: int | None, threads: int, device: str) -> Iterator[tuple[int, float]]:
     """Connect to Ray, and plan the workers.
 
     Ray is started on this machine unless it is already connected or RAY_ADDRESS names a cluster.
@@ -238,7 +223,7 @@ def crew_of(workers: int | None, threads: int, device: str) -> Iterator[Crew]:
         device: auto, cpu or cuda.
 
     Returns:
-        A context with the workers.
+        A context with the number of workers, and the GPUs of each; a fraction if they share one.
 
     Raises:
         InputError: the cluster cannot be reached, or has too few cores.
@@ -263,7 +248,7 @@ def crew_of(workers: int | None, threads: int, device: str) -> Iterator[Crew]:
                 f"Ray has {known:,}; lower --workers or --threads"
             )
         # Rounded so that each share fits on one GPU: Ray does not combine shares of several.
-        yield Crew(count, threads, 1 / -(-count // gpus) if gpus else 0)
+        yield count, 1 / -(-count // gpus) if gpus else 0
     finally:
         if ours:
             ray.shutdown()
@@ -319,7 +304,12 @@ def _split(files: list[InputFile], rows: int) -> list[InputPart]:
 
 
 def _answered(
-    job: BulkJob, files: list[InputFile], parts: PartsFolder, crew: Crew
+    job: BulkJob,
+    files: list[InputFile],
+    parts: PartsFolder,
+    threads: int,
+    workers: int,
+    gpus: float,
 ) -> Iterator[dict[str, Any]]:
     """The results of the unfinished parts, in the order of completion."""
     import ray.data
@@ -330,17 +320,17 @@ def _answered(
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     # One block per part: if a worker dies, only its current part is repeated.
-    rows = [{"name": n, "part": json.dumps(part.as_json())} for n, part in waiting.items()]
+    rows = [{"name": n, "part": json.dumps(asdict(part))} for n, part in waiting.items()]
     planned = ray.data.from_items(rows, override_num_blocks=len(rows))
     with tempfile.TemporaryDirectory(prefix="ownbert-parts-") as scratch:
         answered = planned.map_batches(
             PartWorker,
-            fn_constructor_args=(job, files, parts.folder.address, crew.threads, scratch),
+            fn_constructor_args=(job, files, parts.folder.address, threads, scratch),
             batch_size=1,
             batch_format="pyarrow",
-            compute=ray.data.ActorPoolStrategy(size=min(crew.count, len(waiting))),
-            num_cpus=crew.threads,
-            num_gpus=crew.gpus,
+            compute=ray.data.ActorPoolStrategy(size=min(workers, len(waiting))),
+            num_cpus=threads,
+            num_gpus=gpus,
         )
         for row in answered.iter_rows():
             yield json.loads(row["json"])

@@ -3,7 +3,7 @@
 n: tokens of a text.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -25,7 +25,6 @@ def surprisals(
     filler: Filler,
     texts: Sequence[np.ndarray],
     passes: int | None = PASSES,
-    progress: Callable[[float], None] | None = None,
 ) -> list[np.ndarray]:
     """Compute -ln p of each token of texts, given the others.
 
@@ -36,7 +35,6 @@ def surprisals(
         filler: the model.
         texts: ids (n) without special tokens.
         passes: number of passes; None: mask one token per pass, the exact pseudo-log-likelihood.
-        progress: called with the share of completed passes.
 
     Returns:
         float32 (n) for each text, in nats.
@@ -56,7 +54,6 @@ def surprisals(
             step = min(passes or end - start, end - start)
             jobs += [(number, start, end, first, step) for first in range(step)]
     lengths = [end - start + form.special() for _, start, end, _, _ in jobs]
-    done = 0
     for chosen in batches_by_tokens(np.argsort(lengths, kind="stable"), lengths, _BATCH_TOKENS):
         batch = [jobs[i] for i in chosen]
         examples = [_masked(filler, texts[n][start:end], *where) for n, start, end, *where in batch]
@@ -64,9 +61,6 @@ def surprisals(
         for number, start, end, first, step in batch:
             target = found[number][start:end][first::step]
             target[:], values = values[: len(target)], values[len(target) :]
-        done += len(batch)
-        if progress is not None:
-            progress(done / len(jobs))
     return found
 
 
