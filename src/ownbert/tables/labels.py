@@ -278,9 +278,9 @@ def _numeric_task(texts: Sequence[str]) -> tuple[str, str] | None:
     )
 
 
-def decimal_numbers(texts: Sequence[str], *, sure: bool = False) -> list[float] | None:
+def decimal_numbers(texts: Sequence[str]) -> list[float] | None:
     """Convert texts to numbers; None if they are not numbers (see ``number_signs``)."""
-    signs = number_signs(texts, sure=sure)
+    signs = number_signs(texts)
     if signs is None:
         return None
     found = [float(with_point(text, *signs)) for text in texts]

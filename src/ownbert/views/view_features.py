@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
 from sys import intern
-from typing import Any, ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
-import scipy.sparse
 import torch
 
 from ownbert.corpus.cooccurrence import cooccurrence_vectors
@@ -17,9 +16,6 @@ from ownbert.threads import adapt_threads
 from ownbert.time_limit import check_time
 from ownbert.views.ngram_counts import Matrix, WordNgrams, character_ngrams
 from ownbert.views.tokens import splitter, tokens_of
-
-# scipy.sparse has no annotations, and the type checker would take seconds to infer them.
-sparse = cast(Any, scipy.sparse)
 
 # Maximum n-grams per order, words and dimensions: limits memory and the size of saved files.
 _MOST_NGRAMS = 200_000

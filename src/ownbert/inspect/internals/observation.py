@@ -277,19 +277,17 @@ def _head_norms(schedule: Sequence[nn.Module], heads: int) -> Iterator[list[np.n
         yield found
 
 
-def observation_of_text(
-    model: Model, tokenizer: Tokenizer, ids: Sequence[int], choice: HeadChoice = ALL_HEADS
-) -> Observation:
+def observation_of_text(model: Model, tokenizer: Tokenizer, ids: Sequence[int]) -> Observation:
     """Observe a model on one text, with a logit lens for masked words."""
     array = np.asarray(ids, dtype=np.int64)
     if "mlm" not in model.heads or tokenizer.mask_id not in array:
-        return observe(model, tokenizer, Example(array, np.zeros_like(array)), choice=choice)
+        return observe(model, tokenizer, Example(array, np.zeros_like(array)))
     example = masked_example(ids, tokenizer)
     questions = [
         masked_question(tokenizer, number, int(found.argmax()))
         for number, found in enumerate(masked_words(model, example))
     ]
-    return observe(model, tokenizer, example, head="mlm", questions=questions, choice=choice)
+    return observe(model, tokenizer, example, head="mlm", questions=questions)
 
 
 def masked_question(tokenizer: Tokenizer, mask: int, token: int) -> LayerQuestion:

@@ -35,6 +35,6 @@ def bad_field(message: str, param: str | None = None) -> Refusal:
     return Refusal(422, message, "invalid_value", param)
 
 
-def too_large(message: str, param: str | None = None) -> Refusal:
+def too_large(message: str) -> Refusal:
     """The error for a request that exceeds a limit of the server."""
-    return Refusal(413, message, "too_large", param)
+    return Refusal(413, message, "too_large")
