@@ -24,8 +24,8 @@ CASES = [
 
 def answers(served: ServedModel, texts: list[str]) -> list[np.ndarray]:
     if served.task == "embed":
-        return list(served.embed(served.embed_items(texts).items))
-    return [np.asarray(each) for each in served.decide(served.rows(texts).items)]
+        return list(served.embedder.encode_ids(served.embed_items(texts).items))
+    return [np.asarray(each) for each in served.predictor.decide(served.rows(texts).items)]
 
 
 @pytest.mark.parametrize(("family", "tokenizer", "architecture"), CASES)

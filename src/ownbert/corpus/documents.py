@@ -261,15 +261,10 @@ def _blocks(lines: Iterable[str]) -> Iterator[list[str]]:
 
 def fingerprint(paths: PathLike | Sequence[PathLike]) -> list[dict[str, Any]]:
     """The identity of a corpus: name, size, mtime_ns and sha256 of every file."""
-    return [_file_fingerprint(path) for path in find_files(paths)]
-
-
-def _file_fingerprint(path: Path) -> dict[str, Any]:
-    refuse_unreadable(path)
-    status = path.stat()
-    return {
-        "name": path.name,
-        "size": status.st_size,
-        "mtime_ns": status.st_mtime_ns,
-        "sha256": sha256_of(path),
-    }
+    found = []
+    for path in find_files(paths):
+        refuse_unreadable(path)
+        status = path.stat()
+        about = {"name": path.name, "size": status.st_size, "mtime_ns": status.st_mtime_ns}
+        found.append({**about, "sha256": sha256_of(path)})
+    return found

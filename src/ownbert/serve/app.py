@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from ownbert import __version__
 from ownbert.serve.api import collection_api, huggingface_api, native_api, openai_api, tei_api
 from ownbert.serve.api.refusals import Refusal
-from ownbert.serve.gate import Gate, error_body
+from ownbert.serve.gate import Gate, error_response
 from ownbert.serve.service import Service
 
 _PAGE = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
@@ -85,8 +85,7 @@ def _list_of_paths(schema: Mapping[str, Any]) -> str:
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Refusal)
-    again = None if error.retry_after is None else {"retry-after": str(error.retry_after)}
-    return JSONResponse(error_body(error, request.scope["path"]), error.status, again)
+    return error_response(error, request.scope["path"])
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:

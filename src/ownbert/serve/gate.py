@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from starlette.requests import Request
+from starlette.responses import JSONResponse
 
 from ownbert.serve.api.refusals import Refusal, bad_field, too_large
 from ownbert.serve.service import Service, Usage
@@ -44,12 +45,14 @@ _HALF = re.compile(
 )
 
 
-def error_body(refusal: Refusal, path: str) -> dict[str, Any]:
+def error_response(refusal: Refusal, path: str) -> JSONResponse:
     """An error in the format of the path's API."""
+    body: dict[str, Any] = {"error": refusal.message, "error_type": refusal.kind}
     if path.startswith("/v1/"):
         about = {"message": refusal.message, "type": refusal.kind}
-        return {"error": {**about, "param": refusal.param, "code": refusal.code}}
-    return {"error": refusal.message, "error_type": refusal.kind}
+        body = {"error": {**about, "param": refusal.param, "code": refusal.code}}
+    again = None if refusal.retry_after is None else {"retry-after": str(refusal.retry_after)}
+    return JSONResponse(body, refusal.status, again)
 
 
 class Gate:
@@ -101,7 +104,7 @@ class Gate:
                 whole = await self._body(request, receive, held)
             except Refusal as refusal:
                 await self._discard(receive, refusal)
-                await send_error(refusal, scope["path"], sending)
+                await _send_error(refusal, scope, receive, sending)
                 return
             large = len(whole) > _EXAMINED
             async with self._large if large else contextlib.nullcontext():
@@ -111,7 +114,7 @@ class Gate:
                 for _ in range(_TURNS if large else 0):
                     await asyncio.sleep(0)
             if refusal:
-                await send_error(refusal, scope["path"], sending)
+                await _send_error(refusal, scope, receive, sending)
                 return
             await self.app(scope, replaying(whole, receive), sending)
         finally:
@@ -252,13 +255,8 @@ def replaying(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-async def send_error(refusal: Refusal, path: str, send: Send) -> None:
-    """Send an error response."""
-    body = json.dumps(error_body(refusal, path), ensure_ascii=False).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    if refusal.retry_after is not None:
-        headers.append((b"retry-after", b"%d" % refusal.retry_after))
+async def _send_error(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+    response = error_response(refusal, scope["path"])
     if refusal.status in (408, 413):  # the rest of the body is not read
-        headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+        response.headers["connection"] = "close"
+    await response(scope, receive, send)

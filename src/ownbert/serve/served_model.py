@@ -6,8 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ownbert.batches.example import Example
 from ownbert.checkpoint.transformer_folder import is_translation
 from ownbert.errors import InputError
@@ -19,7 +17,7 @@ from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Networks
 from ownbert.inference.opened_blend import OpenedBlend
 from ownbert.inference.pipeline import Predictor
-from ownbert.inference.scoring.score import ScoredText, Scorer
+from ownbert.inference.scoring.score import Scorer
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.methods import METHODS
 from ownbert.inspect.internals.head_choice import ChosenHeads, HeadChoice
@@ -224,9 +222,9 @@ class ServedModel:
         for length in _WARM_LENGTHS:
             text = " ".join(["a"] * length)
             if self.embedder is not None:
-                self.embed(self.embed_items([text]).items)
+                self.embedder.encode_ids(self.embed_items([text]).items)
                 if length == 8:
-                    self.embed(self.embed_items([text] * _WARM_TEXTS).items)
+                    self.embedder.encode_ids(self.embed_items([text] * _WARM_TEXTS).items)
             if self.filler is not None:
                 room = (self.filler.longest or length) // 2  # longer texts are rejected
                 masked = " ".join([self.filler.mask, *text.split()[:room]])
@@ -243,9 +241,9 @@ class ServedModel:
                     example = {"prompt": text, "choices": ["a", "b"]}
                 elif self.pair:
                     example = {"text": text, "text_pair": "a"}
-                self.decide(self.rows([example]).items)
+                self.predictor.decide(self.rows([example]).items)
                 if length == 8:
-                    self.decide(self.rows([example] * _WARM_TEXTS).items)
+                    self.predictor.decide(self.rows([example] * _WARM_TEXTS).items)
 
     @property
     def explains(self) -> bool:
@@ -270,14 +268,15 @@ class ServedModel:
         named = getattr(getattr(self.predictor, "task", None), "columns", None)
         return {name for key in ("text", "second") if (name := getattr(named, key, None))}
 
-    def require_logits(self) -> None:
-        """Raise a ``Refusal`` unless the model has logits of labels."""
+    def network(self) -> Networks:
+        """The network or ensemble that has logits of labels; a ``Refusal`` if there is none."""
         if self.task not in ("classify", "multilabel", "regress"):
             self.require("classify")
         if not isinstance(self._rows_predictor, Networks):
             raise bad_field(
                 f"the model {self.name} is not a single network: it has probabilities but no logits"
             )
+        return self._rows_predictor
 
     # Conversion of requests to items.
 
@@ -497,11 +496,6 @@ class ServedModel:
             weights_by_sequence(self._attentive_model, self.tokenizer, query) for query in queries
         ]
 
-    def decide(self, rows: list[Row]) -> Sequence[Any]:
-        """The task's decision for each row."""
-        assert self.predictor is not None
-        return self.predictor.decide(rows)
-
     def require_doubts(self, options: OutputOptions) -> None:
         """Raise a ``Refusal`` if the folder has no held-out rows for these options."""
         assert self.predictor is not None
@@ -510,10 +504,6 @@ class ServedModel:
         except InputError as error:
             field = "unknown" if options.coverage is None else "coverage"
             raise bad_field(str(error), field) from None
-
-    def logits(self, rows: list[Row]) -> Sequence[np.ndarray]:
-        """The logits (C) of each row, averaged over an ensemble and over windows."""
-        return self._rows_predictor.logits(rows)
 
     def answer(self, decided: Any, row: Row, **options: Any) -> Any:
         """The prediction for a row, in the format of Transformers pipelines."""
@@ -558,23 +548,12 @@ class ServedModel:
             raise bad_field(f"there is no prompt {name!r}; the model has {known}", "prompt_name")
         return prompts[name]
 
-    def embed(
-        self, ids: list[np.ndarray], *, normalize: bool | None = None
-    ) -> Sequence[np.ndarray]:
-        """Vectors (D), normalized or not; by default as the folder says."""
-        assert self.embedder is not None
-        return list(self.embedder.encode_ids(ids, normalize=normalize))
-
     def fill(
         self, texts: list[str], targets: Sequence[int] | None = None, top: int | None = None
     ) -> Sequence[Filled]:
         """Candidates for the masks of texts, among all tokens or ``targets``."""
         assert self.filler is not None
         return list(self.filler(texts, targets=targets, top=top))
-
-    def score(self, texts: list[str]) -> Sequence[ScoredText]:
-        """Anomaly scores of texts."""
-        return self.scorer(texts)
 
     def to_label(self, requests: list[list[str]], count: int) -> Sequence[list[dict[str, Any]]]:
         """The texts to label next for each request, chosen with LSA vectors."""

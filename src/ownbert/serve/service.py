@@ -164,14 +164,14 @@ class ModelRequest:
         self.model = service.models.get(name)
 
     async def compute(
-        self, compute: Callable[..., Sequence[Any]], items: Items, **options: Hashable
+        self, compute: Callable[..., Any], items: Items, **options: Hashable
     ) -> Sequence[Any]:
         """Compute the items of the request, in order.
 
-        Requests with the same method and options may share a batch.
+        Requests with the same function and options may share a batch.
 
         Args:
-            compute: method of the model; it is called with items and the options.
+            compute: function of the model from items and the options to a result for each item.
             items: items of the request.
 
         Raises:
@@ -185,7 +185,7 @@ class ModelRequest:
         if not items.items:
             return []
         work = partial(compute, **options)
-        what = (id(self.model), compute.__name__, *options.values())
+        what = (compute, *options.values())
         answer = asyncio.ensure_future(
             service.scheduler.answer(what, work, items.items, items.total, limits.timeout)
         )
@@ -200,7 +200,8 @@ class ModelRequest:
         """The task's decision for each row, and the row; for ``truncate`` see
         ``ServedModel.rows``."""
         items = await self.prepared(data, self.model.rows, data, truncate)
-        decided = await self.compute(self.model.decide, items)
+        assert self.model.predictor is not None
+        decided = await self.compute(self.model.predictor.decide, items)
         return list(zip(decided, items.items, strict=True))
 
     async def abstain(self, data: Sequence[Any], options: OutputOptions) -> Sequence[Any]:
@@ -212,9 +213,9 @@ class ModelRequest:
 
     async def logits(self, data: Sequence[Any], truncate: bool = True) -> Sequence[np.ndarray]:
         """The logits (C) of each row; for ``truncate`` see ``ServedModel.rows``."""
-        self.model.require_logits()
+        network = self.model.network()
         items = await self.prepared(data, self.model.rows, data, truncate)
-        return await self.compute(self.model.logits, items)
+        return await self.compute(network.logits, items)
 
     async def explain(self, data: Sequence[Any], method: str) -> Sequence[Any]:
         """Explanations of the predictions for each input."""
@@ -255,7 +256,7 @@ class ModelRequest:
             )
         self.service.require_room(len(items.items) * (dimensions or size))
         unit = embedder.embedding_config.normalize if normalize is None else normalize
-        found = await self.compute(self.model.embed, items, normalize=unit)
+        found = await self.compute(embedder.encode_ids, items, normalize=unit)
         vectors = np.asarray(found, dtype=np.float32).reshape(len(items.items), size)
         return shortened(vectors, dimensions, unit=normalize is not False)
 
@@ -309,7 +310,7 @@ class ModelRequest:
     async def score(self, texts: Sequence[str]) -> Sequence[ScoredText]:
         """Anomaly scores of texts."""
         items = await self.prepared(texts, self.model.score_items, texts)
-        return await self.compute(self.model.score, items)
+        return await self.compute(self.model.scorer, items)
 
     async def of_all(
         self, texts: Sequence[str], work: Callable[..., Sequence[T]], **options: Hashable
