@@ -23,7 +23,14 @@ from ownbert.files.text_files import open_text, refuse_unreadable
 from ownbert.tables.columns import CORPUS_FEATURES, CORPUS_SECOND, TEXT, ColumnNames, find_columns
 from ownbert.tables.conll import read_conll
 from ownbert.tables.feature_cells import Cells, read_features, split_cell
-from ownbert.tables.tables import is_known, kind_of, place, read_records, read_values
+from ownbert.tables.tables import (
+    is_known,
+    kind_of,
+    not_empty,
+    place,
+    read_records,
+    read_values,
+)
 
 LAYOUTS = ("auto", "line", "blank", "conll")
 PathLike = str | os.PathLike[str]
@@ -140,7 +147,9 @@ def read_documents(
     for path in files:
         refuse_unreadable(path)
     given = ColumnNames(text=text_column, features=feature_columns)
-    return _documents(files, layout, given, _shares(files, characters))
+    names = ", ".join(str(path) for path in files[:3]) + (", ..." if len(files) > 3 else "")
+    found = _documents(files, layout, given, _shares(files, characters))
+    return not_empty(found, f"the corpus is empty: no text in {names}")
 
 
 def approximate_characters(path: PathLike) -> int:
@@ -163,7 +172,6 @@ def _shares(files: list[Path], characters: int | None) -> list[float]:
 def _documents(
     files: list[Path], layout: str, given: ColumnNames, shares: list[float]
 ) -> Iterator[Document]:
-    empty = True
     for path, share in zip(files, shares, strict=True):
         if kind_of(path) != "txt":
             documents = _table_documents(path, given)
@@ -174,12 +182,8 @@ def _documents(
         for document in documents:
             if share <= 0:
                 break
-            empty = False
             yield document
             share -= sum(map(len, document.pieces))
-    if empty:
-        names = ", ".join(str(path) for path in files[:3]) + (", ..." if len(files) > 3 else "")
-        raise InputError(f"the corpus is empty: no text in {names}")
 
 
 def _table_documents(path: Path, given: ColumnNames) -> Iterator[Document]:

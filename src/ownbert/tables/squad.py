@@ -17,7 +17,7 @@ from ownbert.errors import InputError
 from ownbert.files.text_files import open_text
 from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns, id_value
 from ownbert.tables.memory import MemoryTable, is_nested
-from ownbert.tables.tables import Source, as_text, kind_of, place, read_values
+from ownbert.tables.tables import Source, as_text, kind_of, not_empty, place, read_values
 
 NEEDED = (
     'SQuAD JSON (one document with "data", "paragraphs", "context", "qas"), or rows with the '
@@ -76,12 +76,7 @@ def read_questions(
         found = _table(path, given, labelled)
     else:
         found = _paragraphs(document, path, labelled)
-    empty = True
-    for question in found:
-        empty = False
-        yield question
-    if empty:
-        raise InputError(f"{path} has no questions; expected: {NEEDED}")
+    yield from not_empty(found, f"{path} has no questions; expected: {NEEDED}")
 
 
 def locate(context: str, text: str, start: int | None = None) -> GoldAnswer:

@@ -15,7 +15,7 @@ are read in the same way.
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
 from itertools import islice
@@ -164,14 +164,19 @@ def shown_columns(names: Sequence[str]) -> str:
     return ", ".join(short) + (", ..." if len(names) > 20 else "")
 
 
-def at_least_one(rows: Iterator[Item], path: Source) -> Iterator[Item]:
-    """Yield the rows; raise ``InputError`` at the end if there were none."""
+def at_least_one(rows: Iterable[Item], path: Source) -> Iterator[Item]:
+    """Yield the rows of a table; raise ``InputError`` at the end if there were none."""
+    return not_empty(rows, f"{path} {'is empty' if kind_of(path) == 'txt' else 'has no rows'}")
+
+
+def not_empty(items: Iterable[Item], message: str) -> Iterator[Item]:
+    """Yield the items; raise ``InputError`` at the end if there were none."""
     empty = True
-    for row in rows:
+    for item in items:
         empty = False
-        yield row
+        yield item
     if empty:
-        raise InputError(f"{path} {'is empty' if kind_of(path) == 'txt' else 'has no rows'}")
+        raise InputError(message)
 
 
 def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

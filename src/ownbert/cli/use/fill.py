@@ -1,6 +1,6 @@
 """fill: predictions of a masked language model for masked tokens."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +9,6 @@ import typer
 from ownbert import limits
 from ownbert.cli.input_texts import given_input
 from ownbert.cli.options import Data, Device, Engine, TextColumn, TextsOrFile
-from ownbert.errors import InputError
 from ownbert.language import translated
 from ownbert.terminal import console, echo
 
@@ -63,21 +62,12 @@ def fill(
 def _texts(texts: Sequence[str], data: Path | None, text_column: str | None) -> Iterator[str]:
     """Yield the texts to fill, without empty lines."""
     from ownbert.tables.columns import read_texts
+    from ownbert.tables.tables import not_empty
 
     given = given_input(texts, data, missing=_NOTHING)
     if isinstance(given, Path):
         given = read_texts(given, text_column=text_column)
-    return _not_empty(given)
-
-
-def _not_empty(lines: Iterable[str]) -> Iterator[str]:
-    empty = True
-    for line in lines:
-        if text := line.strip():
-            empty = False
-            yield text
-    if empty:
-        raise InputError(_NOTHING)
+    return not_empty(filter(None, map(str.strip, given)), _NOTHING)
 
 
 def _show(filled: "Filled", console: "Console") -> None:
