@@ -21,7 +21,7 @@ from ownbert.errors import InputError
 from ownbert.files.text_files import GZIP_MAGIC, READ_BUFFER, UTF8_BOM
 from ownbert.tables.delimited import all_rows
 from ownbert.tables.memory import MemoryTable, rows_of_batches
-from ownbert.tables.tables import ENDINGS, kind_of, parquet_file
+from ownbert.tables.tables import ENDINGS, ending_of, is_known, kind_of, parquet_file
 
 # Bytes of text at which a part ends regardless of its number of rows.
 _MOST_BYTES = 1 << 26
@@ -109,15 +109,11 @@ def _files_below(address: str) -> list[str]:
     known = sorted(
         each.path[len(path.rstrip("/")) + 1 :]
         for each in below
-        if each.type == fs.FileType.File and _is_known(each.base_name)
+        if each.type == fs.FileType.File and is_known(each.base_name)
     )
     if not known:
         raise InputError(f"no .txt, .csv, .tsv, .jsonl or .parquet files in the folder {address}")
     return [f"{address.rstrip('/')}/{name}" for name in known if not _is_hidden(name)]
-
-
-def _is_known(name: str) -> bool:
-    return Path(name.lower().removesuffix(".gz")).suffix in ENDINGS
 
 
 def _is_hidden(name: str) -> bool:
@@ -125,7 +121,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _described(address: str) -> InputFile:
-    if not _is_known(address):
+    if not is_known(address):
         raise InputError(
             f"{address}: the file type is not known; the name must end with one of "
             f"{', '.join(ENDINGS)}"
@@ -295,8 +291,7 @@ def open_part(
             if file.kind == "parquet":
                 source: Path | MemoryTable = _parquet_table(file, part, str(folder / "part"))
             else:
-                ending = "".join(Path(file.address.lower().removesuffix(".gz")).suffixes[-1:])
-                source = folder / f"part{ending}"
+                source = folder / f"part{ending_of(file.address)}"
                 before = _copy(file, part, source)
         yield source, before
     except InputError as error:

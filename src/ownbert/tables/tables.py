@@ -51,15 +51,16 @@ def kind_of(path: Source) -> str:
     """``txt``, ``delimited``, ``jsonl`` or ``parquet``, by the extension; or ``memory``."""
     if isinstance(path, MemoryTable):
         return memory.KIND
-    return ENDINGS.get(_ending(path), "txt")
+    return ENDINGS.get(ending_of(path), "txt")
 
 
 def is_known(path: PathLike) -> bool:
     """Whether the extension is supported by this module."""
-    return _ending(path) in ENDINGS
+    return ending_of(path) in ENDINGS
 
 
-def _ending(path: PathLike) -> str:
+def ending_of(path: PathLike) -> str:
+    """The extension of a file in lower case, without .gz."""
     name = Path(path).name.lower().removesuffix(".gz")
     return Path(name).suffix
 

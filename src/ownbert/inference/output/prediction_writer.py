@@ -11,6 +11,7 @@ from typing import Any
 from ownbert.errors import InputError
 from ownbert.files.resumable_file import ResumableFile
 from ownbert.tables.delimited import quoted
+from ownbert.tables.tables import ending_of
 
 # Column separators of tables by extension; and the extensions of JSON lines.
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -24,7 +25,7 @@ def require_rows_name(path: str | Path) -> str:
     Raises:
         InputError: it is not one of those that ``PredictionWriter`` writes.
     """
-    ending = Path(Path(path).name.lower().removesuffix(".gz")).suffix
+    ending = ending_of(path)
     if ending not in (*SEPARATORS, *_LINES) and not Path(path).is_dir():
         known = ", ".join([*_LINES, *SEPARATORS])
         raise InputError(

@@ -15,6 +15,7 @@ from ownbert.checkpoint import CONFIG
 from ownbert.errors import InputError
 from ownbert.inference.compute import Compute
 from ownbert.inference.embedding.embedder import Embedder
+from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, decide_all, read_labelled_rows
 from ownbert.inference.opened_blend import OpenedBlend
@@ -245,7 +246,7 @@ def _lsa_vectors(predictor: OpenedBlend, rows: Sequence[Row]) -> np.ndarray:
         found = np.asarray(lsa.view.features(Texts([row.texts for row in rows], lsa.kind)))
     else:
         found = predictor.scores(rows)
-    return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+    return of_length_one(found)
 
 
 def _neighbours(

@@ -14,6 +14,7 @@ from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.checkpoint import describe
 from ownbert.errors import InputError
 from ownbert.inference.compute import TORCH, Compute
+from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.inference.opened import Networks, read_labelled_rows
 from ownbert.inspect.observing import evaluating
 from ownbert.nn.model import Model
@@ -120,7 +121,7 @@ def gradient_importance(labelled: LabelledModel) -> np.ndarray:
             total += gradient.abs()
             count += 1
     found = (total / count).cpu().numpy()
-    return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+    return of_length_one(found)
 
 
 def masking_importance(labelled: LabelledModel) -> np.ndarray:

@@ -217,10 +217,8 @@ def _parameters(overview: Overview) -> Table:
     table = open_table()
     table.add_column(translated("parameters"))
     table.add_column(translated("in x out"), justify="right")
-    table.add_column(translated("per block"), justify="right", no_wrap=True)
-    table.add_column(translated("total"), justify="right", no_wrap=True)
-    table.add_column(translated("share"), justify="right", no_wrap=True)
-    table.add_column("float32", justify="right", no_wrap=True)
+    for heading in ("per block", "total", "share", "float32"):
+        table.add_column(translated(heading), justify="right", no_wrap=True)
     for group in overview.groups:
         blocks = group.parts[0].path.startswith(("encoder.blocks", "decoder.blocks"))
         each = f"{group.each:,}" if blocks else ""
@@ -319,9 +317,8 @@ def _show_shapes(shapes: ForwardShapes, console: Console) -> None:
         console.print(Text(translated("tokens and ids"), style="bold"))
         console.print(Padding(Text(words), (0, 0, 1, 2)))
     table = open_table()
-    table.add_column(translated("step"), no_wrap=True)
-    table.add_column(translated("shape"), no_wrap=True)
-    table.add_column(translated("sizes"), no_wrap=True)
+    for heading in ("step", "shape", "sizes"):
+        table.add_column(translated(heading), no_wrap=True)
     table.add_column(translated("what it is"))
     for step in shapes.steps:
         numbers = " x ".join(str(n) for n in step.sizes)

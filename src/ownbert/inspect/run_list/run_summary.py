@@ -12,12 +12,12 @@ from typing import Any
 from ownbert.config.encoder import SIZES
 from ownbert.errors import InputError
 from ownbert.files.json_files import read_json, read_yaml
+from ownbert.run.file_names import RECIPE
 from ownbert.train.watch.log import LOG, read_log
 from ownbert.train.watch.metric_names import LOWER, UP_TO_ONE
 
-# Copies of constants in ownbert.run.run_folder and ownbert.train.state_files, whose import loads
-# torch.
-_RECIPE, _STATES = "recipe.yaml", "checkpoints/step-*"
+# Saved states, as in ownbert.train.state_files, whose import loads torch.
+_STATES = "checkpoints/step-*"
 _SKIPPED = ("checkpoints", "tensorboard", "node_modules")
 
 # A run whose last log row is at most this old, in seconds, may still be running.
@@ -107,7 +107,7 @@ def find_runs(folder: str | os.PathLike[str], *, sort: str = "name") -> RunList:
         except InputError as error:
             broken.append(str(error))
     if not runs:
-        why = f": {broken[0]}" if broken else f" (folders with {LOG} and {_RECIPE})"
+        why = f": {broken[0]}" if broken else f" (folders with {LOG} and {RECIPE})"
         raise InputError(f"no runs in {top}{why}")
     return RunList(_sorted(runs, sort), broken)
 
@@ -122,10 +122,10 @@ def read_run(folder: Path, *, name: str | None = None) -> RunSummary:
     Raises:
         InputError: the log or the recipe is missing or damaged.
     """
-    for needed in (_RECIPE, LOG):
+    for needed in (RECIPE, LOG):
         if not (folder / needed).exists():
             raise InputError(f"{folder} has no {needed}")
-    settings = dict(_flat(_recipe(folder / _RECIPE)))
+    settings = dict(_flat(_recipe(folder / RECIPE)))
     rows = list(read_log(folder))
     written = (folder / LOG).stat().st_mtime
     trained = [row for row in rows if not row.get("evaluation")]

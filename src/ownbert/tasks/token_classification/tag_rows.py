@@ -15,7 +15,6 @@ import re
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from ownbert.errors import InputError, counted
 from ownbert.files.text_files import open_text
@@ -42,6 +41,7 @@ from ownbert.tables.tables import (
     as_text,
     at_least_one,
     columns,
+    ending_of,
     kind_of,
     place,
     read_values,
@@ -128,7 +128,7 @@ def stream_sentences(path: Source, given: ColumnNames) -> Iterator[Row]:
     """Yield rows to predict, without tags, including empty rows of tables and plain text."""
     if isinstance(path, MemoryTable) or _is_table(path, given):
         rows = _untagged(path, given)
-    elif _ending(path) in CONLL:
+    elif ending_of(path) in CONLL:
         found = read_conll(path, tags=False, word_column=given.text, feature_columns=given.features)
         rows = (Row(s.line, s.words, features=s.features) for s in found)
     else:
@@ -137,12 +137,8 @@ def stream_sentences(path: Source, given: ColumnNames) -> Iterator[Row]:
     return at_least_one(rows, path)
 
 
-def _ending(path: PathLike) -> str:
-    return Path(Path(path).name.lower().removesuffix(".gz")).suffix
-
-
 def _is_table(path: PathLike, given: ColumnNames) -> bool:
-    if _ending(path) != ".tsv":
+    if ending_of(path) != ".tsv":
         return kind_of(path) != "txt"
     names = columns(path)
     usual = [any(name.lower() in known for name in names) for known in (WORD_NAMES, TAG_NAMES)]
