@@ -413,8 +413,7 @@ class Fit:
         self.progress.show(compared)
 
     def _save_network(self, compared: Comparison) -> None:
-        """Copy the best network to the top of the folder; the distilled network wins ties within
-        chance, because it was trained on more texts."""
+        """Copy the best network to the top of the folder."""
         best = best_network(compared)
         if best is not None:
             copy_network(self.folder / best.folders[0], self.folder)
