@@ -14,8 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import yaml
-
 from ownbert.checks import Check
 from ownbert.errors import InputError, in_short, is_on_command_line
 from ownbert.files.json_files import parse_yaml, read_yaml
@@ -195,7 +193,14 @@ def resolve(
 
 def dump(recipe: Any) -> str:
     """Serialise a recipe to YAML that ``resolve`` reads back to an equal recipe."""
-    return yaml.safe_dump(_plain(asdict(recipe)), sort_keys=False, allow_unicode=True)
+    import yaml  # here, because every command and worker imports this module
+
+    return yaml.safe_dump(recipe_values(recipe), sort_keys=False, allow_unicode=True)
+
+
+def recipe_values(recipe: Any) -> dict[str, Any]:
+    """The values of a recipe as YAML has them: nested dictionaries, and lists for tuples."""
+    return _plain(asdict(recipe))
 
 
 def _plain(value: Any) -> Any:

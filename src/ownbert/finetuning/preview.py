@@ -16,7 +16,7 @@ from ownbert.finetuning.finetune import (
 )
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.row_checks import check_rows, label_counts
-from ownbert.settings import dump, resolve
+from ownbert.settings import recipe_values, resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row, shortened
 from ownbert.tasks.task import Task
@@ -62,7 +62,7 @@ def _preview(run: FinetuningRun) -> list[str]:
 
 def _settings(run: FinetuningRun) -> str:
     """The resolved recipe, without settings of other tasks."""
-    values = yaml.safe_load(dump(run.recipe))
+    values = recipe_values(run.recipe)
     known = run.task.uses | {"name"}
     values["task"] = {name: value for name, value in values["task"].items() if name in known}
     if run.config.image is None:
