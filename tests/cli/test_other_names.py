@@ -94,23 +94,33 @@ def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+COMMANDS = (("finetune", "classify", "--model", "model"), ("fit", "--test", "test.csv"))
+
+
+@pytest.fixture(scope="module")
+def previews(untrained: Path) -> list[str]:
+    """What the commands print for the files by the usual options."""
+    files = ("--train", untrained / "train.csv", "--dev", untrained / "dev.csv")
+    found = [run_cli(*command, "--dry-run", *files, cwd=untrained) for command in COMMANDS]
+    assert [done.returncode for done in found] == [0, 0], found
+    return [done.stdout for done in found]
+
+
 @pytest.mark.parametrize(
     "kind", ["", "_file", "-file", "-data", "_dataset", "-set", "_path", "File"]
 )
-def test_files_by_every_spelling(kind: str, untrained: Path):
+def test_files_by_every_spelling(kind: str, untrained: Path, previews: list[str]):
     """Transformers' scripts say train_file, validation_file; others say eval-data, dev_set, ..."""
     classifier = untrained / "model"
     spelled = {role: [f"--{name}{kind}" for name in names] for role, names in ROLES.items()}
     files = {role: untrained / f"{role}.csv" for role in ROLES}
     train, test = spelled["train"][0], spelled["test"][0]
-    commands = (("finetune", "classify", "--model", classifier), ("fit", test, files["test"]))
-    for command in commands:
-        wanted = ("--dry-run", "--train", files["train"], "--dev", files["dev"])
-        expected = run_cli(*command, *wanted)
-        assert expected.returncode == 0, expected.stderr
+    for command, expected in zip(COMMANDS, previews, strict=True):
+        renamed = (test if each == "--test" else each for each in command)
+        common = (*renamed, "--dry-run", train, files["train"])
         for name in spelled["dev"]:
-            done = run_cli(*command, "--dry-run", train, files["train"], name, files["dev"])
-            assert (done.returncode, done.stdout) == (0, expected.stdout), done.stderr
+            done = run_cli(*common, name, files["dev"], cwd=untrained)
+            assert (done.returncode, done.stdout) == (0, expected), done.stderr
     for name in (*spelled["dev"], *spelled["test"]):
         done = run_cli("evaluate", classifier, name, files["test"])
         assert done.returncode == 0, done.stderr

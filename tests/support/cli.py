@@ -7,17 +7,36 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import torch
 
-from ownbert.cli import main
+from ownbert import cli
 from ownbert.errors import InputWarning
+from ownbert.language import current_language
 
 # Those that Python hides from users; pytest shows them.
 HIDDEN = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
+
+# Commands by their names and languages. A process makes its command once, which takes up to half of
+# the time of a short run here. Help changes the command that it shows, which is therefore not kept.
+_MADE: dict[tuple[str, str], Any] = {}
+_make: Callable[..., Any] = cli._Commands.get_command
+
+
+def _get_command(group: Any, ctx: Any, name: str) -> Any:
+    if name not in cli.COMMANDS or any(each.startswith(("-h", "--help")) for each in sys.argv):
+        return _make(group, ctx, name)
+    key = name, current_language()
+    if key not in _MADE:
+        _MADE[key] = _make(group, ctx, name)
+    return _MADE[key]
+
+
+cli._Commands.get_command = _get_command
 
 
 def run_cli(
@@ -53,7 +72,7 @@ def run_cli(
         if cwd is not None:
             os.chdir(cwd)
         try:
-            main()
+            cli.main()
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
