@@ -36,6 +36,10 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_sessionfinish() -> None:
+    gc.freeze()  # pytest would search all that is left five times, and Python once more
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_plots() -> Iterator[None]:
     """Tests run as where matplotlib is not installed, unless they ask for ``plots``."""
@@ -47,6 +51,19 @@ def no_plots() -> Iterator[None]:
 def plots() -> Iterator[None]:
     """matplotlib is installed; fixtures of a wider scope say ``with matplotlib_installed()``."""
     with matplotlib_installed():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def seeds_of_the_processor() -> Iterator[None]:
+    """``torch.manual_seed`` seeds the processor alone where there is no other device: for each kind
+    of device it would keep the seed with a trace of the call, which takes most of its time."""
+    import torch
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (torch.cuda, torch.xpu):
+            if not kind.is_available():
+                patch.setattr(kind, "manual_seed_all", lambda seed: None)
         yield
 
 

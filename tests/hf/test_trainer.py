@@ -1,5 +1,6 @@
 """``Trainer`` of Transformers trains our classes as it trains its own."""
 
+import gc
 import random
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,14 @@ class Exact(transformers.Trainer):
         loss = super().training_step(*args, **options)
         self.exact = [*getattr(self, "exact", []), float(loss)]
         return loss
+
+
+@pytest.fixture(scope="module", autouse=True)
+def little_to_search() -> None:
+    """accelerate looks for garbage after each training; what earlier tests have left is left out,
+    because it takes a second each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def trainer(model: Any, rows: Any, folder: Path, **options: Any) -> Any:
