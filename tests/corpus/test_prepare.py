@@ -5,14 +5,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ownbert.corpus.store import Store, prepare
+from ownbert.corpus.store_writer import StoreWriter
 from ownbert.corpus.workers import WorkerDied, WorkerPool
 from ownbert.errors import InputError
 from ownbert.text.tokenizer import Tokenizer
+from support.cli import run_cli
+from support.forks import ForkedCommand
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = Tokenizer.wordpiece(
@@ -20,35 +24,10 @@ PIECES = Tokenizer.wordpiece(
 )
 BLANK = Tokenizer.blank([*SPECIAL, *"abcdefg", ".", "!"])
 
-RUN = """
-import sys
-from ownbert.corpus import chunks
-from ownbert.cli import main
-chunks.CHUNK_SIZE = int(sys.argv[1])
-sys.argv[0:2] = ["ownbert"]
-main()
-"""
 
-
-# Says that the first part is saved, and waits to be interrupted.
-WAIT = """
-import time
-from ownbert.corpus.store_writer import StoreWriter
-add = StoreWriter.add
-def wait(writer, chunk):
-    add(writer, chunk)
-    if writer.saved:
-        print("saved", flush=True)
-        while True:  # a signal just before one long sleep would wait for its end
-            time.sleep(0.01)
-StoreWriter.add = wait
-"""
-
-
-def command(size: int, corpus: Path, output: Path, *options: str, before: str = "") -> list[str]:
-    """ownbert prepare with chunks of ``size`` characters, after the lines ``before``."""
-    arguments = ["prepare", str(corpus), "-t", str(corpus.parent / "vocab"), "-o", str(output)]
-    return [sys.executable, "-c", before + RUN, str(size), *arguments, *options]
+def command(corpus: Path, output: Path, *options: str) -> list[object]:
+    """ownbert prepare."""
+    return ["prepare", corpus, "-t", corpus.parent / "vocab", "-o", output, *options]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -104,26 +83,26 @@ def test_any_number_of_processes_gives_the_same_bytes(
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 @pytest.mark.parametrize("processes", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_killed_at_any_moment_and_started_again(
-    corpus: Path, whole: dict, tmp_path: Path, processes: str
+    corpus: Path, whole: dict, tmp_path: Path, processes: str, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr("ownbert.corpus.chunks.CHUNK_SIZE", 4_000)
     output, state = tmp_path / "store", tmp_path / ".store.part" / "state.json"
     rng = np.random.default_rng(int(processes))
-    run = command(4_000, corpus, output, "--processes", processes)
+    run = command(corpus, output, "--processes", processes)
     kills = 0
     while kills < 3:
         before = state.read_bytes() if state.exists() else b""
-        process = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = ForkedCommand(*run)
         # Killed at a random moment after it got on.
         while process.poll() is None and (not state.exists() or state.read_bytes() == before):
             time.sleep(0.002)
         time.sleep(float(rng.uniform(0, 0.05)))
         process.kill()
-        process.communicate()
-        if process.returncode != -signal.SIGKILL:
+        if process.wait() != -signal.SIGKILL:
             break  # it was faster
         kills += 1
     assert kills
-    last = subprocess.run(run, capture_output=True, text=True)
+    last = run_cli(*run)
     assert last.returncode == 0, last.stderr
     if "unchanged" not in last.stdout:
         assert "documents by a stopped run" in last.stdout
@@ -139,14 +118,25 @@ def test_killed_at_any_moment_and_started_again(
 def test_an_interrupt_is_one_line_and_nothing_is_lost(
     corpus: Path, whole: dict, tmp_path: Path, number: signal.Signals
 ):
-    output = tmp_path / "store"
-    run = command(2_000, corpus, output, "--processes", "2", before=WAIT)
-    process = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "saved\n"
+    output, add = tmp_path / "store", StoreWriter.add
+
+    def wait(writer: StoreWriter, chunk: Any) -> None:
+        add(writer, chunk)
+        if writer.saved:
+            print("saved", flush=True)
+            while True:  # a signal just before one long sleep would wait for its end
+                time.sleep(0.01)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ownbert.corpus.chunks.CHUNK_SIZE", 2_000)
+        patch.setattr(StoreWriter, "add", wait)
+        process = ForkedCommand(*command(corpus, output, "--processes", "2"))
+    while process.poll() is None and process.output()[0] != "saved\n":
+        time.sleep(0.005)
     process.send_signal(number)
     out, err = process.communicate()
     assert process.returncode == 2, (out, err)
+    assert out == "saved\n"
     assert err.startswith("interrupted; ")
     assert "are kept in .store.part next to the output" in err
     assert err.count("\n") == 1
@@ -174,19 +164,19 @@ def test_other_settings_and_damage_start_anew(
             prepare(corpus, output, tokenizer=PIECES, progress=stop, processes=1)
 
     stopped_after(3)
-    resumed = prepare(corpus, output, tokenizer=PIECES)
+    resumed = prepare(corpus, output, tokenizer=PIECES, processes=1)
     assert 0 < resumed.resumed < resumed.documents
     assert contents(output) == whole
     for path in output.iterdir():
         path.unlink()
     stopped_after(3)
-    other = prepare(corpus, output, tokenizer=PIECES, duplicates="drop")
+    other = prepare(corpus, output, tokenizer=PIECES, duplicates="drop", processes=1)
     assert other.resumed == 0
     assert other.documents < resumed.documents
     stopped_after(3)
     tokens = work / "store" / "tokens.bin"
     tokens.write_bytes(b"\xfe" + tokens.read_bytes()[1:])
-    again = prepare(corpus, output, tokenizer=PIECES)
+    again = prepare(corpus, output, tokenizer=PIECES, processes=1)
     assert again.resumed == 0
     assert contents(output) == whole
     assert names(tmp_path) == ["store"]
@@ -241,7 +231,7 @@ def test_a_worker_that_is_killed(corpus: Path, tmp_path: Path, monkeypatch: pyte
         prepare(corpus, tmp_path / "store", tokenizer=PIECES, processes=2, progress=kill)
     assert all(worker.process.poll() is not None for worker in made[0].all)
     assert names(tmp_path) == [".store.part"]
-    assert prepare(corpus, tmp_path / "store", tokenizer=PIECES).resumed > 0
+    assert prepare(corpus, tmp_path / "store", tokenizer=PIECES, processes=1).resumed > 0
     assert names(tmp_path) == ["store"]
 
 
@@ -300,24 +290,27 @@ def test_a_touched_corpus_is_gone_on_with(
     monkeypatch.setattr("ownbert.corpus.chunks.CHUNK_SIZE", 50_000)
     copy = tmp_path / "a.txt"
     copy.write_bytes(corpus.read_bytes())
+    given: dict[str, Any] = {"tokenizer": PIECES, "processes": 1}
 
     def stop(documents: int, done: int, total: int | None) -> None:
         if documents > 5_000:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt, match=r"run the same command again to resume"):
-        prepare(copy, tmp_path / "store", tokenizer=PIECES, progress=stop)
+        prepare(copy, tmp_path / "store", progress=stop, **given)
     copy.touch()
-    store = prepare(copy, tmp_path / "store", tokenizer=PIECES)
+    store = prepare(copy, tmp_path / "store", **given)
     assert store.resumed > 5_000
-    assert prepare(copy, tmp_path / "store", tokenizer=PIECES).reused
+    assert prepare(copy, tmp_path / "store", **given).reused
 
 
-def test_bytes_that_are_no_text_in_one_line(corpus: Path, tmp_path: Path):
+def test_bytes_that_are_no_text_in_one_line(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("ownbert.corpus.chunks.CHUNK_SIZE", 20_000)
     bad = corpus.parent / "bad.txt"
     bad.write_bytes(corpus.read_bytes() + b"abc \xff\n")
-    run = command(20_000, bad, tmp_path / "store", "--processes", "2")
-    done = subprocess.run(run, capture_output=True, text=True)
+    done = run_cli(*command(bad, tmp_path / "store", "--processes", "2"))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         f"error: {bad}, line 20001: not UTF-8 (byte 0xff); save the file as UTF-8, or name "

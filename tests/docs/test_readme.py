@@ -37,7 +37,7 @@ def test_the_commands_run(slice_of_sample: Path):
     assert len(commands) == 11
     scripts = Path(sys.executable).parent
     for number, command in enumerate(commands):
-        short = command.replace("--max-minutes 3", "--max-minutes 0.03")
+        short = command.replace("--max-minutes 3", "--max-minutes 0.01")
         short += " --epochs 1" if command.startswith("ownbert finetune") else ""
         short = shlex.split(short)
         if number:

@@ -230,7 +230,7 @@ ROWS = {
 def test_rows_of_the_task(head: str, tmp_path: Path):
     name, content, texts, choices = ROWS[head]
     (tmp_path / name).write_text(content)
-    model = made(tmp_path / "model", head)
+    model = made(tmp_path / "model", head, num_hidden_layers=1)
     found = sequences_of(describe(tmp_path / "model"), model, data=tmp_path / name)
     special = {*TOKENIZER.special.values()}
     tokens = [TOKENIZER.tokens(example.token_ids.tolist()) for example in found.examples]

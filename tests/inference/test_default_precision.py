@@ -83,10 +83,11 @@ def encoder(topics: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pretrained folder of which the vectors agree; do not write into it."""
 
     def make(folder: Path) -> None:
-        given: dict[str, Any] = {"max_steps": 2, "max_length": 48, "quiet": True}
+        given: dict[str, Any] = {"max_steps": 2, "max_length": 48, "batch_tokens": 512}
+        given |= {"overrides": ["data.held_out=0.1"], "quiet": True}
         with pytest.MonkeyPatch.context() as patch:
             processor(patch, native=True)
-            pretrain(topics / "tokens", folder / "it", overrides=["data.held_out=0.1"], **given)
+            pretrain(topics / "tokens", folder / "it", **given)
 
     return made_once(tmp_path_factory, "encoder", make) / "it"
 

@@ -57,6 +57,12 @@ class Served:
 @contextlib.contextmanager
 def served(*arguments: object, env: Mapping[str, str] | None = None) -> Iterator[Served]:
     """A server on a free port; it is stopped by SIGTERM, and must end well."""
+    # A fork has what is imported here; otherwise every server would import it, for a second.
+    import prometheus_client  # noqa: F401
+    import uvicorn  # noqa: F401
+
+    import ownbert.serve.app  # noqa: F401
+
     process = ForkedCommand("serve", *arguments, "--port", 0, env=env)
     try:
         end = time.monotonic() + _SECONDS
