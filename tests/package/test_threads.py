@@ -17,20 +17,23 @@ from ownbert.time_limit import OutOfTime, check_time, seconds_left, time_limit
 pytestmark = pytest.mark.skipif(
     not Path("/proc/stat").exists(), reason="needs /proc/stat, which tells how busy cores are"
 )
-SPIN = "while True: pass"
+SPIN = "print(flush=True)\nwhile True: pass"
 
 
 @contextlib.contextmanager
 def busy(count: int) -> Iterator[None]:
     """Processes that compute while inside."""
-    others = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(count)]
+    line = [sys.executable, "-c", SPIN]
+    others = [subprocess.Popen(line, stdout=subprocess.PIPE) for _ in range(count)]
     try:
-        time.sleep(0.3)  # until they have started
+        for other in others:
+            assert other.stdout is not None
+            assert other.stdout.readline().strip() == b""  # it has started
         yield
     finally:
         for other in others:
             other.kill()
-            other.wait()
+            other.communicate()
 
 
 def test_there_is_one_thread_where_others_have_all_cores():
@@ -38,7 +41,7 @@ def test_there_is_one_thread_where_others_have_all_cores():
     assert 1 <= cores.free() <= len(os.sched_getaffinity(0))
     with busy(len(os.sched_getaffinity(0))):
         cores.free()
-        time.sleep(0.6)
+        time.sleep(0.3)
         assert cores.free() == 1
 
 
@@ -47,7 +50,7 @@ def many_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """One thread more than there are cores; what the user has chosen is not known yet."""
     before, many = torch.get_num_threads(), len(os.sched_getaffinity(0)) + 1
     monkeypatch.setattr(threads, "_cores", None)
-    monkeypatch.setattr(threads, "_SECONDS", 0.3)
+    monkeypatch.setattr(threads, "_SECONDS", 0.2)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("GOMP_SPINCOUNT", "3000")
     torch.set_num_threads(many)
@@ -58,14 +61,14 @@ def many_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 def test_torch_gets_as_many_threads_as_there_are_free_cores(many_threads: int):
     with busy(len(os.sched_getaffinity(0))):
         threads.share_the_machine()
-        time.sleep(0.4)
+        time.sleep(0.3)
         threads.adapt_threads()
     assert torch.get_num_threads() == 1
 
 
 def test_python_has_its_threads_back_after_a_long_step(many_threads: int):
     with busy(len(os.sched_getaffinity(0))), threads.sharing_the_machine():
-        time.sleep(0.4)
+        time.sleep(0.3)
         threads.adapt_threads()
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == many_threads
@@ -74,7 +77,7 @@ def test_python_has_its_threads_back_after_a_long_step(many_threads: int):
 def test_threads_that_the_user_has_chosen_stay(many_threads: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OMP_NUM_THREADS", str(many_threads))
     threads.share_the_machine()
-    time.sleep(0.4)
+    time.sleep(0.3)
     threads.adapt_threads()
     assert torch.get_num_threads() == many_threads
 
