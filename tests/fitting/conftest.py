@@ -8,16 +8,18 @@ import pytest
 
 import ownbert
 from ownbert.finetuning import default_settings
+from ownbert.fitting import findings
 from support.shared import made_once
 
 
 @contextmanager
 def few_steps(fewest: int = 32) -> Iterator[None]:
-    """Networks of few rows are trained for a sixth of the usual steps, or for fewer: the tests are
-    of what is made of them."""
+    """Networks of few rows are trained for a sixth of the usual steps, or for fewer, and what is
+    said of scores is estimated from fewer samples: the tests are of what is made of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(default_settings, "_EPOCHS_OF_FEW", 3)
         patch.setattr(default_settings, "_FEWEST_STEPS", fewest)
+        patch.setattr(findings, "_SAMPLES", 80)
         yield
 
 

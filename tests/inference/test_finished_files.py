@@ -22,7 +22,7 @@ FOREIGN = ("notes.json", "words.txt", "x.model", "work/rows.txt", "1_Pooling/row
 
 def sentence_model(folder: Path) -> Path:
     """A model with a module of sentence-transformers, and files that are none of it."""
-    made(folder)
+    made(folder, num_hidden_layers=1)
     (folder / "modules.json").write_text('[{"type": "x.Pooling", "path": "1_Pooling"}]')
     for name in ("1_Pooling/config.json", *FOREIGN):
         (folder / name).parent.mkdir(exist_ok=True)

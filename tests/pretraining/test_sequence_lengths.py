@@ -84,7 +84,7 @@ def test_a_given_length_and_short_documents_make_one_phase(
     long_store: Path, topics: Path, tmp_path: Path
 ):
     assert "sequences of up to 64 tokens, " in preview_pretraining(long_store, max_length=64)
-    pretrain(topics / "tokens", tmp_path / "short", max_steps=1, quiet=True)
+    pretrain(topics / "tokens", tmp_path / "short", max_steps=1, batch_tokens=512, quiet=True)
     recipe = resolve(PretrainRecipe, config=tmp_path / "short" / "recipe.yaml")
     assert (recipe.data.max_length, recipe.phases) == (128, ())
     with pytest.raises(InputError, match=r"data\.max_length is 4; it must be in \[8"):
@@ -94,6 +94,7 @@ def test_a_given_length_and_short_documents_make_one_phase(
 def test_a_model_to_start_from_limits_the_positions(
     long_store: Path, pretrained: Path, tmp_path: Path
 ):
-    pretrain(long_store, tmp_path / "run", init_from=pretrained, max_steps=1, quiet=True)
+    options = {"max_steps": 1, "batch_tokens": 512, "quiet": True}
+    pretrain(long_store, tmp_path / "run", init_from=pretrained, **options)
     recipe = resolve(PretrainRecipe, config=tmp_path / "run" / "recipe.yaml")
     assert (recipe.data.max_length, recipe.phases) == (48, ())

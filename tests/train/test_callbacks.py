@@ -18,6 +18,7 @@ def test_rows_evaluations_and_saved_models_are_passed_on(topics: Path, tmp_path:
         topics / "tokens",
         tmp_path / "bert",
         max_steps=12,
+        batch_tokens=512,
         log_every=4,
         eval_every=6,
         save_every=6,
