@@ -26,7 +26,7 @@ _ALIKE = {"constant": 6, "mark": 4, "share": 4, "ballast": 4}
 # token's channels is the same for every token, the less does the number differ that LayerNorm
 # divides by. If it were still larger, 8-bit integers would round the other channels too much.
 # Nothing reads it: 8-bit integers do not hold weights of very different sizes either.
-SIZE, _LARGE = 0.3, 2.0
+SIZE, _LARGE = 0.3, 3.0
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ _SCORING, _LABELLED = 0.5, 0.75
 # Damping is tried if at least this share of the tokens are repeated, as in long documents: with
 # shorter texts the network is worse (docs/lab/distilled-network.md). Time for it, as a multiple of
 # that of scores without it.
-_REPEATED, _FURTHER = 0.25, 3.0
+_REPEATED, _FURTHER = 0.25, 2.0
 # Maximum share of the time for scoring the tokens of the vocabulary one by one.
 _ALONE = 0.25
 # Maximum number of token pairs with scores. Each needs a unit of the feed-forward network.
