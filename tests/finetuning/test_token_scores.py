@@ -231,6 +231,21 @@ def test_scores_are_fitted_to_labels(task: str):
         assert (predicted == values[500:]).mean() > 0.85
 
 
+def test_a_text_without_known_words_gets_the_mean():
+    # As from a regression on long texts: nearly all of the scores are undone by the bias.
+    shifted = table() + 60
+    shifted[:SPECIAL] = 0
+    long = [each for each in repetitive(100) if len(each.token_ids) > 200]
+    scores = replace(scores_of(shifted), bias=np.full(3, -60, np.float32))
+    before = scores.added(long) + scores.bias
+    found = scores.centred(long)
+    np.testing.assert_allclose(found.added(long) + found.bias, before, atol=0.6)
+    np.testing.assert_allclose(found.bias, before.mean(0), atol=1e-3)
+    assert not found.table[:SPECIAL].any()
+    nothing = Example(np.asarray([2, 3]), np.zeros(2, np.int64))
+    np.testing.assert_allclose(found.added([nothing]) + found.bias, before.mean(0)[None], atol=1e-3)
+
+
 def test_many_labels_share_channels(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(token_scores, "MOST_CHANNELS", 10)
     # Of 20 labels ten are the same as the others.

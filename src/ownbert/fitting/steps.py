@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -218,10 +218,8 @@ class Steps:
         return self._joined(compared, scores, start, path)
 
     def _joined(self, compared: Comparison, scores: TokenScores, start: Start, path: Path) -> Made:
-        make = partial(join, compared, scores, start, path)
-        return Made(
-            self._relative([path]), partial=self._time_scoring(make, self.rows.first_fold[1])
-        )
+        join(compared, scores, start, path)
+        return Made(self._relative([path]), partial=self._scores_of(path, self.rows.first_fold[1]))
 
     def _candidate(self, name: str) -> ComparedModel:
         return next(c for c in self.candidates if c.name == name)
@@ -276,7 +274,7 @@ class Steps:
         """The time that building in the linear models takes, approximately; 0 if there are none."""
         if self.token_scores is None:
             return 0.0
-        return SHORTEST + 1.5 * self.per_character * sum(map(characters, self.rows.first_fold[1]))
+        return SHORTEST + 2.5 * self.per_character * sum(map(characters, self.rows.first_fold[1]))
 
     @property
     def joining_helps(self) -> bool:

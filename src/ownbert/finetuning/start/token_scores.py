@@ -112,6 +112,16 @@ class TokenScores:
         """(N, C): the mean scores of each text, without the bias."""
         return self.counts(examples) @ self.table
 
+    def centred(self, examples: Sequence[Example]) -> "TokenScores":
+        """The same scores for texts like N given ones, but tokens have scores around 0 and the bias
+        is the mean: what a text without known words gets."""
+        counts = self.counts(examples)
+        mean, share = (counts @ self.table).mean(0), counts[:, : self.vocab_size].sum(1).mean()
+        table = self.table.copy()
+        usual = np.setdiff1d(np.arange(self.vocab_size), self.special)
+        table[usual] -= (mean / max(_TINY, float(share))).astype(table.dtype)
+        return replace(self, table=table, bias=(self.bias + mean).astype(self.bias.dtype))
+
     def counts(self, examples: Sequence[Example]) -> Matrix:
         """(N, V + P): the shares of tokens and pairs in each text."""
         tokens = token_shares(examples, self.special, damped=bool(self.damped))

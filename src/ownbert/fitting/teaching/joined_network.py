@@ -38,7 +38,7 @@ from ownbert.inference.compute import Compute
 from ownbert.inference.opened_blend import Members, score_until
 from ownbert.tasks.rows import Row
 from ownbert.time_limit import OutOfTime, seconds_left, time_limit
-from ownbert.views.blending import blend, fit_blend, from_scores, loss, to_scores
+from ownbert.views.blending import fit_blend, loss
 from ownbert.views.linear_models import Targets
 from ownbert.views.view_features import Texts
 
@@ -49,7 +49,7 @@ _SCORING, _LABELLED = 0.5, 0.75
 # Damping is tried if at least this share of the tokens are repeated, as in long documents: with
 # shorter texts the network is worse (docs/lab/distilled-network.md). Time for it, as a multiple of
 # that of scores without it.
-_REPEATED, _FURTHER = 0.25, 2.0
+_REPEATED, _FURTHER = 0.25, 3.0
 # Maximum share of the time for scoring the tokens of the vocabulary one by one.
 _ALONE = 0.25
 # Maximum number of token pairs with scores. Each needs a unit of the feed-forward network.
@@ -190,7 +190,7 @@ def _weighted(
         np.tensordot(weights, [getattr(each, name) for each in found], 1).astype(np.float32)
         for name in ("table", "bias")
     )
-    joined = replace(found[0], table=table, bias=(bias + offsets).astype(np.float32))
+    joined = replace(found[0], table=table, bias=(bias + offsets).astype(np.float32)).centred(held)
     return loss(targets, joined.added(held) + joined.bias), joined
 
 
@@ -209,7 +209,7 @@ def _scores_alone(members: Members, run: FinetuningRun, seconds: float) -> np.nd
     return found
 
 
-def join(compared: Comparison, scores: TokenScores, start: Start, path: Path) -> np.ndarray:
+def join(compared: Comparison, scores: TokenScores, start: Start, path: Path) -> None:
     """Save a copy of a network that adds token scores to its own outputs.
 
     Both are weighted; the weights are fitted on the held-out rows of the first fold.
@@ -219,9 +219,6 @@ def join(compared: Comparison, scores: TokenScores, start: Start, path: Path) ->
         scores: scores from ``imitate``.
         start: the network.
         path: folder for the new network.
-
-    Returns:
-        (n, C) scores of the first fold's held-out rows.
 
     Raises:
         OutOfTime: the time limit has passed.
@@ -249,7 +246,6 @@ def join(compared: Comparison, scores: TokenScores, start: Start, path: Path) ->
         last.bias.mul_(float(weights[0])).add_(torch.from_numpy(weights[1] * bias + offsets))
     save(wide, path, tokenizer=run.builder.tokenizer, values=run.task.values())
     run.task.write(path, wide)
-    return to_scores(task.name, from_scores(task.name, blend(parts, weights) + offsets))
 
 
 def _read(run: FinetuningRun, texts: Sequence[Row]) -> Sequence[Example]:
