@@ -22,6 +22,7 @@ from ownbert.fitting.networks import (
     finetune_on,
     pretrain_on,
     start_on,
+    warnings_of,
     with_means,
 )
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
@@ -734,6 +735,14 @@ def test_the_folder_has_another_network_where_fine_tuning_spoils_it(
     assert "start" not in [member["name"] for member in members]
     network = ownbert.evaluate(out, topics / "dev.csv", network=True)
     assert network.macro_f1 == pytest.approx(own["score"], abs=1e-6)
+
+
+def test_a_network_that_has_learnt_labels_is_named(topics: Path, pretrained: Path, fitted: Path):
+    train = topics / "train.csv"
+    rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
+    assert not warnings_of(rows, pretrained)
+    (warning,) = warnings_of(rows, fitted)
+    assert f"{fitted} was trained on labels" in warning
 
 
 def test_a_taught_network_counts_by_what_it_is_worth(tmp_path: Path):

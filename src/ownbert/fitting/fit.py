@@ -33,7 +33,7 @@ from ownbert.fitting.networks import (
     copy_network,
     is_pretrained,
     pretrain_on,
-    vocabulary_warning,
+    warnings_of,
     with_means,
 )
 from ownbert.fitting.report.report import write_report
@@ -288,7 +288,7 @@ class Fit:
         recipe = self.recipe
         if recipe.model is not None:
             folder = model_folder(recipe.model)
-            if warning := self.attempt(_VOCABULARY, partial(vocabulary_warning, self.rows, folder)):
+            for warning in self.attempt(_VOCABULARY, partial(warnings_of, self.rows, folder)) or ():
                 self.progress.say(warning)
             return folder
         share = _PRETRAINING_FOR_MANY if len(self.rows.learnt) >= MANY else _PRETRAINING

@@ -276,8 +276,19 @@ def with_means(model: Path, folder: Path) -> Path:
     return folder
 
 
-def vocabulary_warning(rows: LabelledRows, base: Path) -> str | None:
-    """A warning if the vocabulary of a network does not fit the labelled texts."""
+def warnings_of(rows: LabelledRows, base: Path) -> list[str]:
+    """Warnings if a network has learnt labels before, or if its vocabulary does not fit the texts
+    of the rows."""
+    found = [_vocabulary_warning(rows, base)]
+    if KEY in describe(base).values:
+        found.append(
+            f"warning: {base} was trained on labels; if those of the held-out rows were among "
+            "them, its scores are too high: give rows that it has not seen with --dev"
+        )
+    return [warning for warning in found if warning is not None]
+
+
+def _vocabulary_warning(rows: LabelledRows, base: Path) -> str | None:
     task, sample = rows.task, [rows.rows[i] for i in rows.learnt[:_EXAMINED]]
     builder = task.input_builder(describe(base), task.max_length)
     unknown = UnknownWords(builder.tokenizer)
