@@ -238,7 +238,7 @@ def test_a_text_without_known_words_gets_the_mean():
     long = [each for each in repetitive(100) if len(each.token_ids) > 200]
     scores = replace(scores_of(shifted), bias=np.full(3, -60, np.float32))
     before = scores.added(long) + scores.bias
-    found = scores.centred(long)
+    found = scores.centred(scores.counts(long))
     np.testing.assert_allclose(found.added(long) + found.bias, before, atol=0.6)
     np.testing.assert_allclose(found.bias, before.mean(0), atol=1e-3)
     assert not found.table[:SPECIAL].any()

@@ -122,16 +122,16 @@ class Comparison:
         best = max(self.measured, key=self.worth)
         if len(self.members) == 1:
             return best
-        blended, chance = self.worth(None), 0.0 if self.lower else self.chance
+        blended, chance = self.worth(None), self._chance(len(self.rows.held_out))
         if self.worth(best) == blended or self.worth(best) > blended + chance:
             return best
         student = next((c for c in self.measured if c.name == "student"), None)
         return None if student is None or self.worth(student) < blended else student
 
-    @property
-    def chance(self) -> float:
-        """Upper bound of the standard error of a proportion of the held-out rows."""
-        return 0.5 / math.sqrt(len(self.rows.held_out))
+    def _chance(self, rows: int) -> float:
+        """Upper bound of the standard error of a proportion of so many rows; 0 for a metric that is
+        no proportion."""
+        return 0.0 if self.lower else 0.5 / math.sqrt(rows)
 
     @property
     def used(self) -> tuple[list[tuple[ComparedModel, float]], np.ndarray, np.ndarray]:
@@ -193,10 +193,9 @@ class Comparison:
         """The best of at least one model on the first fold's held-out rows: of those whose metric
         differs from the largest by chance alone, the one with the smallest loss, which is less
         noisy."""
-        held = len(self.rows.folds[0][1])
-        chance = 0.0 if self.lower else 0.5 / math.sqrt(held)
         worth = [self.worth_on_first_fold(model) for model in models]
-        close = [m for m, own in zip(models, worth, strict=True) if own >= max(worth) - chance]
+        least = max(worth) - self._chance(len(self.rows.folds[0][1]))
+        close = [model for model, own in zip(models, worth, strict=True) if own >= least]
         return min(close, key=self.loss_of)
 
     def metrics(self, scores: np.ndarray, chosen: np.ndarray | None = None) -> Scores:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from ownbert.checkpoint import CONFIG, describe, load, load_tokenizer, save
+from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer, save
 from ownbert.checkpoint.model_files import is_quantized
 from ownbert.corpus.documents import approximate_characters, read_documents
 from ownbert.corpus.learn_vocabulary import learn_vocabulary
@@ -279,8 +279,9 @@ def with_means(model: Path, folder: Path) -> Path:
 def warnings_of(rows: LabelledRows, base: Path) -> list[str]:
     """Warnings if a network has learnt labels before, or if its vocabulary does not fit the texts
     of the rows."""
-    found = [_vocabulary_warning(rows, base)]
-    if KEY in describe(base).values:
+    description = describe(base)
+    found = [_vocabulary_warning(rows, description)]
+    if KEY in description.values:
         found.append(
             f"warning: {base} was trained on labels; if those of the held-out rows were among "
             "them, its scores are too high: give rows that it has not seen with --dev"
@@ -288,9 +289,9 @@ def warnings_of(rows: LabelledRows, base: Path) -> list[str]:
     return [warning for warning in found if warning is not None]
 
 
-def _vocabulary_warning(rows: LabelledRows, base: Path) -> str | None:
+def _vocabulary_warning(rows: LabelledRows, description: Description) -> str | None:
     task, sample = rows.task, [rows.rows[i] for i in rows.learnt[:_EXAMINED]]
-    builder = task.input_builder(describe(base), task.max_length)
+    builder = task.input_builder(description, task.max_length)
     unknown = UnknownWords(builder.tokenizer)
     examples = task.encode(sample, builder, training=False).examples
     unknown.count(examples, task.texts_of(sample))

@@ -100,7 +100,7 @@ def add_damping(wide: Model, channels: CodeChannels, head: int, mean_from: int) 
     queries[:CODE, constant] = root * SIZE * channels.readout("constant")
     keys[:CODE, mark] = root * SIZE * channels.readout("mark")
     read.zero_()
-    read[: len(mark), mark] = torch.diag(channels.one("share") / channels.one("mark"))
+    read[: len(mark), mark] = torch.eye(len(mark))
     for weights in (queries, keys, read):
         cancel_mean(weights, zero)
     output = attention.output.weight[:, rows]

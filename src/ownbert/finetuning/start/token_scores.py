@@ -112,10 +112,9 @@ class TokenScores:
         """(N, C): the mean scores of each text, without the bias."""
         return self.counts(examples) @ self.table
 
-    def centred(self, examples: Sequence[Example]) -> "TokenScores":
-        """The same scores for texts like N given ones, but tokens have scores around 0 and the bias
-        is the mean: what a text without known words gets."""
-        counts = self.counts(examples)
+    def centred(self, counts: Matrix) -> "TokenScores":
+        """The same scores for texts like those with these ``counts``, but tokens have scores around
+        0 and the bias is the mean: what a text without known words gets."""
         mean, share = (counts @ self.table).mean(0), counts[:, : self.vocab_size].sum(1).mean()
         table = self.table.copy()
         usual = np.setdiff1d(np.arange(self.vocab_size), self.special)

@@ -185,13 +185,15 @@ def _weighted(
 ) -> tuple[float, TokenScores]:
     """A weighted sum of scores of the same tokens and pairs, fitted to held-out rows, and its loss
     there."""
-    weights, offsets = fit_blend([each.added(held) + each.bias for each in found], targets)
+    counts = found[0].counts(held)
+    weights, offsets = fit_blend([counts @ each.table + each.bias for each in found], targets)
     table, bias = (
         np.tensordot(weights, [getattr(each, name) for each in found], 1).astype(np.float32)
         for name in ("table", "bias")
     )
-    joined = replace(found[0], table=table, bias=(bias + offsets).astype(np.float32)).centred(held)
-    return loss(targets, joined.added(held) + joined.bias), joined
+    joined = replace(found[0], table=table, bias=(bias + offsets).astype(np.float32))
+    joined = joined.centred(counts)
+    return loss(targets, counts @ joined.table + joined.bias), joined
 
 
 def _scores_alone(members: Members, run: FinetuningRun, seconds: float) -> np.ndarray:
