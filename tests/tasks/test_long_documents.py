@@ -7,19 +7,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from ownbert import InputError, evaluate, finetune
-from ownbert.batches.batch import Example
+from ownbert.batches.batch import Example, pack
 from ownbert.checkpoint import load
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.start.words_in_use import WordsInUse
 from ownbert.inference.open_folder import open_folder
+from ownbert.inspect.explain.targets import probability
 from ownbert.settings import resolve
 from ownbert.tasks.finetune_recipe import FinetuneData, FinetuneModel, FinetuneRecipe, TaskSettings
 from ownbert.tasks.rows import Row
+from ownbert.tasks.scores import sigmoid, softmax
 from ownbert.tasks.task import task_class
 from ownbert.tasks.text_input import EncodedRows
-from support.tiny import made
+from support.tiny import change_config, made
 
 
 def documents(path: Path, *words: int) -> Path:
@@ -70,6 +73,7 @@ def test_long_documents_are_read_to_their_end(pretrained: Path, tmp_path: Path):
         "stride": 23,
         "max_windows": 682,
         "train_windows": 10,
+        "window_mean": "logits",
     }
     recipe = resolve(FinetuneRecipe, config=output / "recipe.yaml")
     assert recipe.task.long == "windows"
@@ -81,6 +85,37 @@ def test_long_documents_are_read_to_their_end(pretrained: Path, tmp_path: Path):
     assert predictor.cut == 0
     assert np.abs(one - other).max() > 1e-6
     assert evaluate(output, train).accuracy >= 0
+
+
+@pytest.mark.parametrize("task", ["classify", "multilabel"])
+def test_logits_of_windows_are_averaged(pretrained: Path, tmp_path: Path, task: str):
+    """Folders from before there was a choice average probabilities."""
+    train, output = documents(tmp_path / "train.csv", *[100] * 12), tmp_path / "out"
+    finetune(task, model=pretrained, train=train, output=output, window=24, stride=4, epochs=2,
+             quiet=True)  # fmt: skip
+    text = "w1 w2 red1 " * 60 + "blue1 blue2 " * 20
+
+    def answers() -> tuple[np.ndarray, np.ndarray]:
+        """The logits of the windows, and the probabilities of the document."""
+        opened = open_folder(output)
+        data = opened.encoded([Row(1, (text,))])
+        batch = pack(data.examples)
+        logits = opened.networks[0].logits(data.examples, "classification")
+        found = np.asarray(opened.raws_of(data)[0])
+        again = probability(opened.task, torch.from_numpy(logits), batch)
+        assert again[0].numpy() == pytest.approx(found, abs=1e-6)
+        assert len(logits) > 10
+        return logits, found
+
+    function = softmax if task == "classify" else sigmoid
+    logits, found = answers()
+    assert found == pytest.approx(function(logits.mean(0)), abs=1e-6)
+    settings = json.loads((output / "config.json").read_text())["ownbert_task"]
+    assert settings["settings"].pop("window_mean") == "logits"
+    change_config(output, ownbert_task=settings)
+    logits, older = answers()
+    assert older == pytest.approx(function(logits).mean(0), abs=1e-6)
+    assert np.abs(older - found).max() > 1e-6
 
 
 def test_windows_may_be_shorter_than_the_longest_sequence(pretrained: Path, tmp_path: Path):

@@ -92,7 +92,7 @@ def test_the_answer_to_windows_is_the_mean_of_transformers_answers(pretrained, t
             theirs(torch.tensor([[tokenizer.cls_token_id, *w, tokenizer.sep_token_id]])).logits[0]
             for w in windows
         ]
-    mean = torch.stack(each).softmax(-1).mean(0).numpy()
+    mean = torch.stack(each).mean(0).softmax(-1).numpy()
     assert np.abs(open_folder(tmp_path / "out")([Row(1, (text,))])[0] - mean).max() < 1e-5
 
 

@@ -92,6 +92,12 @@ class TaskSettings(CheckedSettings, name="task"):
         check=up_to(limits.WINDOWS),
         shown="all; with --long auto enough for 512 tokens",
     )
+    window_mean: str | None = setting(
+        None,
+        "What is averaged over the windows of a document: logits or probabilities.",
+        check=one_of("logits", "probabilities"),
+        shown="logits; probabilities in folders made before there was a choice",
+    )
     class_weights: str | None = setting(
         None,
         '"balanced" (rare labels count more), "equal", label=weight,label=weight, or JSON.',

@@ -33,7 +33,7 @@ from ownbert.tasks.token_classification.word_windows import encode_words
 LOGITS = 'logits = model(**tokenizer(TEXTS, truncation=True, return_tensors="pt")).logits'
 
 # Settings of these tasks for windows; ``long`` "auto" fills them in.
-_WINDOWS = ("long", "window", "stride", "max_windows", "train_windows")
+_WINDOWS = ("long", "window", "stride", "max_windows", "train_windows", "window_mean")
 COMMON = frozenset({*_WINDOWS, "pooling", "rdrop", "mask_rate", "ngrams", "feature_size"})
 
 # With ``long`` "auto", documents are truncated if at most this share of the training rows is
@@ -211,6 +211,9 @@ class SentenceTask(Task):
             ids_by_row = list(builder.ids_by_row(rows, most))
         if training and self.settings.long == "auto":
             self._choose_long(ids_by_row, builder)
+        if training and self.settings.long == "windows":
+            mean = self.settings.window_mean or "logits"
+            self.settings = replace(self.settings, window_mean=mean)
         settings, examples, truncated = self.settings, [], 0
         window = self._window(builder.max_length)
         room = builder.room - (builder.max_length - window)
@@ -292,11 +295,18 @@ class SentenceTask(Task):
 
     @abstractmethod
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
-        """(B, C) -> (B, C): the values that are averaged over the windows of a document."""
+        """(B, C) -> (B, C): probabilities or values."""
+
+    @property
+    def averages_logits(self) -> bool:
+        """Whether the mean over the windows of a document is that of logits, not probabilities."""
+        return self.settings.window_mean == "logits"
 
     def raw(
         self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
     ) -> list[np.ndarray]:
+        if self.averages_logits:
+            return list(self.probabilities(mean_per_row(logits, examples)))
         return list(mean_per_row(self.probabilities(logits), examples))
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from ownbert.batches.batch import Batch, Example
+from ownbert.batches.batch import Example
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.checkpoint.transformer_folder import is_translation
 from ownbert.checks import known
@@ -34,7 +33,7 @@ from ownbert.inspect.explain.input_words import (
 )
 from ownbert.inspect.explain.linear_words import CONTRIBUTIONS, LinearShares, answers_linearly
 from ownbert.inspect.explain.methods import ExplainedTarget, Relevance, method_named
-from ownbert.inspect.explain.targets import Target, likeliest, masked_word, targets_of
+from ownbert.inspect.explain.targets import Target, likeliest, masked_word, probability, targets_of
 from ownbert.inspect.internals.head_choice import ALL_HEADS, HeadChoice
 from ownbert.inspect.internals.observation import (
     BUDGET,
@@ -47,7 +46,6 @@ from ownbert.inspect.observing import masked_words, require_room, text_ids
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.forward.batched_forward import blocks
-from ownbert.tasks.row_objectives import mean_per_row
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import NoTaskHead
 
@@ -353,16 +351,19 @@ class Explainer:
 
     def _question(self, number: int, target: Target) -> LayerQuestion:
         """The quantity of a target to compute from each layer: its probability or its value."""
-        question = LayerQuestion(
-            target.name, target.probability or target.score, target.probability is not None
-        )
+        likely = target.probability
+        question = LayerQuestion(target.name, likely or target.score, likely is not None)
         if self.head == "mlm":
             words = masked_question(self.tokenizer, number, 0)
             return replace(question, distribution=words.distribution, names=words.names)
-        if self.predictor is None or not isinstance(self.predictor.task, SingleLabelTask):
+        task = None if self.predictor is None else self.predictor.task
+        if not isinstance(task, SingleLabelTask):
             return question
-        labels = [str(label) for label in self.predictor.task.labels]
-        return replace(question, distribution=_label_probabilities, names=labels.__getitem__)
+        return replace(
+            question,
+            distribution=lambda logits, batch: probability(task, logits, batch)[0],
+            names=lambda index: str(task.labels[index]),
+        )
 
     def explained_targets(
         self, encoded: ExplainedRow
@@ -492,8 +493,3 @@ def _explained(folder: Path | Opened, columns: ColumnNames, device: str) -> Open
 def _mean(found: Sequence[Relevance]) -> tuple[np.ndarray, float | None]:
     gaps = [each.gap for each in found if each.gap is not None]
     return np.mean([each.values for each in found], axis=0), max(gaps, default=None)
-
-
-def _label_probabilities(logits: Tensor, batch: Batch) -> Tensor:
-    """Probabilities (C), averaged over the windows of a document."""
-    return mean_per_row(logits.float().softmax(-1), batch)[0]

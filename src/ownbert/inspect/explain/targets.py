@@ -5,10 +5,12 @@ N copies of an example in a batch, T tokens of the example, B sequences of the b
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.batches.batch import Batch, Example
@@ -113,6 +115,15 @@ def masked_word(
     )
 
 
+def probability(task: Any, logits: Tensor, batch: Batch) -> Tensor:
+    """(B, C) -> (rows, C): probabilities like those of ``task.raw``, but differentiable."""
+    single = isinstance(task, SingleLabelTask)
+    function = partial(F.softmax, dim=-1) if single else torch.sigmoid
+    if task.averages_logits:
+        return function(mean_per_row(logits.float(), batch))
+    return mean_per_row(function(logits.float()), batch)
+
+
 def _labels(
     task: Any, model: Model, example: Example, raw: np.ndarray, wanted: str | None, labels: int
 ) -> list[Target]:
@@ -124,14 +135,11 @@ def _labels(
         def score(logits: Tensor, batch: Batch) -> Tensor:
             return mean_per_row(logits.float(), batch)[:, index]
 
-        def probability(logits: Tensor, batch: Batch) -> Tensor:
-            logits = logits.float()  # differentiable, unlike the task's function
-            single = isinstance(task, SingleLabelTask)
-            found = logits.softmax(-1) if single else logits.sigmoid()
-            return mean_per_row(found, batch)[:, index]
+        def share(logits: Tensor, batch: Batch) -> Tensor:
+            return probability(task, logits, batch)[:, index]
 
         name = str(task.labels[index]) if len(task.labels) > index else "value"
-        likely = None if task.name == "regress" else probability
+        likely = None if task.name == "regress" else share
         return Target(name, score, likely, reads, float(raw[index]), answers)
 
     answers = likeliest(raw, task.labels.__getitem__) if isinstance(task, SingleLabelTask) else ()
