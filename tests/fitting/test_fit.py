@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import ownbert
+from ownbert.checkpoint import load, load_tokenizer, save
 from ownbert.errors import InputError
 from ownbert.exporting.quantize import quantize
 from ownbert.fitting.comparison import ComparedModel, Comparison, best_network
@@ -274,6 +275,24 @@ def test_a_network_that_knows_no_word_of_the_texts(
     assert "100.0% of the tokens are [UNK]" in said
     assert "linear models built in: skipped, no word of the texts is in the vocabulary" in said
     assert "RuntimeWarning" not in said
+
+
+def test_a_step_that_is_not_for_the_network_says_why(
+    pretrained: Path, topics: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    pruned = load(pretrained, heads=[])
+    pruned.prune_heads({0: [0]})
+    save(pruned, tmp_path / "pruned", tokenizer=load_tokenizer(pretrained))
+    given = {
+        "model": tmp_path / "pruned",
+        "seeds": 1,
+        "minutes": MINUTES,
+        "dev": topics / "dev.csv",
+    }
+    ownbert.fit(topics / "train.csv", output=tmp_path / "best", **given)
+    said, title = capsys.readouterr().out, "network, linear models built in"
+    assert f"{title}: skipped, linear models cannot be built into a network of this kind" in said
+    assert said.count(title) == 1
 
 
 @pytest.mark.parametrize("task", ["multilabel", pytest.param("regress", marks=pytest.mark.slow)])

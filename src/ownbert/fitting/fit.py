@@ -247,7 +247,7 @@ class Fit:
         self.points: Points = ()  # (minutes of pretraining, score)
         self.progress = Progress(self.rows, self.recipe, quiet=quiet)
         self.attempt = Attempts(self.progress.say, debug=debug)
-        self.steps = Steps(given, folder, self.candidates, self.budget, self.attempt.left_out)
+        self.steps = Steps(given, folder, self.candidates, self.budget)
 
     def preview(self) -> Iterator[str]:
         """Describe the files and the models that would be fitted."""
@@ -355,7 +355,7 @@ class Fit:
         self,
         name: str,
         kind: str,
-        make: Callable[[Path], Made | None],
+        make: Callable[[Path], Made],
         seconds: float | None = None,
     ) -> None:
         """Fit a candidate, or load it from an earlier run, and add it to the comparison.

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ownbert.checkpoint import describe
+from ownbert.errors import InputError
 from ownbert.files.writing import make_folder
 from ownbert.finetuning.default_settings import is_small_and_own
 from ownbert.fitting.budget import Budget
 from ownbert.fitting.candidates import PROBE_VECTORS, fit_probe, fit_view
 from ownbert.fitting.comparison import ComparedModel, Comparison
 from ownbert.fitting.findings import TIMED
-from ownbert.fitting.fit_state import TITLES
 from ownbert.fitting.networks import copy_network, finetune_on, rate_after_start, start_on
 from ownbert.fitting.rows.fit_input import FitInput
 from ownbert.fitting.teaching.joined_network import Start, TokenScores, imitate, join, start_of
@@ -63,7 +63,6 @@ class Steps:
         folder: folder of the run.
         candidates: list of the candidates so far, to which the run adds.
         budget: time of the run.
-        left_out: reasons for skipped steps, keyed by their titles.
     """
 
     def __init__(
@@ -72,11 +71,9 @@ class Steps:
         folder: Path,
         candidates: list[ComparedModel],
         budget: Budget,
-        left_out: dict[str, str],
     ) -> None:
         self.given, self.rows, self.recipe = given, given.rows, given.recipe
-        self.folder, self.candidates = folder, candidates
-        self.budget, self.left_out = budget, left_out
+        self.folder, self.candidates, self.budget = folder, candidates, budget
         self._scores_file = folder / WORK / "token-scores.npz"
         self.per_character = 0.0  # seconds per character of the last network
 
@@ -147,7 +144,7 @@ class Steps:
             ),
         )
 
-    def start(self, base: Path, path: Path) -> Made | None:
+    def start(self, base: Path, path: Path) -> Made:
         """The network that fine-tuning starts from, for the first fold, with zero blend weight.
 
         It becomes the folder's network where fine-tuning on few rows loses pretrained features.
@@ -157,7 +154,7 @@ class Steps:
         given: dict[str, Any] = {"device": recipe.device, "seed": recipe.seed}
         given["settings"] = _LINEAR if self._public else {}
         if not start_on(rows, learn, base, path, **given):
-            return None
+            raise InputError("fine-tuning would not start from it")
         return Made(self._relative([path]), partial=self._scores_of(path, held))
 
     @cached_property
@@ -174,18 +171,14 @@ class Steps:
         started = (c for c in self.candidates if c.name == "start")
         return next((self.folder / c.folders[0] for c in started), base)
 
-    def join_linear_models(self, base: Path, seconds: float, path: Path) -> Made | None:
+    def join_linear_models(self, base: Path, seconds: float, path: Path) -> Made:
         """The network before fine-tuning with the linear models built in, for the first fold, with
         zero blend weight."""
         recipe, compared = self.recipe, self.compared()
         given: Any = {"device": recipe.device, "seed": recipe.seed}
         start = start_of(compared, self._started(base), **given)
-        if start is None:
-            return None
         texts = self.given.labelled, self.given.similar
         scores = imitate(compared, self.folder, start, *texts, seconds=seconds, **given)
-        if scores is None:
-            return None
         make_folder(self.folder / WORK)
         scores.write(self._scores_file)
         self.token_scores = scores
@@ -202,7 +195,7 @@ class Steps:
         """Whether there are a network of this name and linear models to build in."""
         return any(c.name == name for c in self.candidates) and self.token_scores is not None
 
-    def join_to(self, name: str, path: Path) -> Made | None:
+    def join_to(self, name: str, path: Path) -> Made:
         """A trained network with the linear models built in, for the first fold, with zero blend
         weight.
 
@@ -211,10 +204,9 @@ class Steps:
             path: new folder.
         """
         recipe, compared, scores = self.recipe, self.compared(), self.token_scores
+        assert scores is not None  # see ``can_join``
         network = self.folder / self._candidate(name).first[0]
         start = start_of(compared, network, device=recipe.device, seed=recipe.seed)
-        if start is None or scores is None:
-            return None
         return self._joined(compared, scores, start, path)
 
     def _joined(self, compared: Comparison, scores: TokenScores, start: Start, path: Path) -> Made:
@@ -284,13 +276,11 @@ class Steps:
             return False
         return self.compared().best_on_first_fold([joined, self._candidate("network")]) is joined
 
-    def student(self, path: Path) -> Made | None:
+    def student(self, path: Path) -> Made:
         """Distil the blend into a network, using its predictions for many texts."""
         rows, recipe = self.rows, self.recipe
         held, compared = rows.first_fold[1], self.compared()
         base = self._start_of_student(compared)
-        if base is None:
-            return None
         # Time for its own predictions and for the report.
         self.budget.reported += (
             self.per_character * 2 * sum(map(characters, [*held, *self.given.test]))
@@ -323,11 +313,11 @@ class Steps:
         network = Networks(folder, describe_members(folder), Compute(self.recipe.device))
         return self._time_scoring(lambda: score_all(network.scores, rows), rows)
 
-    def _start_of_student(self, compared: Comparison) -> Path | None:
+    def _start_of_student(self, compared: Comparison) -> Path:
         """The fine-tuned network, with the linear models built in if one of them is far better.
 
-        None if there is no unlabelled text in that case: distilled on mixed texts only, the
-        network is worse than the one with built-in linear models (docs/lab/distilled-network.md).
+        In that case unlabelled text is needed: distilled on mixed texts only, the network is worse
+        than the one with built-in linear models (docs/lab/distilled-network.md).
         """
         tuned = self._candidate("network")
         linear = [c for c in self.candidates if c.kind == "linear"]
@@ -336,8 +326,7 @@ class Steps:
         if not joined or worth(tuned) >= max(map(worth, linear)) - _FAR_BETTER:
             return self.folder / tuned.first[0]
         if not len(self.given.unlabelled):
-            self.left_out[TITLES["student"]] = "there are no texts without labels for it"
-            return None
+            raise InputError("there are no texts without labels for it")
         return self.folder / joined[0].first[0]
 
     def _time_scoring(self, scores_of: Callable[[], np.ndarray], rows: Sequence[Row]) -> np.ndarray:

@@ -16,6 +16,7 @@ import torch
 
 from ownbert.batches.example import Example
 from ownbert.checkpoint import save
+from ownbert.errors import InputError
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.start.linear_start import inputs_of_head
 from ownbert.finetuning.start.repeated_tokens import repeated_share
@@ -68,14 +69,17 @@ class Start(NamedTuple):
     model: Any
 
 
-def start_of(compared: Comparison, base: Path, *, device: str, seed: int) -> Start | None:
-    """Load the network of a folder, with or without a head for the task; None if scores cannot be
-    added to it."""
+def start_of(compared: Comparison, base: Path, *, device: str, seed: int) -> Start:
+    """Load the network of a folder, with or without a head for the task.
+
+    Raises:
+        InputError: scores cannot be added to it.
+    """
     rows = compared.rows
     run = finetuning_run(rows, rows.first_fold[0], base, device=device, seed=seed)
     model: Any = make_model(run.description, run.task, run.recipe)
     if not can_hold_scores(model):
-        return None
+        raise InputError("linear models cannot be built into a network of this kind")
     if not run.keeps_head:
         last = model.heads["classification"].dense
         with torch.no_grad():
@@ -94,7 +98,7 @@ def imitate(
     seconds: float,
     device: str,
     seed: int,
-) -> TokenScores | None:
+) -> TokenScores:
     """Fit token scores to the predictions of the first fold's linear models.
 
     Args:
@@ -108,14 +112,15 @@ def imitate(
         seed: seed for sampling texts.
 
     Returns:
-        The token scores; None if the blend has no linear model.
+        The token scores.
 
     Raises:
+        InputError: the blend has no linear model.
         OutOfTime: the time limit has passed.
     """
     chosen = [(c, w) for c, w in compared.members if c.kind == "linear" and c.first]
     if not chosen:
-        return None
+        raise InputError("the blend has no linear model")
     # For regression, weights must add up to 1; otherwise their sum determines the confidence.
     total = sum(w for _, w in chosen) if compared.rows.task.name == "regress" else 1.0
     linear = [BlendMember(c.name, c.kind, c.first, w / total) for c, w in chosen]
