@@ -15,7 +15,7 @@ import pytest
 from ownbert import InputError
 from ownbert.tables.columns import ColumnNames, read_texts_with_ids
 from ownbert.tables.memory import table_of
-from ownbert.tables.tables import read_column
+from ownbert.tables.tables import read_records
 from ownbert.tasks.regression import _number
 from support.cli import refusal
 
@@ -72,7 +72,7 @@ SOURCES: dict[str, Callable[[pa.Array, Path], Any]] = {
 @pytest.mark.parametrize("name", READ)
 def test_arrow_types_are_read_as_text(name: str, source: str, tmp_path: Path):
     column, expected = READ[name]
-    ((_, text),) = read_column(SOURCES[source](column, tmp_path), "text")
+    ((_, (text,)),) = read_records(SOURCES[source](column, tmp_path), ["text"])
     assert text == expected
 
 
@@ -80,13 +80,13 @@ def test_arrow_types_are_read_as_text(name: str, source: str, tmp_path: Path):
 @pytest.mark.parametrize("name", REFUSED)
 def test_other_arrow_types_are_refused(name: str, source: str, tmp_path: Path):
     with pytest.raises(InputError, match="'text'"):
-        list(read_column(SOURCES[source](REFUSED[name], tmp_path), "text"))
+        list(read_records(SOURCES[source](REFUSED[name], tmp_path), ["text"]))
 
 
 def test_data_frames_give_the_same_texts():
     frame = pd.DataFrame({"time": [pd.Timestamp(MOMENT)], "price": [Decimal("12.50")]})
-    texts = {name: next(read_column(table_of(frame), name))[1] for name in frame}
-    assert texts == {"time": "2024-05-06 07:08:09", "price": "12.50"}
+    texts = {name: next(read_records(table_of(frame), [name]))[1] for name in frame}
+    assert texts == {"time": ("2024-05-06 07:08:09",), "price": ("12.50",)}
 
 
 def test_ids_may_be_times(tmp_path: Path):
@@ -103,12 +103,12 @@ def test_json_that_is_nested_too_deeply(depth: int, key: str, tmp_path: Path):
     line = "{" + ", ".join(f'"{name}": {value}' for name, value in row.items()) + "}\n"
     (tmp_path / "a.jsonl").write_text('{"text": "a", "label": "b"}\n' + line)
     with pytest.raises(InputError, match=r"a\.jsonl, line 2.*(nested|not readable)"):
-        list(read_column(tmp_path / "a.jsonl", key))
+        list(read_records(tmp_path / "a.jsonl", [key]))
 
 
 def test_text_in_lists_is_still_read(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": [["a"]] + ["[{"] * 200}) + "\n")
-    assert next(read_column(tmp_path / "a.jsonl", "text"))[1].startswith("a [{ [{")
+    assert next(read_records(tmp_path / "a.jsonl", ["text"]))[1][0].startswith("a [{ [{")
 
 
 def test_values_in_memory_that_are_nested_too_deeply():
@@ -119,12 +119,12 @@ def test_values_in_memory_that_are_nested_too_deeply():
     itself += [itself, itself]
     for value in (deep, itself, {"a": itself}, {"a": {"b": deep}}):
         with pytest.raises(InputError, match="row 1 is nested too deeply"):
-            list(read_column(table_of([{"text": value}]), "text"))
+            list(read_records(table_of([{"text": value}]), ["text"]))
 
 
 def test_numbers_without_end():
     with pytest.raises(InputError, match="a number of about"):
-        list(read_column(table_of([{"text": 10**5000}]), "text"))
+        list(read_records(table_of([{"text": 10**5000}]), ["text"]))
     with pytest.raises(InputError, match="digits"):
         _number(10**5000, "label", "row 1")
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ownbert.errors import InputError
 from ownbert.tables.columns import ColumnNames, read_texts
-from ownbert.tables.tables import columns, kind_of, read_column, read_records
+from ownbert.tables.tables import columns, kind_of, read_records
 from ownbert.tasks.classification import ClassificationTask
 
 
@@ -148,7 +148,7 @@ def test_parquet(tmp_path: Path):
     table = {"label": [1, 0], "text": [["a", "b"], ["c"]], "id": [5, 6]}
     pq.write_table(pa.table(table), path)
     assert read_labelled(path) == [(1, "a b", "1"), (2, "c", "0")]
-    assert list(read_column(path, "id")) == [(1, "5"), (2, "6")]
+    assert list(read_records(path, ["id"])) == [(1, ("5",)), (2, ("6",))]
 
     coded = pa.array(["x", "y"] * 2000).dictionary_encode()
     pq.write_table(pa.table({"content": ["t"] * 4000, "class": coded}), path)

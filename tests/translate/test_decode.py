@@ -87,7 +87,7 @@ def test_the_scores(folder: Path, tmp_path: Path):
     assert "case:mixed" in lines[1]
     assert "tok:13a" in lines[1]
     assert "case:lc" in lines[2]
-    from ownbert.translate.score import bleu
+    from ownbert.translate.bleu import bleu
 
     truth = Path(pairs["target"]).read_text().splitlines()
     assert bleu(truth, truth).score == pytest.approx(100)

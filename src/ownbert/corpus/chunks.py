@@ -13,7 +13,7 @@ import numpy as np
 
 from ownbert.batches.word_features import Features, number_tags, tag_ids
 from ownbert.corpus.documents import Document
-from ownbert.corpus.duplicates import DuplicateFilter, digest
+from ownbert.corpus.duplicate_filter import DuplicateFilter, digest
 from ownbert.text.sentences import CLOSING, split_sentences
 
 # Characters of a chunk.

@@ -5,18 +5,14 @@ Goldberg and Dagan 2015 (context distribution smoothing, U sqrt(S)).
 """
 
 import warnings
-from typing import Any, Protocol, cast
+from typing import Protocol
 
 import numpy as np
-import scipy.sparse
 import torch
 
+from ownbert.corpus.sparse import Matrix, sparse
 from ownbert.threads import adapt_threads
 from ownbert.time_limit import check_time
-
-# scipy.sparse has no annotations, and the type checker would take seconds to infer them.
-sparse = cast(Any, scipy.sparse)
-Matrix = Any  # a csr_array
 
 WINDOW = 8
 _SMOOTHING = 0.75

@@ -83,7 +83,7 @@ def finetune(
         run.callbacks = callbacks or run.callbacks
         run.check_adapting()
         if recipe.search.requested:
-            from ownbert.finetuning.search import search
+            from ownbert.finetuning.grid_search import search
 
             return search(run, folder, quiet=quiet)
         if recipe.run.folds or recipe.run.seeds:

@@ -96,11 +96,6 @@ def columns(path: Source) -> list[str]:
     raise InputError(f"{path} is empty")
 
 
-def read_column(path: Source, column: str) -> Iterator[tuple[int, str]]:
-    """Stream (line or row number, text) of a column; see ``read_records``."""
-    return ((position, fields[0]) for position, fields in read_records(path, [column]))
-
-
 def read_records(path: Source, names: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Stream (line or row number, values of the named columns).
 

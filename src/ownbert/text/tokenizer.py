@@ -21,7 +21,7 @@ from ownbert.text.folder.tokenizer_folder import (
     read_folder,
     vocabulary_of,
 )
-from ownbert.text.folder.writing import write_folder
+from ownbert.text.folder.tokenizer_writer import write_folder
 from ownbert.text.input_format import InputFormat
 from ownbert.text.styles import ROBERTA
 from ownbert.text.text_parts import PART, parts_of, places_to_cut, together

@@ -10,7 +10,7 @@ from itertools import chain
 
 import numpy as np
 
-from ownbert.corpus.duplicates import digest
+from ownbert.corpus.duplicate_filter import digest
 from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.views.ngram_counts import character_ngrams
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.checks import between
+from ownbert.corpus.sparse import sparse
 from ownbert.errors import InputError, needing
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
@@ -39,7 +40,6 @@ from ownbert.unlabelled.row_file import RowFile, row_writer
 from ownbert.unlabelled.topic_list import Topic, Topics
 from ownbert.unlabelled.topics_page import as_page
 from ownbert.unlabelled.word_counts import WordCounts
-from ownbert.views.ngram_counts import sparse
 
 # Numbers of topics to compare by default, and number of vectors for the comparison.
 _COUNTS, _COMPARED = (2, 3, 4, 5, 8, 10, 12, 14, 17, 20, 25, 30, 40, 60), 3000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ownbert.views.ngram_counts import Matrix, sparse
+from ownbert.corpus.sparse import Matrix, sparse
 from ownbert.views.tokens import splitter, text_kind
 
 # Maximum number of entries (distinct words per text) read at a time.

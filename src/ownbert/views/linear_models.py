@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from ownbert.corpus.sparse import Matrix
 from ownbert.errors import needing
 from ownbert.threads import adapt_threads
 from ownbert.time_limit import check_time, seconds_left
-from ownbert.views.ngram_counts import Matrix
 
 LINKS = ("softmax", "one-vs-rest", "logits", "numbers")
 # Inverse regularisation strengths to try, in this order, for logistic regression and for squared

@@ -1,16 +1,11 @@
 """Sparse counts of word and character n-grams. N texts, F features."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
 
 import numpy as np
-import scipy.sparse
 
+from ownbert.corpus.sparse import Matrix, sparse
 from ownbert.time_limit import check_time
-
-# scipy.sparse has no annotations, and the type checker would take seconds to infer them.
-sparse = cast(Any, scipy.sparse)
-Matrix = Any  # a csr_array
 
 # With more words the key of a trigram would exceed 64 bits.
 MOST_WORDS = 1_000_000

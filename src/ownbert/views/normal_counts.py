@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from ownbert.views.ngram_counts import Matrix, WordNgrams, sparse
+from ownbert.corpus.sparse import Matrix, sparse
+from ownbert.views.ngram_counts import WordNgrams
 
 # Maximum number of bigrams and of distinct normal rows: those that occur in the most texts.
 _MOST_PAIRS, _MOST_ROWS = 500_000, 20_000

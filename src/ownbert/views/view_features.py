@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from ownbert.corpus.cooccurrence import cooccurrence_vectors
+from ownbert.corpus.sparse import Matrix
 from ownbert.threads import adapt_threads
 from ownbert.time_limit import check_time
-from ownbert.views.ngram_counts import Matrix, WordNgrams, character_ngrams
+from ownbert.views.ngram_counts import WordNgrams, character_ngrams
 from ownbert.views.tokens import splitter, tokens_of
 
 # Maximum n-grams per order, words and dimensions: limits memory and the size of saved files.

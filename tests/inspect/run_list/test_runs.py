@@ -14,8 +14,8 @@ import yaml
 from rich.cells import cell_len
 
 from ownbert import InputError
-from ownbert.inspect.run_list.comparison import draw, runs_csv, show_runs
 from ownbert.inspect.run_list.run_summary import differing, find_runs, read_run
+from ownbert.inspect.run_list.run_table import draw, runs_csv, show_runs
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.settings import dump, resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe

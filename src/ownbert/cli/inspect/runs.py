@@ -37,8 +37,8 @@ def runs(
     from rich.console import Console
 
     from ownbert.errors import InputError
-    from ownbert.inspect.run_list.comparison import draw, runs_csv, show_runs
     from ownbert.inspect.run_list.run_summary import find_runs
+    from ownbert.inspect.run_list.run_table import draw, runs_csv, show_runs
 
     if json and csv:
         raise InputError("--json and --csv cannot be combined; use one of them")

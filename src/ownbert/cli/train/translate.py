@@ -186,8 +186,8 @@ def score(
     from dataclasses import asdict
     from json import dumps
 
+    from ownbert.translate.bleu import bleu, need_sacrebleu
     from ownbert.translate.decode import Translator
-    from ownbert.translate.score import bleu, need_sacrebleu
     from ownbert.translate.translation_pairs import read_pairs
 
     found = read_pairs(resolve(TranslateRecipe, options=settings).data)

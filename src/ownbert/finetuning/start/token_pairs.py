@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ownbert.corpus.sparse import Matrix, sparse
 from ownbert.finetuning.start.repeated_tokens import TokenShares
 from ownbert.finetuning.start.token_codes import (
     CODE,
@@ -26,7 +27,7 @@ from ownbert.finetuning.start.token_codes import (
     codes,
 )
 from ownbert.nn.model import Model
-from ownbert.views.ngram_counts import Matrix, find_keys, sparse, texts_with_each
+from ownbert.views.ngram_counts import find_keys, texts_with_each
 
 # The attention score of the previous token.
 _ATTENDED = 40.0

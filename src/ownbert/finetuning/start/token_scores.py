@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.batches.example import Example
+from ownbert.corpus.sparse import Matrix, sparse
 from ownbert.errors import InputError
 from ownbert.files.writing import atomic_path
 from ownbert.finetuning.start.linear_start import inputs_of_head
@@ -38,7 +39,6 @@ from ownbert.nn.model import Model
 from ownbert.nn.undrawn import materialize, shapes_alone
 from ownbert.time_limit import check_time, seconds_left
 from ownbert.views.linear_models import Targets, fit_linear
-from ownbert.views.ngram_counts import Matrix, sparse
 
 # Channels that hold scores, at most: those of more labels are approximated by as many.
 MOST_CHANNELS = 191

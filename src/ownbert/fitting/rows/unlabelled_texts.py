@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ownbert.views.ngram_counts import Matrix, WordNgrams
+from ownbert.corpus.sparse import Matrix
+from ownbert.views.ngram_counts import WordNgrams
 from ownbert.views.tokens import splitter
 
 # Texts and characters that are read, at most, and characters for each that the views learn from.

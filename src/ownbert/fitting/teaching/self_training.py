@@ -8,19 +8,17 @@ round adds more texts. N held-out rows, U unlabelled texts, F features, C labels
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import scipy.sparse
 
+from ownbert.corpus.sparse import sparse
 from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.time_limit import check_time, seconds_left
 from ownbert.views.blending import blend
 from ownbert.views.linear_models import LinearModel, Targets, fit_linear, log_softmax
 from ownbert.views.linear_view import LinearView
 from ownbert.views.view_features import Texts
-
-sparse = cast(Any, scipy.sparse)
 
 # Share of the unlabelled texts that get a label in each round.
 _SHARES = (0.3, 0.5)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ownbert.errors import InputError
 from ownbert.hf.tokenizers.batch_encoding import BatchEncoding, as_lists
-from ownbert.hf.tokenizers.calls import CallOptions
+from ownbert.hf.tokenizers.call_options import CallOptions
 
 Ids = list[int]
 

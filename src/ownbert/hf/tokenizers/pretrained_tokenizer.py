@@ -17,7 +17,7 @@ from ownbert.hf.tokenizers import special, training
 from ownbert.hf.tokenizers import tokenizer_files as files
 from ownbert.hf.tokenizers.backend import apply_settings, make_backend
 from ownbert.hf.tokenizers.batch_encoding import BatchEncoding, as_lists
-from ownbert.hf.tokenizers.calls import (
+from ownbert.hf.tokenizers.call_options import (
     LONE_SURROGATE,
     NOT_UNICODE,
     SIDES,

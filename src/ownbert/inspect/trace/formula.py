@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.inspect.trace.steps import TraceStep
+from ownbert.inspect.trace.trace_steps import TraceStep
 from ownbert.language import translated
 
 # Number of terms of a sum that are written out.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ownbert.batches.layout import make_layout
-from ownbert.inspect.trace.steps import (
+from ownbert.inspect.trace.trace_steps import (
     PROJECTIONS,
     Derivation,
     HeadSlice,

@@ -27,8 +27,8 @@ from ownbert.inspect.observing import (
 )
 from ownbert.inspect.overview.parameters import head_columns, ranges
 from ownbert.inspect.trace.model_steps import TracedHead
-from ownbert.inspect.trace.steps import HeadSlice
 from ownbert.inspect.trace.trace import Trace
+from ownbert.inspect.trace.trace_steps import HeadSlice
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import MultiHeadAttention

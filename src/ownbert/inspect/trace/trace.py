@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ownbert.inspect.terminal_tables import facts_table, indented, open_table, plain_text
 from ownbert.inspect.trace.formula import formula_of, number
-from ownbert.inspect.trace.steps import HeadSlice, TraceStep
+from ownbert.inspect.trace.trace_steps import HeadSlice, TraceStep
 from ownbert.language import translated
 
 _ROWS = 10

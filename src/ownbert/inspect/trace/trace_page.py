@@ -12,8 +12,8 @@ from ownbert.files.writing import write_text
 from ownbert.inspect.internals.observation import Observation
 from ownbert.inspect.internals.page_parts import as_data, view_page
 from ownbert.inspect.trace.formula import pattern_of
-from ownbert.inspect.trace.steps import TraceStep
 from ownbert.inspect.trace.trace import Trace
+from ownbert.inspect.trace.trace_steps import TraceStep
 from ownbert.language import translated
 
 # Larger matrices are written as float32 in base64, a third of the size of their digits.

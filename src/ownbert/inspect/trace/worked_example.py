@@ -14,14 +14,14 @@ from ownbert import limits
 from ownbert.errors import InputError
 from ownbert.files.json_files import read_json
 from ownbert.images.npz import open_npz
-from ownbert.inspect.trace.steps import (
+from ownbert.inspect.trace.trace import Trace
+from ownbert.inspect.trace.trace_steps import (
     PROJECTIONS,
     Derivation,
     TraceStep,
     score_steps,
     weights_step,
 )
-from ownbert.inspect.trace.trace import Trace
 
 # The documentation's example: three inputs of size 4, three 4 x 3 matrices.
 EXAMPLE: dict[str, Any] = {

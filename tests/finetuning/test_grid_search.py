@@ -9,7 +9,7 @@ from ownbert import InputError, evaluate, finetune
 from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuning_run import FinetuningRun
-from ownbert.finetuning.search import combinations
+from ownbert.finetuning.grid_search import combinations
 from ownbert.nn.model import Model
 from ownbert.settings import resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
