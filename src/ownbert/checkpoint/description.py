@@ -66,7 +66,7 @@ class Description:
         if self.decoder is None:
             return self.family.weight_map
         kind = ENCODER_DECODERS[self.family.model_type]
-        (head,) = kind.heads(self.architecture, self.values, shared=True)
+        (head,) = kind.specs(self.architecture, self.values)
         return kind.weight_map(self.config, self.decoder, shared=True, head=head.kind)
 
     @property
@@ -82,8 +82,9 @@ class Description:
         """
         if self.decoder is None:
             return self.family.spec_of(kind, self.values)
-        answering = ENCODER_DECODERS[self.family.model_type].answering.values()
-        heads = {spec.kind: spec for spec in (make(self.values) for make in answering)}
+        family = ENCODER_DECODERS[self.family.model_type]
+        specs = (spec for name in family.answering for spec in family.specs(name, self.values))
+        heads = {spec.kind: spec for spec in specs}
         if kind not in heads:
             raise InputError(
                 f"the decoder of a {self.architecture} has a head for {' or '.join(heads)}, not "
@@ -196,7 +197,7 @@ def _describe_answering(
         second_reading = kind.second_reading(values)
     except (InputError, TypeError, ValueError) as error:
         raise InputError(f"{path}: {error}") from None
-    specs = tuple(kind.heads(architecture, values, shared=shared))
+    specs = kind.specs(architecture, values, shared=shared)
     family = family_of(kind.model_type, str(path))
     return Description(
         encoder, family, architecture, specs, False, labels, values, decoder, second_reading

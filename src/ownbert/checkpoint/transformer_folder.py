@@ -11,7 +11,7 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.config.heads import HeadSpec
 from ownbert.config.variants import SecondReading
 from ownbert.errors import InputError
-from ownbert.families import ENCODER_DECODERS
+from ownbert.families import ENCODER_DECODERS, FAMILIES
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder
 from ownbert.families.mapping.family import OWN
 from ownbert.families.mapping.weight_map import WeightMap
@@ -50,7 +50,7 @@ def save_translation(
     if head != "generator":  # nothing to tie
         config["tie_word_embeddings"] = values.get("tie_word_embeddings", True)
     for kind_of_head, spec in model.specs.items():
-        if (key := kind.head_dropouts.get(kind_of_head)) is not None:
+        if (key := kind.dropouts.get(kind_of_head)) is not None:
             rate = encoder.hidden_dropout_prob if spec.dropout is None else spec.dropout
             config[key] = rate
     if model.second_reading is not None:
@@ -104,7 +104,7 @@ def new_translation(
     kind = ENCODER_DECODERS[kind] if isinstance(kind, str) else kind
     return Model(
         encoder,
-        [kind.head(shared)] if heads is None else heads,
+        kind.specs(kind.generating, {}, shared=shared) if heads is None else heads,
         pooler=False,
         labels=labels,
         decoder=decoder,
@@ -117,11 +117,10 @@ def new_translation(
 def kind_of(values: Mapping[str, Any]) -> EncoderDecoder | None:
     """The kind of encoder-decoder model in a config.json; None for other models."""
     kind = ENCODER_DECODERS.get(str(values.get("model_type")).removeprefix(OWN))
-    if kind is None or kind.base is None:
+    if kind is None or kind.model_type not in FAMILIES:
         return kind
     (named, *_) = values.get("architectures") or [None]
-    names = (kind.architecture, kind.base, *kind.answering, *_OLD_NAMES)
-    return kind if named in names else None
+    return kind if named in (*kind.architectures, *_OLD_NAMES) else None
 
 
 def is_translation(folder: Path) -> bool:
@@ -137,7 +136,7 @@ def is_translation(folder: Path) -> bool:
 def _other_class(kind: EncoderDecoder, values: Mapping[str, Any]) -> str | None:
     """The class named in a config.json, if it lacks the generation head."""
     (named, *_) = values.get("architectures") or [None]
-    return named if named is not None and named in (kind.base, *kind.answering) else None
+    return named if named in kind.architectures and named != kind.generating else None
 
 
 def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
@@ -157,7 +156,7 @@ def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
             "t5) is needed: make one with ownbert translate train"
         )
     if other := _other_class(kind, values):
-        raise InputError(f"{folder} contains a {other}; a {kind.architecture} is needed")
+        raise InputError(f"{folder} contains a {other}; a {kind.generating} is needed")
     try:
         encoder, decoder, shared = kind.read_config(values)
     except (InputError, TypeError) as error:

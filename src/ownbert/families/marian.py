@@ -12,14 +12,14 @@ from typing import Any
 from ownbert.checks import known
 from ownbert.config import ACTIVATIONS
 from ownbert.config.encoder import EncoderConfig
+from ownbert.config.heads import HeadSpec
 from ownbert.errors import InputError
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder
-from ownbert.families.mapping.family import OWN, POSITIONS, require_expressed
+from ownbert.families.mapping.family import OWN, POSITIONS, ArchitectureSpec, require_expressed
 from ownbert.families.mapping.rules import Drop, Fuse, Rename, Reshape, Rule, Tie, written_out
 from ownbert.families.mapping.weight_map import WeightMap
 
 MODEL_TYPE = "marian"
-ARCHITECTURE = "MarianMTModel"
 NORM_FIRST = "ownbert_norm_first"
 
 # Keys that affect the result, with the supported values.
@@ -226,9 +226,9 @@ def write_config(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool
 
 MARIAN = EncoderDecoder(
     MODEL_TYPE,
-    ARCHITECTURE,
+    architectures={"MarianMTModel": ArchitectureSpec((HeadSpec("generator"),))},
     read_config=read_config,
     write_config=write_config,
     weight_map=weight_map,
-    dropouts=("dropout", "attention_dropout"),
+    rates=("dropout", "attention_dropout"),
 )

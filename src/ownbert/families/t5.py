@@ -9,7 +9,7 @@ from ownbert.config import ACTIVATIONS
 from ownbert.config.encoder import T5_STRUCTURE, EncoderConfig
 from ownbert.config.heads import HeadSpec
 from ownbert.errors import InputError, in_short
-from ownbert.families.mapping.calls import Calls, Kinds, encoder_arguments
+from ownbert.families.mapping.calls import Calls, Kinds, encoder_arguments, two_stack_arguments
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder, Stacks
 from ownbert.families.mapping.family import ArchitectureSpec, Family, require_expressed
 from ownbert.families.mapping.rules import Fuse, Rename, Rule, Tie, written_out
@@ -261,32 +261,26 @@ def write_config(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool
     return theirs
 
 
-def _head(shared: bool) -> HeadSpec:
-    """The generator; scaled if it shares the word embeddings, whose norms are large."""
-    return HeadSpec("generator", output_bias=False, tied=shared, scaled=shared)
-
-
-def _classifier(values: Mapping[str, Any]) -> HeadSpec:
-    """The classification head, on the decoder's last token, which attends to the whole text."""
-    rate = values.get("classifier_dropout", T5.defaults["classifier_dropout"])
-    return HeadSpec("classification", pooling="last", dense="tanh", dropout=rate)
-
-
 T5_ENCODER_DECODER = EncoderDecoder(
     MODEL_TYPE,
-    "T5ForConditionalGeneration",
-    base="T5Model",
+    architectures={
+        # Scaled if it shares the word embeddings, whose norms are large.
+        "T5ForConditionalGeneration": ArchitectureSpec(
+            (HeadSpec("generator", output_bias=False, scaled=True),)
+        ),
+        "T5Model": ArchitectureSpec(pooler=False),
+        # On the last token, which attends to the whole text.
+        "T5ForSequenceClassification": ArchitectureSpec(
+            (HeadSpec("classification", pooling="last", dense="tanh"),)
+        ),
+        "T5ForQuestionAnswering": ArchitectureSpec((HeadSpec("span"),)),
+    },
     read_config=read_config,
     write_config=write_config,
     weight_map=weight_map,
-    head=_head,
     one_table=True,
-    dropouts=("dropout_rate",),
+    rates=("dropout_rate",),
     defaults=T5.defaults,
-    head_dropouts={"classification": "classifier_dropout"},
-    normed_states=True,
-    answering={
-        "T5ForSequenceClassification": _classifier,
-        "T5ForQuestionAnswering": lambda values: HeadSpec("span"),
-    },
+    dropouts={"classification": "classifier_dropout"},
+    calls=Calls(two_stack_arguments, cached=(("generator",),), normed_states=True),
 )

@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 from ownbert.checks import known
 from ownbert.errors import InputError
 from ownbert.families import ENCODER_DECODERS, all_families
+from ownbert.families.mapping.family import Family
 from ownbert.hf.classes import config_name, config_of, custom_model_of, model_of
 from ownbert.hf.configs import OWN, read_config
-from ownbert.hf.seq2seq import marian_models as marian
-from ownbert.hf.seq2seq import t5_models as t5
 from ownbert.hub import pretrained_folder
 
 # Suffixes of the class names of a family, in order of preference, by the suffix of AutoModel.
@@ -39,27 +38,23 @@ def class_named(name: str) -> Any:
     """The model or config class with a name of Transformers; None if there is none."""
     if name.startswith("Auto"):
         return AutoConfig if name == "AutoConfig" else _auto_model(name)
-    classes = (marian.MarianConfig, marian.MarianMTModel, *t5.CLASSES)
-    if found := next((each for each in classes if each.__name__ == name), None):
-        return found
-    for family in all_families().values():
+    for family in (*all_families().values(), *ENCODER_DECODERS.values()):
         if name in family.architectures:
             return model_of(name)
         config = config_name(family)
         if name == config:
             return config_of(family.model_type)
-        if name == config.removesuffix("Config") + "PreTrainedModel":
+        base = config.removesuffix("Config") + "PreTrainedModel"
+        if name == base and isinstance(family, Family):
             return custom_model_of(family.model_type)
     return None
 
 
 def _start(model_type: str) -> str:
     """The prefix of the class names of a family: Bert for bert."""
-    families = all_families()
-    known(*sorted({*families, *ENCODER_DECODERS}))("model_type", model_type)
-    if model_type in families:
-        return config_name(families[model_type]).removesuffix("Config")
-    return ENCODER_DECODERS[model_type].architecture.removesuffix("MTModel")
+    families = {**ENCODER_DECODERS, **all_families()}
+    known(*sorted(families))("model_type", model_type)
+    return config_name(families[model_type]).removesuffix("Config")
 
 
 def _start_of(name: Any, options: dict[str, Any]) -> str:

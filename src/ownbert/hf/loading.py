@@ -12,8 +12,6 @@ from ownbert.config.heads import HeadSpec
 from ownbert.errors import InputError
 from ownbert.hf.classes import config_of, model_of
 from ownbert.hf.pretrained import PreTrainedModel
-from ownbert.hf.seq2seq import t5_models as t5
-from ownbert.hf.seq2seq.marian_models import MarianMTModel
 from ownbert.hub import model_folder
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
@@ -53,10 +51,9 @@ def load(
                 f"{folder} contains an encoder-decoder model, which has no other heads"
             )
         if dropout is not None:
-            values |= dict.fromkeys(kind.dropouts, dropout)
-        classes = {c.architecture: c for c in (MarianMTModel, *t5.CLASSES)}
-        (named, *_) = values.get("architectures") or [kind.architecture]
-        found = classes.get(named, classes[kind.architecture])
+            values |= dict.fromkeys(kind.rates, dropout)
+        (named, *_) = values.get("architectures") or [None]
+        found = model_of(named if named in kind.architectures else kind.generating)
         return found.from_pretrained(folder, config=found.config_class.from_dict(values))
     description = describe(folder, values=values)
     family = description.family

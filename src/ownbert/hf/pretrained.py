@@ -18,6 +18,7 @@ from ownbert.checkpoint.copying import require_blocks
 from ownbert.checkpoint.description import CONFIG, describe_config
 from ownbert.checkpoint.weights import read_weights
 from ownbert.errors import InputError
+from ownbert.families.mapping.calls import Calls
 from ownbert.families.mapping.family import ArchitectureSpec, Family
 from ownbert.families.mapping.weight_map import WeightMap
 from ownbert.hf.arguments import LoadArguments, read_arguments, refuse, with_signature
@@ -76,7 +77,6 @@ class PreTrainedModel(CommonModel):
     Attributes:
         model: the packed model.
         packed: if false, padding is processed, too, as in Transformers.
-        caches_with_labels: whether a decoder returns its cache beside a loss.
         accepts_loss_kwargs: whether ``num_items_in_batch`` affects the loss, for ``Trainer``.
     """
 
@@ -86,7 +86,6 @@ class PreTrainedModel(CommonModel):
     arguments: ClassVar[inspect.Signature]
     packed = True
     accepts_loss_kwargs: ClassVar[bool] = False
-    caches_with_labels: ClassVar[bool] = False
     main_input_name = "input_ids"
 
     def __init__(
@@ -149,6 +148,10 @@ class PreTrainedModel(CommonModel):
         return self.family.architectures[self.architecture]
 
     @property
+    def calls(self) -> Calls:
+        return self.family.calls
+
+    @property
     def weight_map(self) -> WeightMap:
         """The mapping to Transformers' names of tensors."""
         return self.family.weight_map
@@ -156,7 +159,7 @@ class PreTrainedModel(CommonModel):
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of heads; empty for the base model."""
-        return tuple(spec.kind for spec in self.architecture_spec.heads)
+        return self.architecture_spec.kinds
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The forward pass of Transformers' model with this name; also accepts a ``Batch``."""

@@ -25,6 +25,22 @@ def labels_of(kinds: Kinds) -> tuple[str, ...]:
     return _LABELS.get(kinds, ("labels",))
 
 
+def two_stack_arguments(kinds: Kinds, decoder: bool) -> Arguments:
+    """The arguments of the classes of an encoder and a decoder; see ``encoder_arguments``."""
+    generates = kinds in ((), ("generator",))
+    labels = labels_of(kinds)
+    return (
+        *("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask"),
+        *("head_mask", "decoder_head_mask", "cross_attn_head_mask", "encoder_outputs"),
+        *(("past_key_values",) if generates else ()),
+        *(labels if len(labels) == 2 else ()),
+        *("inputs_embeds", "decoder_inputs_embeds"),
+        *(labels if len(labels) == 1 else ()),
+        *("use_cache", *LAST),
+        *(("cache_position",) if generates else ()),
+    ), None
+
+
 def encoder_arguments(
     kinds: Kinds,
     decoder: bool,
@@ -67,6 +83,7 @@ class Calls:
         unsupported: arguments for batches that are already packed.
         as_tuple: function from the kinds of the heads and the named outputs to the outputs for
             ``return_dict=False``; None: all named outputs in order.
+        cached: classes with a cache that return it beside a loss, too.
         update_losses: classes whose loss is averaged over the labels in all batches of an update.
         loss_by_shape: whether the shape of the labels determines the classification loss.
         normed_states: whether the last of the hidden states is after the final norm.
@@ -76,6 +93,7 @@ class Calls:
     arguments: Callable[[Kinds, bool], Arguments] = encoder_arguments
     unsupported: tuple[str, ...] = ()
     as_tuple: Callable[[Kinds, Any], tuple[Any, ...] | None] = lambda kinds, named: None
+    cached: tuple[Kinds, ...] = ()
     update_losses: tuple[Kinds, ...] = ()
     loss_by_shape: bool = False
     normed_states: bool = False

@@ -1,13 +1,15 @@
 """Encoder-decoder checkpoints: the differences between Marian and T5."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.heads import HeadSpec
 from ownbert.config.variants import SecondReading
 from ownbert.errors import InputError, in_short
+from ownbert.families.mapping.calls import Calls, two_stack_arguments
+from ownbert.families.mapping.family import ArchitectureSpec
 from ownbert.families.mapping.weight_map import WeightMap
 
 Stacks = tuple[EncoderConfig, EncoderConfig, bool]
@@ -31,51 +33,60 @@ class EncoderDecoder:
 
     Args:
         model_type: value in its ``config.json``.
-        architecture: Transformers' class with the generator head.
+        architectures: Transformers' classes by name; the first one generates text. The decoder of a
+            class with another head reads the encoder's input again.
         read_config: function from a ``config.json`` to the encoder, the decoder, and whether the
-            head shares the word embeddings.
+            generator shares the word embeddings.
         write_config: function from these to the keys of a ``config.json``.
         weight_map: function from these and the kind of head to the weight map.
-        base: class without a head, if there is one.
-        head: function from whether the word embeddings are shared to the generator head.
-        one_table: whether encoder and decoder share the word embeddings even if the head does not.
-        dropouts: keys of the dropout rates.
-        answering: further classes by name, whose head is on a decoder that reads the encoder's
-            input again: functions from a ``config.json`` to the head.
+        one_table: whether encoder and decoder share the word embeddings even if the generator does
+            not.
+        rates: keys of the dropout rates of the stacks.
         defaults: keys of the ``config.json`` with their defaults.
-        head_dropouts: keys of the dropout rates of heads, by kind.
-        normed_states: whether the last of a stack's hidden states is after its final norm.
+        dropouts: keys of the dropout rates of heads, by kind.
+        calls: arguments and outputs of its classes in ``ownbert.hf``.
     """
 
     model_type: str
-    architecture: str
+    architectures: Mapping[str, ArchitectureSpec]
     read_config: Callable[[Mapping[str, Any]], Stacks]
     write_config: _Writes
     weight_map: _Maps
-    base: str | None = None
-    head: Callable[[bool], HeadSpec] = lambda shared: HeadSpec("generator")
     one_table: bool = False
-    dropouts: Sequence[str] = ()
-    answering: Mapping[str, Callable[[Mapping[str, Any]], HeadSpec]] = field(default_factory=dict)
+    rates: Sequence[str] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    head_dropouts: Mapping[str, str] = field(default_factory=dict)
-    normed_states: bool = False
+    dropouts: Mapping[str, str] = field(default_factory=dict)
+    calls: Calls = field(default_factory=lambda: Calls(two_stack_arguments))
 
-    def heads(
-        self, architecture: str, values: Mapping[str, Any], *, shared: bool
-    ) -> list[HeadSpec]:
-        """The heads of a class: one, or none for the base.
+    @property
+    def generating(self) -> str:
+        """The class that generates text."""
+        return next(iter(self.architectures))
+
+    @property
+    def answering(self) -> tuple[str, ...]:
+        """The classes whose decoder reads the encoder's input again."""
+        own = (name for name, spec in self.architectures.items() if spec.heads)
+        return tuple(name for name in own if name != self.generating)
+
+    def specs(
+        self, architecture: str, values: Mapping[str, Any], *, shared: bool = True
+    ) -> tuple[HeadSpec, ...]:
+        """The heads of a class: one, or none.
 
         Args:
             architecture: name of the class.
             values: content of the ``config.json``.
-            shared: whether a generator head shares the word embeddings.
+            shared: whether a generator shares the word embeddings.
         """
-        if architecture == self.base:
-            return []
-        if architecture in self.answering:
-            return [self.answering[architecture](values)]
-        return [self.head(shared)]
+        values, found = {**self.defaults, **values}, []
+        for spec in self.architectures[architecture].heads:
+            if spec.kind in self.dropouts:
+                spec = replace(spec, dropout=values[self.dropouts[spec.kind]])
+            if spec.kind == "generator" and not shared:
+                spec = replace(spec, tied=False, scaled=False)
+            found.append(spec)
+        return tuple(found)
 
     def second_reading(self, values: Mapping[str, Any]) -> SecondReading:
         """How the decoder of a class in ``answering`` reads the encoder's input.
@@ -100,8 +111,7 @@ class EncoderDecoder:
         return SecondReading(start, end)
 
     def architecture_of(self, head: str | None) -> str:
-        """The class with a kind of head; None: the base."""
-        if head is None:
-            return self.base or self.architecture
-        names = (name for name in self.answering if self.answering[name]({}).kind == head)
-        return next(names, self.architecture)
+        """The class with a kind of head; None: without one."""
+        kinds = () if head is None else (head,)
+        names = (name for name, spec in self.architectures.items() if spec.kinds == kinds)
+        return next(names, self.generating)

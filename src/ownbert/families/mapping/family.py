@@ -69,7 +69,7 @@ class ArchitectureSpec:
     Args:
         heads: heads of the class.
         pooler: whether a class without heads has a pooler; others have one if a head needs it.
-        decoder: whether the class generates text.
+        decoder: whether the class is a decoder, which generates text.
     """
 
     heads: tuple[HeadSpec, ...] = ()
@@ -79,6 +79,10 @@ class ArchitectureSpec:
     def __post_init__(self) -> None:
         if self.heads:
             object.__setattr__(self, "pooler", any(head.needs_pooler for head in self.heads))
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(head.kind for head in self.heads)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ _OTHER_LABEL = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}
 
 def forward(model: Any, given: dict[str, Any]) -> Any:
     """Compute the outputs for named arguments."""
-    kinds, choices, calls = model.kinds, None, model.family.calls
+    kinds, choices, calls = model.kinds, None, model.calls
     for name in calls.unsupported:
         if given.get(name) is not None:
             raise InputError(f"{name} is not supported: padded batches are packed here")
@@ -56,13 +56,11 @@ def forward(model: Any, given: dict[str, Any]) -> Any:
     if torch.is_grad_enabled() and (states or keep or not kinds):
         packed.context.returned = packed
     out = model.model(packed.batch, kinds, context=packed.context, keep_hidden=states or kept)
-    values = _values(model, out, packed, states=states)
+    values = named_values(model, kinds, stack, out, packed, states=states)
     if memory is not None:
         values |= {"mems": xlnet.next_memory(model, out, packed, memory) if kept else None}
     if not kinds and not model.with_pooler:
         values.pop("pooler_output", None)
-    if keep:
-        values |= attention_weights(packed, stack)
     if choices is not None:
         values["logits"] = values["logits"].view(choices)
     loss = None
@@ -70,7 +68,7 @@ def forward(model: Any, given: dict[str, Any]) -> Any:
         values |= xlnet.answers(model, given, packed.padded(out.hidden), values.pop("logits"))
         loss = values.pop("loss", None)
     else:
-        loss = _loss(model, values, given)
+        loss = loss_of(model, values, given)
     fields = field_names(kinds, decoder=model.architecture_spec.decoder)
     fields = fields if memory is None else xlnet.field_names(kinds, fields)
     named = ModelOutput(fields, {"loss": loss, **values})
@@ -86,7 +84,7 @@ def returns_names(model: Any, given: dict[str, Any]) -> bool:
 def _as_tuple(model: Any, named: ModelOutput) -> tuple[Any, ...]:
     """The tuple for ``return_dict=False``, which differs slightly from the order of named
     values."""
-    found = model.family.calls.as_tuple(model.kinds, named)
+    found = model.calls.as_tuple(model.kinds, named)
     if found is not None or model.kinds:
         return named.to_tuple() if found is None else found
     # The cache precedes the hidden states, and a missing pooler output is None.
@@ -153,7 +151,9 @@ def cache_of(model: Any, config: EncoderConfig, given: dict[str, Any]) -> Cache 
             raise InputError("past_key_values must be those returned by an earlier call") from None
     if past is not None or not config.is_decoder:
         return past
-    if not model.caches_with_labels and any(given.get(name) is not None for name in _LABELS):
+    if model.kinds not in model.calls.cached and any(
+        given.get(name) is not None for name in _LABELS
+    ):
         return None
     recomputes = model.training and model.model.encoder.gradient_checkpointing
     return Cache() if option(model, given, "use_cache") and not recomputes else None
@@ -190,9 +190,25 @@ def _needs_padding(kinds: tuple[str, ...], given: dict[str, Any], decoder: bool)
     return bool((labelled & (mask != 1)).any())
 
 
-def _values(model: Any, out: Outputs, packed: PackedInputs, *, states: bool) -> dict[str, Any]:
-    """The outputs by name, padded."""
-    kinds = model.kinds
+def named_values(
+    model: Any,
+    kinds: tuple[str, ...],
+    stack: Encoder,
+    out: Outputs,
+    packed: PackedInputs,
+    *,
+    states: bool,
+) -> dict[str, Any]:
+    """The outputs by name, padded: logits, or hidden states without heads, and what is requested.
+
+    Args:
+        model: a model of ``ownbert.hf``.
+        kinds: kinds of its heads.
+        stack: the encoder or decoder.
+        out: outputs of the packed model.
+        packed: the packed inputs.
+        states: whether to return the hidden states of all layers.
+    """
     logits = {
         kind: rows if kind in _PER_SEQUENCE else packed.answers(rows)
         for kind, rows in out.logits.items()
@@ -203,32 +219,18 @@ def _values(model: Any, out: Outputs, packed: PackedInputs, *, states: bool) -> 
         values["last_hidden_state"] = shown[-1]
         values["pooler_output"] = out.pooled
     if states:
-        normed = model.family.calls.normed_states
-        values["hidden_states"] = all_hidden_states(
-            out.hidden_states, out.hidden, packed, normed=normed
-        )
+        layers: tuple[Any, ...] = out.hidden_states
+        if model.calls.normed_states:
+            layers = (*layers[:-1], packed.context.last_hidden or out.hidden)
+        values["hidden_states"] = tuple(x for h in layers for x in packed.shown(h))
     if packed.context.cache is not None:
         values["past_key_values"] = packed.context.cache
+    if packed.context.keep:
+        values |= _attention_weights(packed, stack)
     return values
 
 
-def all_hidden_states(
-    states: tuple[Any, ...], last: Tensor, packed: PackedInputs, *, normed: bool
-) -> tuple[Tensor, ...]:
-    """The padded hidden states of all layers.
-
-    Args:
-        states: of all layers.
-        last: after the final norm.
-        packed: the packed inputs.
-        normed: whether ``last`` replaces the last of ``states``.
-    """
-    if normed:
-        states = (*states[:-1], packed.context.last_hidden or last)
-    return tuple(x for h in states for x in packed.shown(h))
-
-
-def attention_weights(packed: PackedInputs, stack: Encoder) -> dict[str, Any]:
+def _attention_weights(packed: PackedInputs, stack: Encoder) -> dict[str, Any]:
     """Attention weights (B, H, S, S') of each layer, None for layers that were not kept; with a
     query stream, those of the tokens and of the stream."""
     context = packed.context
@@ -242,7 +244,8 @@ def attention_weights(packed: PackedInputs, stack: Encoder) -> dict[str, Any]:
     return {name: tuple(layers.get(i) for i in range(count)) for name, layers in found.items()}
 
 
-def _loss(model: Any, values: dict[str, Any], given: dict[str, Any]) -> Tensor | None:
+def loss_of(model: Any, values: dict[str, Any], given: dict[str, Any]) -> Tensor | None:
+    """The loss of named outputs for the labels of a call; None without labels."""
     labels, kinds = given.get("labels"), model.kinds
     if kinds == ("span",):
         return losses.span(values, given)
@@ -261,11 +264,7 @@ def _loss(model: Any, values: dict[str, Any], given: dict[str, Any]) -> Tensor |
     count = given.get("num_items_in_batch") if model.accepts_loss_kwargs else None
     if model.architecture_spec.decoder:
         return losses.causal_lm(logits, labels, count)
-    if (
-        kinds == ("classification",)
-        and model.family.calls.loss_by_shape
-        and not model.config.problem_type
-    ):
+    if kinds == ("classification",) and model.calls.loss_by_shape and not model.config.problem_type:
         loss = losses.sequence_by_shape(logits, labels)
         if logits.shape[-1] == 1:
             values["logits"] = logits.view(-1)  # as in Transformers

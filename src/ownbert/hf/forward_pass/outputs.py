@@ -67,6 +67,17 @@ _BASE = (
 )
 
 
+_TWO_STACKS = (
+    "past_key_values",
+    "decoder_hidden_states",
+    "decoder_attentions",
+    "cross_attentions",
+    "encoder_last_hidden_state",
+    "encoder_hidden_states",
+    "encoder_attentions",
+)
+
+
 def field_names(kinds: tuple[str, ...], *, decoder: bool) -> tuple[str, ...]:
     """Names of the outputs of a model with these heads, in the order of Transformers 4.57.6."""
     if not kinds:
@@ -76,6 +87,12 @@ def field_names(kinds: tuple[str, ...], *, decoder: bool) -> tuple[str, ...]:
     if len(kinds) == 2:
         return tuple(name.format(other=LOGITS[kinds[1]]) for name in _BOTH_HEADS)
     return _CAUSAL if decoder else _HEAD
+
+
+def two_stack_field_names(kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """The same of a model with an encoder and a decoder."""
+    answers = {(): ("last_hidden_state",), ("span",): ("start_logits", "end_logits")}
+    return ("loss", *answers.get(kinds, ("logits",)), *_TWO_STACKS)
 
 
 def logits_by_name(kinds: tuple[str, ...], logits: dict[str, Tensor]) -> dict[str, Tensor]:

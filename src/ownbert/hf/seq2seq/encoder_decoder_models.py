@@ -15,21 +15,20 @@ from ownbert.checkpoint.copying import copy_weights, require_blocks, require_fit
 from ownbert.checkpoint.transformer_folder import map_of, new_translation, save_translation
 from ownbert.errors import InputError
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder
-from ownbert.families.mapping.family import ArchitectureSpec
 from ownbert.families.mapping.weight_map import WeightMap
-from ownbert.hf.arguments import LoadArguments, refuse, signature
+from ownbert.hf.arguments import LoadArguments, refuse
 from ownbert.hf.forward_pass import losses
 from ownbert.hf.forward_pass.forward import (
-    all_hidden_states,
     attention_layers,
-    attention_weights,
     cache_of,
+    loss_of,
+    named_values,
     option,
     returns_names,
 )
 from ownbert.hf.forward_pass.input_checks import check_inputs, check_tensors
 from ownbert.hf.forward_pass.inputs import PackedInputs, PaddedInputs, pack
-from ownbert.hf.forward_pass.outputs import ModelOutput
+from ownbert.hf.forward_pass.outputs import ModelOutput, two_stack_field_names
 from ownbert.hf.pretrained import PreTrainedModel
 from ownbert.hf.seq2seq.generation import Generating, default_mask
 from ownbert.nn.generate import Hypothesis, beam_search, greedy
@@ -40,35 +39,6 @@ _ENCODER = ("last_hidden_state", "hidden_states", "attentions")
 _DECODER = (
     *("last_hidden_state", "past_key_values", "hidden_states", "attentions"),
     "cross_attentions",
-)
-# Output fields after the loss and the values of each token.
-_FIELDS = (
-    "past_key_values",
-    "decoder_hidden_states",
-    "decoder_attentions",
-    "cross_attentions",
-    "encoder_last_hidden_state",
-    "encoder_hidden_states",
-    "encoder_attentions",
-)
-ARGUMENTS = (
-    "input_ids",
-    "attention_mask",
-    "decoder_input_ids",
-    "decoder_attention_mask",
-    "head_mask",
-    "decoder_head_mask",
-    "cross_attn_head_mask",
-    "encoder_outputs",
-    "past_key_values",
-    "inputs_embeds",
-    "decoder_inputs_embeds",
-    "labels",
-    "use_cache",
-    "output_attentions",
-    "output_hidden_states",
-    "return_dict",
-    "cache_position",
 )
 # Arguments of ``generate`` that select other strategies, with their required values.
 _FIXED = {"do_sample": False, "num_return_sequences": 1, "penalty_alpha": None}
@@ -82,52 +52,39 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
     Arguments and outputs are those of Transformers 4.57.6.
     """
 
-    kind: ClassVar[EncoderDecoder]
-    arguments = signature(ARGUMENTS)
+    family: ClassVar[EncoderDecoder]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def _new_model(self) -> Model:
         values = self.config.to_dict()
-        encoder, decoder, shared = self.kind.read_config(values)
+        encoder, decoder, shared = self.family.read_config(values)
         return new_translation(
-            self.kind,
+            self.family,
             encoder,
             decoder,
             shared=shared,
-            heads=self.kind.heads(self.architecture, values, shared=shared),
+            heads=self.family.specs(self.architecture, values, shared=shared),
             labels=tuple(self.config.id2label.values()),
         )
-
-    @property
-    def architecture_spec(self) -> ArchitectureSpec:
-        heads = self.kind.heads(self.architecture, {}, shared=True)
-        return ArchitectureSpec(tuple(heads), pooler=False, decoder=True)
 
     @property
     def weight_map(self) -> WeightMap:
         return map_of(self.model)
 
-    @property
-    def answer_fields(self) -> tuple[str, ...]:
-        """The names of the head's outputs, or of the hidden states without a head."""
-        return ("logits",) if self.kinds else ("last_hidden_state",)
+    def _written(self, given: dict[str, Any]) -> Tensor:
+        """The default decoder input: the labels, or the encoder's input again."""
+        again = self.architecture in self.family.answering
+        ids = given.get("input_ids" if again else "labels")
+        if ids is None and again:
+            raise InputError("give input_ids, or decoder_input_ids with encoder_outputs")
+        if ids is None:
+            raise InputError("give decoder_input_ids" + " or labels" * bool(self.kinds))
+        return self.prepare_decoder_input_ids_from_labels(ids)
 
-    def _written(self, given: dict[str, Any]) -> Tensor | None:
-        """The default decoder input."""
-        if given.get("labels") is not None:
-            return self.prepare_decoder_input_ids_from_labels(given["labels"])
-        raise InputError(
-            "give decoder_input_ids or labels" if self.kinds else "give decoder_input_ids"
-        )
-
-    def _answers(
-        self, given: dict[str, Any], out: Outputs, packed: PackedInputs
-    ) -> dict[str, Tensor]:
-        """The outputs named by ``answer_fields``."""
-        return {self.answer_fields[0]: packed.padded(out.logits["generator"])}
-
-    def _loss(self, given: dict[str, Any], values: dict[str, Any]) -> Tensor | None:
-        labels = given.get("labels")
-        return None if labels is None else losses.cross_entropy(values["logits"], labels)
+    def _values(
+        self, given: dict[str, Any], out: Outputs, packed: PackedInputs, **options: Any
+    ) -> dict[str, Any]:
+        """The decoder's outputs by name; see ``named_values``."""
+        return named_values(self, stack=self._decoder, out=out, packed=packed, **options)
 
     @property
     def base_model(self) -> PreTrainedModel:
@@ -179,14 +136,12 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
             encoded = self.encode(**{name: given.get(name) for name in (*source, *options)})
         read = tuple(encoded.to_tuple() if hasattr(encoded, "to_tuple") else encoded)
         values = self._decode(given, read[0])
-        if isinstance(encoded, Mapping):
-            values |= {f"encoder_{name}": value for name, value in encoded.items()}
-        else:
-            values |= zip(_FIELDS[-3:], read, strict=False)
-        loss = self._loss(given, values)
-        if loss is not None:
-            values["loss"] = loss
-        named = ModelOutput(("loss", *self.answer_fields, *_FIELDS), values)
+        for name in ("hidden_states", "attentions"):
+            values[f"decoder_{name}"] = values.pop(name, None)
+        of = encoded.items() if isinstance(encoded, Mapping) else zip(_ENCODER, read, strict=False)
+        values |= {f"encoder_{name}": value for name, value in of}
+        values["loss"] = loss_of(self, values, given)
+        named = ModelOutput(two_stack_field_names(self.kinds), values)
         return named if returns_names(self, given) else named.to_tuple()
 
     def _decoder_masks(self, given: dict[str, Any]) -> dict[str, Tensor]:
@@ -242,14 +197,8 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         if torch.is_grad_enabled() and (keep_hidden or padded.keep):
             packed.context.returned = packed
         hidden, states = stack(packed.batch, packed.context, keep_hidden=keep_hidden)
-        (last,) = packed.shown(packed.context.last_hidden or hidden)
-        values: dict[str, Any] = {"last_hidden_state": last}
-        if states:
-            normed = self.kind.normed_states
-            values["hidden_states"] = all_hidden_states(states, hidden, packed, normed=normed)
-        if padded.keep:
-            values |= attention_weights(packed, stack)
-        return ModelOutput(_ENCODER, values)
+        out = Outputs(hidden, None, hidden_states=states)
+        return ModelOutput(_ENCODER, named_values(self, (), stack, out, packed, states=keep_hidden))
 
     def decode(
         self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **given: Any
@@ -270,7 +219,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         named = {"decoder_input_ids": input_ids, "decoder_attention_mask": attention_mask}
         check_tensors({**given, **named})
         values = self._decode({**given, **named, "attention_mask": mask}, encoded, heads=False)
-        return ModelOutput(_DECODER, {n.removeprefix("decoder_"): v for n, v in values.items()})
+        return ModelOutput(_DECODER, values)
 
     def _decode(
         self, given: dict[str, Any], encoded: Tensor, *, heads: bool = True
@@ -307,22 +256,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         if torch.is_grad_enabled() and (keep_hidden or padded.keep or not kinds):
             packed.context.returned = packed
         out = self.model(packed.batch, kinds, context=packed.context, keep_hidden=keep_hidden)
-        if kinds:
-            values: dict[str, Any] = {**self._answers(given, out, packed)}
-        else:
-            (last,) = packed.shown(packed.context.last_hidden or out.hidden)
-            values = {"last_hidden_state": last}
-        if padded.cache is not None:
-            values["past_key_values"] = padded.cache
-        if out.hidden_states:
-            values["decoder_hidden_states"] = all_hidden_states(
-                out.hidden_states, out.hidden, packed, normed=self.kind.normed_states
-            )
-        if padded.keep:
-            weights = attention_weights(packed, stack)
-            values["decoder_attentions"] = weights.pop("attentions")
-            values |= weights
-        return values
+        return self._values(given, out, packed, kinds=kinds, states=keep_hidden)
 
     @torch.no_grad()
     def generate(
@@ -362,7 +296,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         check_tensors({"input_ids": input_ids, "attention_mask": attention_mask})
         config = self.config
         if self.kinds != ("generator",):
-            kind = self.kind.architecture
+            kind = self.family.generating
             raise InputError(f"{type(self).__name__} does not generate text; load a {kind}")
         names = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
         known = self.generation_options(generation_config, (*_FIXED, *names, *_OPTIONS))
@@ -425,10 +359,10 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
 
     @classmethod
     def _require_blocks(cls, description: Any, tensors: Mapping[str, Tensor], path: Path) -> None:
-        encoder, decoder, shared = cls.kind.read_config(description)
-        heads = cls.kind.heads(cls.architecture, description, shared=shared)
+        encoder, decoder, shared = cls.family.read_config(description)
+        heads = cls.family.architectures[cls.architecture].heads
         head = heads[0].kind if heads else None
-        weight_map = cls.kind.weight_map(encoder, decoder, shared=shared, head=head)
+        weight_map = cls.family.weight_map(encoder, decoder, shared=shared, head=head)
         require_blocks(tensors, weight_map, path, encoder, decoder)
 
     def _fill(
@@ -440,7 +374,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         mismatched: bool = False,
     ) -> dict[str, list[Any]]:
         if mismatched:
-            kind = self.kind.model_type
+            kind = self.family.model_type
             raise InputError(f"ignore_mismatched_sizes is not supported for {kind}")
         require_fit(copy_weights(self.model, read, self.weight_map), path)
         kinds = ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")

@@ -12,17 +12,17 @@ from ownbert.hf.seq2seq.encoder_decoder_models import EncoderDecoderModel
 class MarianConfig(PretrainedConfig):
     """Configuration of marian; keys and defaults as in Transformers."""
 
+    __module__ = "ownbert.hf"
     model_type = marian.MODEL_TYPE
     defaults = marian.DEFAULTS
     aliases: ClassVar[Mapping[str, str]] = {
         "num_attention_heads": "encoder_attention_heads",
         "hidden_size": "d_model",
     }
-    follows: ClassVar[Mapping[str, str]] = {"decoder_vocab_size": "vocab_size"}
-
-    def __init__(self, *positional: Any, **values: Any) -> None:
-        super().__init__(*positional, **values)
-        vars(self).setdefault("num_hidden_layers", self.encoder_layers)
+    follows: ClassVar[Mapping[str, str]] = {
+        "decoder_vocab_size": "vocab_size",
+        "num_hidden_layers": "encoder_layers",
+    }
 
     def structure(self) -> EncoderConfig:
         """The encoder's structure.
@@ -33,21 +33,13 @@ class MarianConfig(PretrainedConfig):
         return marian.read_config(self.to_dict())[0]
 
 
-class MarianMTModel(EncoderDecoderModel):
-    """Marian with a language model head, for translation.
+class MarianEncoderDecoder(EncoderDecoderModel):
+    """The base of MarianMTModel.
 
-    Arguments and outputs are those of Transformers 4.57.6. ``final_logits_bias`` is a parameter
-    here and a buffer there, and never trained; position tables are computed and not in the state
-    dict.
+    ``final_logits_bias`` is a parameter here and a buffer in Transformers, and never trained;
+    position tables are computed and not in the state dict.
     """
-
-    architecture = marian.ARCHITECTURE
-    config_class = MarianConfig
-    kind = marian.MARIAN
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         dict(self.named_parameters())["final_logits_bias"].requires_grad_(False)
-
-
-MarianConfig.__module__ = MarianMTModel.__module__ = "ownbert.hf"
