@@ -109,6 +109,7 @@ def test_questions_to_predict_need_no_answers(tmp_path: Path):
     ("name", "text", "message"),
     [
         ("a.json", "", "a.json is empty"),
+        ("a.json", "3", "JSON, but not in SQuAD format; expected: SQuAD JSON"),
         ("a.json", "[1, 2]", "JSON, but not in SQuAD format; expected: SQuAD JSON"),
         ("a.json", '{\n"articles": []\n}', "JSON, but not in SQuAD format; expected"),
         ("a.json", '{"articles": []}', "no column 'question'; name it with text_column"),

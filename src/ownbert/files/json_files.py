@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ _MOST_JSON = 1 << 28
 _MOST_YAML = 1 << 20
 # Maximum nesting of objects and lists: far below Python's recursion limit, so that values can be
 # copied, compared and written.
-_MOST_NESTED = 100
+MOST_NESTED = 100
 # Most objects and lists in a recipe. YAML aliases can expand exponentially.
 _MOST_PARTS = 100_000
 
@@ -76,21 +76,39 @@ def parse_yaml(text: str, source: str | os.PathLike[str]) -> Any:
     return _parsed(source, text, yaml.safe_load, "YAML")
 
 
+def is_nested(value: Any) -> bool:
+    """Whether objects and lists are nested too deeply."""
+    try:
+        for _ in _inner_levels(value):
+            pass
+    except RecursionError:
+        return True
+    return False
+
+
+def _inner_levels(value: Any) -> Iterator[list[Any]]:
+    """Yield the objects and lists inside a value, level by level; ``RecursionError`` if they are
+    nested too deeply."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(MOST_NESTED):
+        inner = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for some in inner for each in some if isinstance(each, dict | list)]
+        if not level:
+            return
+        yield level
+    raise RecursionError
+
+
 def _parsed(
     source: str | os.PathLike[str], text: str, parse: Callable[[str], Any], language: str
 ) -> Any:
     try:
-        value = parse(text)
-        level, parts = [v for v in [value] if isinstance(v, dict | list)], 0
-        for _ in range(_MOST_NESTED):
-            inner = (v.values() if isinstance(v, dict) else v for v in level)
-            level = [v for each in inner for v in each if isinstance(v, dict | list)]
+        value, parts = parse(text), 0
+        for level in _inner_levels(value):
             parts += len(level)
-            if not level:
-                return value
             if language == "YAML" and parts > _MOST_PARTS:
                 raise InputError(f"{source} contains too many objects and lists")
-        raise RecursionError
+        return value
     except InputError:
         raise
     except Exception as error:  # errors of yaml, and of the constructors that it calls

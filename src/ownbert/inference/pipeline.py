@@ -19,6 +19,7 @@ from ownbert.inference.argument_aliases import INSTEAD
 from ownbert.inference.compute import Compute
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, characters, read_labelled_rows
+from ownbert.run.file_names import REPORT
 from ownbert.tables.columns import ColumnNames, usual_names
 from ownbert.tables.memory import as_record, is_list, is_table, items
 from ownbert.tasks.forward.batched_forward import blocks
@@ -39,8 +40,6 @@ _OF_PIPELINES = {
 
 # Metrics that estimators of scikit-learn call their score.
 _OF_SKLEARN = ("accuracy", "subset_accuracy", "r2")
-# Report of ``fit``.
-_REPORT = "report.json"
 
 
 class Predictor:
@@ -289,11 +288,11 @@ class Predictor:
         Raises:
             InputError: the folder has no ``fit`` report.
         """
-        path = self.folder / _REPORT
+        path = self.folder / REPORT
         report = read_json(path) if path.is_file() else {}
         found = report.get("leaderboard")
         if not isinstance(found, list):
-            raise InputError(f"{self.folder} has no {_REPORT} from ownbert fit")
+            raise InputError(f"{self.folder} has no {REPORT} from ownbert fit")
         sign = -1 if report.get("lower") else 1
 
         def sort_key(row: dict[str, Any]) -> float:

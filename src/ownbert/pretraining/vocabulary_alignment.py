@@ -51,7 +51,7 @@ _TABLES = ".features.tables."
 _HEADS = ("mlm", "nsp")
 # Model types of BERT; the second has positions that Transformers does not support
 # (families.family.OWN).
-_MODEL_TYPES = ("bert", "ownbert-bert")
+BERT_TYPES = ("bert", "ownbert-bert")
 # Position kinds whose table limits the sequence length.
 _POSITION_TABLES = ("absolute", "relative_key", "relative_key_query")
 
@@ -374,7 +374,7 @@ def copy_checkpoint(
 def _describe_bert(path: Path) -> Description:
     values = read_config(path / CONFIG)
     model_type = str(values.get("model_type"))
-    if model_type not in _MODEL_TYPES:
+    if model_type not in BERT_TYPES:
         raise InputError(
             f"{path / CONFIG}: model_type is {model_type!r}; pretraining can start from 'bert' "
             "only (BERT itself, and MiniLM, SciBERT and others of its structure)"

@@ -6,6 +6,8 @@ ENSEMBLE, BLEND = "ensemble.json", "blend.json"
 # The model card.
 CARD = "README.md"
 CONFUSION = "confusion.png"
+# The report of ``fit`` for programs.
+REPORT = "report.json"
 # Calibration data from held-out rows, for predictions with a reject option.
 HELD_OUT = "held_out.npz"
 # The same for the network alone in a folder with a blend.

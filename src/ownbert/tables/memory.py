@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.errors import InputError, in_short
+from ownbert.files.json_files import MOST_NESTED, is_nested
 
 # Value of ``ownbert.tables.tables.kind_of`` for these tables.
 KIND = "memory"
-# Maximum nesting of lists and objects in a cell, far below Python's recursion limit.
-_MOST_NESTED = 100
 # Rows of a dataset read at a time.
 _ROWS = 1024
 _FORMS = (
@@ -192,7 +191,7 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else "not readable"
         raise InputError(f"{where}: not JSON ({reason}); one object per line is needed") from error
     # Checked only for lines with many brackets.
-    if line.count("[") + line.count("{") > _MOST_NESTED and is_nested(value):
+    if line.count("[") + line.count("{") > MOST_NESTED and is_nested(value):
         raise InputError(f"{where}: the JSON is nested too deeply")
     if not isinstance(value, dict):
         raise InputError(
@@ -200,17 +199,6 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
             f"{type(value).__name__}"
         )
     return value
-
-
-def is_nested(value: Any) -> bool:
-    """Whether JSON lists and objects are nested too deeply."""
-    level = [value]
-    for _ in range(_MOST_NESTED):
-        inner = (each.values() if isinstance(each, dict) else each for each in level)
-        level = [each for some in inner for each in some if isinstance(each, dict | list)]
-        if not level:
-            return False
-    return True
 
 
 def items(data: Any) -> list[Any]:
@@ -229,7 +217,7 @@ def plain(value: Any, depth: int = 0) -> Any:
     Raises:
         RecursionError: the value is nested too deeply, or contains itself.
     """
-    if depth > _MOST_NESTED:
+    if depth > MOST_NESTED:
         raise RecursionError
     if value is None or isinstance(value, str | bool | int):
         return value

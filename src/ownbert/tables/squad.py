@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ownbert.errors import InputError
+from ownbert.files.json_files import is_nested
 from ownbert.files.text_files import open_text
 from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns, id_value
-from ownbert.tables.memory import MemoryTable, is_nested
+from ownbert.tables.memory import MemoryTable
 from ownbert.tables.tables import Source, as_text, kind_of, not_empty, place, read_values
 
 NEEDED = (

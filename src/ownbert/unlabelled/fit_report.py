@@ -11,10 +11,10 @@ from ownbert.files.json_files import read_json
 from ownbert.fitting.report.report import SHOWN_TEXT
 from ownbert.language import translated
 from ownbert.pages import cleaned
+from ownbert.run.file_names import REPORT
 
 # A learning curve is flat if doubling the rows gains less than this.
 _FLAT = 0.01
-_NAME = "report.json"
 _index, _finite = whole(0, limits.COUNT), maybe(number(-1e9, 1e9))
 _ERROR = {"text": text, "place": text, "given": _index, "suggested": _index, "score": _finite}
 _CURVE = {
@@ -38,7 +38,7 @@ def read_report(folder: Path) -> dict[str, Any]:
     Raises:
         InputError: the report is damaged.
     """
-    return read_json(folder / _NAME, missing={}, check=_CHECK)
+    return read_json(folder / REPORT, missing={}, check=_CHECK)
 
 
 def label_errors(report: dict[str, Any], known: Sequence[str]) -> list[dict[str, Any]]:
@@ -53,7 +53,7 @@ def label_errors(report: dict[str, Any], known: Sequence[str]) -> list[dict[str,
         InputError: the report has no label errors section.
     """
     if "label_errors" not in report:
-        raise InputError(f"likely label errors are in the {_NAME} that ownbert fit writes")
+        raise InputError(f"likely label errors are in the {REPORT} that ownbert fit writes")
     rows: list[dict[str, Any]] = []
     whole_texts = {cleaned(each, SHOWN_TEXT): each for each in known}
     for each in report["label_errors"]:

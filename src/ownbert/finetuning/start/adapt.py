@@ -13,11 +13,10 @@ from ownbert.files.text_files import own_text
 from ownbert.files.writing import make_folder
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.pretraining.pretraining_run import pretrain
+from ownbert.pretraining.vocabulary_alignment import BERT_TYPES
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.train.state_files import remove_states
 
-# Model types whose pretraining can be continued here.
-_KINDS = ("bert", "ownbert-bert")
 # Tokens per batch, and the minimum number of full-length sequences per batch.
 _TOKENS, _SEQUENCES = 2048, 8
 
@@ -29,7 +28,7 @@ def require_bert(description: Description, folder: str) -> None:
         InputError: it cannot be continued.
     """
     kind = str(description.values.get("model_type"))
-    if kind not in _KINDS:
+    if kind not in BERT_TYPES:
         raise InputError(
             f"model.pretrain_steps is for BERT, and {folder} has model_type {kind!r}; leave it out"
         )

@@ -13,17 +13,17 @@ from ownbert.files.json_files import write_json
 from ownbert.files.writing import make_folder, together, write_text
 from ownbert.fitting.report.advice import headline
 from ownbert.fitting.report.contents import Report
-from ownbert.fitting.report.report_page import as_page
+from ownbert.fitting.report.report_page import SENTENCE, as_page
 from ownbert.fitting.report.sections import Section, sections
 from ownbert.language import translated
 from ownbert.pages import cleaned
+from ownbert.run.file_names import REPORT
 from ownbert.tasks.metrics import Scores
 
 _WIDTH = 100
 _FEWEST = 12  # minimum characters of a name
 _MOST_ROWS = 30  # rows per table
 SHOWN_TEXT = 500  # characters
-_SENTENCE = 400
 # Columns to drop when names would be truncated, in this order.
 _DROPPED = ("size", "texts/s", "training")
 _ROW_TEXTS = ("texts", "places")  # omitted: shown rows contain them
@@ -40,7 +40,7 @@ def write_report(report: Report, folder: str | os.PathLike[str]) -> None:
     with together():
         write_text(target / "report.html", contents[0])
         write_text(target / "report.txt", contents[1])
-        write_json(target / "report.json", contents[2])
+        write_json(target / REPORT, contents[2])
 
 
 def as_text(report: Report) -> str:
@@ -54,16 +54,16 @@ def as_text(report: Report) -> str:
     file = io.StringIO()
     console = Console(file=file, width=_WIDTH, no_color=True, highlight=False, force_terminal=False)
     first, *rest = headline(report)
-    console.print(Text(cleaned(translated(first), _SENTENCE).upper()))
+    console.print(Text(cleaned(translated(first), SENTENCE).upper()))
     for sentence in filter(None, rest):
-        console.print(Text(cleaned(translated(sentence), _SENTENCE)))
+        console.print(Text(cleaned(translated(sentence), SENTENCE)))
     board, *others = sections(report)
     _print_section(console, board)
     if report.advice:
         console.print(f"\n{translated('What to do next').upper()}")
         for one in report.advice:
             sentence, figure = translated(one.sentence), translated(one.figure)
-            words = cleaned(f"{sentence} ({figure})", _SENTENCE)
+            words = cleaned(f"{sentence} ({figure})", SENTENCE)
             mark = {"do": "*", "note": "-"}.get(one.kind, " ")
             console.print(Padding(Text(f"{mark} {words}"), (0, 0, 0, 2)))
     for section in others:

@@ -15,14 +15,14 @@ from ownbert.fitting.report.sections import LARGEST_MATRIX, sections
 from ownbert.language import translated
 from ownbert.pages import cleaned, page
 
-_SENTENCE = 400
+SENTENCE = 400  # characters
 _TASKS = {"classify": "one label per text", "multilabel": "several labels per text"}
 
 
 def as_page(report: Report) -> str:
     """The report as HTML."""
     shown = sections(report)
-    first, *rest = (cleaned(translated(sentence), _SENTENCE) for sentence in headline(report))
+    first, *rest = (cleaned(translated(sentence), SENTENCE) for sentence in headline(report))
     keys = [(s.key, s.title) for s in shown if s.key != "drift_tokens"]
     if report.advice:
         keys.insert(1, ("advice", translated("What to do next")))
