@@ -20,8 +20,8 @@ from ownbert.batches.batch import Batch, from_padded, to_padded
 from ownbert.config.encoder import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.nn.fast.linear_layers import Linear
-from ownbert.nn.heads import NextTokenHead
 from ownbert.nn.model import Model
+from ownbert.nn.output_heads import NextTokenHead
 
 # Number of the paper's matrices in a fused one.
 _FUSED = {"qkv": 3, "key_value": 2}

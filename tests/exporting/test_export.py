@@ -16,7 +16,7 @@ import ownbert
 from ownbert import vit
 from ownbert.batches.batch import from_padded
 from ownbert.checkpoint import describe, load, save
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.errors import InputError
 from ownbert.exporting.export import PARITY, notes_of, require_near
 from ownbert.exporting.formats import FORMATS, write_onnx

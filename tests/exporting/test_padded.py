@@ -10,7 +10,7 @@ from torch import Tensor
 from ownbert.batches.batch import from_padded
 from ownbert.checkpoint import load
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import Disentangled
 from ownbert.errors import InputError
 from ownbert.exporting.padded import PaddedModel

@@ -14,7 +14,7 @@ from ownbert.batches.batch import pack
 from ownbert.batches.example import Example
 from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.finetuning.start import token_scores
 from ownbert.finetuning.start.repeated_tokens import token_shares
 from ownbert.finetuning.start.token_pairs import can_hold_pairs

@@ -16,7 +16,7 @@ import torch
 import ownbert
 from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.errors import InputError
 from ownbert.inference.compute import Compute
 from ownbert.inference.embedding.embedder import Embedder

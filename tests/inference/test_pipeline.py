@@ -17,7 +17,7 @@ from sklearn.metrics import r2_score
 
 import ownbert
 from ownbert import InputError, Predictor, evaluate, finetune, predict
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.inference import pipeline
 from support.tiny import change_config, made
 

@@ -12,7 +12,7 @@ import torch
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checkpoint import load, save
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.nn.variants.feature_embeddings import WordFeatures

@@ -12,8 +12,8 @@ from torch import nn
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.fast.dropout import Dropout
-from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
+from ownbert.nn.output_heads import MaskedLMHead
 
 HEADS = ("mlm", "nsp", "classification")
 CONFIG = EncoderConfig(

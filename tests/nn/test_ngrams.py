@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ownbert.batches.batch import Batch, Example, from_padded, pack
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.nn.model import Model
 from ownbert.nn.variants.ngram_embeddings import WIDTH, NgramTable, ngram_buckets
 from support.floats import assert_close

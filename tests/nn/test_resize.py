@@ -8,8 +8,8 @@ from ownbert.batches.batch import Batch, Example, pack
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Mobile
 from ownbert.errors import InputError
-from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
+from ownbert.nn.output_heads import MaskedLMHead
 
 SMALL = {
     "hidden_size": 16,

@@ -15,7 +15,7 @@ from ownbert.batches.batch import Batch, Example, pack
 from ownbert.batches.layout import make_layout
 from ownbert.checkpoint import load, save
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import Mobile
 from ownbert.errors import InputError
 from ownbert.exporting.padded import PaddedModel

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.batches.sampled_softmax import Candidates, CandidateSampler
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.nn.model import Model
 from ownbert.objectives import (
     PRETRAINING,

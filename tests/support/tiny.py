@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 

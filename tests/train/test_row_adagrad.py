@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ownbert.batches.batch import Example, pack
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.nn.model import Model
 from ownbert.objectives.learner import Learner
 from ownbert.tasks.row_objectives import SingleLabelObjective

@@ -22,7 +22,7 @@ from ownbert.checks import (
     whole,
 )
 from ownbert.config.encoder import LAYER_GATES
-from ownbert.config.heads import HEAD_KEYS, HEADS, MOST_LABELS
+from ownbert.config.head_spec import HEAD_KEYS, HEADS, MOST_LABELS
 from ownbert.errors import InputError, MissingError
 from ownbert.families import all_families, marian
 from ownbert.families.bert import BERT

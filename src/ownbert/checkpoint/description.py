@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.model_files import CONFIG
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import SecondReading
 from ownbert.errors import InputError
 from ownbert.families import ENCODER_DECODERS, family_of

@@ -22,7 +22,7 @@ from ownbert.checkpoint.quantized import quantize_model, read_quantized
 from ownbert.checkpoint.saved_tokenizer import VOCABULARY, vocabulary_fingerprint
 from ownbert.checkpoint.transformer_folder import new_translation, save_translation
 from ownbert.checkpoint.weights import read_weights, write_model
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.families import family_of
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone

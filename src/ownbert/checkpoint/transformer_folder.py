@@ -8,7 +8,7 @@ from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.copying import copy_weights, named_tensors, require_blocks, require_fit
 from ownbert.checkpoint.weights import CONFIG, read_weights, write_model
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import SecondReading
 from ownbert.errors import InputError
 from ownbert.families import ENCODER_DECODERS, FAMILIES

@@ -30,8 +30,8 @@ from ownbert.inference.engines import KINDS, PARITY
 from ownbert.inference.exported_network import CRF
 from ownbert.inference.finished_files import MODULES, copy_files, network_files, require_inside
 from ownbert.inference.opened import list_members
-from ownbert.nn.heads import ClassificationHead, TokenHead
 from ownbert.nn.model import Model
+from ownbert.nn.output_heads import ClassificationHead, TokenHead
 from ownbert.run.file_names import BLEND
 from ownbert.run.new_folder import complete_folder, refuse_taken
 from ownbert.text.folder.tokenizer_folder import TOKENIZER, TOKENIZER_FILES, has_tokenizer

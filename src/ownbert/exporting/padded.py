@@ -21,9 +21,9 @@ from ownbert.errors import InputError
 from ownbert.hf.forward_pass.outputs import logits_by_name
 from ownbert.nn.blocks import EncoderBlock
 from ownbert.nn.context import Context
-from ownbert.nn.heads import ClassificationHead, EmbeddingHead, TokenHead
 from ownbert.nn.model import Model, Outputs
 from ownbert.nn.multihead import MultiHeadAttention
+from ownbert.nn.output_heads import ClassificationHead, EmbeddingHead, TokenHead
 from ownbert.nn.pooling import LastPooling, RecurrentPooling
 from ownbert.nn.positions import RelativeKeys, rotate
 from ownbert.nn.variants.convolution import Convolution

@@ -1,6 +1,6 @@
 """ALBERT (Lan et al. 2020): factorised embeddings, and layers that share their weights."""
 
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.families.bert import (
     CHOICE,
     CLASSIFICATION,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.families.mapping.calls import CROSSING, Arguments, Calls, Kinds, encoder_arguments
 from ownbert.families.mapping.family import ArchitectureSpec, Family
 from ownbert.families.mapping.rules import Drop, Fuse, Make, Rename, Rule, Tie

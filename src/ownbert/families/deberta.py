@@ -7,7 +7,7 @@ from typing import Any
 
 from ownbert.checks import each, known
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import Disentangled
 from ownbert.errors import InputError, in_short
 from ownbert.families.bert import ENCODER_ONLY, SPAN, TOKENS, label_rules

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.families.bert import (
     DEFAULTS,
     OLD_NAMES,

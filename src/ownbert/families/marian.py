@@ -12,7 +12,7 @@ from typing import Any
 from ownbert.checks import known
 from ownbert.config import ACTIVATIONS
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.errors import InputError
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder
 from ownbert.families.mapping.family import OWN, POSITIONS, ArchitectureSpec, require_expressed

@@ -7,7 +7,7 @@ from typing import Any
 
 from ownbert.config import ACTIVATIONS
 from ownbert.config.encoder import T5_STRUCTURE, EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.errors import InputError, in_short
 from ownbert.families.mapping.calls import Calls, Kinds, encoder_arguments, two_stack_arguments
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder, Stacks

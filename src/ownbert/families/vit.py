@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import Image
 from ownbert.errors import InputError
 from ownbert.families.mapping.calls import Arguments, Calls, Kinds

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ownbert.config.encoder import XLNET_STRUCTURE, EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.errors import InputError
 from ownbert.families.bert import ENCODER_ONLY
 from ownbert.families.mapping.calls import LAST, Arguments, Calls, Kinds, labels_of

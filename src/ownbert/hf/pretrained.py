@@ -28,8 +28,8 @@ from ownbert.hf.forward_pass.forward import forward as run
 from ownbert.hf.weights.names import find, has_tensors, replace_module, their_module_names
 from ownbert.hf.weights.parameter_parts import children_by_name, follow, their_parameters
 from ownbert.hf.weights.states import fill, to_ours, to_theirs, write
-from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
+from ownbert.nn.output_heads import MaskedLMHead
 from ownbert.nn.undrawn import Undrawn, shapes_alone
 
 # Accepted by every forward pass, in addition to the arguments of its signature.

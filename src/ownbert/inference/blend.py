@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.checks import list_of, number, object_, record, text
-from ownbert.config.heads import MOST_LABELS
+from ownbert.config.head_spec import MOST_LABELS
 from ownbert.errors import InputError
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_json, write_json

@@ -13,13 +13,19 @@ from torch import Tensor, nn
 from ownbert.batches.batch import Batch, read_again
 from ownbert.batches.sampled_softmax import Candidates
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import SecondReading
 from ownbert.errors import InputError
 from ownbert.nn.context import Cache, Context
 from ownbert.nn.embeddings import Embeddings
 from ownbert.nn.encoder import Encoder
-from ownbert.nn.heads import ClassificationHead, MaskedLMHead, NextTokenHead, Pooler, make_head
+from ownbert.nn.output_heads import (
+    ClassificationHead,
+    MaskedLMHead,
+    NextTokenHead,
+    Pooler,
+    make_head,
+)
 from ownbert.nn.positions import RelativeSinusoids
 from ownbert.nn.undrawn import truncated_normal_
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ownbert.config.encoder import XLNET_STRUCTURE, EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.objectives.pretraining_objective import PretrainingObjective
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import torch
 
 from ownbert.batches.word_features import Features
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HEADS, HeadSpec
+from ownbert.config.head_spec import HEADS, HeadSpec
 from ownbert.corpus.cooccurrence import cooccurrence_vectors
 from ownbert.corpus.store import Store
-from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
+from ownbert.nn.output_heads import MaskedLMHead
 from ownbert.objectives import objectives_of
 from ownbert.objectives.learner import Learner
 from ownbert.objectives.objective import Objective

@@ -7,7 +7,7 @@ from typing import Any
 from ownbert import limits
 from ownbert.checks import between, each, one_of, up_to
 from ownbert.config.encoder import LAYER_GATES, WIDEST_BLUR
-from ownbert.config.heads import POOLINGS as POOLING_NAMES
+from ownbert.config.head_spec import POOLINGS as POOLING_NAMES
 from ownbert.errors import InputError
 from ownbert.files.encodings import ENCODING_HELP, UTF8, check_encoding
 from ownbert.settings import CheckedSettings, apply_values, section, setting

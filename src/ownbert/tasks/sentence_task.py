@@ -11,7 +11,7 @@ import numpy as np
 from ownbert.batches.example import Example
 from ownbert.batches.word_features import cut_words, word_table
 from ownbert.checkpoint import Description
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.errors import InputError
 from ownbert.files.text_files import open_text
 from ownbert.hub import model_folder

@@ -22,7 +22,7 @@ from ownbert.checkpoint import (
     require_float,
     require_tables,
 )
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.errors import InputError
 from ownbert.tables.columns import ColumnNames, ColumnSpec, positional_names
 from ownbert.tables.memory import table_of

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import Disentangled, Mobile
 from ownbert.errors import InputError
 from ownbert.families import FAMILIES, family_of

@@ -14,7 +14,7 @@ from ownbert.batches.batch import from_padded
 from ownbert.checkpoint import load, save
 from ownbert.cli import main
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.errors import InputError
 from ownbert.images.pixels import Processor
 from ownbert.inspect.explain.attribution import (

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import Disentangled, Mobile
 from ownbert.errors import InputError
 from ownbert.inspect.overview.describe import Overview, describe

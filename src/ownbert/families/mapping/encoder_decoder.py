@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import SecondReading
 from ownbert.errors import InputError, in_short
 from ownbert.families.mapping.calls import Calls, two_stack_arguments

@@ -17,8 +17,8 @@ from torch import nn
 from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.batches.example import Example
 from ownbert.finetuning.linear_baseline import targets_of
-from ownbert.nn.heads import ClassificationHead
 from ownbert.nn.model import Model
+from ownbert.nn.output_heads import ClassificationHead
 from ownbert.tasks.forward.packed_network import PackedNetwork
 from ownbert.tasks.rows import Row
 from ownbert.tasks.scores import mean_per_row

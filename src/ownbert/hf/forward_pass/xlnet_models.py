@@ -16,8 +16,8 @@ from ownbert.hf.forward_pass import losses
 from ownbert.hf.forward_pass.inputs import PackedInputs
 from ownbert.nn.context import Cache
 from ownbert.nn.encoder import Encoder
-from ownbert.nn.heads import BeamSpanHead
 from ownbert.nn.model import Outputs
+from ownbert.nn.output_heads import BeamSpanHead
 from ownbert.nn.positions import RelativeSinusoids
 
 _STREAMS = ((), ("mlm",))

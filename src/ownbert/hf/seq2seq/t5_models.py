@@ -7,8 +7,8 @@ from torch import Tensor
 from ownbert.errors import InputError
 from ownbert.hf.forward_pass.inputs import PackedInputs
 from ownbert.hf.seq2seq.encoder_decoder_models import EncoderDecoderModel
-from ownbert.nn.heads import ClassificationHead
 from ownbert.nn.model import Outputs
+from ownbert.nn.output_heads import ClassificationHead
 
 
 class T5EncoderDecoder(EncoderDecoderModel):

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.nn.blocks import FeedForward
-from ownbert.nn.heads import NextTokenHead
 from ownbert.nn.model import Model
+from ownbert.nn.output_heads import NextTokenHead
 from ownbert.nn.packed.int8 import (
     PackedInt8FeedForward,
     PackedInt8Linear,

@@ -10,7 +10,7 @@ from ownbert.batches.batch import Batch
 from ownbert.batches.layout import Layout, make_layout
 from ownbert.batches.word_features import Features, number_tags
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.errors import InputError
 from ownbert.nn.fast.dropout import Dropout
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ownbert.batches.example import Example
 from ownbert.checkpoint import Description
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.errors import InputError, in_short
 from ownbert.files.json_files import write_json
 from ownbert.files.writing import make_folder

@@ -10,7 +10,7 @@ import numpy as np
 from ownbert.batches.example import Example
 from ownbert.batches.word_features import word_table
 from ownbert.checkpoint import Description
-from ownbert.config.heads import HeadSpec
+from ownbert.config.head_spec import HeadSpec
 from ownbert.errors import InputError
 from ownbert.tables.tables import Source, place
 from ownbert.tasks.classification import sort_labels
@@ -174,7 +174,7 @@ class TaggingTask(Task):
         return word_table(sizes[words], cells, self.features, special)
 
     def objective(self, model: "Model") -> "TaggingObjective":
-        from ownbert.nn.heads import TokenHead
+        from ownbert.nn.output_heads import TokenHead
         from ownbert.tasks.token_classification.tag_objectives import CrfObjective, TaggingObjective
 
         head = model.heads[self.head]

@@ -14,7 +14,7 @@ from ownbert.batches.layout import make_layout
 from ownbert.batches.sampled_softmax import Candidates
 from ownbert.checks import known, maybe
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.heads import HEADS, HeadSpec
+from ownbert.config.head_spec import HEADS, HeadSpec
 from ownbert.errors import InputError, needing
 from ownbert.nn.activations import ACTIVATION
 from ownbert.nn.fast.accumulation import candidate_rows

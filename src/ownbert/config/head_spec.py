@@ -1,4 +1,4 @@
-"""The heads of a model."""
+"""The specification of a head: its kind and its options."""
 
 from dataclasses import dataclass, field, fields
 
