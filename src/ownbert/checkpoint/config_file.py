@@ -24,7 +24,7 @@ from ownbert.checks import (
 from ownbert.config.encoder import LAYER_GATES
 from ownbert.config.head_spec import HEAD_KEYS, HEADS, MOST_LABELS
 from ownbert.errors import InputError, MissingError
-from ownbert.families import all_families, marian
+from ownbert.families import all_kinds
 from ownbert.families.bert import BERT
 from ownbert.files.json_files import read_json
 
@@ -109,11 +109,10 @@ _KEYS: dict[str, Check] = {
 def _default_checks() -> dict[str, Check]:
     """Checks of each family's own keys, by the types of their defaults."""
     checks = {bool: truth, int: _WHOLE, float: _NUMBER, str: text}
-    tables = [*(family.defaults for family in all_families().values()), marian.DEFAULTS]
     return {
         key: maybe(checks[type(default)])
-        for table in tables
-        for key, default in table.items()
+        for kind in all_kinds()
+        for key, default in kind.defaults.items()
         if type(default) in checks
     }
 

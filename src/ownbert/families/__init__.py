@@ -1,14 +1,15 @@
 """The mapping between names of Hugging Face and OwnBERT, as data: one short module per family."""
 
 from ownbert.errors import InputError
-from ownbert.families import marian
 from ownbert.families.albert import ALBERT
 from ownbert.families.bert import BERT
 from ownbert.families.deberta import DEBERTA
 from ownbert.families.distilbert import DISTILBERT
 from ownbert.families.electra import ELECTRA
 from ownbert.families.ernie import ERNIE
+from ownbert.families.mapping.encoder_decoder import EncoderDecoder
 from ownbert.families.mapping.family import OWN, Family
+from ownbert.families.marian import MARIAN
 from ownbert.families.mobilebert import MOBILEBERT
 from ownbert.families.modernbert import MODERNBERT
 from ownbert.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
@@ -36,7 +37,7 @@ FAMILIES = {
 }
 
 # Models with a decoder that attends to the encoder.
-ENCODER_DECODERS = {kind.model_type: kind for kind in (marian.MARIAN, T5_ENCODER_DECODER)}
+ENCODER_DECODERS = {kind.model_type: kind for kind in (MARIAN, T5_ENCODER_DECODER)}
 
 # Families of image models.
 IMAGE_FAMILIES = {VIT.model_type: VIT}
@@ -45,6 +46,11 @@ IMAGE_FAMILIES = {VIT.model_type: VIT}
 def all_families() -> dict[str, Family]:
     """The families of text and image models by model_type."""
     return {**FAMILIES, **IMAGE_FAMILIES}
+
+
+def all_kinds() -> tuple[Family | EncoderDecoder, ...]:
+    """The families, and the models with a decoder that attends to the encoder."""
+    return (*all_families().values(), *ENCODER_DECODERS.values())
 
 
 def family_of(model_type: str, where: str) -> Family:
@@ -62,7 +68,7 @@ def family_of(model_type: str, where: str) -> Family:
     """
     name = str(model_type).removeprefix(OWN)
     families = all_families()
-    if name == marian.MODEL_TYPE:
+    if name == MARIAN.model_type:
         raise InputError(
             f"{where}: a {model_type} model has an encoder and a decoder; use it with ownbert "
             "translate"

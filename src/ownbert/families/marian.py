@@ -48,7 +48,7 @@ _NAMES = {
     "scale_embeddings": "scale_embedding",
 }
 # Defaults of MarianConfig in Transformers 4.57.6, in the order of its arguments.
-DEFAULTS: dict[str, Any] = {
+_DEFAULTS: dict[str, Any] = {
     "vocab_size": 58101,
     "decoder_vocab_size": None,
     "max_position_embeddings": 1024,
@@ -177,7 +177,7 @@ def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig
         EncoderConfig(
             vocab_size=values["vocab_size"],
             **{
-                ours: values.get(key.format(name), DEFAULTS[key.format(name)])
+                ours: values.get(key.format(name), _DEFAULTS[key.format(name)])
                 for ours, key in _NAMES.items()
             },
             **usual,
@@ -231,4 +231,7 @@ MARIAN = EncoderDecoder(
     write_config=write_config,
     weight_map=weight_map,
     rates=("dropout", "attention_dropout"),
+    defaults=_DEFAULTS,
+    names={"num_attention_heads": "encoder_attention_heads", "hidden_size": "d_model"},
+    follows={"decoder_vocab_size": "vocab_size", "num_hidden_layers": "encoder_layers"},
 )

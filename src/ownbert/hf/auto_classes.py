@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ownbert.checks import known
 from ownbert.errors import InputError
-from ownbert.families import ENCODER_DECODERS, all_families
+from ownbert.families import ENCODER_DECODERS, all_families, all_kinds
 from ownbert.families.mapping.family import Family
 from ownbert.hf.classes import config_name, config_of, custom_model_of, model_of
 from ownbert.hf.configs import OWN, read_config
@@ -38,7 +38,7 @@ def class_named(name: str) -> Any:
     """The model or config class with a name of Transformers; None if there is none."""
     if name.startswith("Auto"):
         return AutoConfig if name == "AutoConfig" else _auto_model(name)
-    for family in (*all_families().values(), *ENCODER_DECODERS.values()):
+    for family in all_kinds():
         if name in family.architectures:
             return model_of(name)
         config = config_name(family)

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from ownbert.errors import InputError
-from ownbert.families import ENCODER_DECODERS, all_families
+from ownbert.families import ENCODER_DECODERS, all_families, all_kinds
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder
 from ownbert.families.mapping.family import Family
 from ownbert.families.mapping.rules import Tie
@@ -14,8 +14,7 @@ from ownbert.hf.configs import PretrainedConfig, config_class
 from ownbert.hf.custom import CustomModel
 from ownbert.hf.pretrained import PreTrainedModel
 from ownbert.hf.seq2seq.generation import GreedyGeneration
-from ownbert.hf.seq2seq.marian_models import MarianConfig, MarianEncoderDecoder
-from ownbert.hf.seq2seq.t5_models import T5EncoderDecoder
+from ownbert.hf.seq2seq.special_models import MarianEncoderDecoder, T5EncoderDecoder
 
 # Base classes of the classes of an encoder and a decoder.
 _TWO_STACKS = {"marian": MarianEncoderDecoder, "t5": T5EncoderDecoder}
@@ -29,9 +28,7 @@ def config_name(family: Family | EncoderDecoder) -> str:
 
 @cache
 def config_of(model_type: str) -> type[PretrainedConfig]:
-    if model_type == MarianConfig.model_type:
-        return MarianConfig
-    family = all_families()[model_type]
+    family = {**ENCODER_DECODERS, **all_families()}[model_type]
     return config_class(family, config_name(family))
 
 
@@ -55,7 +52,7 @@ def model_of(architecture: str) -> type[PreTrainedModel]:
     Raises:
         InputError: unknown name.
     """
-    for family in (*all_families().values(), *ENCODER_DECODERS.values()):
+    for family in all_kinds():
         if architecture in family.architectures:
             return _model_class(family, architecture)
     raise InputError(f"architecture {architecture!r} is not known")

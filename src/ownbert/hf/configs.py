@@ -16,6 +16,7 @@ from ownbert.checkpoint.weights import CONFIG
 from ownbert.checks import known, maybe
 from ownbert.config.encoder import EncoderConfig
 from ownbert.errors import InputError, in_short
+from ownbert.families.mapping.encoder_decoder import EncoderDecoder
 from ownbert.families.mapping.family import OWN, Family, require_label_count
 from ownbert.files.writing import make_folder, write_text
 from ownbert.hub import HUB_OPTIONS, pretrained_folder
@@ -75,7 +76,7 @@ class PretrainedConfig:
 
     # Not a key: the structure by the constructor's arguments, whatever is changed later.
     __slots__ = ("__dict__", "first_structure")
-    family: ClassVar[Family]
+    family: ClassVar[Family | EncoderDecoder]
     defaults: ClassVar[Mapping[str, Any]]
     aliases: ClassVar[Mapping[str, str]]  # BERT's key to the family's own
     # Keys whose default is the value of another key.
@@ -141,7 +142,8 @@ class PretrainedConfig:
         Raises:
             InputError: values are inconsistent.
         """
-        return self.family.read_config(self.to_dict())
+        found = self.family.read_config(self.to_dict())
+        return found[0] if isinstance(found, tuple) else found  # the encoder of two stacks
 
     @property
     def num_labels(self) -> int:
@@ -326,7 +328,7 @@ def parse_dtype(value: Any) -> torch.dtype | None:
     return found
 
 
-def config_class(family: Family, name: str) -> type[PretrainedConfig]:
+def config_class(family: Family | EncoderDecoder, name: str) -> type[PretrainedConfig]:
     """The configuration class of a family, with its ``name`` in Transformers."""
     members = {
         "family": family,

@@ -43,6 +43,8 @@ class EncoderDecoder:
             not.
         rates: keys of the dropout rates of the stacks.
         defaults: keys of the ``config.json`` with their defaults.
+        names: keys that are also known by a name of ``EncoderConfig``.
+        follows: keys whose default is the value of another key.
         dropouts: keys of the dropout rates of heads, by kind.
         calls: arguments and outputs of its classes in ``ownbert.hf``.
     """
@@ -55,6 +57,8 @@ class EncoderDecoder:
     one_table: bool = False
     rates: Sequence[str] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    follows: Mapping[str, str] = field(default_factory=dict)
     dropouts: Mapping[str, str] = field(default_factory=dict)
     calls: Calls = field(default_factory=lambda: Calls(two_stack_arguments))
 

@@ -1,4 +1,4 @@
-"""The base of T5's classes with a decoder; its encoder alone is a family like others."""
+"""The bases of the classes of Marian and T5: what only these models do."""
 
 from typing import Any
 
@@ -9,6 +9,18 @@ from ownbert.hf.forward_pass.inputs import PackedInputs
 from ownbert.hf.seq2seq.encoder_decoder_models import EncoderDecoderModel
 from ownbert.nn.model import Outputs
 from ownbert.nn.output_heads import ClassificationHead
+
+
+class MarianEncoderDecoder(EncoderDecoderModel):
+    """The base of MarianMTModel.
+
+    ``final_logits_bias`` is a parameter here and a buffer in Transformers, and never trained;
+    position tables are computed and not in the state dict.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        dict(self.named_parameters())["final_logits_bias"].requires_grad_(False)
 
 
 class T5EncoderDecoder(EncoderDecoderModel):
