@@ -1,5 +1,8 @@
 """Decoder mode: causal masks, cross attention, caches, generation, against Transformers 4.57.6."""
 
+import json
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +12,8 @@ transformers = pytest.importorskip("transformers", "4.57")
 if int(transformers.__version__.split(".")[0]) > 4:
     pytest.skip("the reference is Transformers 4.57.6", allow_module_level=True)
 
+import ownbert  # noqa: E402
+import ownbert.hf as hf  # noqa: E402
 from ownbert.errors import InputError  # noqa: E402
 from support.padded_models import close, padded, pair  # noqa: E402
 
@@ -60,8 +65,6 @@ def test_a_decoder(kind: str, cached: bool, mask: str):
 @pytest.mark.parametrize("cross", [False, True])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_cache_changes_nothing(kind: str, cross: bool, steps: int):
-    import ownbert.hf as hf
-
     torch.manual_seed(4)
     sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
     config = hf.BertConfig(
@@ -108,12 +111,40 @@ def test_generates_as_they_do(architecture: str):
     given = {name: value.flip(1) for name, value in padded(model_type).items()}
     expected = theirs.generate(**given, max_length=16, do_sample=False, eos_token_id=2)
     assert torch.equal(ours.generate(**given, max_length=16, eos_token_id=2), expected)
+    for times in (1, 8) if model_type == "bert" else (1,):  # 20 new tokens, and 8 up to the last
+        texts = ids.repeat(1, times)
+        expected = theirs.generate(texts, do_sample=False, eos_token_id=2)
+        assert torch.equal(ours.generate(texts, eos_token_id=2), expected)
     for wrong, message in [
         ({"num_beams": 4}, "num_beams must be 1"),
         ({"max_length": 4}, "the input has 4 tokens; max_length must be larger"),
+        ({"max_new_tokens": "5"}, "max_new_tokens is '5'; it must be a whole number, at least 1"),
+        ({"eos_token_id": "."}, "eos_token_id is '.'; it must be a token id or a list of them"),
+        ({"input_ids": ids[0]}, r"input_ids has shape \(4,\); it must be \(batch, length\)"),
+        ({"attention_mask": ids[:, :3]}, r"attention_mask has shape \(3, 3\); it must be \(3, 4\)"),
+        ({"generation_config": {"max_length": 9}}, "is a dict; it must be a GenerationConfig"),
     ]:
         with pytest.raises(InputError, match=message):
-            ours.generate(ids, **wrong)
+            ours.generate(**{"input_ids": ids, **wrong})
+
+
+def test_options_of_a_folder_that_are_not_supported(tmp_path: Path):
+    pair("BertLMHeadModel", is_decoder=True)[1].save_pretrained(tmp_path)
+    path = tmp_path / "generation_config.json"
+    neutral = {"repetition_penalty": 1.0, "min_length": 0, "suppress_tokens": [], "top_k": 50}
+    for values, warned in [
+        (neutral, None),
+        ({"repetition_penalty": 1.2, "min_new_tokens": 4}, "repetition_penalty 1.2, min_new_tok"),
+        ({"bad_words_ids": [[5]]}, r"bad_words_ids \[\[5\]\] of the generation config"),
+    ]:
+        path.write_text(json.dumps(values))
+        for model in (hf.BertLMHeadModel.from_pretrained(tmp_path), ownbert.load(tmp_path)):
+            expected = pytest.warns(match=f"generate ignores {warned}") if warned else nullcontext()
+            with expected:
+                model.generate(torch.tensor([[5, 6]]), max_new_tokens=2)
+    path.write_text('{"max_length": "9"}')
+    with pytest.raises(InputError, match=r"config.json: max_length is '9'; it must be a whole num"):
+        hf.BertLMHeadModel.from_pretrained(tmp_path)
 
 
 def test_cross_attention_that_is_not_there():

@@ -216,7 +216,6 @@ GREEDY = [
 @pytest.mark.parametrize("options", GREEDY, ids=str)
 def test_greedy_generation(options: dict[str, Any], tmp_path: Path):
     theirs, ours = pair(tmp_path)
-    theirs.generation_config.max_length = 20
     theirs.final_logits_bias[0, 2] = ours.final_logits_bias.data[0, 2] = 4
     given = {name: inputs()[name] for name in ("input_ids", "attention_mask")}
     expected = theirs.generate(**given, num_beams=1, do_sample=False, **options)
@@ -235,14 +234,24 @@ def test_beams_and_what_generation_refuses(tmp_path: Path):
     for options, message in (
         ({"do_sample": True}, "do_sample must be False"),
         ({"max_length": 1}, "max_length is 1"),
-        ({"max_new_tokens": 0}, "max_length is 1"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0; it must be a whole number, at least 1"),
+        ({"num_beams": "3"}, "num_beams is '3'; it must be a whole number"),
+        ({"bad_words_ids": [3]}, r"bad_words_ids\[0\] is 3; it must be a list"),
+        (
+            {"attention_mask": torch.ones(3, 3)},
+            r"attention_mask has shape \(3, 3\); it must be \(3, 7",
+        ),
         ({"bad_words_ids": [[3, 4]]}, "can only forbid single tokens"),
         ({"eos_token_id": [2, 3]}, "one token is needed"),
         ({"num_beam": 3}, "no argument 'num_beam'; is num_beams meant"),
     ):
         with pytest.raises(InputError, match=message):
-            ours.generate(**given, **options)
+            ours.generate(**(given | options))
     assert ours.can_generate()
+    path = tmp_path / "generation_config.json"
+    path.write_text('{"bad_words_ids": [[3]], "forced_bos_token_id": 4}')
+    with pytest.warns(match="generate ignores forced_bos_token_id 4 of the generation config"):
+        hf.MarianMTModel.from_pretrained(tmp_path).generate(**given)
 
 
 def test_configurations():

@@ -110,10 +110,11 @@ def test_the_same_numbers(tmp_path: Path, architecture: str, changes: dict[str, 
 def test_generation(tmp_path: Path, changes: dict[str, Any]):
     theirs, ours = pair(tmp_path, seed=5, **changes)
     source = {name: texts()[name] for name in ("input_ids", "attention_mask")}
-    for options in ({}, {"num_beams": 3}, {"num_beams": 4, "length_penalty": 0.3}):
-        expected = theirs.generate(**source, max_new_tokens=15, **options)
+    short: dict[str, Any] = {"max_new_tokens": 15}
+    for options in ({}, short, {**short, "num_beams": 3}, {"num_beams": 4, "length_penalty": 0.3}):
+        expected = theirs.generate(**source, **options)
         for cached in (True, False):
-            found = ours.generate(**source, max_new_tokens=15, use_cache=cached, **options)
+            found = ours.generate(**source, use_cache=cached, **options)
             assert without_padding(found) == without_padding(expected)
 
 

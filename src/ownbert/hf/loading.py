@@ -65,7 +65,9 @@ def load(
         values.pop("num_labels", None)
     config = config_of(family.model_type)(**values, name_or_path=str(folder))
     pooled = model.pooler is not None
-    return model_of(architecture)(config, add_pooling_layer=pooled, model=model).eval()
+    made = model_of(architecture)(config, add_pooling_layer=pooled, model=model)
+    made._read_generation(folder)
+    return made.eval()
 
 
 def save(

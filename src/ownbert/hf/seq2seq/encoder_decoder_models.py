@@ -283,7 +283,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
             attention_mask: (B, S'), 1 for tokens; by default all but padding.
             generation_config: Transformers' config, for options that are not given.
             max_new_tokens: maximum tokens after the start token.
-            max_length: the same including the start token; 20 by default.
+            max_length: the same including the start token; 21 by default.
             num_beams, length_penalty, bad_words_ids: by default the config's.
             use_cache: whether to cache keys and values of earlier tokens.
 
@@ -293,7 +293,9 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         Raises:
             InputError: an option is not supported, or a text has no tokens.
         """
-        check_tensors({"input_ids": input_ids, "attention_mask": attention_mask})
+        options = max_new_tokens, max_length, num_beams, length_penalty, bad_words_ids
+        named = dict(zip(_OPTIONS, options, strict=True))
+        self.check_call(input_ids, attention_mask, others | named)
         config = self.config
         if self.kinds != ("generator",):
             kind = self.family.generating
@@ -302,8 +304,6 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         known = self.generation_options(generation_config, (*_FIXED, *names, *_OPTIONS))
         others = {k: v for k, v in known.items() if k not in _OPTIONS} | others
         others = {k: v for k, v in others.items() if k not in _UNUSED}
-        if max_new_tokens is None and max_length is None:
-            max_new_tokens, max_length = known.get("max_new_tokens"), known.get("max_length")
         for name, value in _FIXED.items():
             if others.pop(name, value) != value:
                 raise InputError(f"generate does not sample here; {name} must be {value}")
@@ -315,9 +315,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
             value = known.get(name) if value is None else value
             return getattr(config, name, None) or default if value is None else value
 
-        longest = max_new_tokens
-        if longest is None:
-            longest = setting(max_length, "max_length", 20) - 1
+        longest = self.most_new_tokens(known, max_new_tokens, max_length, 1)
         if longest < 1:
             raise InputError(
                 f"max_length is {longest + 1}; it must be 2 or more, because the start token counts"

@@ -10,9 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ownbert.errors import InputError
+from ownbert import limits
+from ownbert.checks import any_number, count, either, list_of, maybe, record, whole
+from ownbert.errors import InputError, in_short, warn_of_input
 from ownbert.files.json_files import read_json, write_json
-from ownbert.hf.forward_pass.input_checks import check_tensors
+from ownbert.hf.forward_pass.input_checks import check_inputs, check_tensors
+from ownbert.hf.forward_pass.inputs import PaddedInputs
 
 # Arguments of ``generate`` that select other strategies, with their required values.
 _FIXED = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "penalty_alpha": None}
@@ -20,6 +23,29 @@ _FIXED = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "penalt
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 _FILE = "generation_config.json"
 _OPTIONS = ("max_new_tokens", "max_length", "eos_token_id", "pad_token_id")
+_LENGTH = 20  # default of max_length
+# Options of Transformers that change its texts, with their neutral values.
+_NEUTRAL = {
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "guidance_scale"), 1),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), 0),
+    **dict.fromkeys(("min_length", "min_new_tokens", "early_stopping"), 0),
+    **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids"), None),
+    **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens", "sequence_bias"), None),
+    **dict.fromkeys(("exponential_decay_length_penalty", "max_time", "stop_strings"), None),
+}
+_token = whole(-(2**62), 2**62)
+_CHECKS = {
+    "max_new_tokens": count(1, limits.COUNT),
+    "max_length": count(1, limits.COUNT),
+    "num_beams": count(1, limits.BEAMS),
+    "length_penalty": any_number,
+    "pad_token_id": _token,
+    "decoder_start_token_id": _token,
+    "eos_token_id": either(_token, list_of(_token), wanted="a token id or a list of them"),
+    "forced_eos_token_id": _token,
+    "bad_words_ids": list_of(list_of(_token)),
+}
+_check_values = record({name: maybe(check) for name, check in _CHECKS.items()})
 
 
 class Generating:
@@ -44,14 +70,59 @@ class Generating:
 
     def generation_options(self, given: Any, names: Sequence[str]) -> dict[str, Any]:
         """Options of ``generate`` by name, from the given config or the model's own."""
-        config = given or self.__dict__.get("_generation_config")
-        if config is None:
-            return {n: v for n, v in self.generation_values.items() if n in names and v is not None}
-        found = {name: getattr(config, name, None) for name in names}
-        return {name: value for name, value in found.items() if value is not None}
+        if given is not None and not hasattr(given, "to_diff_dict"):
+            kind = type(given).__name__
+            raise InputError(f"generation_config is a {kind}; it must be a GenerationConfig")
+        config: Any = self.config  # pyright: ignore
+        stored = given or self.__dict__.get("_generation_config")
+        values = vars(config) if stored is None else vars(stored)
+        if stored is None and self.generation_values:
+            values = self.generation_values
+        values = {name: value for name, value in values.items() if value is not None}
+        ignored = [
+            name
+            for name, neutral in _NEUTRAL.items()
+            if name not in names and values.get(name, neutral) not in (neutral, [], {})
+        ]
+        if ignored:
+            warn_of_input(
+                f"generate ignores {', '.join(f'{n} {in_short(values[n])}' for n in ignored)} of "
+                "the generation config, so its texts differ from those of Transformers"
+            )
+        return {name: values[name] for name in names if name in values}
+
+    def check_call(self, input_ids: Any, attention_mask: Any, options: Mapping[str, Any]) -> None:
+        """Raise ``InputError`` for arguments of ``generate`` of a wrong type or shape."""
+        check_tensors({"input_ids": input_ids, "attention_mask": attention_mask})
+        size = PaddedInputs(input_ids).size
+        check_inputs(self.model.encoder, {"input_ids": input_ids}, size)  # pyright: ignore
+        if attention_mask is not None and attention_mask.shape != size:
+            shape = tuple(attention_mask.shape)
+            raise InputError(f"attention_mask has shape {shape}; it must be {size}")
+        for name in options.keys() & _CHECKS.keys():
+            if options[name] is not None and not hasattr(options[name], "tolist"):  # tensor, array
+                _CHECKS[name](name, options[name])
+
+    def most_new_tokens(
+        self, known: Mapping[str, Any], new: int | None, total: int | None, given: int
+    ) -> int:
+        """The maximum number of tokens after ``given`` ones, as in Transformers.
+
+        Args:
+            known: options of the generation config, used if neither number is an argument.
+            new, total: the arguments ``max_new_tokens`` and ``max_length``.
+            given: number of given tokens.
+        """
+        if new is None and total is None:
+            new, total = known.get("max_new_tokens"), known.get("max_length", _LENGTH)
+            if total == _LENGTH:  # the default is that many new tokens
+                positions = getattr(self.config, "max_position_embeddings", None)  # pyright: ignore
+                total = min(_LENGTH + given, positions or limits.LENGTH)
+        return int(total or 0) - given if new is None else new
 
     def _read_generation(self, folder: Path) -> None:
-        self.__dict__["generation_values"] = read_json(folder / _FILE, missing={})
+        values = read_json(folder / _FILE, missing={}, check=_check_values)
+        self.__dict__["generation_values"] = values
 
     def _write_generation(self, folder: Path) -> None:
         stored = self.__dict__.get("_generation_config")
@@ -85,7 +156,7 @@ class GreedyGeneration(Generating):
             attention_mask: (B, S), 1 for tokens; by default all but padding.
             generation_config: Transformers' config, for options that are not given.
             max_new_tokens: maximum number of appended tokens.
-            max_length: maximum number of all tokens; 20 by default.
+            max_length: maximum number of all tokens; by default 20 more than the input has.
             eos_token_id, pad_token_id: by default the config's.
             others: further arguments of the forward pass.
 
@@ -96,11 +167,10 @@ class GreedyGeneration(Generating):
             InputError: an option is not supported, or no token may be appended.
         """
         model: Any = self
-        check_tensors({"input_ids": input_ids, "attention_mask": attention_mask})
+        options = max_new_tokens, max_length, eos_token_id, pad_token_id
+        self.check_call(input_ids, attention_mask, dict(zip(_OPTIONS, options, strict=True)))
         known = self.generation_options(generation_config, (*_FIXED, *_OPTIONS))
         others = {k: v for k, v in known.items() if k in _FIXED} | others
-        if max_new_tokens is None and max_length is None:
-            max_new_tokens, max_length = known.get("max_new_tokens"), known.get("max_length")
         eos_token_id = known.get("eos_token_id") if eos_token_id is None else eos_token_id
         pad_token_id = known.get("pad_token_id") if pad_token_id is None else pad_token_id
         for name, value in _FIXED.items():
@@ -109,13 +179,11 @@ class GreedyGeneration(Generating):
         ends = model.config.eos_token_id if eos_token_id is None else eos_token_id
         ends = [ends] if isinstance(ends, int) else ends or []
         pad = model.config.pad_token_id if pad_token_id is None else pad_token_id
-        if max_new_tokens is None:
-            max_length = int(model.config.max_length or 20) if max_length is None else max_length
-            max_new_tokens = max_length - input_ids.shape[1]
+        length = input_ids.shape[1]
+        max_new_tokens = self.most_new_tokens(known, max_new_tokens, max_length, length)
         if max_new_tokens < 1:
             raise InputError(
-                f"the input has {input_ids.shape[1]} tokens; max_length must be larger, or give "
-                "max_new_tokens"
+                f"the input has {length} tokens; max_length must be larger, or give max_new_tokens"
             )
         if attention_mask is None:
             attention_mask = default_mask(input_ids, pad, ends)
