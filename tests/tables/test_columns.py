@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from subprocess import run
 
@@ -194,6 +195,28 @@ def test_a_file_without_a_header_is_said(tmp_path: Path, first: str):
     path.write_text("\n".join(lines))
     with pytest.raises(InputError, match=r"the first line .* seems to be a row; add a header line"):
         find_columns(path, COLUMNS["classify"])
+
+
+@pytest.mark.parametrize(
+    ("lines", "warned"),
+    [
+        (["wo bleibt mein Paket denn", "ist da", "nein"], True),
+        (["nice day", "bad film", "a good town"], True),
+        (["5 7 12", "3 4", "9 9 9 1"], True),
+        (["今天天气很好", "这部电影不好看"], True),
+        (["tweet", "what a nice day this is", "the worst of films"], False),
+        (["user_review", "good", "bad"], False),
+        (["text", "good", "bad"], False),
+        (["Customer feedback", "the parcel came three days late", "never again, thank you"], True),
+    ],
+)
+def test_a_single_column_without_a_header(tmp_path: Path, lines: list[str], warned: bool):
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(lines).replace(",", ""), encoding="utf-8")
+    message = rf"a.csv: the first line, '{lines[0]}', is read as a header.*such as text"
+    with pytest.warns(match=message) if warned else nullcontext():
+        assert find_columns(path, [TEXT]) == {"text": (lines[0],)}
+    assert find_columns(path, [TEXT], ColumnNames(text=lines[0]))
 
 
 def test_rows_that_are_wrong_propose_nothing(tmp_path: Path):

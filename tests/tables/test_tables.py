@@ -87,7 +87,7 @@ def test_tab_keeps_quotes_unless_the_field_is_quoted(tmp_path: Path):
 def test_semicolon_and_single_column(tmp_path: Path):
     path = save(tmp_path, "a.csv", "label;text\n1;a, b\n")
     assert read_labelled(path) == [(2, "a, b", "1")]
-    path = save(tmp_path, "b.csv", 'words here\na, b\n\n"c\nd"\n')
+    path = save(tmp_path, "b.csv", 'words_here\na, b\n\n"c\nd"\n')
     assert list(read_texts(path)) == ["a, b", "", "c\nd"]
     path = save(tmp_path, "c.tsv", 'text\n5 6\n\n"7\n')
     assert list(read_texts(path)) == ["5 6", "", '"7']
@@ -198,6 +198,8 @@ def test_missing_columns_name_those_there_are_and_the_option(tmp_path: Path):
     assert "label_column" in refusal(path, label="y")
     assert "the column 'body' cannot be used twice" in refusal(path, text="body", label="body")
     assert refusal(save(tmp_path, "a.txt", "x\ty\n")).endswith("file is needed")
+    plain = save(tmp_path, "b.csv", "label,text\n").rename(tmp_path / "b.csv.gz")
+    assert "has no rows; it is not gzip data" in refusal(plain)
     with pytest.raises(InputError, match="no column 'q'"):
         read_records(path, ["q"])
 

@@ -47,6 +47,12 @@ def test_tables(tmp_path: Path, name: str, lines: list[str]):
     assert read_pairs(files, dev=True) == Pairs(["a dog"], ["ein Hund"])
 
 
+def test_a_table_without_a_header(tmp_path: Path):
+    path = written(tmp_path, "a.tsv", "ein Hund\ta dog", "zwei Katzen\ttwo cats")
+    with pytest.warns(match="the first line, 'ein Hund, a dog', is read as a header"):
+        assert read_pairs(PairFiles(pairs=path)) == Pairs(["zwei Katzen"], ["two cats"])
+
+
 def test_wrong_files(tmp_path: Path):
     two, three = written(tmp_path, "2", "a", "b"), written(tmp_path, "3", "a", "b", "c")
     table = written(tmp_path, "t.tsv", "de\ten\tfr", "ein\tone\tun")

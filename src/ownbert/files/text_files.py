@@ -115,6 +115,14 @@ def refuse_unreadable(path: Path) -> None:
         pass
 
 
+def is_misnamed_gzip(path: Path) -> bool:
+    """Whether a file named .gz is not gzip."""
+    if not path.name.lower().endswith(".gz") or not path.is_file():
+        return False
+    with _read_errors(path), path.open("rb") as file:
+        return file.read(2) != GZIP_MAGIC
+
+
 def _lines(path: Path, encoding: str, *, internal: bool) -> Iterator[tuple[int, str]]:
     number, start = 0, b""
     refuse_second_reading(path)

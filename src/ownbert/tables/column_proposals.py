@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Any
 
-from ownbert.errors import InputError
-from ownbert.tables.tables import Source, read_values
+from ownbert.errors import InputError, in_short, warn_of_input
+from ownbert.tables.tables import Source, kind_of, read_values, shown_columns
 
 _ROWS = 1_000
 # Maximum mean length of labels in characters.
@@ -47,6 +47,22 @@ def is_headless(path: Source, text: str, labels: Sequence[str]) -> bool:
     if len(text.split()) > _LONGEST_NAME:
         return True
     return any(name in map(str, values) for name, values in _values(path, labels).items())
+
+
+def warn_if_headless(path: Source, names: Sequence[str]) -> None:
+    """Warn that the names of the only columns, none of which is usual, may be texts: they are
+    sentences, or about as long as the values."""
+    values = _values(path, names) if kind_of(path) == "delimited" else {}
+    if values and all(
+        (column and "_" not in name and 2 * len(name) >= _length(column))
+        or len(name.split()) > _LONGEST_NAME
+        for name, column in values.items()
+    ):
+        shown = in_short(shown_columns(names))
+        warn_of_input(
+            f"{path}: the first line, {shown}, is read as a header, not as a row; if it is a row, "
+            "add a header line before it, such as text"
+        )
 
 
 def propose_labels(

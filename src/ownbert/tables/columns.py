@@ -20,6 +20,7 @@ from ownbert.tables.column_proposals import (
     is_headless,
     propose_labels,
     propose_text,
+    warn_if_headless,
 )
 from ownbert.tables.memory import MemoryTable
 from ownbert.tables.tables import (
@@ -242,6 +243,8 @@ def find_columns(
             text = spec.role == "text"
             if len(left) == 1 and not (text and are_numbers(path, left[0])):
                 found[spec.role] = (left[0],)
+                if text and len(names) == 1:
+                    warn_if_headless(path, names)
     for spec in wanted:
         needed = bool(pair) if pair is not None and spec.role == "second" else spec.required
         if spec.role not in found and needed:
@@ -465,12 +468,18 @@ def read_texts(path: Source, *, text_column: str | None = None) -> Iterator[str]
 def read_texts_with_ids(path: Source, given: ColumnNames) -> Iterator[tuple[Any, str]]:
     """Like ``read_texts``, with ids; ids are None unless an id column is named. A missing or null
     text is blank, like an empty cell of a csv file."""
+    return ((id, text) for _, id, text in read_numbered_texts(path, given))
+
+
+def read_numbered_texts(path: Source, given: ColumnNames) -> Iterator[tuple[int, Any, str]]:
+    """Like ``read_texts_with_ids``, with the numbers of lines or rows first."""
     if given.id is None and not isinstance(path, MemoryTable) and kind_of(path) == "txt":
-        return at_least_one(((None, text) for _, text in open_text(path)), path)
+        return at_least_one(((line, None, text) for line, text in open_text(path)), path)
     (column,) = find_columns(path, [TEXT], given)["text"]
     ids = () if given.id is None else id_column(path, [column], given.id)
     rows = (
         (
+            line,
             id_value(*id) if id else None,
             as_text("" if value is None else value, column, place(path, line)),
         )

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from ownbert.errors import InputError, in_short
-from ownbert.files.text_files import open_text, refuse_unreadable
+from ownbert.files.text_files import is_misnamed_gzip, open_text, refuse_unreadable
 from ownbert.tables import delimited, memory
 from ownbert.tables.memory import MemoryTable
 
@@ -162,7 +162,10 @@ def shown_columns(names: Sequence[str]) -> str:
 
 def at_least_one(rows: Iterable[Item], path: Source) -> Iterator[Item]:
     """Yield the rows of a table; raise ``InputError`` at the end if there were none."""
-    return not_empty(rows, f"{path} {'is empty' if kind_of(path) == 'txt' else 'has no rows'}")
+    message = f"{path} {'is empty' if kind_of(path) == 'txt' else 'has no rows'}"
+    if not isinstance(path, MemoryTable) and is_misnamed_gzip(Path(path)):
+        message += "; it is not gzip data, whatever its name says"
+    return not_empty(rows, message)
 
 
 def not_empty(items: Iterable[Item], message: str) -> Iterator[Item]:

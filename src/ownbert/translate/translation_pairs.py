@@ -10,6 +10,7 @@ import numpy as np
 from ownbert.batches.batch import Example
 from ownbert.errors import InputError
 from ownbert.files.text_files import open_text
+from ownbert.tables.column_proposals import warn_if_headless
 from ownbert.tables.tables import columns, kind_of, read_records, require_column
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.translate.translation_recipe import PairFiles
@@ -88,6 +89,7 @@ def _from_table(path: str, files: PairFiles) -> list[tuple[str, str]]:
     names = [files.source_column, files.target_column]
     if names == [None, None] and len(header) == 2:
         names = header
+        warn_if_headless(path, header)
     if None in names:
         known = ", ".join(header[:20])
         raise InputError(
