@@ -322,6 +322,10 @@ def test_what_was_decided_is_said(tmp_path: Path):
     shown = said([i * 7 for i in range(80)])
     assert "80 different whole numbers in 80 rows: they are read as numbers; use --task cl" in shown
     assert "they are read as classes; use --task regress" in said([i % 60 for i in range(600)])
+    many = "40 different numbers in 400 rows: they are read as classes; ownbert fit --task regress"
+    assert many in said([i % 40 for i in range(400)])
+    assert "they are read as" not in said([f"{i % 60:03}" for i in range(90)])
+    assert "they are read as" not in said([i % 20 for i in range(200)])
     assert "only 2 different numbers, some with fractions: they are r" in said([0.5, 3.8] * 10)
     assert "numbers with ',' between thousands" in said(["2,000.50", "7,000.50"] * 10)
     assert "multi-hot vectors of 2; --label-names" in said([[1, 0], [1, 1]] * 10)

@@ -22,6 +22,8 @@ from ownbert.tables.tables import as_text
 SEPARATORS = ("|", ";", ",")
 # Integers with more distinct values than this are classes only if they repeat this often.
 _MOST_NUMERIC_CLASSES, _REPEATED = 50, 3
+# Classes that are numbers are reported from this many.
+_MANY_NUMERIC_CLASSES = 21
 # Numbers with fractions are reported if there are at most this many distinct values.
 _FEW_NUMBERS = 2
 # From this number of rows, a column whose values are nearly all distinct (this share) is not a
@@ -30,6 +32,8 @@ _FEWEST_DIFFERENT, _NEARLY_ALL = 20, 0.9
 # Maximum characters of a list represented as text.
 _LONGEST_LIST = 1 << 20
 _TRUTH = {"true": "true", "false": "false"}
+# An identifier such as 001, unlike a number.
+_CODE = re.compile(r"0\d+", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+", re.ASCII)
@@ -247,7 +251,7 @@ def _numeric_task(texts: Sequence[str]) -> tuple[str, str] | None:
     """The task of numeric texts, with a note; texts for missing values do not count."""
     texts = [text for text in texts if not is_missing_number(text)]
     numbers = decimal_numbers(texts)
-    if numbers is None or not numbers:
+    if numbers is None or not numbers or any(map(_CODE.fullmatch, texts)):
         return None
     distinct = len(set(numbers))
     if any(number % 1 for number in numbers):
@@ -275,6 +279,22 @@ def _numeric_task(texts: Sequence[str]) -> tuple[str, str] | None:
     return name, (
         f"the labels are {distinct:,} different whole numbers in {len(numbers):,} rows: they are "
         f"read as {what}; use --task {other} to change this"
+    )
+
+
+def note_on_numbers(names: Sequence[str]) -> str:
+    """A note that the labels, which are read as names, may be numbers; "" if they are not."""
+    different = set(names)
+    if (
+        len(different) < _MANY_NUMERIC_CLASSES
+        or decimal_numbers([*different]) is None
+        or any(map(_CODE.fullmatch, different))
+    ):
+        return ""
+    return (
+        f"the labels are {len(different):,} different numbers in {len(names):,} rows: they are "
+        "read as classes; ownbert fit --task regress and ownbert finetune regress read them as "
+        "numbers"
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ownbert.errors import InputError, in_short
-from ownbert.tables.labels import refuse_ids, single_labels, unusual_labels
+from ownbert.tables.labels import note_on_numbers, refuse_ids, single_labels, unusual_labels
 from ownbert.tables.tables import Source
 from ownbert.tasks.metrics import Scores, risk_curve, score_labels
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, list_labels, unknown_label
@@ -187,7 +187,8 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
         names, note = single_labels(cells, known=self.known_labels, names=self.vector_names)
         if first:
             refuse_ids(names, path, column)
-            self._seen, self.label_note = frozenset(names), self.label_note or note
+            self._seen = frozenset(names)
+            self.label_note = self.label_note or note or note_on_numbers(names)
             self.label_warnings = unusual_labels(names)
         return [
             Row(row.line, row.texts, name, features=row.features)
