@@ -1,7 +1,7 @@
 """Fill-mask: the tokens that a masked language model predicts for masks in a text."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -138,7 +138,12 @@ class Filler:
         return self.tokenizer.special["mask_token"]
 
     def __call__(
-        self, texts: Iterable[str], *, targets: Sequence[int] | None = None, top: int | None = None
+        self,
+        texts: Iterable[str],
+        *,
+        targets: Sequence[int] | None = None,
+        top: int | None = None,
+        where: Callable[[int], str] = "text {}".format,
     ) -> Iterator[Filled]:
         """Fill the masks of each text, in order.
 
@@ -146,14 +151,14 @@ class Filler:
             texts: texts with masks.
             targets: ids of the only candidates; by default all tokens.
             top: number of candidates per mask; by default the filler's.
+            where: names a text in messages by its number from 1.
 
         Raises:
-            InputError: a text has no mask or is too long for the model; the message has the
-                number of the text.
+            InputError: a text has no mask or is too long for the model; the message names it.
         """
         count, texts = 0, iter(texts)
         while block := list(islice(texts, _TEXTS)):
-            ids = self._encode(block, count)
+            ids = self._encode(block, count, where)
             count += len(block)
             lengths = [len(i) for i in ids]
             most = _BATCH_TOKENS if self.engine.packed else _ENGINE_TOKENS
@@ -173,7 +178,9 @@ class Filler:
         """Surprisals -ln p of the masked tokens of examples: float32 (M)."""
         return self._network.surprisals(examples)
 
-    def _encode(self, texts: Sequence[str], before: int) -> list[np.ndarray]:
+    def _encode(
+        self, texts: Sequence[str], before: int, where: Callable[[int], str]
+    ) -> list[np.ndarray]:
         """The ids of each text with special tokens; ``before`` is the number of preceding texts."""
         masked = [self.with_masks(text) for text in texts]
         rows = []
@@ -181,12 +188,12 @@ class Filler:
             row = np.asarray(self.tokenizer.input_format.one(piece), dtype=np.int64)
             if self.tokenizer.mask_id not in piece:
                 raise InputError(
-                    f"text {number} has no mask: {_shortened(texts[number - before - 1])!r}; write "
-                    f"{self.mask} for each token to predict"
+                    f"{where(number)} has no mask: {_shortened(texts[number - before - 1])!r}; "
+                    f"write {self.mask} for each token to predict"
                 )
             if self.longest is not None and len(row) > self.longest:
                 raise InputError(
-                    f"text {number} has {len(row):,} tokens with the special ones; the model "
+                    f"{where(number)} has {len(row):,} tokens with the special ones; the model "
                     f"takes at most {self.longest:,}; shorten it"
                 )
             rows.append(row)

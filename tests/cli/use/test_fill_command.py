@@ -50,6 +50,8 @@ def test_json_of_lines_from_standard_input_and_of_files(pretrained: Path, tmp_pa
 
 def test_mistakes_get_one_line(pretrained: Path, classifier: Path, tmp_path: Path):
     (tmp_path / "bad.txt").write_bytes(b"w1 [MASK]\n\xff\n")
+    (tmp_path / "a.txt").write_bytes(b"w1 [MASK]\n\nw1 w2\n")
+    (tmp_path / "a.csv").write_bytes(b"id,text\n1,\n2,w1 w2\n")
     for arguments, given, said in [
         ((tmp_path / "none", "[MASK]"), b"", "no such folder"),
         ((tmp_path, "[MASK]"), b"", "config.json; is"),
@@ -61,6 +63,9 @@ def test_mistakes_get_one_line(pretrained: Path, classifier: Path, tmp_path: Pat
         ((pretrained,), b"[MASK]\n\xff\n", "standard input, line 2: not UTF-8"),
         ((pretrained, "--input", tmp_path / "none.txt"), b"", "no such file"),
         ((pretrained, "--input", tmp_path / "bad.txt"), b"", "bad.txt, line 2: not UTF-8"),
+        ((pretrained, tmp_path / "a.txt"), b"", "a.txt, line 3 has no mask: 'w1 w2'; write"),
+        ((pretrained, tmp_path / "a.csv"), b"", "a.csv, line 3 has no mask: 'w1 w2'; write"),
+        ((pretrained,), b"[MASK]\n\nw1 w2\n", "standard input, line 3 has no mask"),
         ((pretrained, "[MASK]", "--input", "-"), b"[MASK]", "give one of them"),
     ]:
         code, out, err = ownbert("fill", *arguments, given=given)

@@ -1,6 +1,6 @@
 """fill: predictions of a masked language model for masked tokens."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,12 +45,12 @@ def fill(
 
     from ownbert.inference.fill_mask import Filler
 
-    given = _texts(texts or [], data, text_column)
+    given, where = _texts(texts or [], data, text_column)
     filler = Filler(folder, top=top, device=device, engine=engine)
     if filler.engine.note:
         echo(translated(filler.engine.note), err=True)
     output = console()
-    for number, filled in enumerate(filler(given)):
+    for number, filled in enumerate(filler(given, where=where)):
         if json:
             echo(dumps(filled.as_json(), ensure_ascii=False))
         else:
@@ -59,15 +59,33 @@ def fill(
             _show(filled, output)
 
 
-def _texts(texts: Sequence[str], data: Path | None, text_column: str | None) -> Iterator[str]:
-    """Yield the texts to fill, without empty lines."""
-    from ownbert.tables.columns import read_texts
-    from ownbert.tables.tables import not_empty
+def _texts(
+    texts: Sequence[str], data: Path | None, text_column: str | None
+) -> tuple[Iterator[str], Callable[[int], str]]:
+    """The texts to fill, without empty lines, and a function that names them by their number."""
+    from ownbert.tables.columns import ColumnNames, read_numbered_texts
+    from ownbert.tables.tables import not_empty, place
 
     given = given_input(texts, data, missing=_NOTHING)
-    if isinstance(given, Path):
-        given = read_texts(given, text_column=text_column)
-    return not_empty(filter(None, map(str.strip, given)), _NOTHING)
+    source = given if isinstance(given, Path) else "standard input"
+    rows = (
+        ((line, text) for line, _, text in read_numbered_texts(given, ColumnNames(text_column)))
+        if isinstance(given, Path)
+        else enumerate(given, start=1)
+    )
+    lines: list[int] = []  # numbers of the texts that were read
+
+    def stripped() -> Iterator[str]:
+        for line, text in rows:
+            if text.strip():
+                lines.append(line)
+                yield text.strip()
+
+    def where(number: int) -> str:
+        line = lines[number - 1]
+        return f"text {line}" if isinstance(given, list) else place(source, line)
+
+    return not_empty(stripped(), _NOTHING), where
 
 
 def _show(filled: "Filled", console: "Console") -> None:
