@@ -120,10 +120,7 @@ def test_the_classifier_of_a_sentence_model_is_an_ordinary_model_folder(
     (ours,) = open_folder(start)([Row(1, (texts[0],))])
     np.testing.assert_allclose(logits.softmax(-1)[0].detach().numpy(), ours, atol=1e-5)
     assert ownbert.evaluate(start, train).values["accuracy"] > 0.9
-    quantized = tmp_path / "quantized"
-    quantize(model, quantized)
-    for unchanged in (pretrained, quantized):  # integers are no weights
-        assert with_means(unchanged, tmp_path / "same") == unchanged
+    assert with_means(pretrained, tmp_path / "same") == pretrained
 
 
 def test_a_damaged_sentence_model_is_refused_before_anything_is_fitted(
@@ -570,12 +567,18 @@ def test_several_columns_of_numbers_are_seen(topics: Path, tmp_path: Path):
     shutil.rmtree(predictor.folder)
 
 
-def test_a_model_without_weights_is_refused_at_once(topics: Path, pretrained: Path, tmp_path: Path):
-    model = tmp_path / "model"
-    shutil.copytree(pretrained, model, ignore=shutil.ignore_patterns("*.safetensors"))
-    with pytest.raises(InputError, match="no weights"):
-        ownbert.fit(topics / "train.csv", model=model, output=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+def test_a_model_without_float_weights_is_refused_at_once(
+    topics: Path, pretrained: Path, tmp_path: Path
+):
+    bare, quantized = tmp_path / "bare", tmp_path / "quantized"
+    shutil.copytree(pretrained, bare, ignore=shutil.ignore_patterns("*.safetensors"))
+    quantize(pretrained, quantized)
+    for model, message in ((bare, "no weights"), (quantized, "quantized to int8 and cannot be tr")):
+        with pytest.raises(InputError, match=message):
+            preview_fit(topics / "train.csv", model=model)
+        with pytest.raises(InputError, match=message):
+            ownbert.fit(topics / "train.csv", model=model, output=tmp_path / "out")
+        assert not (tmp_path / "out").exists()
 
 
 def test_two_rows_are_fitted(tmp_path: Path):

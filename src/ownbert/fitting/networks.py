@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer, save
-from ownbert.checkpoint.model_files import is_quantized
 from ownbert.corpus.documents import approximate_characters, read_documents
 from ownbert.corpus.learn_vocabulary import learn_vocabulary
 from ownbert.corpus.store import prepare
@@ -267,7 +266,7 @@ def rate_after_start(rows: LabelledRows, trained: Path) -> float:
 def with_means(model: Path, folder: Path) -> Path:
     """The network to fine-tune: that of ``model``, or, if its text vectors are means, a copy in
     ``folder`` whose classifier, as Transformers loads it, reads the mean of all tokens."""
-    if read_pooling(model) != "mean" or is_quantized(describe(model).values):
+    if read_pooling(model) != "mean":
         return model
     network = load(model, heads=[], pooler=False)
     if not can_hold_means(network):

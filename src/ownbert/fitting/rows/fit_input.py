@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ownbert.checkpoint import describe, load_tokenizer
+from ownbert.checkpoint import describe, load_tokenizer, require_float
 from ownbert.corpus.documents import find_files, fingerprint
 from ownbert.errors import InputError
 from ownbert.files.input_files import refuse_same
@@ -321,6 +321,7 @@ def _column_in(names: Sequence[str], column: str | None) -> str | None:
 def _check_model(folder: str, task: Task) -> None:
     """Reject an unsuitable model before anything is fitted."""
     description = describe(folder)
+    require_float(description.values, folder)
     task.check_modality(description, folder)
     load_tokenizer(description)
     place = model_folder(folder)
