@@ -332,6 +332,12 @@ def test_text_embeddings_inference(server: Served, folders: dict[str, Path]):
     assert ranked[0]["score"] >= ranked[1]["score"]
     inputs = {"source_sentence": "a", "sentences": ["a"]}
     assert server.post("/similarity?model=vectors", {"inputs": inputs})[1] == [pytest.approx(1)]
+    for path, body in (
+        ("/embed", {"inputs": []}),
+        ("/rerank", {"query": "a", "texts": []}),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}),
+    ):
+        assert server.post(f"{path}?model=vectors", body)[0] == 422
 
 
 def test_long_texts_are_refused_without_truncate(server: Served):

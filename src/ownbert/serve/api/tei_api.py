@@ -45,7 +45,7 @@ class RerankRequest(BaseModel):
     """The body of ``/rerank``."""
 
     query: str
-    texts: Several[str]
+    texts: Several[str] = Field(min_length=1)
     raw_scores: bool = False
     return_text: bool = False
     truncate: bool = True
@@ -69,7 +69,7 @@ class SimilarityInputs(BaseModel):
     """A text, and the texts to compare it with."""
 
     source_sentence: str
-    sentences: Several[str]
+    sentences: Several[str] = Field(min_length=1)
 
 
 class SimilarityParameters(BaseModel):
