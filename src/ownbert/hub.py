@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ownbert.errors import InputError, MissingError
+from ownbert.errors import InputError, MissingError, in_short
 
 PREFIX = "hf:"
 # Arguments of ``from_pretrained`` that are passed on to the hub.
@@ -56,6 +56,8 @@ def pretrained_folder(name: Any, options: Mapping[str, Any]) -> Path:
         raise InputError(f"from_pretrained needs a folder, not {name!r}")
     path, text = Path(name), os.fspath(name)
     subfolder = options.get("subfolder") or ""
+    if not isinstance(subfolder, str | os.PathLike):
+        raise InputError(f"subfolder is {in_short(subfolder)}; it must be the name of a folder")
     if path.exists():
         return path / subfolder
     wanted = text.removeprefix(PREFIX)

@@ -59,7 +59,11 @@ WRONG_WEIGHTS = [
     ({"lstm__weight": torch.ones(2)}, "unexpected tensor lstm.weight"),
     ({"classifier__weight": torch.ones(2, 8)}, "unexpected tensor classifier.weight"),
     ({WORDS: torch.ones(12, 8)}, "word_embeddings.weight has shape (12, 8), expected (11, 8)"),
-    ({QUERY: torch.ones(8, 4)}, "query.weight, bert.encoder.layer.1.attention.self.key.weight"),
+    (
+        {QUERY: torch.ones(8, 4)},
+        "config.json: tensors bert.encoder.layer.1.attention.self.query.weight (8, 4), bert.encoder"
+        ".layer.1.attention.self.key.weight (8, 8), bert.encoder",
+    ),
     ({QUERY: torch.ones(16, 8)}, "must be of one shape"),
     (
         {QUERY: torch.ones(4, 8), KEY: torch.ones(4, 8), VALUE: torch.ones(4, 8)},
@@ -88,6 +92,7 @@ def test_every_tensor_is_accounted_for(tmp_path: Path, changes: dict, message: s
         load(tmp_path)
     assert message in str(caught.value)
     assert str(tmp_path / "model.safetensors") in str(caught.value)
+    assert str(caught.value).count("missing tensor") == message.count("missing tensor")
 
 
 def test_a_tied_decoder_may_be_there(tmp_path: Path):

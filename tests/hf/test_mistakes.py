@@ -145,6 +145,9 @@ def test_folders(bert: Any, tmp_path):
             "num_labels is 3, but id2label has 2 labels",
         ),
         (hf.BertModel, {"load_in_8bit": True}, "does not support load_in_8bit"),
+        (hf.BertModel, {"variant": "fp16"}, "does not support variant; it reads model.safetensors"),
+        (hf.BertModel, {"subfolder": 3}, "subfolder is 3; it must be the name of a folder"),
+        (hf.BertModel, {"state_dict": [1]}, "state_dict is a list; it must be a dict of tensors"),
         (hf.BertModel, {"torch_dtype": "int8"}, "dtype 'int8' is not known"),
         (hf.RobertaModel, {}, "the config is of a bert model"),
         (

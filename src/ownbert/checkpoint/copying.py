@@ -90,7 +90,14 @@ def copy_weights(
         for name in missing
         if lenient and description is not None and _can_reinitialise(name, description, unshared)
     }
-    problems += [MISSING + shown(name) for name in missing - new]
+    there = set(map(weight_map.full_name, tensors))
+
+    def is_reported(name: str) -> bool:
+        """Whether ``to_ours`` has reported the tensors that a parameter is put together from."""
+        parts = weight_map.their_name(name, config).split(", ")
+        return len(parts) > 1 and not there.isdisjoint(parts)
+
+    problems += [MISSING + shown(name) for name in missing - new if not is_reported(name)]
     tables: list[str] = []  # reported first: config.json has their sizes
     for name, tensor in ours.items():
         if name not in parameters:

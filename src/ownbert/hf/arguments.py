@@ -31,15 +31,12 @@ IGNORED = (
     "use_safetensors",
     "weights_only",
 )
-# Options that must be false.
-_UNSUPPORTED = (
-    "adapter_kwargs",
-    "from_flax",
-    "from_tf",
-    "load_in_4bit",
-    "load_in_8bit",
-    "quantization_config",
-)
+# Options that must be false, and what to use instead.
+_UNSUPPORTED = {
+    **dict.fromkeys(("adapter_kwargs", "from_flax", "from_tf", "gguf_file", "key_mapping"), ""),
+    **dict.fromkeys(("load_in_4bit", "load_in_8bit", "quantization_config", "tp_plan"), ""),
+    "variant": "; it reads model.safetensors, and dtype='float16' converts the weights",
+}
 
 
 @dataclass
@@ -88,9 +85,9 @@ def read_arguments(
     hidden = {*IGNORED, *HUB_OPTIONS, "subfolder"}
     hub = {k: options[k] for k in HUB_OPTIONS if k in options}
     options = {k: v for k, v in options.items() if k not in hidden}
-    for key in _UNSUPPORTED:
+    for key, instead in _UNSUPPORTED.items():
         if options.pop(key, None):
-            raise InputError(f"from_pretrained does not support {key}")
+            raise InputError(f"from_pretrained does not support {key}{instead}")
     wanted = options.pop("torch_dtype", None)
     wanted = options.pop("dtype", None) or wanted
     mismatched = bool(options.pop("ignore_mismatched_sizes", False))

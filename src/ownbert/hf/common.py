@@ -92,6 +92,10 @@ class CommonModel(nn.Module):
         state = options.pop("state_dict", None)
         if state is None or (name is None and config is None):
             raise InputError("from_pretrained needs a folder, or config and state_dict")
+        if not isinstance(state, Mapping):
+            raise InputError(
+                f"state_dict is a {type(state).__name__}; it must be a dict of tensors"
+            )
         kind, dtype = cls.config_class, options.pop("dtype", options.pop("torch_dtype", None))
         if config is None:
             config, options = kind.from_pretrained(name or "", return_unused_kwargs=True, **options)

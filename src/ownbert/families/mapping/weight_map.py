@@ -214,7 +214,8 @@ def _fuse(rule: Fuse | Heads, left: Tensors, ours: Tensors) -> list[str]:
     there = [name for name in rule.theirs if name in left]
     parts = [left.pop(name) for name in there]
     if len({part.shape for part in parts}) > 1 or any(p.ndim == 0 for p in parts):
-        return [f"tensors {', '.join(there)} must be of one shape"]
+        shown = (f"{n} {tuple(part.shape)}" for n, part in zip(there, parts, strict=True))
+        return [f"tensors {', '.join(shown)} must be of one shape"]
     if len(there) == len(rule.theirs):
         import torch
 
