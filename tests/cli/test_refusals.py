@@ -210,3 +210,12 @@ def test_a_full_disk_before_the_first_state_offers_none(place: Path, tmp_path: P
     assert done.returncode == 2
     assert "no state is saved yet: make room, and run the same command again" in done.stderr
     assert run_cli(*common, "--quiet").returncode == 0
+
+
+@pytest.mark.parametrize("command", ["topics", "embed", "score", "explain", "search build -o i"])
+def test_a_folder_without_a_model_is_refused_before_standard_input_is_read(
+    command: str, tmp_path: Path
+):
+    done = run_cli(*command.split(), tmp_path / "none", stdin=b"\xff\n", cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"no such folder: {tmp_path / 'none'}" in done.stderr

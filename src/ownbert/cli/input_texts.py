@@ -58,14 +58,18 @@ def given_inputs(given: Sequence[str], *, missing: str) -> "list[Path] | list[st
     return files or list(given)
 
 
-def given_texts(given: Sequence[str], columns: ColumnNames, *, missing: str) -> Any:
-    """Like ``given_inputs``, but texts become a table with the named columns."""
+def given_texts(given: Sequence[str], columns: ColumnNames, model: Path, *, missing: str) -> Any:
+    """Like ``given_inputs``, but texts become a table with the named columns; the folder ``model``
+    is checked before standard input is read."""
+    from ownbert.checkpoint import describe
     from ownbert.tables.memory import Lines, table_of
 
     found: Any = given_inputs(given, missing=missing)
     if isinstance(found, list) and isinstance(found[0], Path):
         return found
     names = positional_names([TEXT], columns, labelled=False)
+    if not isinstance(found, list):
+        describe(model)
     rows = found if isinstance(found, list) else Lines(found)
     return table_of(rows, name="the input", positional=names)
 

@@ -131,9 +131,9 @@ def _explain_texts(
     if png is not None:
         figure_class(png)
     choice = HeadChoice(numbers("--layers", settings.layers), numbers("--heads", settings.heads))
+    explainer = Explainer(folder, columns=columns, device=device)
     if not isinstance(given, list | Path):
         given = list(islice(given, settings.rows))
-    explainer = Explainer(folder, columns=columns, device=device)
     found: list[Explanation] = []
     inside: list[Observation | None] = []
     expected = min(settings.rows, len(given)) if isinstance(given, list) else settings.rows

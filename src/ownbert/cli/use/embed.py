@@ -110,7 +110,7 @@ def embed(
     if resume:
         raise InputError("embed can resume only with --runner ray; omit --resume, or use --shard")
     keep_memory()
-    inputs = given_texts(texts or (), columns, missing=_NOTHING)
+    inputs = given_texts(texts or (), columns, folder, missing=_NOTHING)
     if str(output) == "-":
         o.require_file(shard=shard)
         compute = Compute(device, precision, engine)

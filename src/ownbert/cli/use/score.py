@@ -101,7 +101,7 @@ def score(
         raise InputError("a page needs all rows: omit --resume or --html")
     inputs: Any = None
     if texts or not settings.normal:
-        inputs = given_texts(texts or (), columns, missing=_NOTHING)
+        inputs = given_texts(texts or (), columns, folder, missing=_NOTHING)
     page = None if settings.html is None else MostUnusual()
     given: dict[str, Any] = {
         **settings.given(),

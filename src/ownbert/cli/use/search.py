@@ -105,7 +105,7 @@ def build(
     from ownbert.unlabelled.index import build_index
 
     keep_memory()
-    given = given_texts(texts or (), columns, missing=_NO_TEXTS)
+    given = given_texts(texts or (), columns, model, missing=_NO_TEXTS)
     with counting("texts indexed", quiet=quiet) as progress:
         index = build_index(
             model,

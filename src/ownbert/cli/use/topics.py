@@ -64,9 +64,8 @@ def topics(
 
     from ownbert.unlabelled.topics import topics as run
 
-    given = given_texts(
-        texts or (), ColumnNames(text_column, id=settings.date_column), missing=_NOTHING
-    )
+    columns = ColumnNames(text_column, id=settings.date_column)
+    given = given_texts(texts or (), columns, model, missing=_NOTHING)
     with counting("texts embedded", quiet=quiet) as progress:
         found = run(
             model,
