@@ -57,6 +57,8 @@ def test_max_length(folder: Path):
     for penalty in (400, float("nan")):
         with pytest.raises(InputError, match="length_penalty is"):
             Translator(folder, length_penalty=penalty)
+    with pytest.warns(match="length_penalty has no effect with beams=1, which makes only one"):
+        Translator(folder, beams=1, length_penalty=2)
     with pytest.raises(InputError, match="texts is one string"):
         list(Translator(folder)("10 11"))
 

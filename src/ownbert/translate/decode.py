@@ -14,7 +14,7 @@ from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.checkpoint.transformer_folder import load_translation
 from ownbert.checks import between, whole
-from ownbert.errors import InputError
+from ownbert.errors import InputError, warn_of_input
 from ownbert.files.input_files import refuse_same
 from ownbert.files.resumable_file import ResumableFile, first_read, identity_of
 from ownbert.files.text_files import open_text, refuse_unreadable
@@ -27,6 +27,10 @@ from ownbert.translate.vocabulary import load_vocabularies
 
 # Texts sorted by length at a time, so that those of a batch have similar lengths.
 _BLOCK_TEXTS = 512
+
+
+# Default of beam search, which ranks translations; greedy search has one.
+_LENGTH_PENALTY = 0.6
 
 
 class Translator:
@@ -51,7 +55,7 @@ class Translator:
         folder: str | Path,
         *,
         beams: int = 4,
-        length_penalty: float = 0.6,
+        length_penalty: float = _LENGTH_PENALTY,
         max_length: int | None = None,
         batch_tokens: int = 8192,
         device: str = "auto",
@@ -64,6 +68,10 @@ class Translator:
             between(1, limits.LENGTH, "[]")("max_length", max_length)
         most = limits.LENGTH_PENALTY
         between(-most, most, "[]")("length_penalty", length_penalty)
+        if beams == 1 and length_penalty != _LENGTH_PENALTY:
+            warn_of_input(
+                "--length-penalty has no effect with --beams 1, which makes only one translation"
+            )
         self.folder = model_folder(folder)
         self.beams, self.penalty, self.max_length = beams, length_penalty, max_length
         self.batch_tokens, self.cached = batch_tokens, cached
