@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,11 @@ from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.engines import open_onnx
 from ownbert.nn.model import Model
 from ownbert.run.new_folder import complete_folder
+from ownbert.text.tokenizer import Tokenizer
 from support.cli import refusal
 from support.floats import assert_close
 from support.parity_models import padded, their_model
-from support.tiny import CONFIG, LABELS, TOKENIZER, contents, made
+from support.tiny import CONFIG, LABELS, SPECIAL, TOKENIZER, contents, made
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -199,6 +201,14 @@ def test_a_file_that_is_wrong_is_found(head: str, tmp_path: Path):
     lost = compare(model, graph, lambda inputs: engine(inputs, float("nan")), given)
     with pytest.raises(InputError, match="by up to nan"):
         require_near(lost, 1e-3, tmp_path)
+
+
+def test_a_vocabulary_of_numbers_is_compared_on_its_own_tokens(tmp_path: Path):
+    model = Model(replace(CONFIG, vocab_size=15), ["mlm"])
+    save(model, tmp_path, tokenizer=Tokenizer.blank([*SPECIAL, *map(str, range(10))]))
+    found = sequences_of(describe(tmp_path), model.eval())
+    assert found.source == "random tokens of the vocabulary"
+    assert len({i for e in found.examples for i in e.token_ids.tolist() if i > 4}) == 10
 
 
 def test_a_folder_without_tokenizer(tmp_path: Path):

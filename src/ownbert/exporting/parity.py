@@ -99,7 +99,8 @@ def sequences_of(
         description: describes the model folder, which may have a tokenizer.
         model: model to compare.
         data: file with rows of the folder's task, or of texts if it has none; by default texts
-            included in this package, or random ids without a tokenizer.
+            included in this package, in which random tokens replace unknown ones, or random ids
+            without a tokenizer.
         text_column: column of the text in tables.
 
     Raises:
@@ -119,6 +120,9 @@ def sequences_of(
     builder = TextInputBuilder(tokenizer, config, longest)
     ids = builder.ids(texts)
     if data is None:
+        unknown = [i == tokenizer.unk_id for one in ids for i in one]
+        if 2 * sum(unknown) > len(unknown):
+            source = "random tokens of the vocabulary"
         ids = _without_unknown(ids, tokenizer)
     pairs = builder.pair_room >= 2
     examples = []
