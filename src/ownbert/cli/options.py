@@ -260,7 +260,7 @@ class AbstainSettings:
     unknown: float | None = setting(
         None,
         "Predict no label for texts that seem to fit none; this share of texts that fit one may "
-        "be refused, such as 0.05.",
+        "be unknown, such as 0.05.",
         metavar="SHARE",
         shown=False,
         check=between(0, 1, "[]"),

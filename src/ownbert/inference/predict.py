@@ -362,7 +362,7 @@ def evaluate(
     """
     options = output_options(DEFAULT, None, False, unknown, coverage)
     if out_of_scope is not None and unknown is None:
-        raise InputError("--out-of-scope requires --unknown; give the share that may be refused")
+        raise InputError("--out-of-scope requires --unknown; give the share that may be unknown")
     if calibrate is not None and not options.abstains:
         raise InputError("--calibrate requires --unknown or --coverage")
     columns = ColumnNames(text_column, second_column, label_column)

@@ -68,7 +68,7 @@ def evaluate(
     correlations. Answers in texts: exact match and F1. Choices: accuracy. Matching texts: the
     rank of the correct one.
 
-    With --unknown and --coverage: the share of rows refused and the accuracy on the others, the
+    With --unknown and --coverage: the share of unknown rows and the accuracy on the others, the
     share of label sets with the correct label and their size.
 
     Example: ownbert evaluate runs/clf test.csv

@@ -45,7 +45,7 @@ class TaskRequest(OwnRequest):
     inputs: Any = Field(description="One input or several in a list.")
     top_k: int | None = Field(None, ge=1, description="Number of predictions per input.")
     unknown: float | None = Field(
-        None, gt=0, lt=1, description="classify: the share of texts that may be refused."
+        None, gt=0, lt=1, description="classify: the share of texts that may be unknown."
     )
     coverage: float | None = Field(
         None,

@@ -24,9 +24,9 @@ UP_TO_ONE = {
     "recall_at_10": "recall at 10",
     "mrr": "MRR",
     "set_coverage": "coverage of the sets",
-    "refused": "refused",
+    "refused": "unknown",
     "answered_accuracy": "accuracy on answered texts",
-    "unknown_refused": "unknown texts refused",
+    "unknown_refused": "unknown of those out of scope",
     "unknown_auroc": "AUROC of unknown texts",
     "unknown_auroc_of_probability": "using only the highest probability",
 }
