@@ -248,6 +248,8 @@ def test_beams_and_what_generation_refuses(tmp_path: Path):
         with pytest.raises(InputError, match=message):
             ours.generate(**(given | options))
     assert ours.can_generate()
+    with pytest.warns(match="length_penalty has no effect with num_beams=1"):
+        ours.generate(**given, length_penalty=2.0)
     path = tmp_path / "generation_config.json"
     path.write_text('{"bad_words_ids": [[3]], "forced_bos_token_id": 4}')
     with pytest.warns(match="generate ignores forced_bos_token_id 4 of the generation config"):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ownbert.batches.batch import from_padded
 from ownbert.checkpoint.copying import copy_weights, require_blocks, require_fit
 from ownbert.checkpoint.transformer_folder import map_of, new_translation, save_translation
-from ownbert.errors import InputError
+from ownbert.errors import InputError, warn_of_input
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder
 from ownbert.families.mapping.weight_map import WeightMap
 from ownbert.hf.arguments import LoadArguments, refuse
@@ -343,6 +343,8 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
             settings |= {"length_penalty": penalty, "by_length": True}
             found = beam_search(self.model, source, beams=beams, **settings)
         else:
+            if length_penalty is not None:
+                warn_of_input("length_penalty has no effect with num_beams=1")
             found = greedy(self.model, source, **settings)
         rows = [_whole(written, start, end, last) for written in found]
         width = max(map(len, rows))

@@ -114,11 +114,12 @@ class Generating:
             given: number of given tokens.
         """
         if new is None and total is None:
-            new, total = known.get("max_new_tokens"), known.get("max_length", _LENGTH)
+            new, total = known.get("max_new_tokens"), known.get("max_length")
+            total = total or self.config.max_length or _LENGTH  # pyright: ignore
             if total == _LENGTH:  # the default is that many new tokens
                 positions = getattr(self.config, "max_position_embeddings", None)  # pyright: ignore
                 total = min(_LENGTH + given, positions or limits.LENGTH)
-        return int(total or 0) - given if new is None else new
+        return total - given if new is None else new  # pyright: ignore
 
     def _read_generation(self, folder: Path) -> None:
         values = read_json(folder / _FILE, missing={}, check=_check_values)
