@@ -251,7 +251,7 @@ def _numeric_task(texts: Sequence[str]) -> tuple[str, str] | None:
     """The task of numeric texts, with a note; texts for missing values do not count."""
     texts = [text for text in texts if not is_missing_number(text)]
     numbers = decimal_numbers(texts)
-    if numbers is None or not numbers or any(map(_CODE.fullmatch, texts)):
+    if numbers is None or not numbers:
         return None
     distinct = len(set(numbers))
     if any(number % 1 for number in numbers):
@@ -271,7 +271,7 @@ def _numeric_task(texts: Sequence[str]) -> tuple[str, str] | None:
         else:
             note = ""
         return "regress", note
-    if distinct <= _MOST_NUMERIC_CLASSES:
+    if distinct <= _MOST_NUMERIC_CLASSES or any(map(_CODE.fullmatch, texts)):
         return "classify", ""
     name = "classify" if len(numbers) >= _REPEATED * distinct else "regress"
     what = "classes" if name == "classify" else "numbers"
