@@ -228,8 +228,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return getattr(import_module(f"ownbert.{_MODULES[name]}"), name)
-    found = getattr(import_module("ownbert.hf"), name, None) if name[:1].isupper() else None
-    if found is None:
+    value = getattr(import_module("ownbert.hf"), name, None) if name[:1].isupper() else None
+    if value is None:
         known = {each.lower(): f"ownbert.{each}" for each in __all__}
         # Accept the spelling of the package's name: OwnBERTClassifier.
         written = name.replace("OwnBERT", "OwnBert")
@@ -237,7 +237,7 @@ def __getattr__(name: str) -> Any:
         instead = known.get(name.lower().replace("_", "")) or next(starts, None)
         advice = f": use {instead}" if instead else ""
         raise AttributeError(f"module 'ownbert' has no attribute {name!r}{advice}")
-    return found
+    return value
 
 
 def __dir__() -> list[str]:

@@ -50,10 +50,10 @@ def as_said_here(message: str) -> str:
     return "".join(p if i % 2 else _OPTION.sub(_in_python, p) for i, p in enumerate(parts))
 
 
-def _in_python(found: re.Match[str]) -> str:
-    if found[1] is None:
+def _in_python(match: re.Match[str]) -> str:
+    if match[1] is None:
         return "output"
-    name, value = _argument(found[1]), found[2]
+    name, value = _argument(match[1]), match[2]
     if value is not None:
         as_it_is = value[0] == "'" or value[0].isdigit()
         return f"{name}={value if as_it_is else repr(value)}"

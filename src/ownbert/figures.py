@@ -20,9 +20,9 @@ def figure_class(path: Path | None = None) -> Any:
     """
     if path is not None and path.suffix.lower() != ".png":
         raise InputError(f"{path}: the name of a picture must end with .png")
-    if (found := installed_figure()) is None:
+    if (figure := installed_figure()) is None:
         raise InputError("a picture needs matplotlib: pip install 'ownbert[plot]'")
-    return found
+    return figure
 
 
 def installed_figure() -> Any:

@@ -30,10 +30,10 @@ def model_folder(name: str | os.PathLike[str]) -> Path:
     text = os.fspath(name)
     if not text.startswith(PREFIX):
         return Path(name)
-    wanted = text.removeprefix(PREFIX)
-    if not is_name(wanted):
+    hub_name = text.removeprefix(PREFIX)
+    if not is_name(hub_name):
         raise InputError(f"{text} is not the name of a model on the hub; write {PREFIX}org/name")
-    return _fetched(wanted)
+    return _fetched(hub_name)
 
 
 def is_name(text: str) -> bool:
@@ -46,8 +46,7 @@ def pretrained_folder(name: Any, options: Mapping[str, Any]) -> Path:
 
     Args:
         name: a folder, or a name on the hub.
-        options: options of ``from_pretrained``, of which ``HUB_OPTIONS`` and ``subfolder`` are
-            used.
+        options: options of ``from_pretrained``; only ``HUB_OPTIONS`` and ``subfolder`` are used.
 
     Raises:
         InputError: neither exists, or the extra ``hub`` is not installed.
@@ -60,12 +59,12 @@ def pretrained_folder(name: Any, options: Mapping[str, Any]) -> Path:
         raise InputError(f"subfolder is {in_short(subfolder)}; it must be the name of a folder")
     if path.exists():
         return path / subfolder
-    wanted = text.removeprefix(PREFIX)
+    hub_name = text.removeprefix(PREFIX)
     # A name whose parent folder exists is a mistyped path.
-    if not is_name(wanted) or ("/" in text and path.parent.exists()):
+    if not is_name(hub_name) or ("/" in text and path.parent.exists()):
         raise MissingError(f"no such folder: {name}")
     given = {key: options[key] for key in HUB_OPTIONS if options.get(key) is not None}
-    return _fetched(wanted, **given) / subfolder
+    return _fetched(hub_name, **given) / subfolder
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: templates of jinja2 in the package, in the user's language."""
+"""Self-contained HTML pages: jinja2 templates in the package, in the user's language."""
 
 import base64
 import hashlib
@@ -41,9 +41,9 @@ def _environment(language: str) -> Any:
         undefined=StrictUndefined,
     )
     environment.globals.update(
-        source=lambda name: _unchanged(_source(name)),
+        source=lambda name: _as_markup(_source(name)),
         digest=lambda text: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode(),
-        json=lambda value: _unchanged(_as_json(value)),
+        json=lambda value: _as_markup(_as_json(value)),
         translated=translated,
         cleaned=cleaned,
     )
@@ -59,7 +59,7 @@ def _as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
 
 
-def _unchanged(text: str) -> Any:
+def _as_markup(text: str) -> Any:
     from markupsafe import Markup
 
     return Markup(text)

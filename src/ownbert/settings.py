@@ -104,9 +104,9 @@ def _each(
         if is_dataclass(default):
             yield from _each(default, f"{prefix}{f.name}.", f.metadata.get("changes", {}))
         else:
-            about = f.metadata.get("setting", Setting())
-            found = {"default": default, "type": hints[f.name], **changes.get(f.name, {})}
-            yield prefix + f.name, replace(about, **found)
+            declared = f.metadata.get("setting", Setting())
+            setting_fields = {"default": default, "type": hints[f.name], **changes.get(f.name, {})}
+            yield prefix + f.name, replace(declared, **setting_fields)
 
 
 class CheckedSettings:
@@ -126,9 +126,9 @@ class CheckedSettings:
 
     def __post_init__(self) -> None:
         for f in fields(self):  # pyright: ignore
-            about, value = f.metadata.get("setting"), getattr(self, f.name)
-            if about is not None and about.check is not None and value is not None:
-                about.check(self._prefix + f.name, value)
+            declared, value = f.metadata.get("setting"), getattr(self, f.name)
+            if declared is not None and declared.check is not None and value is not None:
+                declared.check(self._prefix + f.name, value)
 
 
 def refuse_unused(settings: Any) -> None:
@@ -141,14 +141,14 @@ def refuse_unused(settings: Any) -> None:
         InputError: a setting needs another one, or does not apply together with another one.
     """
     known = settings_of(type(settings))
-    given = {name for name, about in known.items() if getattr(settings, name) != about.default}
-    flags = {name: about.flags(name)[0].partition("/")[0] for name, about in known.items()}
+    given = {name for name, setting in known.items() if getattr(settings, name) != setting.default}
+    flags = {name: setting.flags(name)[0].partition("/")[0] for name, setting in known.items()}
     for name in filter(given.__contains__, known):
-        about = known[name]
-        if about.needs and given.isdisjoint(about.needs):
-            needed = " or ".join(flags[other] for other in about.needs)
+        setting = known[name]
+        if setting.needs and given.isdisjoint(setting.needs):
+            needed = " or ".join(flags[other] for other in setting.needs)
             raise InputError(f"the option {flags[name]} requires {needed}")
-        for other in filter(given.__contains__, about.without):
+        for other in filter(given.__contains__, setting.without):
             raise InputError(
                 f"the option {flags[name]} has no effect with {flags[other]}; omit one of them"
             )
@@ -238,10 +238,10 @@ def dotted_name(kind: type, name: str) -> str:
     if name not in names:
         dotted = sorted(settings_of(kind))
         near = difflib.get_close_matches(name, dotted, n=3, cutoff=0.5)
-        every = "--dry-run shows them all"
+        hint = "--dry-run shows them all"
         if not is_on_command_line():
-            every = f"the settings are {', '.join(dotted)}"
-        advice = f"did you mean {', '.join(near)}?" if near else every
+            hint = f"the settings are {', '.join(dotted)}"
+        advice = f"did you mean {', '.join(near)}?" if near else hint
         raise InputError(f"there is no setting {in_short(name)}; {advice}")
     return names[name]
 
@@ -268,10 +268,10 @@ def apply_values(settings: Any, values: Any, prefix: str = "") -> Any:
     changes = {}
     for name, value in values.items():
         if name not in hints:
-            there = f"{prefix.rstrip('.')} has" if prefix else "a recipe has"
+            subject = f"{prefix.rstrip('.')} has" if prefix else "a recipe has"
             known = difflib.get_close_matches(str(name), hints, n=3, cutoff=0.5) or hints
             name = in_short(name).strip("'")
-            raise InputError(f"there is no setting {prefix}{name}; {there} {', '.join(known)}")
+            raise InputError(f"there is no setting {prefix}{name}; {subject} {', '.join(known)}")
         current = getattr(settings, name)
         if is_dataclass(current):
             changes[name] = apply_values(current, value or {}, f"{prefix}{name}.")
@@ -309,5 +309,5 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
             parts = (_value(name, part) for part in str(value).split(","))
             return tuple(_checked(part, get_args(kind)[0], name) for part in parts)
     names = ("none" if k is type(None) else getattr(k, "__name__", str(k)) for k in kinds)
-    wanted = " or ".join(names)
-    raise InputError(f"{name} must be {wanted}, not {in_short(value)}")
+    type_names = " or ".join(names)
+    raise InputError(f"{name} must be {type_names}, not {in_short(value)}")

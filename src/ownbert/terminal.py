@@ -53,10 +53,10 @@ def console(**options: Any) -> "Console":
     """
     from rich.console import Console
 
-    found = Console(**{"highlight": False, **options})
+    rich_console = Console(**{"highlight": False, **options})
     hook: Any = _Escapes()  # not a RenderHook subclass, to import rich only here
-    found.push_render_hook(hook)
-    return found
+    rich_console.push_render_hook(hook)
+    return rich_console
 
 
 def escape_warnings() -> None:

@@ -39,9 +39,9 @@ class _Cores:
     def free(self) -> int:
         """Number of cores that are idle or used by this process."""
         at, own, idle = self._now()
-        found = (idle - self.idle + own - self.own) / (at - self.at)
+        free = (idle - self.idle + own - self.own) / (at - self.at)
         self.at, self.own, self.idle = at, own, idle
-        return max(1, min(self.most, round(found)))
+        return max(1, min(self.most, round(free)))
 
 
 _cores: _Cores | None = None

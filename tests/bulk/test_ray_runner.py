@@ -171,7 +171,7 @@ def test_workers_share_the_gpus_of_a_cluster(
         ("cuda", 2, (2, 0.5)),
         ("cpu", None, (2, 0)),
     ):
-        with ray_runner.crew_of(asked, 1, device) as found:
+        with ray_runner.planned_workers(asked, 1, device) as found:
             assert found == crew
 
 

@@ -243,7 +243,7 @@ def test_beams_and_what_generation_refuses(tmp_path: Path):
         ),
         ({"bad_words_ids": [[3, 4]]}, "can only forbid single tokens"),
         ({"eos_token_id": [2, 3]}, "one token is needed"),
-        ({"num_beam": 3}, "no argument 'num_beam'; is num_beams meant"),
+        ({"num_beam": 3}, "no argument 'num_beam'; did you mean num_beams"),
     ):
         with pytest.raises(InputError, match=message):
             ours.generate(**(given | options))

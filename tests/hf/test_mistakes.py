@@ -49,7 +49,7 @@ def bert() -> Any:
         ({"input_ids": IDS, "position_ids": IDS + 5}, "position_ids contains 12; there are 12"),
         ({"input_ids": IDS, "head_mask": [1, 0]}, "head_mask is a list"),
         ({"inputs_embeds": torch.rand(3, 5, 7)}, r"inputs_embeds has shape \(3, 5, 7\)"),
-        ({"input_ids": IDS, "atention_mask": IDS}, "atention_mask'; is attention_mask meant"),
+        ({"input_ids": IDS, "atention_mask": IDS}, "atention_mask'; did you mean attention_mask"),
         ({"input_ids": IDS, "labels": LABELS}, "BertModel.forward has no argument 'labels'"),
         ({"input_ids": IDS, "past_key_values": ()}, "past_key_values needs a model with is_dec"),
     ],
@@ -118,7 +118,7 @@ def test_decoders():
         (lambda b: hf.BertConfig(dtype="flaot16"), "dtype 'flaot16' is not known"),
         (lambda b: hf.BertConfig(30, vocab_size=30), "vocab_size is given twice"),
         (lambda b: hf.BertModel(hf.RobertaConfig()), "takes a BertConfig, not a RobertaConfig"),
-        (lambda b: hf.BertModel(b.config, num_labls=3), "'num_labls'; is num_labels meant"),
+        (lambda b: hf.BertModel(b.config, num_labls=3), "'num_labls'; did you mean num_labels"),
         (lambda b: hf.BertModel.from_pretrained(None), "from_pretrained needs a folder"),
         (lambda b: b.prune_heads([0]), "prune_heads needs the heads of each layer"),
         (lambda b: b.resize_token_embeddings("9"), "needs a whole number, not '9'"),
@@ -138,7 +138,7 @@ def test_calls(bert: Any, call: Callable[[Any], Any], message: str):
 def test_folders(bert: Any, tmp_path):
     bert.save_pretrained(tmp_path)
     for kind, options, message in [
-        (hf.BertForSequenceClassification, {"num_lables": 3}, "is num_labels meant"),
+        (hf.BertForSequenceClassification, {"num_lables": 3}, "did you mean num_labels"),
         (
             hf.BertForSequenceClassification,
             {"num_labels": 3, "id2label": {0: "a", 1: "b"}},

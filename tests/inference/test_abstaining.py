@@ -59,9 +59,9 @@ def held_out(rows: int) -> HeldOut:
 def test_quantiles_are_those_of_a_further_row():
     assert held_out(99).least_probability(0.9) == pytest.approx(1 - 89 / 98)
     assert held_out(99).threshold(0.1) == pytest.approx(89 / 98)
-    with pytest.raises(InputError, match=r"8 held-out rows are too few for a coverage of 0.9; it"):
+    with pytest.raises(InputError, match=r"8 held-out rows are too few for a coverage of 0.9; 9"):
         held_out(8).least_probability(0.9)
-    with pytest.raises(InputError, match=r"too few to refuse 0.01 of the texts; it needs 99 or"):
+    with pytest.raises(InputError, match=r"too few to refuse 0.01 of the texts; 99 or"):
         held_out(98).threshold(0.01)
     assert held_out(9).least_probability(0.9) == 0
     for share in (0, 1, float("nan"), "x"):

@@ -130,7 +130,7 @@ def test_files_that_do_not_tell_or_do_not_fit(tmp_path: Path, folders: dict[str,
     with pytest.raises(InputError, match=r"merges\.txt does not fit .*vocab\.json"):
         Tokenizer.load(folder)
     (folder / "merges.txt").write_text("a b\na b c\n", encoding="utf-8")
-    with pytest.raises(InputError, match="line 2: two tokens are needed"):
+    with pytest.raises(InputError, match="line 2: expected two tokens"):
         read_merges(folder / "merges.txt")
     (folder / "vocab.json").write_text('["a"]', encoding="utf-8")
     with pytest.raises(InputError, match="must be an object"):

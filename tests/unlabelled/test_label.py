@@ -17,8 +17,8 @@ from ownbert.tables.columns import ColumnNames
 from ownbert.tables.label_studio import read_export
 from ownbert.unlabelled.choice import (
     choose,
+    count_for_rare,
     rare_labels,
-    share_of_rare,
     uncertainty,
     uncertainty_of_sets,
 )
@@ -105,9 +105,9 @@ def test_clusters_have_one_text_each_and_no_outlier():
 def test_rare_labels():
     counts = np.asarray([30, 2, 30, 5, 33])
     assert rare_labels(counts).tolist() == [1, 3]
-    assert share_of_rare(counts, 100) == 8 + 5
-    assert share_of_rare(counts, 8) == 4
-    assert share_of_rare(np.asarray([20, 20]), 50) == 0
+    assert count_for_rare(counts, 100) == 8 + 5
+    assert count_for_rare(counts, 8) == 4
+    assert count_for_rare(np.asarray([20, 20]), 50) == 0
 
 
 def test_with_few_labels_typical_texts_are_chosen(made: Path, tmp_path: Path):

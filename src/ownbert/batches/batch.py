@@ -116,13 +116,13 @@ def pack(examples: Sequence[Example]) -> Batch:
     lengths = tuple(length for e in examples for length in e.lengths)
     layout = make_layout(lengths)
     starts = np.concatenate([[0], np.cumsum([len(e.token_ids) for e in examples])])
-    head = examples[0]
+    first = examples[0]
     source = None
-    if head.source is not None:
+    if first.source is not None:
         source = pack([e.source for e in examples if e.source])
         layout = replace(layout, causal=True)  # causal self-attention of a decoder
     masked_positions = masked_ids = None
-    if head.masked_positions is not None:
+    if first.masked_positions is not None:
         masked_positions = _join(
             [
                 start + e.masked_positions
@@ -138,13 +138,13 @@ def pack(examples: Sequence[Example]) -> Batch:
         layout=layout,
         masked_positions=masked_positions,
         masked_ids=masked_ids,
-        order=None if head.order is None else _join([e.order for e in examples]),
+        order=None if first.order is None else _join([e.order for e in examples]),
         next_sentence=_column([e.next_sentence for e in examples]),
         labels=_column([e.label for e in examples]),
         weights=_column([e.weight for e in examples]),
-        tags=None if head.tags is None else _join([e.tags for e in examples]),
-        words=None if head.words is None else _join([e.words for e in examples]),
-        groups=None if head.parts is None else tuple(len(e.lengths) for e in examples),
+        tags=None if first.tags is None else _join([e.tags for e in examples]),
+        words=None if first.words is None else _join([e.words for e in examples]),
+        groups=None if first.parts is None else tuple(len(e.lengths) for e in examples),
         patches=_patches([e.patches for e in examples]),
         source=source,
         cross=None if source is None else replace(layout, keys=source.layout, causal=False),
@@ -170,8 +170,8 @@ def read_again(batch: Batch, start_id: int) -> Batch:
 
 
 def _patches(arrays: Sequence[np.ndarray | None]) -> Tensor | None:
-    there = [array for array in arrays if array is not None]
-    return torch.from_numpy(np.concatenate(there)) if there else None
+    present = [array for array in arrays if array is not None]
+    return torch.from_numpy(np.concatenate(present)) if present else None
 
 
 def _join(arrays: Sequence) -> Tensor:

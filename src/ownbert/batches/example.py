@@ -79,15 +79,15 @@ def padded(
         types: types of the tokens, or one for all tokens, of each sequence; None: no such input.
     """
     shape = len(ids), max(map(len, ids), default=0)
-    found = {
+    inputs = {
         "input_ids": np.full(shape, pad, np.int64),
         "attention_mask": np.zeros(shape, np.int64),
     }
     for row, one in enumerate(ids):
-        found["input_ids"][row, : len(one)] = one
-        found["attention_mask"][row, : len(one)] = 1
+        inputs["input_ids"][row, : len(one)] = one
+        inputs["attention_mask"][row, : len(one)] = 1
     if types is not None:
-        found["token_type_ids"] = np.zeros(shape, np.int64)
+        inputs["token_type_ids"] = np.zeros(shape, np.int64)
         for row, (one, values) in enumerate(zip(ids, types, strict=True)):
-            found["token_type_ids"][row, : len(one)] = values
-    return found
+            inputs["token_type_ids"][row, : len(one)] = values
+    return inputs

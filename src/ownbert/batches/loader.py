@@ -1,4 +1,4 @@
-"""Loads examples in shuffled order as packed batches; its position is two numbers."""
+"""Loads examples in shuffled order as packed batches; a position is an epoch and an index."""
 
 import contextlib
 import queue
@@ -33,7 +33,7 @@ class Dataset(Protocol):
 
 @dataclass(frozen=True)
 class Position:
-    """The next example: index ``index`` in the shuffled ``epoch``."""
+    """The next example: number ``index`` of the shuffled ``epoch``."""
 
     epoch: int = 0
     index: int = 0
@@ -45,18 +45,19 @@ _Key = tuple[int, int]
 
 @dataclass(frozen=True)
 class Loader:
-    """Endless batches of examples, by number of tokens or of examples.
+    """Endless batches, limited by the number of tokens or of examples.
 
     Args:
         data: the examples.
         seed: seed of the order.
         batch_tokens: maximum tokens of a batch, which may continue into the next epoch.
         batch_size: number of examples per batch; the last batch of an epoch is smaller.
-        process, processes: each process gets its share of every batch, with about equal numbers of
-            tokens; the batches do not depend on the number of processes.
+        process, processes: index of this process, and number of processes. Each gets a share of
+            every batch, with about equal numbers of tokens; the batches do not depend on the number
+            of processes.
         repeat: number of copies of the examples in each batch, one after the other.
-        most_tokens: larger batches are split into several, which together replace it
-            (``Batch.continues_step``).
+        most_tokens: larger batches are split into several for one step (``Batch.continues_step``);
+            0: never.
         device: type of the target device; for a CPU the loader also groups sequences, which other
             devices do themselves, if at all.
         precision: precision of the computation, which affects the groups.
@@ -105,15 +106,15 @@ class Loader:
         sizes = self.data.sizes
         while True:
             order = np.random.default_rng((self.seed, epoch)).permutation(len(sizes))
-            for place in range(index, len(order)):
-                number = int(order[place])
+            for i in range(index, len(order)):
+                number = int(order[i])
                 if keys and self.batch_tokens and tokens + sizes[number] > self.batch_tokens:
-                    yield keys, Position(epoch, place)
+                    yield keys, Position(epoch, i)
                     keys, tokens = [], 0
                 keys.append((epoch, number))
                 tokens += int(sizes[number])
                 if len(keys) == self.batch_size:
-                    yield keys, Position(epoch, place + 1)
+                    yield keys, Position(epoch, i + 1)
                     keys, tokens = [], 0
             epoch, index = epoch + 1, 0
             if self.batch_size and keys:
@@ -138,31 +139,32 @@ class Loader:
     def _split(self, keys: Sequence[_Key]) -> Iterator[Sequence[_Key]]:
         """Split the examples of a batch that exceed ``most_tokens``."""
         start = tokens = 0
-        for place, (_, number) in enumerate(keys):
+        for i, (_, number) in enumerate(keys):
             size = int(self.data.sizes[number]) * self.repeat
-            if self.most_tokens and place > start and tokens + size > self.most_tokens:
-                yield keys[start:place]
-                start, tokens = place, 0
+            if self.most_tokens and i > start and tokens + size > self.most_tokens:
+                yield keys[start:i]
+                start, tokens = i, 0
             tokens += size
         yield keys[start:]
 
     def _examples_of_process(self, keys: Sequence[_Key]) -> Sequence[_Key]:
-        """The examples of this process, assigned longest first to the process with the least."""
+        """The examples of this process; the longest are assigned first, each to the process with
+        the fewest tokens."""
         if self.processes == 1:
             return keys
         sizes = self.data.sizes[[number for _, number in keys]]
         loads, mine = [0] * self.processes, []
-        for place in np.argsort(-sizes, kind="stable"):
-            least = loads.index(min(loads))
-            loads[least] += int(sizes[place])
-            if least == self.process:
-                mine.append(place)
-        return [keys[place] for place in sorted(mine)]
+        for i in np.argsort(-sizes, kind="stable"):
+            lightest = loads.index(min(loads))
+            loads[lightest] += int(sizes[i])
+            if lightest == self.process:
+                mine.append(i)
+        return [keys[i] for i in sorted(mine)]
 
     def batches_per_epoch(self) -> int:
         """Number of batches per epoch.
 
-        With ``batch_tokens``, of the first epoch, including the batch that continues into the
+        With ``batch_tokens``, that of the first epoch, including the batch that continues into the
         second.
         """
         if self.batch_size:

@@ -30,7 +30,7 @@ LONGEST_WORD = 16
 
 
 class Masker(Protocol):
-    """Makes the example that a model learns from out of a whole sequence.
+    """Turns a sequence into a training example.
 
     Attributes:
         by_words: whether word boundaries matter.
@@ -260,8 +260,8 @@ def _choose(
             if left <= 0:
                 break
     run = np.arange(len(sizes)).repeat(sizes)
-    place = np.arange(len(candidates))
-    chosen = ((place >= starts[run]) & (place < stops[run])).nonzero()[0]
+    indices = np.arange(len(candidates))
+    chosen = ((indices >= starts[run]) & (indices < stops[run])).nonzero()[0]
     return candidates[chosen], run[chosen]
 
 
@@ -280,13 +280,13 @@ def continuing_tokens(tokenizer: "Tokenizer") -> np.ndarray:
     vocabulary = tokenizer.vocabulary()
     if tokenizer.kind == "wordpiece":
         prefix = getattr(tokenizer.backend.model, "continuing_subword_prefix", CONTINUATION)
-        found = np.array([token.startswith(prefix) for token in vocabulary], dtype=bool)
+        continuing = np.array([token.startswith(prefix) for token in vocabulary], dtype=bool)
     elif tokenizer.kind == "blank":
-        found = np.zeros(len(vocabulary), dtype=bool)
+        continuing = np.zeros(len(vocabulary), dtype=bool)
     else:
         # Both include the space before a word in its first token.
         space = "Ġ" if tokenizer.kind == "bpe" else "▁"
-        found = np.array([not token.startswith(space) for token in vocabulary], dtype=bool)
+        continuing = np.array([not token.startswith(space) for token in vocabulary], dtype=bool)
     added = set(tokenizer.backend.get_added_tokens_decoder()) | set(tokenizer.special_ids)
-    found[sorted(added)] = False
-    return found
+    continuing[sorted(added)] = False
+    return continuing

@@ -65,12 +65,12 @@ class CandidateSampler:
         """
         drawn = torch.multinomial(self.probabilities, self.draws, replacement=True)
         candidates = torch.cat((ids, drawn))
-        found = (candidates if shown is None else torch.cat((candidates, shown))).unique()
-        found = torch.cat((found, found[-1:].expand(-len(found) % _MULTIPLE)))
-        expected = (len(ids) + self.draws) * self.probabilities[found]
+        ids_in_use = (candidates if shown is None else torch.cat((candidates, shown))).unique()
+        ids_in_use = torch.cat((ids_in_use, ids_in_use[-1:].expand(-len(ids_in_use) % _MULTIPLE)))
+        expected = (len(ids) + self.draws) * self.probabilities[ids_in_use]
         chance = -torch.expm1(-expected)
         offsets = torch.full_like(chance, -torch.inf)
         # Of repeated ids, only the first is found.
-        at = torch.searchsorted(found, candidates)
+        at = torch.searchsorted(ids_in_use, candidates)
         offsets[at] = torch.where(expected > 0, -chance.log(), 0.0)[at]
-        return Candidates(found, offsets)
+        return Candidates(ids_in_use, offsets)

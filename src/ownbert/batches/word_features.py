@@ -17,11 +17,11 @@ Features = Mapping[str, Sequence[str]]
 
 def learn_features(cells: Iterable[Cells], names: Sequence[str]) -> dict[str, list[str]]:
     """The tags of each column in texts, sorted."""
-    found: list[set[str]] = [set() for _ in names]
+    tag_sets: list[set[str]] = [set() for _ in names]
     for of_text in cells:
-        for known, tags in zip(found, of_text, strict=True):
+        for known, tags in zip(tag_sets, of_text, strict=True):
             known.update(tags)
-    return {name: sorted(tags) for name, tags in zip(names, found, strict=True)}
+    return {name: sorted(tags) for name, tags in zip(names, tag_sets, strict=True)}
 
 
 def describe_features(features: Features) -> str:

@@ -100,10 +100,10 @@ def _files_below(address: str) -> list[str]:
 
     files, path = open_file_system(address)
     with file_errors(address):
-        about = files.get_file_info(path)
-        if about.type == fs.FileType.NotFound:
+        info = files.get_file_info(path)
+        if info.type == fs.FileType.NotFound:
             raise InputError(f"no such file: {address}")
-        if about.type == fs.FileType.File:
+        if info.type == fs.FileType.File:
             return [address]
         below = files.get_file_info(fs.FileSelector(path, recursive=True))
     known = sorted(
@@ -128,10 +128,10 @@ def _described(address: str) -> InputFile:
         )
     files, path = open_file_system(address)
     with file_errors(address):
-        about = files.get_file_info(path)
-    if about.size is None:
+        info = files.get_file_info(path)
+    if info.size is None:
         raise InputError(f"{address} is not a file that can be read at any position")
-    return InputFile(address, about.size, about.mtime_ns)
+    return InputFile(address, info.size, info.mtime_ns)
 
 
 def split_file(number: int, file: InputFile, rows: int) -> list[InputPart]:
@@ -171,8 +171,8 @@ def _opened(file: InputFile, start: int = 0) -> Iterator[io.BufferedReader]:
     """Open a text file, decompressed if it is gzip, at the byte ``start``."""
     files, path = open_file_system(file.address)
     with files.open_input_stream(path, compression=None) as raw:
-        packed = raw.read(2) == GZIP_MAGIC
-    if packed:
+        compressed = raw.read(2) == GZIP_MAGIC
+    if compressed:
         with files.open_input_stream(path, compression="gzip") as source:
             while start and (chunk := source.read(min(start, _CHUNK))):
                 start -= len(chunk)
@@ -236,18 +236,18 @@ def _table_row_ends(file: InputFile, lines: Iterable[bytes]) -> Iterator[_End]:
             end += len(content)
             line += 1
 
-    found = False
+    after_header = False
     # After an error the rest of the file is one row; the worker that reads it reports the error.
     with contextlib.suppress(InputError):
         for start, _ in all_rows(Path(file.address), numbered()):
-            if found:
+            if after_header:
                 yield starts[start], start, True
-            found = True
+            after_header = True
             for passed in [number for number in starts if number < start]:
                 del starts[passed]
     for content in lines:
         end += len(content)
-    if found:
+    if after_header:
         yield end, line, True
 
 
@@ -284,26 +284,26 @@ def open_part(
     Raises:
         InputError: an error inside the context; the message refers to the file and its lines.
     """
-    shown = re.compile(rf"{re.escape(str(folder))}\S*?(, (?:line|row) (\d+))?(?=[,: ]|$)")
-    before = 0
+    pattern = re.compile(rf"{re.escape(str(folder))}\S*?(, (?:line|row) (\d+))?(?=[,: ]|$)")
+    head_rows = 0
     try:
         with file_errors(file.address):
             if file.kind == "parquet":
                 source: Path | MemoryTable = _parquet_table(file, part, str(folder / "part"))
             else:
                 source = folder / f"part{ending_of(file.address)}"
-                before = _copy(file, part, source)
-        yield source, before
+                head_rows = _copy(file, part, source)
+        yield source, head_rows
     except InputError as error:
         skipped = part.start if file.kind == "parquet" else _lines_before(file, part)
 
-        def named(found: re.Match[str]) -> str:
-            if not found[2]:
+        def named(match: re.Match[str]) -> str:
+            if not match[2]:
                 return file.address
             what = "row" if file.kind == "parquet" else "line"
-            return f"{file.address}, {what} {int(found[2]) + skipped}"
+            return f"{file.address}, {what} {int(match[2]) + skipped}"
 
-        raise InputError(shown.sub(named, str(error))) from error
+        raise InputError(pattern.sub(named, str(error))) from error
     finally:
         for path in folder.iterdir():
             path.unlink()
@@ -319,17 +319,17 @@ def _lines_before(file: InputFile, part: InputPart) -> int:
 
 def _copy(file: InputFile, part: InputPart, path: Path) -> int:
     """Write the head and a part of a file to ``path``; return the number of rows in the head."""
-    headed = bool(part.head_end and part.start)
+    with_head = bool(part.head_end and part.start)
     with path.open("wb") as copy:
-        if headed:
+        if with_head:
             with _opened(file) as stream:
                 copy.write(stream.read(part.head_end))
         with _opened(file, part.start) as stream:
-            left = part.end - part.start
-            while left and (chunk := stream.read(min(left, _CHUNK))):
+            remaining = part.end - part.start
+            while remaining and (chunk := stream.read(min(remaining, _CHUNK))):
                 copy.write(chunk)
-                left -= len(chunk)
-    return int(headed and file.kind == "jsonl")
+                remaining -= len(chunk)
+    return int(with_head and file.kind == "jsonl")
 
 
 def _parquet_table(file: InputFile, part: InputPart, name: str) -> MemoryTable:
@@ -344,9 +344,9 @@ def _parquet_table(file: InputFile, part: InputPart, name: str) -> MemoryTable:
                 table = parquet_file(source, file.address)
                 groups, first = _row_groups(table.metadata, part.start, part.end)
                 batches = table.iter_batches(_ROWS, row_groups=groups, columns=list(names))
-                found = rows_of_batches(batches, names, f"{file.address}: ")
+                table_rows = rows_of_batches(batches, names, f"{file.address}: ")
                 start = part.start - first
-                yield from islice(found, start, start + part.end - part.start)
+                yield from islice(table_rows, start, start + part.end - part.start)
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{file.address}: damaged parquet data") from error
 

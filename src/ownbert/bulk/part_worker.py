@@ -113,17 +113,17 @@ class PartWorker:
         """
         import pyarrow as pa
 
-        found = []
+        results = []
         for row in batch.to_pylist():
             try:
                 if self._refused:
                     raise InputError(self._refused)
                 record = self.answer(row["name"], InputPart(**json.loads(row["part"])))
-                found.append({"record": record, "warnings": list(self._model.warnings())})
+                results.append({"record": record, "warnings": list(self._model.warnings())})
             except InputError as error:
-                found.append({"error": str(error)})
-            found[-1]["worker"] = self._name
-        return pa.table({"json": [json.dumps(each) for each in found]})
+                results.append({"error": str(error)})
+            results[-1]["worker"] = self._name
+        return pa.table({"json": [json.dumps(each) for each in results]})
 
     def answer(self, name: str, part: InputPart) -> dict[str, Any]:
         """Predict a part, and write the predictions and then the record.

@@ -170,16 +170,16 @@ def run_job(
     with PartsFolder(output, made_for, resume=resume) as parts:
         if parts.complete is not None:
             return parts.complete
-        with parts.kept(), crew_of(workers, threads, job.compute.device) as crew:
+        with parts.kept(), planned_workers(workers, threads, job.compute.device) as planned:
             if parts.plan is None:
                 parts.begin(_split(files, part_rows))
             show = progress or (lambda rows: None)
             show(parts.rows)
-            for found in _answered(job, files, parts, threads, *crew):
-                if "error" in found:
-                    raise InputError(found["error"])
-                parts.add(found["record"])
-                warnings[found["worker"]] = found["warnings"]
+            for result in _answered(job, files, parts, threads, *planned):
+                if "error" in result:
+                    raise InputError(result["error"])
+                parts.add(result["record"])
+                warnings[result["worker"]] = result["warnings"]
                 show(parts.rows)
         rows, lines = parts.rows, parts.finish()
     say_each(dict.fromkeys(chain(lines, *warnings.values())), say)
@@ -210,7 +210,7 @@ def _made_for(job: BulkJob, files: list[InputFile], part_rows: int) -> dict[str,
 
 
 @contextlib.contextmanager
-def crew_of(workers: int | None, threads: int, device: str) -> Iterator[tuple[int, float]]:
+def planned_workers(workers: int | None, threads: int, device: str) -> Iterator[tuple[int, float]]:
     """Connect to Ray, and plan the workers.
 
     Ray is started on this machine unless it is already connected or RAY_ADDRESS names a cluster.
@@ -295,12 +295,12 @@ def _split(files: list[InputFile], rows: int) -> list[InputPart]:
 
     split = ray.remote(num_cpus=1)(split_file)
     try:
-        found = ray.get([split.remote(number, file, rows) for number, file in enumerate(files)])
+        parts = ray.get([split.remote(number, file, rows) for number, file in enumerate(files)])
     except RayTaskError as error:
         if isinstance(error.cause, InputError):
             raise InputError(str(error.cause)) from None
         raise
-    return list(chain.from_iterable(found))
+    return list(chain.from_iterable(parts))
 
 
 def _answered(

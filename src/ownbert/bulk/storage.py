@@ -1,4 +1,4 @@
-"""Files and folders on any file system that pyarrow reads: local, s3://, gs://, hdfs://, ..."""
+"""Files and folders on any file system that pyarrow supports: local, s3://, gs://, hdfs://, ..."""
 
 import contextlib
 import json
@@ -59,18 +59,18 @@ def open_file_system(address: str) -> tuple[Any, str]:
 
 
 @contextlib.contextmanager
-def file_errors(address: str, what: str = "read") -> Iterator[None]:
-    """Context that converts file system errors into ``InputError`` with the ``address``; ``what``
-    it does: read or write."""
+def file_errors(address: str, action: str = "read") -> Iterator[None]:
+    """Convert file system errors into ``InputError`` with the ``address``; ``action``: "read" or
+    "write"."""
     import pyarrow as pa
 
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        if what == "read" and isinstance(error, FileNotFoundError):
+        if action == "read" and isinstance(error, FileNotFoundError):
             raise InputError(f"no such file: {address}") from None
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        if what == "write":
+        if action == "write":
             raise InputError(f"cannot write {address}: {reason}") from error
         raise InputError(f"cannot read {address}: {reason}") from error
 
@@ -100,16 +100,16 @@ class StoredFolder:
 
         folder = f"{self._path}/{below}" if below else self._path
         with file_errors(self.address):
-            found = self._files.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-        return {each.base_name: each.size for each in found if each.type == fs.FileType.File}
+            entries = self._files.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        return {each.base_name: each.size for each in entries if each.type == fs.FileType.File}
 
     def names(self) -> list[str]:
         """The names of all files and subfolders."""
         from pyarrow import fs
 
         with file_errors(self.address):
-            found = self._files.get_file_info(fs.FileSelector(self._path))
-        return [each.base_name for each in found]
+            entries = self._files.get_file_info(fs.FileSelector(self._path))
+        return [each.base_name for each in entries]
 
     def is_folder(self) -> bool | None:
         """Whether it is a folder; None if it does not exist."""

@@ -37,11 +37,11 @@ def claims(values: Mapping[str, Any], what: Collection[str] = (ANSWERS, VECTORS)
 
 def agrees(folder: Path | Description, what: Collection[str] = (ANSWERS, VECTORS)) -> bool:
     """Whether a folder records agreement of one of ``what`` for its own weights."""
-    found = describe(folder, with_decoder=True)
-    if not claims(found.values, what):
+    description = describe(folder, with_decoder=True)
+    if not claims(description.values, what):
         return False
-    assert found.folder is not None
-    return found.values[AGREEMENT_KEY]["weights"] == weights_checksums(found.folder)
+    assert description.folder is not None
+    return description.values[AGREEMENT_KEY]["weights"] == weights_checksums(description.folder)
 
 
 def without_agreement(values: Mapping[str, Any]) -> dict[str, Any]:

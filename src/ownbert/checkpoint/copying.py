@@ -106,10 +106,10 @@ def copy_weights(
             else:
                 problems.append(UNEXPECTED + shown(name))
         elif parameters[name].shape != tensor.shape:
-            wanted = weight_map.their_shape(name, parameters[name], config)
+            expected_shape = weight_map.their_shape(name, parameters[name], config)
             of_tables = name.startswith("encoder.embeddings.") and tensor.ndim > 1
             (tables if of_tables else problems).append(
-                misshapen(shown(name), tuple(tensor.shape), wanted)
+                misshapen(shown(name), tuple(tensor.shape), expected_shape)
             )
         elif not tensor.is_floating_point():
             problems.append(
@@ -159,12 +159,12 @@ def require_blocks(
     Raises:
         InputError: the block is missing.
     """
-    there = set(map(weight_map.full_name, tensors))
+    present = set(map(weight_map.full_name, tensors))
     for stack, config in zip(("encoder", "decoder"), stacks, strict=False):
         names = set[str]()
         if config is not None:
             names = weight_map.names_in(f"{stack}.blocks.{config.num_blocks - 1}.", config)
-        if names and not names & there:
+        if names and not names & present:
             require_fit(LoadReport([MISSING + min(names)], [], []), path)
 
 
@@ -182,10 +182,10 @@ def named_tensors(
     return weight_map.to_theirs(ours, model.config, bare=bare, kinds=kinds)
 
 
-def misshapen(names: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+def misshapen(names: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
     """The error for a tensor, or for several that were concatenated, with a wrong shape."""
     parts = names.count(", ") + 1
-    got, want = ((s[0] // parts, *s[1:]) if s else () for s in (shape, wanted))
+    got, want = ((s[0] // parts, *s[1:]) if s else () for s in (shape, expected))
     has = "tensor {} has shape {}" if parts == 1 else "tensors {} have shape {} each"
     return f"{has.format(names, got)}, expected {want}"
 
@@ -246,17 +246,19 @@ def _heads_of(names: set[str], description: Description, *, pooler: bool) -> lis
     unknown."""
     family = description.family
     specs = [spec for head in family.architectures.values() for spec in head.heads]
-    there = {spec.kind for spec in description.specs}
-    kinds = [s.kind for s in specs if s.kind not in there and (pooler or not s.needs_pooler)]
-    found = []
+    present = {spec.kind for spec in description.specs}
+    kinds = [s.kind for s in specs if s.kind not in present and (pooler or not s.needs_pooler)]
+    heads = []
     while names:
-        of = {k: family.weight_map.tensor_names(description.config, k) & names for k in kinds}
-        best = max(of.values(), key=len, default=set())
+        tensors_of = {
+            k: family.weight_map.tensor_names(description.config, k) & names for k in kinds
+        }
+        best = max(tensors_of.values(), key=len, default=set())
         if not best:
             return None
-        found.append([kind for kind in of if of[kind] == best])
+        heads.append([kind for kind in tensors_of if tensors_of[kind] == best])
         names = names - best
-    return found
+    return heads
 
 
 def _tuple(kinds: Sequence[str]) -> str:

@@ -98,9 +98,9 @@ class Description:
         Raises:
             InputError: it is not.
         """
-        usual = self.spec_of(head.kind)
+        standard = self.spec_of(head.kind)
         for f in fields(HeadSpec):
-            default, other = getattr(usual, f.name), getattr(head, f.name)
+            default, other = getattr(standard, f.name), getattr(head, f.name)
             if f.name != "dropout" and default != other:
                 raise InputError(
                     f"the decoder of a {self.architecture} has a head whose {f.name} is {default}, "
@@ -135,13 +135,13 @@ def describe(
         return folder
     folder = model_folder(folder)
     path = folder / CONFIG
-    found = describe_config(
+    description = describe_config(
         read_config(path) if values is None else values,
         path,
         any_architecture=any_architecture,
         with_decoder=with_decoder,
     )
-    return replace(found, folder=folder)
+    return replace(description, folder=folder)
 
 
 def describe_config(
@@ -152,8 +152,8 @@ def describe_config(
     with_decoder: bool = False,
     config: EncoderConfig | None = None,
 ) -> Description:
-    """Like ``describe``, from the values of a config.json; ``path`` is for messages, and ``config``
-    the structure by these values if it was read already."""
+    """Like ``describe``, from the values of a config.json; ``path`` is used in messages, and
+    ``config`` is the structure of the encoder if it was read already."""
     family = family_of(values.get("model_type", ""), str(path))
     architecture = (values.get("architectures") or [next(iter(family.architectures))])[0]
     if architecture in family.with_decoder:  # only the encoder is read
@@ -217,8 +217,8 @@ def require_tables(
     Raises:
         InputError: the number of rows differs.
     """
-    found = next((spec.features for spec in specs if spec.kind == head), None)
-    if (found or ()) != tuple(len(tags) + 1 for tags in features.values()):
+    tables = next((spec.features for spec in specs if spec.kind == head), None)
+    if (tables or ()) != tuple(len(tags) + 1 for tags in features.values()):
         raise InputError("the tags of word features and the tables of the head do not agree")
 
 
@@ -238,12 +238,12 @@ def config_json(model: "Model", architecture: str, values: Mapping[str, Any]) ->
     family = family_of(model.model_type, "the model")
     theirs = {**labels_json(model, family), **values, **_heads_json(model, family)}
     theirs |= {**family.write_config(model.config), "architectures": [architecture]}
-    found = {spec.kind: spec for spec in family.specs(architecture, theirs)}
+    standard = {spec.kind: spec for spec in family.specs(architecture, theirs)}
     for key in (_HEADS, _POOLER):
         theirs.pop(key, None)
     if not any(spec.features for spec in model.specs.values()):
         theirs.pop(FEATURES, None)
-    if _effective(found, model.config) != _effective(model.specs, model.config):
+    if _effective(standard, model.config) != _effective(model.specs, model.config):
         theirs[_HEADS] = [_changed(spec) for spec in model.specs.values()]
     if family.architectures[architecture].pooler != (model.pooler is not None):
         theirs[_POOLER] = model.pooler is not None

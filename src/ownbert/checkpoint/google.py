@@ -114,10 +114,12 @@ def convert(
 def _prefix(path: Path) -> Path:
     """The path of a checkpoint without the extensions of its files."""
     if path.is_dir():
-        found = sorted(path.glob("*" + INDEX))
-        if len(found) != 1:
-            raise InputError(f"{path} contains {len(found)} checkpoints; name one, without .index")
-        path = found[0]
+        index_files = sorted(path.glob("*" + INDEX))
+        if len(index_files) != 1:
+            raise InputError(
+                f"{path} contains {len(index_files)} checkpoints; name one, without .index"
+            )
+        path = index_files[0]
     return path.with_name(re.sub(r"\.(index|data-\d+-of-\d+|meta)$", "", path.name))
 
 

@@ -82,7 +82,7 @@ def read_bundle(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor
 
 def _read_data(path: Path, entries: dict[str, _Entry]) -> dict[str, Tensor]:
     """Read tensors of one file. They do not overlap, so their total size is limited by the file."""
-    length, end, found = path.stat().st_size, 0, {}
+    length, end, tensors = path.stat().st_size, 0, {}
     with path.open("rb") as file:
         for name, entry in sorted(entries.items(), key=lambda item: item[1].offset):
             if entry.dtype not in _DTYPES:
@@ -99,8 +99,8 @@ def _read_data(path: Path, entries: dict[str, _Entry]) -> dict[str, Tensor]:
                 raise DamagedError(f"tensor {in_short(name)} does not match its checksum")
             dtype = _DTYPES[entry.dtype]
             flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0)
-            found[name] = flat.to(dtype).reshape(entry.shape)
-    return found
+            tensors[name] = flat.to(dtype).reshape(entry.shape)
+    return tensors
 
 
 def _read_index(path: Path) -> tuple[int, dict[str, _Entry]]:
@@ -156,14 +156,14 @@ def _block(data: bytes, offset: int, size: int) -> list[tuple[bytes, bytes]]:
     end = size - 4 * (restarts + 1)
     if end < 0:
         raise DamagedError(f"a block of {size:,} bytes has {restarts:,} restarts")
-    reader, key, found = Reader(content[:end]), b"", []
+    reader, key, entries = Reader(content[:end]), b"", []
     while reader.more:
         shared, suffix, length = reader.varint(), reader.varint(), reader.varint()
         if shared > len(key):
             raise DamagedError(f"a key shares {shared:,} bytes with one of {len(key):,}")
         key = key[:shared] + reader.take(suffix)
-        found.append((key, reader.take(length)))
-    return found
+        entries.append((key, reader.take(length)))
+    return entries
 
 
 def _read_header(data: bytes) -> int:
@@ -281,7 +281,7 @@ def _append_zeros(sums: np.ndarray, count: int) -> np.ndarray:
 
 
 def _apply_map(step: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    found = np.zeros_like(sums)
+    result = np.zeros_like(sums)
     for bit, image in enumerate(step):
-        found ^= np.where((sums >> np.uint32(bit)) & 1, image, np.uint32(0))
-    return found
+        result ^= np.where((sums >> np.uint32(bit)) & 1, image, np.uint32(0))
+    return result

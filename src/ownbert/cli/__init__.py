@@ -47,9 +47,9 @@ _FIRST = ("vocab", "prepare", "fit", "pretrain", "finetune", "predict", "evaluat
 def _commands() -> Iterator[tuple[str, str]]:
     """The commands with their folders, in the order of --help."""
     for folder in PANELS:
-        found = {file.stem for file in Path(__file__).with_name(folder).glob("[a-z]*.py")}
-        first = [name for name in _FIRST if name in found]
-        yield from ((name, folder) for name in (*first, *sorted(found - {*first})))
+        names = {file.stem for file in Path(__file__).with_name(folder).glob("[a-z]*.py")}
+        first = [name for name in _FIRST if name in names]
+        yield from ((name, folder) for name in (*first, *sorted(names - {*first})))
 
 
 COMMANDS = dict(_commands())
@@ -62,7 +62,7 @@ _AS_ARGUMENT = {
     "texts": (*_FILE_OPTIONS, "--text"),
     "queries": (*_FILE_OPTIONS, "--text", "--query"),
 }
-# The same for the first argument, the folder.
+# Hidden options whose values are treated as the first argument, the folder.
 _AS_FIRST = dict.fromkeys(("folder", "model"), ("--model", "--folder"))
 
 # Options that name outputs. Paths given to other options are inputs, and are never overwritten.
@@ -115,11 +115,11 @@ class _Commands(TyperGroup):
         if command is None:
             command = typer.Typer(add_completion=False)
             command.command(cmd_name)(getattr(module, cmd_name))
-        found = _guard_inputs(_with_spellings(typer.main.get_command(command)))
-        found.rich_help_panel = PANELS[COMMANDS[cmd_name]]
-        translate_command(found)
-        _join_lines(found)
-        return found
+        click_command = _guard_inputs(_with_spellings(typer.main.get_command(command)))
+        click_command.rich_help_panel = PANELS[COMMANDS[cmd_name]]
+        translate_command(click_command)
+        _join_lines(click_command)
+        return click_command
 
     def make_context(self, *about: Any, **options: Any) -> Any:
         with _interrupts():
@@ -217,7 +217,7 @@ def _guard_inputs(command: Any) -> Any:
 
 
 def _is_allocation(error: Exception) -> bool:
-    """Whether an allocation failed; for CPUs torch has no exception type of its own."""
+    """Whether an allocation failed; torch has no exception type for failures on a CPU."""
     message = str(error)
     if isinstance(error, MemoryError) or message in _NO_PRIMITIVE:
         return True
@@ -276,7 +276,7 @@ def _options(
 
 def main() -> None:
     """Run a command; after mistakes, full disks and interrupts, print one line and exit with 2."""
-    # Python would end by looking through all that torch has made, for a quarter of a second.
+    # Otherwise the garbage collection at exit examines torch's objects for a quarter of a second.
     atexit.register(gc.freeze)
     try:
         with on_command_line():
@@ -291,7 +291,7 @@ def main() -> None:
 
 
 def _is_distributed() -> bool:
-    """Whether torchrun or the like has started this process, and others with it."""
+    """Whether torchrun or a similar launcher has started this process and others."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
@@ -301,11 +301,11 @@ def _main() -> None:
     accept_any_encoding()
     escape_warnings()
     share_the_machine()
-    # How many matrix products oneDNN keeps compiled (bfloat16): those of a step or two, since
-    # batches differ in length. The usual 1024 take 0.3 GB more, and where matrix units make
-    # compiling dear they make steps a seventh faster than 64.
+    # Number of compiled matrix products in oneDNN's cache (bfloat16): those of a step or two,
+    # because batches differ in length. The default, 1,024, takes 0.3 GB more; on processors with
+    # matrix units, where compiling is slow, it makes steps a seventh faster than 64.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
-    # PyTorch keeps as many again, by default 1024 too, and memory grows with each new length.
+    # PyTorch's own cache of them, by default also 1,024, grows with each new length.
     os.environ.setdefault("LRU_CACHE_CAPACITY", "128")
     try:
         _refuse_undecodable(sys.argv[1:])
@@ -333,7 +333,7 @@ def _main() -> None:
 
 
 def usage_message(error: Any) -> str:
-    """What is wrong with an option or argument, and how to see what would be right."""
+    """The message for an invalid option or argument, with a hint at valid ones."""
     details = getattr(error.__cause__, "errors", list)()  # of pydantic, where typer has it
     if details and (wanted := _wanted(details[0]["type"], details[0].get("ctx", {}))):
         given = in_short(details[0]["input"])
@@ -369,7 +369,8 @@ def _wanted(kind: str, limits: Mapping[str, Any]) -> str | None:
 
 
 def _refuse_undecodable(arguments: Sequence[str]) -> None:
-    """Python gives bytes that are not UTF-8 as halves of characters, which no file can hold."""
+    """Raise ``InputError`` for arguments that are not UTF-8: Python decodes their bytes to lone
+    surrogates, which cannot be written to files."""
     for number, argument in enumerate(arguments, start=1):
         try:
             argument.encode()
@@ -381,12 +382,12 @@ def _refuse_undecodable(arguments: Sequence[str]) -> None:
 
 
 def _as_interrupt(number: int, frame: object) -> None:
-    # So that whatever is being written cleans up after itself.
+    # So that unfinished output is removed.
     raise KeyboardInterrupt
 
 
 def _resuming(arguments: Sequence[str]) -> str:
-    """The whole command that continues what was stopped."""
+    """The complete command that resumes the stopped one."""
     same = [each for each in arguments if each not in ("--resume", "--overwrite")]
     return shlex.join(["ownbert", *same, "--resume"])
 

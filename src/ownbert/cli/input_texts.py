@@ -36,11 +36,11 @@ def given_input(
         return _stdin_lines()
     if data is not None:
         return data
-    found = [_text_or_file(each) for each in given]
-    files = [each for each in found if isinstance(each, Path)]
-    if files and len(found) > 1:
+    inputs = [_text_or_file(each) for each in given]
+    files = [each for each in inputs if isinstance(each, Path)]
+    if files and len(inputs) > 1:
         raise InputError(
-            f"{files[0]} is a file among {len(found)} arguments; give one file, or only texts"
+            f"{files[0]} is a file among {len(inputs)} arguments; give one file, or only texts"
         )
     return files[0] if files else list(given)
 
@@ -49,9 +49,9 @@ def given_inputs(given: Sequence[str], *, missing: str) -> "list[Path] | list[st
     """Like ``given_input``, for commands that read any number of files, folders and globs."""
     if list(given) == ["-"] or not given:
         return given_input(given, None, missing=missing)  # type: ignore[return-value]
-    found = [Path(each) if glob(each) else _text_or_file(each) for each in given]
-    files = [each for each in found if isinstance(each, Path)]
-    if texts := [each for each in found if files and isinstance(each, str)]:
+    inputs = [Path(each) if glob(each) else _text_or_file(each) for each in given]
+    files = [each for each in inputs if isinstance(each, Path)]
+    if texts := [each for each in inputs if files and isinstance(each, str)]:
         raise InputError(
             f"no such file: {texts[0]} (but {files[0]} is a file; give only files, or only texts)"
         )
@@ -64,13 +64,13 @@ def given_texts(given: Sequence[str], columns: ColumnNames, model: Path, *, miss
     from ownbert.checkpoint import describe
     from ownbert.tables.memory import Lines, table_of
 
-    found: Any = given_inputs(given, missing=missing)
-    if isinstance(found, list) and isinstance(found[0], Path):
-        return found
+    inputs: Any = given_inputs(given, missing=missing)
+    if isinstance(inputs, list) and isinstance(inputs[0], Path):
+        return inputs
     names = positional_names([TEXT], columns, labelled=False)
-    if not isinstance(found, list):
+    if not isinstance(inputs, list):
         describe(model)
-    rows = found if isinstance(found, list) else Lines(found)
+    rows = inputs if isinstance(inputs, list) else Lines(inputs)
     return table_of(rows, name="the input", positional=names)
 
 

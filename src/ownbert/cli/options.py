@@ -115,7 +115,7 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto (the faster one here).")]
 # For commands that compute in bfloat16 if the folder says that predictions agree.
 FolderPrecision = Annotated[
-    str | None, typer.Option(help="float32, bfloat16 or auto.", show_default="from its model card")
+    str | None, typer.Option(help="float32, bfloat16 or auto.", show_default="from the model card")
 ]
 Engine = Annotated[
     str | None,
@@ -146,7 +146,7 @@ ShardOption = Annotated[
 
 
 def require_file(*, resume: bool = False, shard: str | None = None) -> None:
-    """Refuse options that apply to an output file, for standard output."""
+    """Refuse options that need an output file, for commands that write to standard output."""
     if resume:
         raise InputError("--resume continues an output file; name it with -o FILE")
     if shard is not None:
@@ -204,10 +204,10 @@ class RaySettings:
         Raises:
             InputError: the runner does not exist, or does not support an option.
         """
-        chosen = {k: v for k, v in vars(self).items() if k != "runner" and v is not None}
+        ray_options = {k: v for k, v in vars(self).items() if k != "runner" and v is not None}
         known("local", "ray")("--runner", self.runner)
         if self.runner == "local":
-            for name in chosen:
+            for name in ray_options:
                 raise InputError(f"--{name.replace('_', '-')} requires --runner ray")
             return None
         if str(output) == "-":
@@ -222,7 +222,7 @@ class RaySettings:
             raise InputError(
                 "--runner ray reads only UTF-8; save the files as UTF-8, and omit --encoding"
             )
-        return chosen
+        return ray_options
 
 
 # Shows the options that --help omits: those of Ray, and the encoding.
@@ -259,8 +259,8 @@ class AbstainSettings:
 
     unknown: float | None = setting(
         None,
-        "Predict no label for texts that seem to fit none; this share of texts that fit one may "
-        "be unknown, such as 0.05.",
+        "Predict no label for texts that seem to fit none; SHARE of the texts that do fit one may "
+        "be unknown too, such as 0.05.",
         metavar="SHARE",
         shown=False,
         check=between(0, 1, "[]"),
@@ -284,12 +284,12 @@ def numbers(option: str, given: str | None) -> list[int] | None:
     """Parse numbers such as "0,3-5"; None stays None."""
     if given is None:
         return None
-    found: set[int] = set()
+    values: set[int] = set()
     for piece in given.split(","):
         first, dash, last = (part.strip() for part in piece.partition("-"))
         last = last if dash else first
         digits = first.isdecimal() and last.isdecimal() and len(first + last) < 10
         if not digits or not int(first) <= int(last) <= limits.WIDTH:
             raise InputError(f"{option} is {given!r}; it must be numbers, as in 0,3-5")
-        found |= set(range(int(first), int(last) + 1))
-    return sorted(found)
+        values |= set(range(int(first), int(last) + 1))
+    return sorted(values)

@@ -95,21 +95,21 @@ def meant(group: str, name: str, commands: Collection[str]) -> str | None:
 
 def respelled(args: Sequence[str], options: Collection[str]) -> list[str]:
     """Replace options by the command's spelling: ``--max_length`` is ``--max-length``."""
-    found, rest = [], iter(args)
+    spelled, rest = [], iter(args)
     for each in rest:
         if each == "--":
-            return [*found, each, *rest]
+            return [*spelled, each, *rest]
         option, equals, value = each.partition("=")
         dashed = option.replace("_", "-")
         if dashed not in options and option.startswith("--"):
             dashed = _by_other_name(dashed, options)
         known = option.startswith("--") and dashed in options
-        found.append(f"{dashed}{equals}{value}" if known else each)
-    return found
+        spelled.append(f"{dashed}{equals}{value}" if known else each)
+    return spelled
 
 
 def _by_other_name(option: str, options: Collection[str]) -> str:
-    """The command's option for one that it does not have, or the latter unchanged."""
+    """The command's own name of an option that it does not have; others are returned unchanged."""
     if match := _FILE.fullmatch(option.lower()):
         role = next(i for i, found in enumerate(match.groups()) if found is not None)
         return next((name for name in _FILES[role] if name in options), option)

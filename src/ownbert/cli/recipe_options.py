@@ -27,19 +27,19 @@ def settings_command(function: Callable[..., None]) -> Callable[..., None]:
     chosen("device")]`` has options for some of the settings; the others keep their defaults.
     """
     parameters: list[inspect.Parameter] = []
-    made: dict[str, tuple[type, dict[str, str]]] = {}
+    classes: dict[str, tuple[type, dict[str, str]]] = {}
     for parameter in inspect.signature(function).parameters.values():
-        kind, *about = get_args(parameter.annotation) or (parameter.annotation,)
+        kind, *annotations = get_args(parameter.annotation) or (parameter.annotation,)
         if not (isinstance(kind, type) and is_dataclass(kind)):
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
             continue
-        options = dict(_value_options(kind, about[0] if about else None))
+        options = dict(_value_options(kind, annotations[0] if annotations else None))
         parameters += [option for _, option in options.items()]
-        made[parameter.name] = kind, {option.name: name for name, option in options.items()}
+        classes[parameter.name] = kind, {option.name: name for name, option in options.items()}
 
     @functools.wraps(function)
     def run(**given: Any) -> None:
-        for parameter, (kind, names) in made.items():
+        for parameter, (kind, names) in classes.items():
             given[parameter] = kind(**{names[option]: given.pop(option) for option in names})
             refuse_unused(given[parameter])
         function(**given)
@@ -62,28 +62,32 @@ def _value_options(
 ) -> Iterator[tuple[str, inspect.Parameter]]:
     """The chosen settings of a dataclass, and the parameters from which typer makes options."""
     declared = settings_of(kind)
-    only = {name: {} for name, about in declared.items() if about.help} if only is None else only
+    only = (
+        {name: {} for name, declaration in declared.items() if declaration.help}
+        if only is None
+        else only
+    )
     for name, changes in only.items():
-        about = replace(declared[name], **changes)
-        flags = about.flags(name)
-        bounds = about.check if isinstance(about.check, Interval) else None
+        declaration = replace(declared[name], **changes)
+        flags = declaration.flags(name)
+        bounds = declaration.check if isinstance(declaration.check, Interval) else None
         option = typer.Option(
             *flags,
-            help=about.help,
+            help=declaration.help,
             min=bounds and bounds.low,
             max=bounds and bounds.high,
-            metavar=about.metavar,
-            hidden=about.hidden,
-            show_default=True if about.shown is None else about.shown,
-            rich_help_panel=about.panel,
+            metavar=declaration.metavar,
+            hidden=declaration.hidden,
+            show_default=True if declaration.shown is None else declaration.shown,
+            rich_help_panel=declaration.panel,
         )
         yield (
             name,
             inspect.Parameter(
                 _parameter_name(flags[0]),
                 inspect.Parameter.KEYWORD_ONLY,
-                annotation=Annotated[about.type, option],
-                default=about.default,
+                annotation=Annotated[declaration.type, option],
+                default=declaration.default,
             ),
         )
 
@@ -127,11 +131,11 @@ def recipe_command(
     rest: dict[str, str | None] = {}
     for name in names:
         full = dotted_name(recipe, name)
-        about = settings_of(recipe)[full].in_command(command)
-        flag = about.flags(full)[0]
+        declaration = settings_of(recipe)[full].in_command(command)
+        flag = declaration.flags(full)[0]
         parameter = _parameter_name(flag)
         options[parameter] = (instead or {}).get(name) or _option(
-            flag, about, None if environment is None else environment + parameter.upper()
+            flag, declaration, None if environment is None else environment + parameter.upper()
         )
         dotted[parameter] = full
         if common is not None:
@@ -167,15 +171,15 @@ def recipe_command(
     return decorate
 
 
-def _option(flag: str, about: Setting, variable: str | None = None) -> Any:
+def _option(flag: str, declaration: Setting, variable: str | None = None) -> Any:
     option = typer.Option(
         flag,
-        help=about.help,
+        help=declaration.help,
         envvar=variable,
-        show_default=about.shown or shown_default(about.default, flag) or False,
-        rich_help_panel=about.panel,
+        show_default=declaration.shown or shown_default(declaration.default, flag) or False,
+        rich_help_panel=declaration.panel,
     )
-    return Annotated[Path | None if about.path else _plain(about.type) | None, option]
+    return Annotated[Path | None if declaration.path else _plain(declaration.type) | None, option]
 
 
 def _brief(annotation: Any, *, hidden: bool) -> tuple[Any, str | None]:

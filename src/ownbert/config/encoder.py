@@ -369,15 +369,15 @@ class EncoderConfig:
                 raise InputError(
                     f"pruned_heads names layer {named}; the layers are 0..{self.num_blocks - 1}"
                 )
-            gone = tuple(sorted({*checked.get(block, ()), *heads}))
-            unknown = [head for head in gone if head not in range(self.num_attention_heads)]
+            pruned = tuple(sorted({*checked.get(block, ()), *heads}))
+            unknown = [head for head in pruned if head not in range(self.num_attention_heads)]
             if unknown:
                 last = self.num_attention_heads - 1
                 raise InputError(f"layer {block} has no head {unknown[0]}; the heads are 0..{last}")
-            if len(gone) == self.num_attention_heads:
+            if len(pruned) == self.num_attention_heads:
                 raise InputError(f"layer {block} would lose all of its heads; keep at least one")
-            if gone:
-                checked[block] = gone
+            if pruned:
+                checked[block] = pruned
         return dict(sorted(checked.items()))
 
     @property
@@ -439,8 +439,8 @@ class EncoderConfig:
 
     def kept_heads(self, block: int) -> tuple[int, ...]:
         """Indices of the heads of a block that are not pruned."""
-        gone = self.pruned_heads.get(block, ())
-        return tuple(head for head in range(self.num_attention_heads) if head not in gone)
+        pruned = self.pruned_heads.get(block, ())
+        return tuple(head for head in range(self.num_attention_heads) if head not in pruned)
 
     @classmethod
     def of_size(cls, size: str, *, vocab_size: int, **changes) -> "EncoderConfig":

@@ -180,10 +180,10 @@ def _split_long(text: str, options: ChunkingOptions) -> Iterator[tuple[str, bool
             stop = _last_space(window, options) or _last_chinese(window) or len(window)
         stop += at
         # Drop spaces after a part: a part of spaces only could not end the sentence.
-        found = _NO_SPACE.search(text, stop)
-        start = found.start() if found else len(text)
+        match = _NO_SPACE.search(text, stop)
+        start = match.start() if match else len(text)
         line_ends = options.by_rule and any(one in text[stop:start] for one in "\r\n")
-        yield text[at:stop], ends or line_ends or not found
+        yield text[at:stop], ends or line_ends or not match
         at = start
     if at < len(text):
         yield text[at:], True
@@ -204,7 +204,7 @@ def _last_space(window: str, options: ChunkingOptions) -> int:
     which may change sentence ends; 0 if there is none."""
     last = 0
     for start in (max(0, len(window) - _TAIL), 0):
-        places = [found.start() for found in _SPACE.finditer(window, start)]
+        places = [match.start() for match in _SPACE.finditer(window, start)]
         for place in reversed(places):
             last = last or place
             if place and _is_safe(window, place, options):

@@ -75,10 +75,10 @@ def cooccurrence_vectors(
     counts = counts[keep][:, keep]
     counts = positive_pmi(counts)
     rank = min(size, len(keep))
-    found = _factorise(counts, rank, seed)
-    scale = found.std()
+    factors = _factorise(counts, rank, seed)
+    scale = factors.std()
     if scale > 0:
-        vectors[keep, :rank] = found * (std / scale)
+        vectors[keep, :rank] = factors * (std / scale)
     return vectors
 
 
@@ -156,16 +156,16 @@ def _factorise(matrix: Matrix, rank: int, seed: int) -> np.ndarray:
             check_invariants=True,
         )
     generator = torch.Generator().manual_seed(seed)
-    wanted = min(rank + 8, len(matrix.indptr) - 1)
+    columns = min(rank + 8, len(matrix.indptr) - 1)
     # Like torch.svd_lowrank, which cannot be interrupted between its products.
-    found = tensor @ torch.randn(tensor.shape[1], wanted, generator=generator)
+    projected = tensor @ torch.randn(tensor.shape[1], columns, generator=generator)
     for _ in range(_ITERATIONS):
         check_time()
         adapt_threads()
-        found = tensor.mH @ torch.linalg.qr(found).Q
+        projected = tensor.mH @ torch.linalg.qr(projected).Q
         check_time()
-        found = tensor @ torch.linalg.qr(found).Q
+        projected = tensor @ torch.linalg.qr(projected).Q
     check_time()
-    basis = torch.linalg.qr(found).Q
+    basis = torch.linalg.qr(projected).Q
     u, s, _ = torch.linalg.svd((tensor.mH @ basis).mH, full_matrices=False)
     return (basis @ u * s.sqrt())[:, :rank].numpy()

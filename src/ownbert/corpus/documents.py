@@ -72,10 +72,10 @@ def find_files(paths: PathLike | Sequence[PathLike]) -> list[Path]:
     names = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not names:
         raise InputError("no input files given: name files, folders or globs")
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     for name in names:
-        found.update(dict.fromkeys(_files_of(os.fspath(name))))
-    return list(found)
+        files.update(dict.fromkeys(_files_of(os.fspath(name))))
+    return list(files)
 
 
 def _files_of(name: str) -> list[Path]:
@@ -148,8 +148,8 @@ def read_documents(
         refuse_unreadable(path)
     given = ColumnNames(text=text_column, features=feature_columns)
     names = ", ".join(str(path) for path in files[:3]) + (", ..." if len(files) > 3 else "")
-    found = _documents(files, layout, given, _shares(files, characters))
-    return not_empty(found, f"the corpus is empty: no text in {names}")
+    documents = _documents(files, layout, given, _shares(files, characters))
+    return not_empty(documents, f"the corpus is empty: no text in {names}")
 
 
 def approximate_characters(path: PathLike) -> int:
@@ -188,10 +188,10 @@ def _documents(
 
 def _table_documents(path: Path, given: ColumnNames) -> Iterator[Document]:
     pair = None if given.features is None else False
-    found = find_columns(path, [TEXT, CORPUS_SECOND, CORPUS_FEATURES], given, pair=pair)
-    (column,), names = found["text"], found.get("features", ())
+    columns_by_role = find_columns(path, [TEXT, CORPUS_SECOND, CORPUS_FEATURES], given, pair=pair)
+    (column,), names = columns_by_role["text"], columns_by_role.get("features", ())
     if not names:
-        for _, texts in read_records(path, [column, *found.get("second", ())]):
+        for _, texts in read_records(path, [column, *columns_by_role.get("second", ())]):
             for text in map(str.strip, texts):
                 if text:
                     yield Document(pieces=[text], presplit=False)
@@ -265,10 +265,10 @@ def _blocks(lines: Iterable[str]) -> Iterator[list[str]]:
 
 def fingerprint(paths: PathLike | Sequence[PathLike]) -> list[dict[str, Any]]:
     """The identity of a corpus: name, size, mtime_ns and sha256 of every file."""
-    found = []
+    entries = []
     for path in find_files(paths):
         refuse_unreadable(path)
         status = path.stat()
-        about = {"name": path.name, "size": status.st_size, "mtime_ns": status.st_mtime_ns}
-        found.append({**about, "sha256": sha256_of(path)})
-    return found
+        identity = {"name": path.name, "size": status.st_size, "mtime_ns": status.st_mtime_ns}
+        entries.append({**identity, "sha256": sha256_of(path)})
+    return entries

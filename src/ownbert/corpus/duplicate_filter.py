@@ -1,7 +1,7 @@
 """Finds exact duplicates of documents by 128-bit hashes in a table.
 
 The table takes 16 bytes per slot and is at most three quarters full: 21 to 43 bytes per distinct
-document, half as much again temporarily while it grows.
+document, temporarily 50% more while it grows.
 """
 
 import hashlib
@@ -80,10 +80,10 @@ class DuplicateFilter:
         fresh = np.ones(len(keys), dtype=bool)
         left = np.arange(len(keys))
         while len(left):
-            held, wanted = self.table[slots[left]], keys[left]
-            known = (held == wanted).all(axis=1)
+            occupants, inserted = self.table[slots[left]], keys[left]
+            known = (occupants == inserted).all(axis=1)
             fresh[left[known]] = False
-            empty = held[:, 1] == 0
+            empty = occupants[:, 1] == 0
             claims = left[empty]
             self.table[slots[claims]] = keys[claims]
             # If two keys claim a slot the last one wins, and the other one probes further.

@@ -101,16 +101,16 @@ def learn_vocabulary(
             refuse_foreign(output, [*TOKENIZER_FILES, REPORT])
 
             def documents() -> Iterator[Document]:
-                found = read_documents(names, text_column=text_column, layout=layout)
-                return _counted(found, progress)
+                read = read_documents(names, text_column=text_column, layout=layout)
+                return _counted(read, progress)
 
             if kind == "blank":
-                found = _learn_blank(documents(), vocab_size=vocab_size, min_count=min_count)
+                learnt = _learn_blank(documents(), vocab_size=vocab_size, min_count=min_count)
             else:
-                found = _learn_wordpiece(
+                learnt = _learn_wordpiece(
                     documents, vocab_size=vocab_size, min_count=min_count, lowercase=lowercase
                 )
-        tokenizer, report = found
+        tokenizer, report = learnt
         _protect_model(Path(output), tokenizer)
         with protected(inputs):
             tokenizer.save(output)
@@ -292,9 +292,11 @@ def _learn_wordpiece(
     if not alphabet:
         words = long = 0
         for piece in pieces():
-            found = backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(piece))
-            words += len(found)
-            long += sum(len(word) > LONGEST_WORD for word, _ in found)
+            piece_words = backend.pre_tokenizer.pre_tokenize_str(
+                backend.normalizer.normalize_str(piece)
+            )
+            words += len(piece_words)
+            long += sum(len(word) > LONGEST_WORD for word, _ in piece_words)
         if 2 * long > words:
             raise InputError(_too_long(long, words))
         raise InputError(f"no character occurs {least} times or more in the corpus: give more text")
@@ -352,13 +354,13 @@ def _wordpiece_report(
 
 def _parts(text: str) -> Iterator[str]:
     """Split a text into parts of at most ``LONGEST_PIECE`` characters, at a space if possible."""
-    at = 0
-    while len(text) - at > LONGEST_PIECE:
-        stop = text.rfind(" ", at + 1, at + LONGEST_PIECE)
-        stop = stop if stop > 0 else at + LONGEST_PIECE
-        yield text[at:stop]
-        at = stop
-    yield text[at:]
+    start = 0
+    while len(text) - start > LONGEST_PIECE:
+        stop = text.rfind(" ", start + 1, start + LONGEST_PIECE)
+        stop = stop if stop > 0 else start + LONGEST_PIECE
+        yield text[start:stop]
+        start = stop
+    yield text[start:]
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[tuple[str, bool]]]:
@@ -367,15 +369,15 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[tuple[str, bool]]]:
     batch: list[tuple[str, bool]] = []
     size = 0
     for document in documents:
-        before = None
+        previous = None
         for part in (part for piece in document.pieces for part in _parts(piece)):
-            if before is not None:
-                batch.append((before, False))
-            before, size = part, size + len(part) + 1
+            if previous is not None:
+                batch.append((previous, False))
+            previous, size = part, size + len(part) + 1
             if size >= ENCODE_CHARACTERS:
                 yield batch
                 batch, size = [], len(part)
-        batch.append((before or "", True))
+        batch.append((previous or "", True))
     if batch:
         yield batch
 

@@ -99,7 +99,7 @@ def write_store(
                 _finish(work, writer, read, settings, options.tokenizer)
                 keep = False
             except InputError as error:
-                # Invalid text has to be changed, and then the finished chunks do not match.
+                # After the user changes invalid text, the finished chunks no longer match.
                 keep = isinstance(error, WorkerDied | WriteFailed)
                 raise
             except KeyboardInterrupt:
@@ -145,19 +145,19 @@ def _append_all(
     options: StoreOptions,
     total: int | None,
 ) -> ReadStats:
-    """Encode what an interrupted run did not; return the statistics of the whole input."""
+    """Encode the chunks that an interrupted run did not; return the statistics of all input."""
     if writer.read is not None:
         return ReadStats(**writer.read)
     read = ReadStats()
-    found = split_into_chunks(documents, options.chunking, read)
+    pending = split_into_chunks(documents, options.chunking, read)
     if writer.chunks:
         options.progress(writer.documents, 0, total)
-        for _ in islice(found, writer.chunks):
+        for _ in islice(pending, writer.chunks):
             options.progress(writer.documents, read.bytes, total)
     bytes_read: deque[int] = deque()
 
     def recorded() -> Iterator[Chunk]:
-        for chunk in found:
+        for chunk in pending:
             bytes_read.append(read.bytes)  # reading is ahead of encoding
             yield chunk
 
@@ -170,17 +170,17 @@ def _append_all(
 
 @contextlib.contextmanager
 def _encoding(
-    found: Iterator[Chunk], work: WorkFolder, options: StoreOptions
+    pending: Iterator[Chunk], work: WorkFolder, options: StoreOptions
 ) -> Iterator[Iterator[EncodedChunk]]:
     """Yield the encoded chunks in order, encoded in this process if they are few."""
     count = options.processes or min(cores(), MAX_PROCESSES)
     worth_it = _FEW_CHUNKS if options.processes is None else 2
-    first = list(islice(found, worth_it))
+    first = list(islice(pending, worth_it))
 
     def all_chunks() -> Iterator[Chunk]:
         while first:
             yield first.pop(0)
-        yield from found
+        yield from pending
 
     if len(first) < worth_it or count == 1 or not sys.executable:
         encoder = ChunkEncoder(options.tokenizer, options.end_ids, options.segmenter)

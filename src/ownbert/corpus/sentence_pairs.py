@@ -167,15 +167,15 @@ class PretrainingData:
         first, second = truncate_pair(first, range(begin, end), budget, rng)
         return first, second, label
 
-    def _sentence_end_near(self, begin: int, wanted: int, most: int) -> int:
+    def _sentence_end_near(self, begin: int, distance: int, most: int) -> int:
         """A sentence end about ``wanted`` tokens after ``begin`` in its document, at the distance
         of the true second part's end, so that the length does not reveal false ones."""
         breaks = self.others.breaks
         last = int(breaks[breaks.searchsorted(begin, side="right")])
         ends = self._boundaries(begin, min(begin + most, last) + 1)
         if not len(ends):
-            return min(begin + wanted, last)
-        return int(ends[np.abs(ends - (begin + wanted)).argmin()])
+            return min(begin + distance, last)
+        return int(ends[np.abs(ends - (begin + distance)).argmin()])
 
     def _boundaries(self, start: int, stop: int) -> np.ndarray:
         """Sentence ends strictly inside a span."""
@@ -270,14 +270,14 @@ def pretraining_data(
     if pairs not in (None, *PAIRS):
         raise InputError(f"pairs {pairs!r} is not one of {', '.join(PAIRS)} or None")
     split = hold_out(store.sentence_ends, store.document_ends, held_out, seed)
-    train, held = split.spans(store.sentence_ends, max_length - _special(pairs))
+    train, held_out_spans = split.spans(store.sentence_ends, max_length - _special(pairs))
     if pairs == "nsp" and len(train) < 2:
         raise InputError(
             "next-sentence prediction needs at least two documents, or a longer one; pretrain "
             "with --objectives mlm"
         )
     if pairs == "sop":
-        train, held = (s.select(s.stops - s.starts > 1) for s in (train, held))
+        train, held_out_spans = (s.select(s.stops - s.starts > 1) for s in (train, held_out_spans))
         if not len(train):
             raise InputError(
                 "sentence-order prediction needs documents of at least two tokens, the corpus "
@@ -296,4 +296,4 @@ def pretraining_data(
             seed,
         )
 
-    return data(train), data(held)
+    return data(train), data(held_out_spans)

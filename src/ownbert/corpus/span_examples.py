@@ -73,8 +73,8 @@ def split_into_spans(sentence_ends: np.ndarray, document_ends: np.ndarray, limit
     while len(at) > _VECTORISED:
         reach = np.minimum(at + limit, ends)
         # The last sentence end within reach; 0 if there is none.
-        found = np.searchsorted(sentence_ends, reach, side="right") - 1
-        stop = np.where(found >= 0, sentence_ends[np.maximum(found, 0)], 0)
+        last_end = np.searchsorted(sentence_ends, reach, side="right") - 1
+        stop = np.where(last_end >= 0, sentence_ends[np.maximum(last_end, 0)], 0)
         stop = np.where((stop > at) & (reach < ends), stop, reach)
         starts.append(at)
         stops.append(stop)
@@ -98,9 +98,9 @@ def _span_stops(sentence_ends: np.ndarray, at: int, end: int, limit: int) -> np.
     stops, low = array("q"), 0
     while end - at > limit:
         # Sentences have at least one token, so at most ``limit`` of them fit.
-        found = bisect_right(inner, at + limit, low, min(low + limit, len(inner)))
-        if found > low:
-            low, at = found, inner[found - 1]
+        index = bisect_right(inner, at + limit, low, min(low + limit, len(inner)))
+        if index > low:
+            low, at = index, inner[index - 1]
             stops.append(at)
             continue
         # Split a sentence that does not fit; its last part may be followed by others.

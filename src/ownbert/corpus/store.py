@@ -1,11 +1,15 @@
-"""The token store: a corpus as ids in memory-mapped files, written in one pass.
+"""The token store: a corpus as token ids in memory-mapped files, written in one pass.
 
-A store is a folder: ``tokens.bin`` (uint16 or uint32), ``sentences.bin`` and ``documents.bin``
-(int64, end of each sentence and document, in tokens), ``counts.bin`` (int64, frequency of each
-id), with a segmenter or word features ``words.bin`` (uint8 per token, 1 at word starts), with word
-features ``features.bin`` (uint16, F per token, feature ids of its word), ``store.json`` (settings,
-sources, sizes, checksums) and the tokenizer's files. Memory does not grow with the corpus, neither
-for writing nor for reading.
+A store is a folder with these files and those of the tokenizer:
+
+- ``tokens.bin``: uint16 or uint32, the ids;
+- ``sentences.bin`` and ``documents.bin``: int64, end of each sentence and document, in tokens;
+- ``counts.bin``: int64, frequency of each id;
+- ``words.bin``, with a segmenter or word features: uint8 per token, 1 at word starts;
+- ``features.bin``, with word features: uint16, F per token, feature ids of its word;
+- ``store.json``: settings, sources, sizes, checksums.
+
+Neither writing nor reading takes more memory for a larger corpus.
 """
 
 import contextlib
@@ -69,7 +73,7 @@ _INDEX_FORMAT = record({"format": whole(0, 1000)}, required=("format",))
 
 @dataclass(frozen=True)
 class Store:
-    """A corpus as ids.
+    """A corpus as token ids.
 
     Args:
         folder: folder of the store.
@@ -79,7 +83,7 @@ class Store:
         counts: (V) frequency of each id.
         settings: settings of the store.
         reused: whether ``prepare`` found an existing store.
-        words: (T) 1 at word starts, from a segmenter or with features; None without both.
+        words: (T) 1 at word starts, with a segmenter or word features, else None.
         identity: equal for stores with the same tokens, ends, words and vocabulary, independent of
             where and when they were written.
         read_documents: number of documents in the corpus.
@@ -220,7 +224,7 @@ def prepare(
         if segmenter is not None:
             require_segmenter(segmenter, tokenizer)
             if feature_columns is not None:
-                raise InputError("feature columns belong to given words; omit the segmenter")
+                raise InputError("feature columns require given words; omit the segmenter")
         documents = partial(
             read_documents,
             files,
@@ -315,8 +319,8 @@ def _reusable(output: Path, settings: dict[str, Any]) -> Store | None:
 def _end_ids(sentence_end: Sequence[str], tokenizer: Tokenizer) -> np.ndarray:
     ids = [tokenizer.id_of(token) for token in sentence_end]
     if None in ids:
-        lost = sentence_end[ids.index(None)]
-        raise InputError(f"sentence end {lost!r} is not in the vocabulary; name tokens that are")
+        unknown = sentence_end[ids.index(None)]
+        raise InputError(f"sentence end {unknown!r} is not in the vocabulary; name tokens that are")
     return np.asarray(ids, dtype=np.int64)
 
 

@@ -33,7 +33,7 @@ class EncodedChunk:
     Args:
         tokens: (T) ids.
         sentence_ends, document_ends: one past the last token of each, relative to the chunk,
-            ascending; 0 if something from an earlier chunk ends before the first token.
+            ascending; 0 if one from an earlier chunk ends before the first token.
         words: (T) 1 at word starts, from a segmenter or with features; None without both.
         features: (T, F) feature ids of each token's word; None without features.
     """
@@ -92,8 +92,8 @@ class ChunkEncoder:
     def _without_empty(self, ids: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Map words of control characters, which have no ids, to unknown, as in fine-tuning."""
         empty = lengths == 0
-        places = (np.cumsum(lengths) - lengths)[empty]
-        return np.insert(ids, places, self.unknown), lengths + empty
+        positions = (np.cumsum(lengths) - lengths)[empty]
+        return np.insert(ids, positions, self.unknown), lengths + empty
 
     def _texts(self, chunk: Chunk) -> tuple[list[str], bytearray, list[int]]:
         """The texts to tokenise, whether each ends a sentence, and the number of texts before the
@@ -101,10 +101,10 @@ class ChunkEncoder:
         texts: list[str] = []
         closed = bytearray()
         document_ends = []
-        at = 0
+        start = 0
         for count, flags in zip(chunk.counts, chunk.flags, strict=True):
-            pieces = chunk.pieces[at : at + count]
-            at += count
+            pieces = chunk.pieces[start : start + count]
+            start += count
             if self.by_rule and not flags & PRESPLIT:
                 pieces = [s for piece in pieces for s in split_sentences(piece)]
             if flags & WORDS and self.before_word:
@@ -158,18 +158,18 @@ class TextEncoder:
         # Position of each id in the pool, relative to the first id of its word.
         first = np.cumsum(self.lengths) - self.lengths
         shift = first[chosen] - (np.cumsum(lengths) - lengths)
-        places = np.repeat(shift, lengths) + np.arange(int(lengths.sum()))
-        return self.pool[places], np.add.reduceat(lengths, firsts)
+        positions = np.repeat(shift, lengths) + np.arange(int(lengths.sum()))
+        return self.pool[positions], np.add.reduceat(lengths, firsts)
 
     def _add_words(self, words: set[str]) -> None:
         if not words:
             return
         joined = [word for word in words if self.separator not in word]
         separate = [word for word in words if self.separator in word]
-        found = [*self._encode_joined(joined), self._encode_separately(separate)]
+        encoded = [*self._encode_joined(joined), self._encode_separately(separate)]
         self.numbers.update(zip(joined + separate, range(len(self.numbers), 1 << 62), strict=False))
-        self.pool = np.concatenate([self.pool, *(ids for ids, _ in found)])
-        self.lengths = np.concatenate([self.lengths, *(lengths for _, lengths in found)])
+        self.pool = np.concatenate([self.pool, *(ids for ids, _ in encoded)])
+        self.lengths = np.concatenate([self.lengths, *(lengths for _, lengths in encoded)])
         self.characters += sum(map(len, words))
 
     def _encode_in_order(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -196,9 +196,9 @@ class TextEncoder:
     def _encode_separately(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         ids, lengths = [np.empty(0, dtype=np.int32)], [0]
         for group in _groups(texts, _BLOCK):
-            for found in self.tokenizer.encode_batch(group):
-                ids.append(np.array(found, dtype=np.int32))
-                lengths.append(len(found))
+            for encoded in self.tokenizer.encode_batch(group):
+                ids.append(np.array(encoded, dtype=np.int32))
+                lengths.append(len(encoded))
         return np.concatenate(ids), np.array(lengths[1:], dtype=np.int64)
 
 

@@ -92,15 +92,15 @@ def write_onnx(graph: PaddedModel, path: Path) -> None:
     """Write an ONNX file with named inputs, outputs and axes."""
     program, outputs = trace(graph)
     with torch.no_grad(), _quiet():
-        made = torch.onnx.export(
+        onnx_program = torch.onnx.export(
             program, dynamo=True, verbose=False, output_names=list(outputs), optimize=True
         )
-        assert made is not None
-        _name_axes(made.model, graph, outputs)
-        for node in made.model.graph:
+        assert onnx_program is not None
+        _name_axes(onnx_program.model, graph, outputs)
+        for node in onnx_program.model.graph:
             node.metadata_props.clear()  # only useful to the exporter
         size = sum(p.numel() * p.element_size() for p in graph.parameters())
-        made.save(str(path), external_data=size > _LARGEST_ONNX)
+        onnx_program.save(str(path), external_data=size > _LARGEST_ONNX)
 
 
 def _name_axes(model: Any, graph: PaddedModel, outputs: tuple[str, ...]) -> None:
@@ -142,8 +142,8 @@ def open_torch(path: Path) -> Engine:
 
     @torch.no_grad()
     def engine(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        found: dict[str, Tensor] = run(**{n: torch.from_numpy(x) for n, x in inputs.items()})
-        return {name: x.numpy() for name, x in found.items()}
+        outputs: dict[str, Tensor] = run(**{n: torch.from_numpy(x) for n, x in inputs.items()})
+        return {name: x.numpy() for name, x in outputs.items()}
 
     return engine
 

@@ -274,8 +274,8 @@ def _padded_copy(model: Model) -> Model:
         raise InputError("only text encoders can be exported, not image or translation models")
     if config.position_embedding_type == "transformer_xl":
         raise InputError("an xlnet model cannot be exported")
-    made = copy.deepcopy(model, {id(p): p for p in model.parameters()}).eval()
-    encoder: Any = made.encoder
+    padded = copy.deepcopy(model, {id(p): p for p in model.parameters()}).eval()
+    encoder: Any = padded.encoder
     if encoder.distances is not None:
         encoder.distances = PaddedDistances(encoder.distances, config.longest)
     if encoder.convolution is not None:
@@ -284,9 +284,9 @@ def _padded_copy(model: Model) -> Model:
         block.attention.attend_to_self = partial(_attend, block.attention)
         if isinstance(block, EncoderBlock):
             block.chunk = 0  # Chunks save memory in training; results are equal.
-    if not made.heads:
-        made.pooler = None  # Its output is not exported.
-    for head in made.heads.values():
+    if not padded.heads:
+        padded.pooler = None  # Its output is not exported.
+    for head in padded.heads.values():
         if getattr(head, "features", None) is not None:
             raise InputError(
                 "a model that reads word features cannot be exported: engines read only texts"
@@ -300,4 +300,4 @@ def _padded_copy(model: Model) -> Model:
             head.ngrams = _Ngrams(head.ngrams)  # pyright: ignore[reportAttributeAccessIssue]
         if isinstance(head, TokenHead):
             head.crf = None
-    return made
+    return padded

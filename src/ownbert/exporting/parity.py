@@ -148,7 +148,7 @@ def _task_with_rows(description: Description, columns: ColumnNames) -> Task | No
 def _examples_of_rows(
     task: Task, description: Description, data: Any, longest: int
 ) -> list[Example]:
-    """The first rows of a file as sequences, without targets; those of a choice stay together."""
+    """The first rows of a file as sequences, without targets; a row's choices stay together."""
     rows = list(islice(task.stream(data), MOST_TEXTS))
     builder = task.input_builder(description, min(task.max_length or longest, longest))
     examples = task.encode(rows, builder, training=False).examples
@@ -160,18 +160,18 @@ def _examples_of_rows(
 
 def _without_unknown(ids: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list[list[int]]:
     """``ids`` with random ones instead of unknown tokens, for texts in another language."""
-    draw, special = np.random.default_rng(0), {*tokenizer.special.values()}
+    rng, special = np.random.default_rng(0), {*tokenizer.special.values()}
     tokens = tokenizer.tokens(range(tokenizer.vocab_size))
     known = [i for i, token in enumerate(tokens) if token not in special]
     if not known:
         return [list(one) for one in ids]
-    return [[int(draw.choice(known)) if i == tokenizer.unk_id else i for i in one] for one in ids]
+    return [[int(rng.choice(known)) if i == tokenizer.unk_id else i for i in one] for one in ids]
 
 
 def _texts(data: Any, columns: ColumnNames) -> tuple[list[str], str]:
     if data is None:
-        shipped = files("ownbert.exporting").joinpath("texts.txt").read_text(encoding="utf-8")
-        return shipped.splitlines(), "texts of the package"
+        packaged = files("ownbert.exporting").joinpath("texts.txt").read_text(encoding="utf-8")
+        return packaged.splitlines(), "texts of the package"
     texts = []
     for _, text in records_of(data, columns):
         texts.append(text)
@@ -183,12 +183,12 @@ def _texts(data: Any, columns: ColumnNames) -> tuple[list[str], str]:
 
 
 def _random_examples(config: EncoderConfig, longest: int) -> list[Example]:
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     examples = []
     for length in _LENGTHS:
-        ids = draw.integers(0, config.vocab_size, min(length, longest))
+        ids = rng.integers(0, config.vocab_size, min(length, longest))
         ids[ids == config.pad_token_id] = (config.pad_token_id + 1) % config.vocab_size
-        types = draw.integers(0, max(1, config.type_vocab_size), len(ids))
+        types = rng.integers(0, max(1, config.type_vocab_size), len(ids))
         examples.append(Example(ids, types))
     return examples
 
@@ -205,7 +205,7 @@ def compare(model: Model, graph: PaddedModel, engine: Engine, given: Sequences) 
     Raises:
         InputError: the file lacks required outputs.
     """
-    found = Parity(source=given.source)
+    results = Parity(source=given.source)
     for examples in batches(given.examples, model.config):
         expected, lengths = _expected(model, examples, graph)
         inputs, mask = _padded(examples, model.config, graph)
@@ -214,13 +214,13 @@ def compare(model: Model, graph: PaddedModel, engine: Engine, given: Sequences) 
             raise InputError(f"the exported file has no output {', '.join(sorted(missing))}")
         for name, theirs in expected.items():
             ours = np.asarray(outputs[name])
-            parity = found.outputs.setdefault(name, OutputParity())
+            parity = results.outputs.setdefault(name, OutputParity())
             if graph.per_token(name):
                 ours = ours[mask]
             _add(parity, ours.astype(np.float32), theirs, lengths if graph.per_token(name) else [])
-        found.texts += len(examples)
-        found.tokens += sum(lengths)
-    return found
+        results.texts += len(examples)
+        results.tokens += sum(lengths)
+    return results
 
 
 def batches(examples: Sequence[Example], config: EncoderConfig) -> Iterator[Sequence[Example]]:
@@ -267,7 +267,9 @@ def _padded(
     return inputs, mask
 
 
-def _add(own: OutputParity, ours: np.ndarray, theirs: np.ndarray, lengths: Sequence[int]) -> None:
+def _add(
+    deviation: OutputParity, ours: np.ndarray, theirs: np.ndarray, lengths: Sequence[int]
+) -> None:
     """Add an output of a batch to its deviation.
 
     Args:
@@ -276,12 +278,12 @@ def _add(own: OutputParity, ours: np.ndarray, theirs: np.ndarray, lengths: Seque
         lengths: lengths of the texts, for outputs per token.
     """
     if ours.shape != theirs.shape:
-        own.largest_difference = float("nan")
+        deviation.largest_difference = float("nan")
         return
-    own.values += ours.size
+    deviation.values += ours.size
     difference = float(np.abs(ours - theirs).max())
     # NumPy's maximum and minimum propagate NaN.
-    own.largest_difference = float(np.maximum(own.largest_difference, difference))
+    deviation.largest_difference = float(np.maximum(deviation.largest_difference, difference))
     if ours.ndim == 1 and lengths:
         ends = np.cumsum(lengths)[:-1]
         pairs = list(zip(np.split(ours, ends), np.split(theirs, ends), strict=True))
@@ -290,7 +292,7 @@ def _add(own: OutputParity, ours: np.ndarray, theirs: np.ndarray, lengths: Seque
     else:
         pairs = [(ours, theirs)]
     for a, b in pairs:
-        own.least_cosine = float(np.minimum(own.least_cosine, _least_cosine(a, b)))
+        deviation.least_cosine = float(np.minimum(deviation.least_cosine, _least_cosine(a, b)))
 
 
 def _least_cosine(a: np.ndarray, b: np.ndarray) -> float:

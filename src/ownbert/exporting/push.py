@@ -14,7 +14,7 @@ from ownbert.views.linear_files import LINEAR
 Say = Callable[[str], None]
 _HUB = "https://huggingface.co"
 _WORDS = "linear models and vocabularies contain single words of the texts"
-_SHOWN = 10  # names of what stays behind
+_SHOWN = 10  # names of files that are not uploaded
 
 
 def push(
@@ -79,8 +79,10 @@ def _show(folder: Path, files: Sequence[Path], say: Say) -> None:
     for one, size in zip(files, sizes, strict=True):
         say(f"{size:>15,}  {one.as_posix()}")
     say(f"{len(files):,} files, {sum(sizes):,} bytes")
-    taken = {one.parts[0] for one in files}
-    left = [path.name + "/" * path.is_dir() for path in folder.iterdir() if path.name not in taken]
+    uploaded = {one.parts[0] for one in files}
+    left = [
+        path.name + "/" * path.is_dir() for path in folder.iterdir() if path.name not in uploaded
+    ]
     if left:
         more = f" and {len(left) - _SHOWN:,} more" if len(left) > _SHOWN else ""
         say(f"not uploaded: {', '.join(sorted(left)[:_SHOWN])}{more}")

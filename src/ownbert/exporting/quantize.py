@@ -105,25 +105,27 @@ def quantize(
             done = write_quantized(new, description, tensors, model.encoder, smooth, STRENGTH)
             if not done:
                 raise InputError(f"{source} has no matrices that can be quantized")
-            found = compare_models(
+            parity = compare_models(
                 prepack(model),
                 prepack(load(new, heads=heads)),
                 compared,
                 pooling=_pooling(source),
                 problem=description.values.get("problem_type"),
             )
-            found.products = products_here()
-            found.bytes_before = sum(tensor.nbytes for tensor in tensors.values())
-            found.bytes_after = (new / QUANTIZED).stat().st_size
-            write_json(new / REPORT, asdict(found))
+            parity.products = products_here()
+            parity.bytes_before = sum(tensor.nbytes for tensor in tensors.values())
+            parity.bytes_after = (new / QUANTIZED).stat().st_size
+            write_json(new / REPORT, asdict(parity))
             name = Path(os.path.realpath(target)).name
-            write_quantize_card(new, name=name, source=source, description=description, found=found)
-        if say is not None and found.least_cosine < _NEAR:
+            write_quantize_card(
+                new, name=name, source=source, description=description, found=parity
+            )
+        if say is not None and parity.least_cosine < _NEAR:
             say(
                 f"warning: {target} is not close to the float model (lowest cosine "
-                f"{found.least_cosine:.4f}); compare both with ownbert evaluate"
+                f"{parity.least_cosine:.4f}); compare both with ownbert evaluate"
             )
-        return found
+        return parity
 
 
 def _pooling(source: Path) -> str:

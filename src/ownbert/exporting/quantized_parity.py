@@ -68,22 +68,22 @@ def compare_models(
         pooling: pooling for text vectors.
         problem: Transformers' ``problem_type`` of a classification.
     """
-    found, total, sequences = QuantizedParity(source=given.source), 0.0, 0
+    comparison, total, sequences = QuantizedParity(source=given.source), 0.0, 0
     pool = POOLINGS[pooling](model.config)
     for examples in batches(given.examples, model.config):
         batch = pack(examples)
         both = [one(batch) for one in (model, quantized)]
         vectors = [pool(out.hidden.float(), batch.layout) for out in both]  # (B, D)
         cosines = torch.cosine_similarity(*vectors, dim=1)
-        found.least_cosine = min(found.least_cosine, float(cosines.min()))
+        comparison.least_cosine = min(comparison.least_cosine, float(cosines.min()))
         total, sequences = total + float(cosines.sum()), sequences + len(cosines)
         for kind in model.heads:
-            parity = found.heads.setdefault(kind, AnswerParity())
+            parity = comparison.heads.setdefault(kind, AnswerParity())
             _add(parity, *(_answers(kind, out.logits[kind], batch, problem) for out in both))
-        found.texts += len(examples)
-        found.tokens += sum(batch.layout.lengths)
-    found.mean_cosine = total / sequences
-    return found
+        comparison.texts += len(examples)
+        comparison.tokens += sum(batch.layout.lengths)
+    comparison.mean_cosine = total / sequences
+    return comparison
 
 
 def _answers(

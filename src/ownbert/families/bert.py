@@ -42,7 +42,7 @@ REQUIRED: dict[str, tuple[Any, ...]] = {
     "quantization_config": (None,),
 }
 
-# The same, for families without a decoder.
+# Keys of families without a decoder that affect the result, with the supported values.
 ENCODER_ONLY = {**REQUIRED, "is_decoder": (False,), "add_cross_attention": (False,)}
 
 DROPOUTS: dict[str, str] = dict.fromkeys(

@@ -81,10 +81,10 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _require(values: Mapping[str, Any], key: str, wanted: Any) -> None:
-    """Raise ``InputError`` if a width is not the only one with which Transformers works."""
-    if values.get(key, wanted) != wanted:
-        raise InputError(f"{key} is {in_short(values[key])}; it must be {wanted}")
+def _require(values: Mapping[str, Any], key: str, expected: Any) -> None:
+    """Raise ``InputError`` unless a width has the only value that works in Transformers."""
+    if values.get(key, expected) != expected:
+        raise InputError(f"{key} is {in_short(values[key])}; it must be {expected}")
 
 
 def _names(key: str, value: Any) -> tuple[str, ...]:
@@ -123,12 +123,12 @@ def _writes(config: EncoderConfig) -> dict[str, Any]:
     return values
 
 
-def _of(config: EncoderConfig) -> Disentangled:
+def _disentangled(config: EncoderConfig) -> Disentangled:
     return config.disentangled or Disentangled()
 
 
 def _is_legacy(config: EncoderConfig) -> bool:
-    return _of(config).legacy
+    return _disentangled(config).legacy
 
 
 def _has_positions(config: EncoderConfig) -> bool:
@@ -136,11 +136,11 @@ def _has_positions(config: EncoderConfig) -> bool:
 
 
 def _has_unused_table(config: EncoderConfig) -> bool:
-    return _of(config).relative_attention and not _of(config).terms
+    return _disentangled(config).relative_attention and not _disentangled(config).terms
 
 
 def _has_unused_norm(config: EncoderConfig) -> bool:
-    return _of(config).norm_rel_ebd and not _of(config).terms
+    return _disentangled(config).norm_rel_ebd and not _disentangled(config).terms
 
 
 def _width(config: EncoderConfig) -> tuple[int, ...]:
@@ -162,7 +162,7 @@ def _embedding_rules() -> tuple[Rule, ...]:
         Make(
             _ENCODER + "rel_embeddings.weight",
             _has_unused_table,
-            constant(0.0, lambda c: (2 * _of(c).span, c.hidden_size)),
+            constant(0.0, lambda c: (2 * _disentangled(c).span, c.hidden_size)),
         ),
         Rename("encoder.distances.table.weight", _ENCODER + "rel_embeddings.weight"),
         Make(_ENCODER + "LayerNorm.weight", _has_unused_norm, constant(1.0, _width)),

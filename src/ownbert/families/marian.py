@@ -165,7 +165,7 @@ def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig
             "neither is supported"
         )
     first = bool(values.get(NORM_FIRST, False))
-    usual: dict[str, Any] = {
+    shared_fields: dict[str, Any] = {
         "type_vocab_size": 0,
         "position_embedding_type": values.get(POSITIONS) or "sinusoidal_halves",
         "norm_embeddings": False,
@@ -180,7 +180,7 @@ def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig
                 ours: values.get(key.format(name), _DEFAULTS[key.format(name)])
                 for ours, key in _NAMES.items()
             },
-            **usual,
+            **shared_fields,
         )
         for name in ("encoder", "decoder")
     )

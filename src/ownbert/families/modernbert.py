@@ -33,7 +33,7 @@ def _arguments(kinds: Kinds, decoder: bool) -> Arguments:
 
 
 def _as_tuple(kinds: Kinds, named: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """For some heads, tuples contain no hidden states and attention weights."""
+    """For some heads, tuples contain neither hidden states nor attention weights."""
     if kinds not in (("mlm",), ("classification",)):
         return None
     return tuple(named[name] for name in ("loss", "logits") if name in named)

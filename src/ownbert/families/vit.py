@@ -65,7 +65,7 @@ def image_rules(projection: str, class_token: str, positions: str) -> tuple[Rule
 
 
 def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Sizes are a single number for squares, or height and width."""
+    """Fields from a config.json, where sizes are one number for squares, or height and width."""
     pooled = values["pooler_output_size"]
     if pooled not in (None, values["hidden_size"]):
         raise InputError(

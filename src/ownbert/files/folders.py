@@ -36,9 +36,9 @@ _SOME_KEYS = ({"shard", "input_digest", "sha256"}, {"labels", "confusion"})
 _RECIPES = ({"seed", "data", "optim", "run"}, {"seed", "minutes", "labels_per_class"})
 CARD_SIGN = "<!-- Written by ownbert"
 _REPORT = (b">OwnBERT report: ", ">OwnBERT 报告：".encode())
-# Metadata of our pictures; those of earlier versions have matplotlib's default.
+# Metadata of our pictures; pictures of earlier versions have matplotlib's default.
 PICTURE_METADATA = {"Software": "ownbert"}
-_OUR_PICTURE, _A_PICTURE = b"Software\0ownbert", b"Software\0Matplotlib"
+_OUR_PICTURE, _MATPLOTLIB_PICTURE = b"Software\0ownbert", b"Software\0Matplotlib"
 # Files that identify a folder of ours.
 SIGNS = ("recipe.yaml", "config.json", "README.md", *_KEYS)
 # The text report cannot be identified by its content, but is written after the page.
@@ -69,19 +69,19 @@ def writing(folder: str | os.PathLike[str]) -> Iterator[None]:
     if others or (path.exists() and not path.is_dir()):
         yield  # a file is refused when it is written
         return
-    made = missing_folders(path)
+    created = missing_folders(path)
     descriptor = _locked(path)
     try:
         yield
     finally:
-        remove_empty(made)
+        remove_empty(created)
         if descriptor is not None:
             _descriptors.discard(descriptor)
             os.close(descriptor)
 
 
 def _locked(path: Path) -> int | None:
-    """Lock a folder; returns its descriptor, or None if folders cannot be locked."""
+    """Lock a folder, and return its descriptor; None if folders cannot be locked."""
     while True:
         make_folder(path)
         try:
@@ -147,7 +147,7 @@ def refuse_foreign(
 
 
 def has_sign(folder: Path, signs: Iterable[str] = SIGNS) -> bool:
-    """Whether a folder has an identifying file that is not known to be another program's."""
+    """Whether a folder has one of the files ``signs``, unless all are from other programs."""
     return any((folder / sign).exists() and is_ours(folder / sign) is not False for sign in signs)
 
 
@@ -203,7 +203,7 @@ def _is_card(data: bytes, name: str) -> bool:
 def _is_picture(data: bytes, name: str) -> bool | None:
     if _OUR_PICTURE in data[:1024]:
         return True
-    return None if _A_PICTURE in data[:1024] else False
+    return None if _MATPLOTLIB_PICTURE in data[:1024] else False
 
 
 _KINDS: dict[str, Callable[[bytes, str], bool | None]] = {

@@ -1,4 +1,4 @@
-"""The inputs of a command: never overwritten by it, pipes read once, and checksums."""
+"""The inputs of a command: they are not overwritten, and pipes are read only once; checksums."""
 
 import contextlib
 import hashlib
@@ -35,14 +35,14 @@ def sha256_of(path: Path) -> str:
 
 
 def allow_open_files(count: int) -> None:
-    """Let this process open ``count`` files besides a few others, as far as the system permits; the
-    usual limit is 1,024."""
+    """Raise the limit of open files, usually 1,024, to ``count`` and some more, or as far as the
+    system permits."""
     with contextlib.suppress(ImportError, ValueError, OSError):  # resource exists on Unix only
         import resource
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = count + 256
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        needed = count + 256
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         if soft != resource.RLIM_INFINITY and most > soft:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
@@ -96,12 +96,12 @@ def protected(sources: Any) -> Iterator[None]:
 
 
 def _identities(sources: Any) -> frozenset[_Identity]:
-    found = set()
+    identities = set()
     for source in sources if isinstance(sources, list | tuple) else [sources]:
         if isinstance(source, str | os.PathLike) and (identity := _identity(source)):
             read = (file for name in _READ_OF_FOLDERS for file in Path(source).glob(name))
-            found |= {identity, *map(_identity, read)}
-    return frozenset(found - {None})
+            identities |= {identity, *map(_identity, read)}
+    return frozenset(identities - {None})
 
 
 def _identity(path: str | os.PathLike[str]) -> _Identity | None:
@@ -110,5 +110,5 @@ def _identity(path: str | os.PathLike[str]) -> _Identity | None:
         status = os.stat(path)
     except (OSError, ValueError):
         return None
-    kept = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
-    return (status.st_dev, status.st_ino) if kept else None
+    has_identity = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+    return (status.st_dev, status.st_ino) if has_identity else None

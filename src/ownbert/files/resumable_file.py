@@ -173,7 +173,7 @@ class ResumableFile:
 
 
 def require_identity(made_for: Mapping[str, Any] | None, *, resume: bool) -> None:
-    """Raise ``InputError`` if nothing tells whether a stopped run was made for the same inputs."""
+    """Raise ``InputError`` if a run is to be resumed whose inputs cannot be identified."""
     if resume and made_for is None:
         raise InputError("only rows of a file can be resumed; omit --resume")
 
@@ -181,12 +181,12 @@ def require_identity(made_for: Mapping[str, Any] | None, *, resume: bool) -> Non
 def refuse_other_run(
     output: Any, before: Mapping[str, Any], made_for: Mapping[str, Any], otherwise: str
 ) -> None:
-    """``InputError`` if a stopped run was made for something else than the one to resume.
+    """Raise ``InputError`` if the identity of a stopped run differs from that of this run.
 
     Args:
-        output: what the runs write.
-        before: the identity of the stopped run.
-        made_for: that of this one.
+        output: output of both runs.
+        before: identity of the stopped run.
+        made_for: identity of this run.
         otherwise: what the user can do instead of resuming.
     """
     for name, value in made_for.items():
@@ -204,7 +204,7 @@ def refuse_other_run(
 
 @contextlib.contextmanager
 def saying_what_is_kept(kept: Callable[[], str]) -> Iterator[None]:
-    """Adds what ``kept`` says of a stopped run, if anything, to errors and interrupts."""
+    """Append the text of ``kept`` about the stopped run, if any, to errors and interrupts."""
     try:
         yield
     except InputError as error:
@@ -215,10 +215,8 @@ def saying_what_is_kept(kept: Callable[[], str]) -> Iterator[None]:
 
 
 def first_read(blocks: Iterable[Item]) -> Iterator[Item]:
-    """``blocks``, with the first one read eagerly.
-
-    So unreadable inputs are rejected before an output file is opened.
-    """
+    """Return ``blocks`` with the first one already read, so that unreadable inputs are rejected
+    before an output file is opened."""
     rest = iter(blocks)
     return chain(list(islice(rest, 1)), rest)
 
@@ -239,8 +237,12 @@ def made_for(sources: Any, depends_on: Mapping[str, Any]) -> dict[str, Any] | No
     if not all(isinstance(source, Path) for source in several):
         return None
     encoded = {} if current_encoding() == UTF8 else {"encoding": current_encoding()}
-    found = [identity_of(source) for source in several]
-    return {**depends_on, "input": found[0] if several is not sources else found, **encoded}
+    identities = [identity_of(source) for source in several]
+    return {
+        **depends_on,
+        "input": identities[0] if several is not sources else identities,
+        **encoded,
+    }
 
 
 def _state(path: Path) -> list[Any]:

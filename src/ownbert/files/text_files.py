@@ -41,7 +41,7 @@ _BINARY_KINDS = {
 _FIRST_OF_TEXT = 9
 UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 READ_BUFFER = 1 << 20
-# Most bytes of a line of text; longer lines are a gzip bomb, or a file without line ends.
+# Maximum bytes of a line of text; longer ones are gzip bombs, or files without line ends.
 _MOST_LINE = 1 << 26
 # Temporary files of this process, which are read with the same functions as users' files.
 _own_files: set[str] = set()
@@ -139,7 +139,7 @@ def _lines(path: Path, encoding: str, *, internal: bool) -> Iterator[tuple[int, 
                     "encoding of the file with --encoding"
                 ) from None
             return
-        lines = _split(path, stream, b"\n", b"\r", returns=not internal)
+        lines = _split(path, stream, b"\n", b"\r", lone_cr=not internal)
         for number, line in enumerate(lines, start=1):
             if number == 1:
                 start = line
@@ -156,29 +156,29 @@ def _lines(path: Path, encoding: str, *, internal: bool) -> Iterator[tuple[int, 
 
 
 def _split(
-    path: Path, stream: Any, feed: AnyStr, turn: AnyStr, *, returns: bool = True
+    path: Path, stream: Any, lf: AnyStr, cr: AnyStr, *, lone_cr: bool = True
 ) -> Iterator[AnyStr]:
-    """Yield lines without their ends, which are ``feed`` or ``turn`` and ``feed``, or with
-    ``returns`` also ``turn`` alone."""
+    """Yield lines without their ends, which are ``lf`` or ``cr`` and ``lf``, or with ``lone_cr``
+    also ``cr`` alone."""
     line: AnyStr = stream.readline(READ_BUFFER)
-    if not line.endswith(feed):
-        if returns and turn in line.rstrip(turn):
-            yield from _split_at_returns(path, line, stream, feed, turn)
+    if not line.endswith(lf):
+        if lone_cr and cr in line.rstrip(cr):
+            yield from _split_at_returns(path, line, stream, lf, cr)
             return
         line += stream.readline(_MOST_LINE - len(line))
     number = 1
     while line:
-        if len(line) >= _MOST_LINE and not line.endswith(feed):
+        if len(line) >= _MOST_LINE and not line.endswith(lf):
             _refuse_long(path, number)
-        yield line.removesuffix(feed).removesuffix(turn)
+        yield line.removesuffix(lf).removesuffix(cr)
         line, number = stream.readline(_MOST_LINE), number + 1
 
 
-def _split_at_returns(path: Path, rest: Any, stream: Any, feed: Any, turn: Any) -> Iterator[Any]:
+def _split_at_returns(path: Path, rest: Any, stream: Any, lf: Any, cr: Any) -> Iterator[Any]:
     number, more = 1, rest
     while more:
         # Later line feeds end lines as well.
-        *lines, rest = rest.replace(turn + feed, turn).replace(feed, turn).split(turn)
+        *lines, rest = rest.replace(cr + lf, cr).replace(lf, cr).split(cr)
         yield from lines
         number += len(lines)
         if len(rest) > _MOST_LINE:

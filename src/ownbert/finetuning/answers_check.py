@@ -45,14 +45,14 @@ def check_answers(
     if len(rows) < _LEAST_ROWS:
         return None
     network = PackedNetwork(prepack_for_heads(model, "bfloat16"))
-    rough = forward_rows(network, task, data.examples)
+    bfloat16_raws = forward_rows(network, task, data.examples)
     if task.head == "embedding":
         return of_cosines(
             np.concatenate(raws),
-            np.concatenate(rough),
+            np.concatenate(bfloat16_raws),
             "The commands `ownbert embed`, `predict` and `evaluate`",
         )
-    decided = [task.decide_each(scores, rows, data.notes) for scores in (raws, rough)]
+    decided = [task.decide_each(scores, rows, data.notes) for scores in (raws, bfloat16_raws)]
     before, after = (task.score(rows, answers).values[metric] for answers in decided)
     measured = f"{shown_name(metric)} {after:.4f} instead of {before:.4f}"
     agree = abs(after - before) <= _METRIC

@@ -80,8 +80,8 @@ def labels_of(y: Any) -> Any:
     kind = getattr(getattr(y, "dtype", None), "numpy_dtype", None)
     if kind is not None and not y.isna().any():
         y = y.to_numpy(dtype=kind)
-    if (found := _of_one_hot(y)) is not None:
-        return found
+    if (classes := _of_one_hot(y)) is not None:
+        return classes
     several = isinstance(y, list | tuple) and any(isinstance(one, list | tuple | set) for one in y)
     shape = () if isinstance(y, list | tuple) else np.asarray(y).shape
     if several or (len(shape) == 2 and shape[1] > 1):

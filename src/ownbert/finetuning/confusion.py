@@ -60,7 +60,7 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FON
     if (confusion := scores.confusion) is None:
         path.unlink(missing_ok=True)
         return None
-    if (made := installed_figure()) is None:
+    if (figure_class := installed_figure()) is None:
         path.unlink(missing_ok=True)
         return "no plot of the confusion matrix; it needs: pip install 'ownbert[plot]'"
     labels, warning = [score.label for score in scores.labels], None
@@ -76,10 +76,10 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FON
     font = min(9.0, max(5.0, 0.85 * 72 * side / count))
     named: Sequence[int] = range(count)
     if count > _NAMES:
-        named = _most_confused(confusion, apart=font / 72 * count / side)
+        named = _most_confused(confusion, distance=font / 72 * count / side)
     # The matrix fills the figure; names and colour bar are outside, and the saved box includes
     # them.
-    figure = made(figsize=(side, side), dpi=_DPI)
+    figure = figure_class(figsize=(side, side), dpi=_DPI)
     axis = figure.add_axes((0, 0, 1, 1))
     image = _cells(axis, confusion)
     _names(axis, named, labels, font, family)
@@ -93,12 +93,12 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FON
     return warning
 
 
-def _most_confused(confusion: np.ndarray, apart: float) -> list[int]:
-    """The most confused labels, at least ``apart`` apart so that their names do not overlap."""
+def _most_confused(confusion: np.ndarray, distance: float) -> list[int]:
+    """The most confused labels, at least ``distance`` apart so that their names do not overlap."""
     wrong = confusion.sum(0) + confusion.sum(1) - 2 * np.diag(confusion)
     named: list[int] = []
     for label in np.argsort(-wrong, kind="stable").tolist():
-        if len(named) < _NAMED and all(abs(label - other) >= apart for other in named):
+        if len(named) < _NAMED and all(abs(label - other) >= distance for other in named):
             named.append(label)
     return sorted(named)
 

@@ -61,7 +61,8 @@ class DefaultSettings:
 
         Args:
             steps: updates per epoch.
-            seen: share of the tokens read per epoch, if only some windows of long documents are.
+            seen: share of the tokens read per epoch, below 1 if windows of long documents are
+                sampled.
         """
         if not self.few:
             longer = _ROWS_OF_OWN // self.rows if self.own else 0

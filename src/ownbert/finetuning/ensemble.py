@@ -59,7 +59,7 @@ class Ensemble:
 
 @dataclass(frozen=True)
 class _Member:
-    """A training of the ensemble.
+    """A training run of one model of the ensemble.
 
     Args:
         rows: rows to train on and rows to evaluate on.
@@ -134,8 +134,8 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
 
 def _baseline(run: FinetuningRun) -> str:
     """The linear baseline on the dev rows as text; empty for folds, whose rows differ."""
-    found = None if run.given.run.folds else run.baseline()
-    return found.sentence if isinstance(found, LinearBaseline) else ""
+    baseline = None if run.given.run.folds else run.baseline()
+    return baseline.sentence if isinstance(baseline, LinearBaseline) else ""
 
 
 def _train(run: FinetuningRun, member: _Member, folder: FinetuneFolder, *, quiet: bool) -> None:
@@ -147,8 +147,8 @@ def _train(run: FinetuningRun, member: _Member, folder: FinetuneFolder, *, quiet
 
 def _recipe(run: FinetuningRun, **changes: Any) -> FinetuneRecipe:
     """The recipe of a member, with the settings completed by reading the files."""
-    alone = replace(run.given.run, folds=None, seeds=None)
-    return replace(run.given, task=run.task.settings, run=alone, **changes)
+    run_settings = replace(run.given.run, folds=None, seeds=None)
+    return replace(run.given, task=run.task.settings, run=run_settings, **changes)
 
 
 def _seed_members(run: FinetuningRun) -> list[_Member]:
@@ -202,7 +202,7 @@ def fold_of(
     order = np.random.default_rng(seed).permutation(len(groups))
     shuffled = sorted((groups[i] for i in order), key=len, reverse=True)
     sizes, labels = [0] * count, [Counter() for _ in range(count)]
-    found = [0] * len(rows)
+    fold_of_row = [0] * len(rows)
     for group in shuffled:
         votes = Counter(t for i in group if isinstance(t := rows[i].target, str))
         costs = [
@@ -213,8 +213,8 @@ def fold_of(
         labels[fold] += votes
         sizes[fold] += len(group)
         for i in group:
-            found[i] = fold
-    return found
+            fold_of_row[i] = fold
+    return fold_of_row
 
 
 def _groups(texts: Sequence[Sequence[Any]]) -> list[list[int]]:

@@ -115,9 +115,9 @@ class TextEstimator(BaseEstimator):
         Raises:
             InputError: the folder was trained for another task.
         """
-        found = cls(folder, **parameters)
-        found._open()
-        return found
+        estimator = cls(folder, **parameters)
+        estimator._open()
+        return estimator
 
     @classmethod
     def load(cls, folder: str | Path, **parameters: Any) -> Any:
@@ -142,7 +142,7 @@ class TextEstimator(BaseEstimator):
         self.save_pretrained(folder)
 
     def _open(self) -> None:
-        """Become fitted with the folder of ``model``."""
+        """Fit the estimator by opening the folder of ``model``."""
         assert self.model is not None
         folder = model_folder(self.model)
         several = any((folder / name).exists() for name in (BLEND, ENSEMBLE))
@@ -160,7 +160,7 @@ class TextEstimator(BaseEstimator):
         self._answers()  # now, because ``predict`` must not modify the estimator
 
     def _adopt_task(self, task: Any) -> None:
-        """Take over the task of a folder, or reject a folder of another task."""
+        """Use the task of a folder; reject a folder of another task."""
         if task.name != self.task_name:
             raise InputError(
                 f"{self.model} was trained for {task.name}, but {type(self).__name__} is for "
@@ -237,21 +237,22 @@ class TextEstimator(BaseEstimator):
             raise InputError(f"dev_share is {self.dev_share}; it must be in [0, 1)")
         if not self.dev_share:
             return rows, None
-        share, every = float(self.dev_share), list(rows)
+        share, all_rows = float(self.dev_share), list(rows)
         if classes is not None:
             classes = np.unique(classes, return_inverse=True)[1]
         if classes is None or _can_be_stratified(classes, share):
             parts: Any = train_test_split(
-                every, test_size=share, random_state=seed, stratify=classes
+                all_rows, test_size=share, random_state=seed, stratify=classes
             )
             return parts[0], parts[1]
-        held = _held_out(classes, math.ceil(share * len(every)), seed)
-        if not held:
+        held_out = _held_out(classes, math.ceil(share * len(all_rows)), seed)
+        if not held_out:
             raise InputError(
                 f"dev_share is {self.dev_share}, but every class has only one text: none can be "
                 "held out"
             )
-        return [r for i, r in enumerate(every) if i not in held], [every[i] for i in sorted(held)]
+        train_rows = [row for i, row in enumerate(all_rows) if i not in held_out]
+        return train_rows, [all_rows[i] for i in sorted(held_out)]
 
     @contextlib.contextmanager
     def _folder(self) -> Iterator[FinetuneFolder]:
@@ -326,18 +327,18 @@ def _can_be_stratified(classes: np.ndarray, share: float) -> bool:
     """Whether a stratified split is possible: scikit-learn needs at least two texts per class, and
     as many texts as classes on both sides."""
     counts = np.bincount(classes)
-    held = math.ceil(share * len(classes))
-    return counts.min() >= 2 and min(held, len(classes) - held) >= len(counts)
+    held_out = math.ceil(share * len(classes))
+    return counts.min() >= 2 and min(held_out, len(classes) - held_out) >= len(counts)
 
 
 def _held_out(classes: np.ndarray, count: int, seed: int) -> set[int]:
     """Sample up to ``count`` texts, so that each class keeps at least one for training."""
-    left, found = np.bincount(classes), set[int]()
+    remaining, held_out = np.bincount(classes), set[int]()
     for i in np.random.default_rng(seed).permutation(len(classes)).tolist():
-        if len(found) < count and left[classes[i]] > 1:
-            found.add(i)
-            left[classes[i]] -= 1
-    return found
+        if len(held_out) < count and remaining[classes[i]] > 1:
+            held_out.add(i)
+            remaining[classes[i]] -= 1
+    return held_out
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -410,8 +411,8 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities (texts, C), in the order of ``classes_``."""
-        found = self._predictions(X)  # first, because it may load the folder
-        return found[:, self._columns]
+        probabilities = self._predictions(X)  # first, because it may load the folder
+        return probabilities[:, self._columns]
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """The logarithm of ``predict_proba``."""

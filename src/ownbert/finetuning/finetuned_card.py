@@ -165,7 +165,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _pairs(task: type[Task], parts: Sequence[LabelledSplit]) -> bool:
-    """Whether the task and its rows are pairs of texts."""
+    """Whether the rows of the task are pairs of texts."""
     return task.head == "classification" and any(
         len(row.texts) == 2 for split in parts for row in split.rows[:1]
     )

@@ -132,8 +132,8 @@ class FinetuningRun(TrainingRun):
         return Monitor(metric, lower=metric in LOWER, patience=recipe.run.patience)
 
     def _share_read(self, settings: TaskSettings) -> float:
-        """The share of the tokens that an epoch reads, if only some windows of long documents
-        are."""
+        """The share of the tokens that an epoch reads, below 1 if windows of long documents are
+        sampled."""
         data = self.splits.train_data
         if settings.train_windows is None:
             return 1.0
@@ -175,8 +175,8 @@ class FinetuningRun(TrainingRun):
     def _may_balance(self, recipe: FinetuneRecipe) -> bool:
         """Whether labels are weighted by default: with few, imbalanced rows this gained three to
         six points of macro-F1 (docs/lab/fine-tuning.md)."""
-        wanted = recipe.task.class_weights is None and self.monitor.metric in BALANCED
-        return wanted and self.defaults.few and not self._has_soft_targets
+        applies = recipe.task.class_weights is None and self.monitor.metric in BALANCED
+        return applies and self.defaults.few and not self._has_soft_targets
 
     @property
     def _trained_per_evaluation(self) -> float:
@@ -368,21 +368,21 @@ class FinetuningRun(TrainingRun):
         """A note if the last of all epochs was clearly the best evaluation."""
         best, epochs = job.state.best, self.recipe.run.epochs or 0
         name = self.monitor.metric
-        found = [row[name] for row in read_log(output) if row.get("evaluation") and name in row]
-        over = job.run.max_steps is not None and job.state.step >= job.run.max_steps
+        scores = [row[name] for row in read_log(output) if row.get("evaluation") and name in row]
+        finished = job.run.max_steps is not None and job.state.step >= job.run.max_steps
         if self.task.made is not None:  # more epochs would separate similar texts
             return ""
-        if best is None or best["step"] < job.state.step or len(found) < 2:
+        if best is None or best["step"] < job.state.step or len(scores) < 2:
             return ""
-        if not over or self.given.run.max_steps is not None:
+        if not finished or self.given.run.max_steps is not None:
             return ""
-        gain = found[-1] - found[-2]
+        gain = scores[-1] - scores[-2]
         if self.monitor.lower:
-            gain = -gain / (abs(found[-2]) or 1)
+            gain = -gain / (abs(scores[-2]) or 1)
         if gain < _STILL_RISES:
             return ""
-        moved = "falling" if self.monitor.lower else "rising"
-        return f"the dev score was still {moved}: try --epochs {2 * epochs}"
+        direction = "falling" if self.monitor.lower else "rising"
+        return f"the dev score was still {direction}: try --epochs {2 * epochs}"
 
     def _check_precision(self, model: Model) -> PrecisionCheck | None:
         """Compare bfloat16 with float32 on the dev rows that are evaluated during training, if the
@@ -440,9 +440,13 @@ class FinetuningRun(TrainingRun):
         return self.baselines[metric]
 
     def closing_lines(self) -> list[str]:
-        if not self.with_card or (found := self.baseline()) is None:
+        if not self.with_card or (baseline := self.baseline()) is None:
             return []
-        return [found] if isinstance(found, str) else found.lines(self.metrics[found.metric])
+        return (
+            [baseline]
+            if isinstance(baseline, str)
+            else baseline.lines(self.metrics[baseline.metric])
+        )
 
     def _duration(self) -> str:
         steps, epochs = self.given.run.max_steps, self.recipe.run.epochs

@@ -104,8 +104,8 @@ def combinations(run: FinetuningRun) -> Iterator[dict[str, Any]]:
     }
     rate = run.recipe.optim.learning_rate or run.defaults.learning_rate
     if grid.usual:
-        usual = {"learning_rate": tuple(rate * factor for factor in USUAL_FACTORS), **USUAL}
-        chosen = {name: values or usual[name] for name, values in chosen.items()}
+        default_grid = {"learning_rate": tuple(rate * factor for factor in USUAL_FACTORS), **USUAL}
+        chosen = {name: values or default_grid[name] for name, values in chosen.items()}
     default = {
         "learning_rate": rate,
         "epochs": run.recipe.run.epochs,

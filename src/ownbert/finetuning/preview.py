@@ -98,8 +98,8 @@ def label_shares(task: Task, rows: Sequence[Row]) -> str:
 def _examples(run: FinetuningRun) -> Iterator[str]:
     """Evenly spaced rows, because files are often sorted by label."""
     count = min(_SHOWN, len(run.splits.train_rows))
-    places = np.linspace(0, len(run.splits.train_rows) - 1, count).round().astype(int)
-    rows = [run.splits.train_rows[i] for i in places]
+    indices = np.linspace(0, len(run.splits.train_rows) - 1, count).round().astype(int)
+    rows = [run.splits.train_rows[i] for i in indices]
     encoded = run.task.encode(rows, run.builder, training=False)
     yield "examples, as the model sees them:"
     for row, example in zip(rows, encoded.examples, strict=True):

@@ -97,20 +97,20 @@ def fit_view(
     Raises:
         OutOfTime: the time limit has passed.
     """
-    began = time.monotonic()
+    start = time.monotonic()
     view = VIEWS[name].fit(learnt, unlabelled)
     check_time()
-    found = fit_on_folds(
+    fitted = fit_on_folds(
         view.features(labelled),
         rows,
         naive_bayes=name == "nb",
         elsewhere=view.elsewhere,
-        seconds=seconds - (time.monotonic() - began),
+        seconds=seconds - (time.monotonic() - start),
     )
-    LinearView(view, found.model, labelled.kind).save(folder)
+    LinearView(view, fitted.model, labelled.kind).save(folder)
     if first is not None:
-        LinearView(view, found.first, labelled.kind).save(first, beside=True)
-    return found.scores, found.unknown
+        LinearView(view, fitted.first, labelled.kind).save(first, beside=True)
+    return fitted.scores, fitted.unknown
 
 
 def fit_probe(
@@ -132,14 +132,14 @@ def fit_probe(
         device: device of the network.
         keep: file to write the vectors of all rows to.
     """
-    embedder, vectors, found, mean, scale = _probe(encoder, rows, math.inf, device)
-    FrozenProbe(embedder, mean, scale, found.model).save(folder)
+    embedder, vectors, fitted, mean, scale = _probe(encoder, rows, math.inf, device)
+    FrozenProbe(embedder, mean, scale, fitted.model).save(folder)
     if keep is not None:
         with atomic_path(keep) as path, path.open("wb") as file:
             np.save(file, vectors.astype(np.float16))
     if first is not None:
-        FrozenProbe(embedder, mean, scale, found.first).save(first, beside=True)
-    return found.scores
+        FrozenProbe(embedder, mean, scale, fitted.first).save(first, beside=True)
+    return fitted.scores
 
 
 def probe_scores(encoder: Path, rows: LabelledRows, *, seconds: float = math.inf) -> np.ndarray:
@@ -159,12 +159,12 @@ def probe_scores(encoder: Path, rows: LabelledRows, *, seconds: float = math.inf
 def _probe(
     encoder: Path, rows: LabelledRows, seconds: float, device: str = "auto"
 ) -> tuple[Embedder, np.ndarray, FittedOnFolds, np.ndarray, np.ndarray]:
-    embedder, began = Embedder(encoder, device=device), time.monotonic()
+    embedder, start = Embedder(encoder, device=device), time.monotonic()
     vectors = embed_rows(embedder, rows.texts())
     features, mean, scale = standardised(vectors, rows)
     check_time()
-    found = fit_on_folds(features, rows, seconds=seconds - (time.monotonic() - began))
-    return embedder, vectors, found, mean, scale
+    fitted = fit_on_folds(features, rows, seconds=seconds - (time.monotonic() - start))
+    return embedder, vectors, fitted, mean, scale
 
 
 def standardised(
@@ -202,7 +202,7 @@ def fit_on_folds(
     Raises:
         OutOfTime: the time limit has passed.
     """
-    held, began = rows.targets[rows.held_out], time.monotonic()
+    targets, start = rows.targets[rows.held_out], time.monotonic()
     seconds = min(seconds, seconds_left())
     each = seconds / (len(rows.folds) + 1)
     choices = [{"strength": strength, "naive_bayes": naive_bayes} for strength in STRENGTHS]
@@ -213,20 +213,20 @@ def fit_on_folds(
     parts = [_parts(features, fold, elsewhere if rows.refit else None) for fold in rows.folds]
     for number, chosen in enumerate(choices):
         # Time for these settings plus the final model.
-        if number and (time.monotonic() - began) * (number + 2) / number > seconds:
+        if number and (time.monotonic() - start) * (number + 2) / number > seconds:
             break
         models = [
             fit_linear(known, rows.targets[learn], **chosen, seconds=each)
             for (known, _), (learn, _) in zip(parts, rows.folds, strict=True)
         ]
         scores, unknown = _held_out_scores(models, parts)
-        found, calibration = _best_loss(scores, held)
-        if best is None or found < best[0]:
+        loss_value, calibration = _best_loss(scores, targets)
+        if best is None or loss_value < best[0]:
             if chosen.get("hinge"):  # margins are uncalibrated
                 models = [model.scaled(*calibration) for model in models]
                 scores, unknown = _held_out_scores(models, parts)
             fitted = FittedOnFolds(models[0], models[0], scores, unknown)
-            best = found, chosen, calibration, fitted
+            best = loss_value, chosen, calibration, fitted
     assert best is not None
     _, chosen, calibration, fitted = best
     if not rows.refit:
@@ -248,20 +248,20 @@ def _parts(
     features: Any, fold: tuple[np.ndarray, np.ndarray], elsewhere: np.ndarray | None
 ) -> tuple[Any, Any]:
     """The features of a fold's training rows and of its held-out rows; see ``fit_on_folds``."""
-    learn, held = (features[rows] for rows in fold)
+    learn, held_out = (features[rows] for rows in fold)
     if elsewhere is not None and learn.shape[0] >= FEWEST_TEXTS:
         rare = elsewhere + texts_with(learn) < FEWEST_TEXTS
-        for part in (learn, held):
+        for part in (learn, held_out):
             part.data[rare[part.indices]] = 0
             unit_rows(part)
-    return learn, held
+    return learn, held_out
 
 
 def _held_out_scores(
     models: Sequence[LinearModel], parts: Sequence[tuple[Any, Any]]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The ``scores`` and ``unknown`` of ``FittedOnFolds``."""
-    scores = [model.scores(held) for model, (_, held) in zip(models, parts, strict=True)]
+    scores = [model.scores(held_out) for model, (_, held_out) in zip(models, parts, strict=True)]
     unknown = [model.knows_nothing(each) for model, each in zip(models, scores, strict=True)]
     return np.concatenate(scores), np.concatenate(unknown)
 

@@ -45,7 +45,7 @@ class ComparedModel:
         scores: (N, C) logits; None if only the first fold was scored.
         partial: (n, C) logits of the first fold's held-out rows if ``scores`` is None.
         share: weight in the blend if ``scores`` is None.
-        unknown: indices of held-out rows of which a linear model knows no feature.
+        unknown: indices of held-out rows in which a linear model knows no feature.
     """
 
     name: str
@@ -129,8 +129,8 @@ class Comparison:
         return None if student is None or self.worth(student) < blended else student
 
     def _chance(self, rows: int) -> float:
-        """Upper bound of the standard error of a proportion of so many rows; 0 for a metric that is
-        no proportion."""
+        """Upper bound of the standard error of a proportion over this many rows; 0 if the metric is
+        not a proportion."""
         return 0.0 if self.lower else 0.5 / math.sqrt(rows)
 
     @property
@@ -162,9 +162,9 @@ class Comparison:
         if model.name not in self._adjusted:
             targets = self.targets[: len(scores)]
             unknown = _unknown_rows(model)
-            found = cross_fitted([scores], targets, self.counts, unknown=[unknown])
-            self._adjusted[model.name] = found
-            self._unknown[id(found)] = unknown
+            logits = cross_fitted([scores], targets, self.counts, unknown=[unknown])
+            self._adjusted[model.name] = logits
+            self._unknown[id(logits)] = unknown
         return self._adjusted[model.name]
 
     def by_itself(self, model: ComparedModel) -> tuple[float, np.ndarray]:
@@ -204,13 +204,13 @@ class Comparison:
         Args:
             chosen: indices of held-out rows; by default all.
         """
-        held = self.rows.held_out[: len(scores)]
+        held_out = self.rows.held_out[: len(scores)]
         self.tune(scores)
         unknown = self._unknown_in(scores)
         if chosen is not None:
-            scores, held, unknown = scores[chosen], held[chosen], unknown[chosen]
-        rows = [self.rows.rows[i] for i in held]
-        return self._score_decisions(scores, rows, self.rows.targets[held], unknown)
+            scores, held_out, unknown = scores[chosen], held_out[chosen], unknown[chosen]
+        rows = [self.rows.rows[i] for i in held_out]
+        return self._score_decisions(scores, rows, self.rows.targets[held_out], unknown)
 
     def value(self, scores: np.ndarray, chosen: np.ndarray | None = None) -> float:
         """The selection metric of logits; see ``metrics`` for the arguments."""
@@ -225,8 +225,10 @@ class Comparison:
         if id(scores) not in self._thresholds:
             known = np.flatnonzero(~self._unknown_in(scores))
             if len(known):
-                held = [self.rows.rows[i] for i in self.rows.held_out[known]]
-                task.tune(list(from_scores(task.name, scores[known])), EncodedRows([]), held)
+                held_out_rows = [self.rows.rows[i] for i in self.rows.held_out[known]]
+                task.tune(
+                    list(from_scores(task.name, scores[known])), EncodedRows([]), held_out_rows
+                )
             self._thresholds[id(scores)] = scores, task.threshold
         task.threshold = self._thresholds[id(scores)][1]
 

@@ -56,7 +56,7 @@ _TITLES = {
 }
 # Models trained on predictions of other models have kinds of their own in the leaderboard.
 _KINDS = {"student": "distilled", "self-trained": "self-trained"}
-_Tested = tuple[np.ndarray, np.ndarray]  # see ``_answers``
+_TestOutputs = tuple[np.ndarray, np.ndarray]  # see ``_answers``
 
 
 def make_report(
@@ -89,10 +89,10 @@ def make_report(
         attempt: runs each part.
     """
     rows, task = compared.rows, compared.rows.task
-    held, targets = rows.held_out, rows.targets[rows.held_out]
+    held_out, targets = rows.held_out, rows.targets[rows.held_out]
     members, _, scores = compared.used
     board: list[LeaderboardRow] = []
-    tested: dict[str, _Tested] = {}  # by candidate
+    tested: dict[str, _TestOutputs] = {}  # by candidate
     for model in compared.candidates:
         alone = [BlendMember(model.name, model.kind, model.folders, 1.0)]
         opening = partial(Members, folder, alone, Compute(device))
@@ -101,9 +101,9 @@ def make_report(
         if scorer is not None:
             speed = attempt(f"the speed of {model.title}", partial(_speed, scorer, rows))
         if test and scorer is not None:
-            found = attempt(f"test score of {model.title}", partial(_answers, scorer, test))
-            if found is not None:
-                tested[model.name] = found
+            result = attempt(f"test score of {model.title}", partial(_answers, scorer, test))
+            if result is not None:
+                tested[model.name] = result
         spread = attempt(f"± of {model.title}", partial(_spread, compared, model))
         test_score = tested.get(model.name)
         board.append(_row(compared, model, folder, members, spread, speed, test, test_score))
@@ -120,11 +120,11 @@ def make_report(
         network="" if network is None else network.title,
         ordinary=network is None or not describe(folder).has_own_heads,
         left_out=dict(attempt.left_out),
-        held_out=len(held),
+        held_out=len(held_out),
         scores=compared.metrics(scores),
         labels=tuple(task.labels),
-        texts=[" / ".join(rows.rows[i].texts) for i in held],
-        places=[rows.rows[i].place("") for i in held],
+        texts=[" / ".join(rows.rows[i].texts) for i in held_out],
+        places=[rows.rows[i].place("") for i in held_out],
         test_rows=len(test),
         learnt_from_test=learnt_from_test,
         data=data,
@@ -139,9 +139,9 @@ def make_report(
     if len(unlabelled):
         parts["drift"] = lambda: compare_texts(labelled.tokens, unlabelled.tokens)
     for name, make in {**parts, **_of_rows(compared, scores, targets.values)}.items():
-        found = attempt(_TITLES[name], make)
-        if found is not None:
-            report = replace(report, **{name: found})
+        result = attempt(_TITLES[name], make)
+        if result is not None:
+            report = replace(report, **{name: result})
     return replace(report, advice=attempt(_TITLES["advice"], lambda: give_advice(report)) or ())
 
 
@@ -172,15 +172,15 @@ def _blend_row(
     compared: Comparison,
     board: Sequence[LeaderboardRow],
     test: Sequence[Row],
-    tested: Mapping[str, _Tested],
+    tested: Mapping[str, _TestOutputs],
     attempt: Attempts,
 ) -> LeaderboardRow:
     """The blend's leaderboard row; its cost is the sum of its members'."""
     members, test_score = compared.members, None
     if test and all(model.name in tested for model, _ in members):
-        found = [tested[c.name] for c, _ in members]
-        found = _together(found, [w for _, w in members], compared.offsets)
-        test_score = compared.value_of(test, *found, compared.blended)
+        outputs = [tested[c.name] for c, _ in members]
+        outputs = _together(outputs, [w for _, w in members], compared.offsets)
+        test_score = compared.value_of(test, *outputs, compared.blended)
     titles = {model.title for model, _ in members}
     speeds = [row.texts_per_second for row in board if row.name in titles]
     known = all(speeds)
@@ -204,7 +204,7 @@ def _row(
     spread: float | None,
     speed: float | None,
     test: Sequence[Row],
-    tested: _Tested | None,
+    tested: _TestOutputs | None,
 ) -> LeaderboardRow:
     scores = compared.adjusted(model)
     kind = _KINDS.get(model.name, model.kind)
@@ -226,7 +226,7 @@ def _row(
     )
 
 
-def _answers(scorer: Members, rows: Sequence[Row]) -> _Tested:
+def _answers(scorer: Members, rows: Sequence[Row]) -> _TestOutputs:
     """A candidate's logits (N, C), and (N) whether it knows no feature of a row."""
     unknown: list[np.ndarray] = []
 
@@ -238,8 +238,10 @@ def _answers(scorer: Members, rows: Sequence[Row]) -> _Tested:
     return score_all(scores_of, rows), np.concatenate(unknown)
 
 
-def _together(tested: Sequence[_Tested], weights: Sequence[float], offsets: np.ndarray) -> _Tested:
-    """The answers of candidates as ``predict`` adds them up."""
+def _together(
+    tested: Sequence[_TestOutputs], weights: Sequence[float], offsets: np.ndarray
+) -> _TestOutputs:
+    """Combine the outputs of candidates like ``predict``."""
     scores, unknown = zip(*tested, strict=True)
     without = rows_without_features(weights, unknown)
     return add_up(scores, np.asarray(weights), offsets, unknown), without
@@ -253,13 +255,13 @@ def _size(folder: Path, candidate: ComparedModel) -> int:
 def _speed(scorer: Callable[[Sequence[Row]], np.ndarray], rows: LabelledRows) -> float:
     """Throughput in texts per second."""
     sample = [rows.rows[i] for i in rows.held_out[:TIMED]]
-    for some in (sample[:_TIMED_FIRST], sample):
-        began = time.perf_counter()
-        scorer(some)
-        seconds = max(time.perf_counter() - began, 1e-6)
+    for texts in (sample[:_TIMED_FIRST], sample):
+        start = time.perf_counter()
+        scorer(texts)
+        seconds = max(time.perf_counter() - start, 1e-6)
         if seconds > _LONG:
             break
-    return len(some) / seconds
+    return len(texts) / seconds
 
 
 def _spread(compared: Comparison, model: ComparedModel | None) -> float:
@@ -276,7 +278,7 @@ def _spread(compared: Comparison, model: ComparedModel | None) -> float:
 
 
 def _margin(compared: Comparison) -> Any:
-    """By how much the selected model is better than the best linear model, if it is not one."""
+    """How much better the selected model is than the best linear model; None if it is linear."""
     linear = [c for c in compared.measured if c.name in VIEWS]
     if not linear or (compared.alone is not None and compared.alone.name in VIEWS):
         return None
@@ -299,7 +301,7 @@ def _curve(compared: Comparison, labelled: Texts) -> LearningCurve | None:
     if compared.lower:
         return None  # a rising power law does not fit
     rows = compared.rows
-    learn, held = rows.folds[0]
+    learn, held_out = rows.folds[0]
     view = VIEWS[_CURVE_VIEW].fit(labelled, Texts([], labelled.kind))
     features = view.features(labelled)
     rng = np.random.default_rng(0)
@@ -308,15 +310,15 @@ def _curve(compared: Comparison, labelled: Texts) -> LearningCurve | None:
         count = round(share * len(learn))
         if count < 8:
             continue
-        found = []
+        scores = []
         for _ in range(draws):
             subset = rng.permutation(learn)[:count]
             if len({str(rows.rows[i].target) for i in subset}) < 2:
                 continue
             model = fit_linear(features[subset], rows.targets[subset], _CURVE_STRENGTH)
-            found.append(compared.value(model.scores(features[held])))
-        if found:
-            points.append((count, *found))
+            scores.append(compared.value(model.scores(features[held_out])))
+        if scores:
+            points.append((count, *scores))
     try:
         return fit_learning_curve(points)
     except InputError:

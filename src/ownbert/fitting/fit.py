@@ -68,7 +68,7 @@ _PRETRAINING, _PRETRAINING_FOR_MANY = 0.45, 0.3
 # Shares of the total time; the distilled network gets what is left.
 _FINETUNING, _NGRAM_SHARE, _FINETUNING_GIVEN = 0.2, 0.15, 0.3
 _JOINING, _PROBING, _PROBING_GIVEN = 0.1, 0.1, 0.2
-# Size of the n-gram table; seconds of a useful pretraining; folder of a given network's copy.
+# Size of the n-gram table; minimum seconds of pretraining; folder for the copy of a given network.
 _NGRAMS, _SHORTEST_PRETRAINING, _COPY = 1 << 18, 10.0, "with-means"
 
 
@@ -166,8 +166,8 @@ def fit_folder(
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; -o must name a folder")
     resolve(FitRecipe, options=with_label_columns(options))  # report wrong settings first
-    taken = any((folder / name).exists() for name in (STATE, BLEND, CONFIG))
-    if taken and not (resume or overwrite):
+    occupied = any((folder / name).exists() for name in (STATE, BLEND, CONFIG))
+    if occupied and not (resume or overwrite):
         raise InputError(
             f"{folder} already contains a model; continue with --resume, start over with "
             "--overwrite, or choose another folder"
@@ -254,11 +254,11 @@ class Fit:
         yield from (*self.given.notices(), *self.given.test_notices())
         if shares := label_shares(self.rows.task, self.rows.rows):
             yield f"labels: {shares}"
-        given, own = self.given, self.recipe.model is None
+        given, pretrains = self.given, self.recipe.model is None
         names = [*view_names(self.rows, given.kind), *["self-trained"] * given.self_training_helps]
-        names += [*["probe", "start"] * (not own), "joined"]
-        names += [*["start"] * (own and given.has_few_rows), "network", "joined-finetuned"]
-        names += [*["ngrams"] * given.ngrams_help, *["probe"] * own]
+        names += [*["probe", "start"] * (not pretrains), "joined"]
+        names += [*["start"] * (pretrains and given.has_few_rows), "network", "joined-finetuned"]
+        names += [*["ngrams"] * given.ngrams_help, *["probe"] * pretrains]
         names += ["student", "joined-student"] * given.can_teach
         yield "fits in this order, as far as time allows, and blends:"
         yield from (TITLES[name] for name in names)
@@ -322,19 +322,19 @@ class Fit:
 
     def _networks(self, base: Path) -> None:
         """Fit the candidates that start from a network."""
-        given, own = self.given, self.recipe.model is None
+        given, pretrains = self.given, self.recipe.model is None
         steps, share_of = self.steps, self.budget.share
         probe = partial(self._add, "probe", "frozen", partial(steps.probe, base))
         # All of the remaining time if no network can be distilled.
         share = _FINETUNING if given.can_teach else 2 * _FINETUNING if given.ngrams_help else 1.0
-        if not own:  # its vectors are good, and `predict --unknown` uses those of the probe
+        if not pretrains:  # given networks have good vectors; `predict --unknown` uses the probe's
             probe(share_of(_PROBING_GIVEN))
             share, copy = max(share, _FINETUNING_GIVEN), self.folder / WORK / _COPY
             base = self.attempt(_MEANS, partial(with_means, base, copy)) or base
             self._add("start", "network", partial(steps.start, base), share_of(_FINETUNING))
         make = partial(steps.join_linear_models, base, share_of(_JOINING))
         self._add("joined", "network", make, share_of(2 * _JOINING))
-        if own and given.has_few_rows:
+        if pretrains and given.has_few_rows:
             self._add("start", "network", partial(steps.start, base), share_of(_FINETUNING))
         most, rest = share_of(share), self.budget.left - steps.joining_seconds
         make = partial(steps.finetune, base, max(most / 2, min(most, rest)))
@@ -344,7 +344,7 @@ class Fit:
         if given.ngrams_help:
             make = partial(steps.finetune, base, share_of(_NGRAM_SHARE), ngrams=_NGRAMS)
             self._add("ngrams", "network", make)
-        if own:
+        if pretrains:
             probe(share_of(_PROBING))
         if given.can_teach and any(c.name == "network" for c in self.candidates):
             self._add("student", "network", steps.student)
@@ -369,18 +369,19 @@ class Fit:
             self.attempt.skip(title, "there was no time")
             return
         limit = self.budget.left_for_report if seconds is None else seconds
-        began, path = time.monotonic(), self.folder / "members" / name
+        start, path = time.monotonic(), self.folder / "members" / name
         with self.progress.step(title):
             limit = limit if self.candidates else float("inf")
-            made = self.attempt(title, lambda: make(path), seconds=limit)
-        if made is None:
+            result = self.attempt(title, lambda: make(path), seconds=limit)
+        if result is None:
             for candidate_folder in (path, self.steps.first_fold_folder(name)):
                 shutil.rmtree(candidate_folder, ignore_errors=True)
             return
-        taken = time.monotonic() - began
-        about = (name, title, kind, tuple(made.folders), taken, tuple(made.first or made.folders))
-        results = (made.scores, made.partial, made.share, tuple(made.unknown))
-        self.candidates.append(ComparedModel(*about, *results))
+        taken = time.monotonic() - start
+        first = tuple(result.first or result.folders)
+        results = (result.scores, result.partial, result.share, tuple(result.unknown))
+        described = (name, title, kind, tuple(result.folders), taken, first)
+        self.candidates.append(ComparedModel(*described, *results))
         self._save()
 
     # Writing the results.
@@ -394,16 +395,16 @@ class Fit:
         task = self.rows.task
         compared.tune(scores)
         members = tuple(BlendMember(c.name, c.kind, c.folders, w) for c, w in chosen)
-        about = (tuple(task.labels), task.values(), tuple(map(float, offsets)))
+        blend_fields = (tuple(task.labels), task.values(), tuple(map(float, offsets)))
         work = make_folder(self.folder / WORK)
         for candidate in self.candidates:
-            of_rows = candidate.partial if candidate.scores is None else candidate.scores
-            assert of_rows is not None
+            candidate_scores = candidate.partial if candidate.scores is None else candidate.scores
+            assert candidate_scores is not None
             with atomic_path(work / f"{candidate.name}.npy") as path, open(path, "wb") as file:
-                np.save(file, of_rows)
+                np.save(file, candidate_scores)
         with uninterrupted():  # keeps the folder consistent
             self.attempt(_OWN_NETWORK, partial(self._save_network, compared))
-            Blend(members, *about).write(self.folder)
+            Blend(members, *blend_fields).write(self.folder)
             FitState(
                 self.given.identity,
                 self.budget.spent,
@@ -463,7 +464,7 @@ class Fit:
         self.progress.finish(report, self.folder)
 
     def _remove_leftovers(self) -> None:
-        """Remove what a further run does not need: first-fold models after distillation, tokens."""
+        """Remove files that later runs do not need: tokens, first-fold models once distilled."""
         if any(c.name == "student" for c in self.candidates) or not self.given.can_teach:
             for name in ("first-fold", "first-fold-self-trained"):
                 shutil.rmtree(self.folder / "members" / name, ignore_errors=True)
@@ -485,15 +486,15 @@ class Fit:
         state.require_same(self.given.identity, self.folder)
         self.budget.used, self.points = state.seconds, state.points
         rows, size = self.rows, self.rows.targets.size
-        whole, part = (len(rows.held_out), size), (len(rows.folds[0][1]), size)
-        for about in state.candidates:
-            found = saved_scores(self.folder / WORK / f"{about['name']}.npy", (whole, part))
-            folders = [inside(self.folder, path, STATE) for path in about["folders"]]
-            if found is None or not all(path.is_dir() for path in folders):
+        full, fold = (len(rows.held_out), size), (len(rows.folds[0][1]), size)
+        for saved in state.candidates:
+            scores = saved_scores(self.folder / WORK / f"{saved['name']}.npy", (full, fold))
+            folders = [inside(self.folder, path, STATE) for path in saved["folders"]]
+            if scores is None or not all(path.is_dir() for path in folders):
                 continue  # deleted or damaged: fit it again
-            if about["kind"] == "network":  # earlier versions did not record it
-                about.setdefault("first", about["folders"][:: len(rows.folds)])
-            about |= {key: tuple(about.get(key, ())) for key in ("folders", "first", "unknown")}
-            about["scores" if found.shape == whole else "partial"] = found
-            self.candidates.append(ComparedModel(**about))
+            if saved["kind"] == "network":  # earlier versions did not record it
+                saved.setdefault("first", saved["folders"][:: len(rows.folds)])
+            saved |= {key: tuple(saved.get(key, ())) for key in ("folders", "first", "unknown")}
+            saved["scores" if scores.shape == full else "partial"] = scores
+            self.candidates.append(ComparedModel(**saved))
         self._save()  # the blend must not refer to models that are fitted again

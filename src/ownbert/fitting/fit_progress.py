@@ -73,10 +73,10 @@ class Progress:
     def step(self, title: str) -> Iterator[None]:
         """Show the title of the current step."""
         self.doing = title
-        began, lines = time.monotonic(), self.lines
+        start, lines = time.monotonic(), self.lines
         yield
         if self.live is None and self.lines == lines:  # otherwise a message was printed
-            self.say(f"{title}: {time.monotonic() - began:.0f} s")
+            self.say(f"{title}: {time.monotonic() - start:.0f} s")
 
     def show(self, compared: Comparison) -> None:
         """Show the table of candidates."""
@@ -104,7 +104,7 @@ class Progress:
         self.say(f"saved {folder}; see {folder / 'report.html'}")
 
 
-def found_in_files(rows: LabelledRows, kind: str, unlabelled: int, minutes: float) -> str:
+def describe_data(rows: LabelledRows, kind: str, unlabelled: int, minutes: float) -> str:
     """Describe the training data in one line.
 
     Args:

@@ -41,7 +41,7 @@ class FitRecipe(CheckedSettings):
         check=up_to(limits.COUNT),
         shown="all",
     )
-    # Options of the command, which describes them, as they may be repeated there.
+    # The command declares these options itself, because they may be repeated.
     unlabelled: tuple[str, ...] = ()
     add: tuple[str, ...] = ()
     text_column: str | None = setting(
@@ -93,7 +93,7 @@ class FitRecipe(CheckedSettings):
         "Size of the network to pretrain: tiny, mini, small, medium, base or large.",
         MODEL,
         check=one_of(*SIZES),
-        shown="tiny, on a GPU mini",
+        shown="tiny; mini on a GPU",
     )
     seeds: int = setting(
         4,

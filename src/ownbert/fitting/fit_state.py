@@ -93,11 +93,11 @@ class FitState:
         if not path.exists():
             return None
         try:
-            found = read_json(path, check=_KEYS)
+            saved = read_json(path, check=_KEYS)
         except InputError as error:
             raise InputError(f"{error}; start over with --overwrite") from None
-        points = tuple((float(at), float(score)) for at, score in found.get("points", ()))
-        return cls(found["identity"], float(found.get("seconds", 0.0)), points, found["candidates"])
+        points = tuple((float(at), float(score)) for at, score in saved.get("points", ()))
+        return cls(saved["identity"], float(saved.get("seconds", 0.0)), points, saved["candidates"])
 
     def require_same(self, identity: Mapping[str, Any], folder: Path) -> None:
         """Raise ``InputError`` if a run with other files or settings has written this state."""

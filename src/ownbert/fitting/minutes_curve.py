@@ -43,8 +43,8 @@ class Checkpoints:
         seconds, total = saved["seconds"], 60 * self.minutes
         if self.minutes < _FEWEST_MINUTES or seconds < _FIRST * total:
             return
-        apart = (1 - _FIRST) * total / _MOMENTS
-        if all(seconds - measured >= apart for measured in self._seconds()):
+        interval = (1 - _FIRST) * total / _MOMENTS
+        if all(seconds - measured >= interval for measured in self._seconds()):
             copy_network(network, make_folder(self.folder / f"{seconds:.3f}"))
 
     def _seconds(self) -> list[float]:
@@ -87,10 +87,10 @@ def _subset(rows: LabelledRows) -> LabelledRows:
     def renumbered(indices: Iterable[int]) -> np.ndarray:
         return np.asarray([place[int(i)] for i in indices if int(i) in place], dtype=np.int64)
 
-    folds = [(renumbered(learn), renumbered(held)) for learn, held in rows.folds]
+    folds = [(renumbered(learn), renumbered(held_out)) for learn, held_out in rows.folds]
     return replace(
         rows,
         rows=[rows.rows[i] for i in chosen],
         targets=rows.targets[chosen],
-        folds=[(learn, held) for learn, held in folds if len(learn) and len(held)],
+        folds=[(learn, held_out) for learn, held_out in folds if len(learn) and len(held_out)],
     )

@@ -70,7 +70,7 @@ def probe(
             raise InputError(f"{folder} already contains a model; replace it with --overwrite")
         refuse_foreign(folder, (BLEND, "members"))
         columns = ColumnNames(text_column, second_column, label_column)
-        found, rows = _read(model, train, dev, task, columns, seed)
+        detected, rows = _read(model, train, dev, task, columns, seed)
         new = missing_folders(folder / "members")
         work = make_folder(folder / "members" / f".{_NAME}.part")
         try:
@@ -83,7 +83,7 @@ def probe(
             shutil.rmtree(folder / path, ignore_errors=True)
             work.rename(folder / path)
             offsets = tuple(map(float, compared.offsets))
-            Blend(members, tuple(found.labels), found.values(), offsets).write(folder)
+            Blend(members, tuple(detected.labels), detected.values(), offsets).write(folder)
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             remove_empty(new)
@@ -120,14 +120,14 @@ def probe_layers(
     """
     _, rows = _read(model, train, dev, task, columns, seed)
     embedder = LayerEmbedder(model_folder(model))
-    found = []
+    metrics = []
     for vectors in embedder.by_layer(embed_rows(embedder, rows.texts())):
         features, _, _ = standardised(vectors, rows)
         scores = fit_on_folds(features, rows).scores
         fitted = ComparedModel(_NAME, _NAME, "frozen", (), 0.0, scores=scores)
         compared = Comparison(rows, [fitted])
-        found.append(compared.metrics(compared.blended))
-    return found, rows.source
+        metrics.append(compared.metrics(compared.blended))
+    return metrics, rows.source
 
 
 def _read(
@@ -139,9 +139,9 @@ def _read(
     seed: int,
 ) -> tuple[Any, LabelledRows]:
     """The task and its rows."""
-    found = find_task(train, columns, task)
-    found.check_modality(describe(model), model)
-    return found, read_labelled(found, train, dev, seed=seed)
+    detected = find_task(train, columns, task)
+    detected.check_modality(describe(model), model)
+    return detected, read_labelled(detected, train, dev, seed=seed)
 
 
 def draw_layers(values: Sequence[float], name: str, path: Path) -> None:

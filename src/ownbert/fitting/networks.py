@@ -127,7 +127,7 @@ def pretrain_on(
     Returns:
         The folder of the network.
     """
-    began, store, network = time.monotonic(), folder / "tokens", folder / "network"
+    start, store, network = time.monotonic(), folder / "tokens", folder / "network"
     if is_pretrained(folder):
         return network
     make_folder(folder)
@@ -136,7 +136,7 @@ def pretrain_on(
         most = int(seconds * speed * (_CHARACTERS_PER_SECOND if cpu else _CHARACTERS_ON_GPU))
         words = _most_words(seconds, device)
         _prepare(corpus, rows, store, network, kind=kind, most=most, words=words, seed=seed)
-    left = max(_SHORTEST, seconds - (time.monotonic() - began))
+    left = max(_SHORTEST, seconds - (time.monotonic() - start))
     with time_limit(left / 2):  # for the steps before the training
         pretrain(
             store,
@@ -228,12 +228,12 @@ def finetune_on(
 
     All epochs are run, or fewer if the time does not suffice; held-out rows are not used.
     """
-    began, finetuned = time.monotonic(), FinetuneFolder(folder, resume=True)
+    start, finetuned = time.monotonic(), FinetuneFolder(folder, resume=True)
     if finetuned.finished:
         return folder
     run = finetuning_run(rows, learnt, base, device=device, seed=seed, settings=settings)
     # Encoding the rows has taken time too.
-    left = max(_SHORTEST, seconds - (time.monotonic() - began))
+    left = max(_SHORTEST, seconds - (time.monotonic() - start))
     run.recipe = replace(run.recipe, run=replace(run.recipe.run, max_minutes=left / 60))
     run.train(finetuned, quiet=True)
     return folder
@@ -279,13 +279,13 @@ def warnings_of(rows: LabelledRows, base: Path) -> list[str]:
     """Warnings if a network has learnt labels before, or if its vocabulary does not fit the texts
     of the rows."""
     description = describe(base)
-    found = [_vocabulary_warning(rows, description)]
+    warnings = [_vocabulary_warning(rows, description)]
     if KEY in description.values:
-        found.append(
+        warnings.append(
             f"warning: {base} was trained on labels; if those of the held-out rows were among "
             "them, its scores are too high: give rows that it has not seen with --dev"
         )
-    return [warning for warning in found if warning is not None]
+    return [warning for warning in warnings if warning is not None]
 
 
 def _vocabulary_warning(rows: LabelledRows, description: Description) -> str | None:
@@ -354,8 +354,8 @@ def taught_rows(
 
 def tokens_per_second(folder: Path) -> float:
     """Fine-tuning throughput of a network, from its log."""
-    found = [row["tokens_per_second"] for row in read_log(folder) if row.get("tokens_per_second")]
-    return float(np.median(found)) if found else 1000.0
+    rates = [row["tokens_per_second"] for row in read_log(folder) if row.get("tokens_per_second")]
+    return float(np.median(rates)) if rates else 1000.0
 
 
 def tokens_per_text(folder: Path) -> float:

@@ -150,12 +150,12 @@ class Steps:
         It becomes the folder's network where fine-tuning on few rows loses pretrained features.
         """
         rows, recipe = self.rows, self.recipe
-        learn, held = rows.first_fold
+        learn, held_out = rows.first_fold
         given: dict[str, Any] = {"device": recipe.device, "seed": recipe.seed}
         given["settings"] = _LINEAR if self._public else {}
         if not start_on(rows, learn, base, path, **given):
             raise InputError("fine-tuning would not start from it")
-        return Made(self._relative([path]), partial=self._scores_of(path, held))
+        return Made(self._relative([path]), partial=self._scores_of(path, held_out))
 
     @cached_property
     def _public(self) -> bool:
@@ -222,7 +222,7 @@ class Steps:
         If there is not enough time for all folds, only the first fold's network is trained, with
         all epochs: one fully trained network is better than five that stopped early.
         """
-        rows, recipe, began = self.rows, self.recipe, time.monotonic()
+        rows, recipe, started = self.rows, self.recipe, time.monotonic()
         if self._public and not settings:
             settings, start = _LINEAR, self._started(base)
             if len(rows.folds) == 1 and start != base:
@@ -232,8 +232,8 @@ class Steps:
         for seed in range(recipe.seeds):
             fold_scores: list[np.ndarray] = []
             of_seed: list[Path] = []
-            for number, (learn, held) in enumerate(rows.folds, start=1):
-                done, taken = len(folders) + len(fold_scores), time.monotonic() - began
+            for number, (learn, held_out) in enumerate(rows.folds, start=1):
+                done, taken = len(folders) + len(fold_scores), time.monotonic() - started
                 to_make = (seed + 1) * len(rows.folds) - done
                 left = max(0.0, seconds - taken) / to_make if done else seconds
                 if done and taken / done > _SHORTENED * left:
@@ -250,7 +250,7 @@ class Steps:
                     settings=settings,
                 )
                 of_seed.append(folder)
-                fold_scores.append(self._scores_of(folder, [rows.rows[i] for i in held]))
+                fold_scores.append(self._scores_of(folder, [rows.rows[i] for i in held_out]))
             if len(fold_scores) < len(rows.folds):
                 if not seed:  # only the first fold's rows have logits
                     first = self._relative(of_seed[:1])
@@ -279,11 +279,11 @@ class Steps:
     def student(self, path: Path) -> Made:
         """Distil the blend into a network, using its predictions for many texts."""
         rows, recipe = self.rows, self.recipe
-        held, compared = rows.first_fold[1], self.compared()
+        held_out, compared = rows.first_fold[1], self.compared()
         base = self._start_of_student(compared)
         # Time for its own predictions and for the report.
         self.budget.reported += (
-            self.per_character * 2 * sum(map(characters, [*held, *self.given.test]))
+            self.per_character * 2 * sum(map(characters, [*held_out, *self.given.test]))
         )
         # Time to build the linear models in.
         reserved = self.joining_seconds if self.joining_helps else 0.0
@@ -303,7 +303,7 @@ class Steps:
             seed=recipe.seed,
         )
         folders = self._relative([path])
-        scores = self._scores_of(path, held)
+        scores = self._scores_of(path, held_out)
         if len(rows.folds) == 1:
             return Made(folders, scores)
         return Made(folders, partial=scores, share=compared.share_of(scores))
@@ -331,9 +331,9 @@ class Steps:
 
     def _time_scoring(self, scores_of: Callable[[], np.ndarray], rows: Sequence[Row]) -> np.ndarray:
         """A network's logits of rows; the elapsed time predicts how long the report will take."""
-        began = time.monotonic()
+        start = time.monotonic()
         scores = scores_of()
-        self.per_character = (time.monotonic() - began) / max(1, sum(map(characters, rows)))
+        self.per_character = (time.monotonic() - start) / max(1, sum(map(characters, rows)))
         # The report times a network twice: alone and as a member of the blend.
         timed = 2 * sum(map(characters, rows[:TIMED])) + sum(map(characters, self.given.test))
         self.budget.reported += self.per_character * timed

@@ -12,10 +12,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     from ownbert.hf.auto_classes import class_named
 
-    found = _tokenizer(name) or class_named(name)
-    if found is None:
+    value = _tokenizer(name) or class_named(name)
+    if value is None:
         raise AttributeError(f"module 'ownbert.hf' has no attribute {name!r}")
-    return found
+    return value
 
 
 def _tokenizer(name: str) -> Any:

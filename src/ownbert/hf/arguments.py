@@ -65,12 +65,12 @@ class LoadArguments:
 
 
 def read_arguments(
-    user: Any, name: str | Path, config: Any, options: dict[str, Any]
+    model_class: Any, name: str | Path, config: Any, options: dict[str, Any]
 ) -> LoadArguments:
     """Parse the arguments of ``from_pretrained``.
 
     Args:
-        user: class of the model.
+        model_class: class of the model.
         name: a folder, or a model on the hub.
         config: a config, a folder of one, or None for that of ``name``.
         options: further arguments; keys of the config change it.
@@ -78,18 +78,18 @@ def read_arguments(
     Raises:
         InputError: a folder is missing, or an option is not supported.
     """
-    kind: type[PretrainedConfig] = user.config_class
+    kind: type[PretrainedConfig] = model_class.config_class
     if torch.get_default_device().type == "meta":
         raise InputError("from_pretrained copies weights, which the device meta does not hold")
     folder = pretrained_folder(name, options)
-    hidden = {*IGNORED, *HUB_OPTIONS, "subfolder"}
+    ignored = {*IGNORED, *HUB_OPTIONS, "subfolder"}
     hub = {k: options[k] for k in HUB_OPTIONS if k in options}
-    options = {k: v for k, v in options.items() if k not in hidden}
+    options = {k: v for k, v in options.items() if k not in ignored}
     for key, instead in _UNSUPPORTED.items():
         if options.pop(key, None):
             raise InputError(f"from_pretrained does not support {key}{instead}")
-    wanted = options.pop("torch_dtype", None)
-    wanted = options.pop("dtype", None) or wanted
+    given_dtype = options.pop("torch_dtype", None)
+    given_dtype = options.pop("dtype", None) or given_dtype
     mismatched = bool(options.pop("ignore_mismatched_sizes", False))
     values = structure = None
     if config is None:
@@ -100,19 +100,19 @@ def read_arguments(
     elif isinstance(config, str | Path):
         config = kind.from_pretrained(config, **hub)
     else:
-        config = kind.of(config, user.__name__)
+        config = kind.of(config, model_class.__name__)
     config.name_or_path = str(name)
-    auto = wanted == "auto"
-    dtype = None if auto else parse_dtype(wanted)
+    auto = given_dtype == "auto"
+    dtype = None if auto else parse_dtype(given_dtype)
     return LoadArguments(folder, config, values, structure, dtype, auto, mismatched, options)
 
 
 def refuse(who: str, names: Any, known: Any) -> None:
-    """Raise ``InputError`` for unknown arguments, with the probable name."""
+    """Raise ``InputError`` for unknown arguments, suggesting a similar name."""
     for name in names:
         close = get_close_matches(name, known, 1)
-        meant = f"; is {close[0]} meant?" if close else ""
-        raise InputError(f"{who} has no argument {name!r}{meant}")
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise InputError(f"{who} has no argument {name!r}{hint}")
 
 
 def signature(names: Sequence[str], rest: str | None = None) -> inspect.Signature:

@@ -91,11 +91,11 @@ class _AutoModel:
 
     @classmethod
     def _class(cls, start: str) -> Any:
-        found = (class_named(start + end) for end in _ENDS[cls.end])
-        kind = next(filter(None, found), None)
+        candidates = (class_named(start + end) for end in _ENDS[cls.end])
+        kind = next(filter(None, candidates), None)
         if kind is None:
-            wanted = start + (cls.end or "Model")
-            raise InputError(f"there is no {wanted} for {cls.__name__}")
+            class_name = start + (cls.end or "Model")
+            raise InputError(f"there is no {class_name} for {cls.__name__}")
         return kind
 
     @classmethod

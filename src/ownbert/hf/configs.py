@@ -320,12 +320,12 @@ def parse_dtype(value: Any) -> torch.dtype | None:
     Raises:
         InputError: the value is something else.
     """
-    found = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else value
-    if found is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
-        found = None
-    if value is not None and found is None:
+    dtype = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else value
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        dtype = None
+    if value is not None and dtype is None:
         raise InputError(f"dtype {value!r} is not known; use one of float32, bfloat16, float16")
-    return found
+    return dtype
 
 
 def config_class(family: Family | EncoderDecoder, name: str) -> type[PretrainedConfig]:

@@ -89,16 +89,16 @@ class CustomModel(CommonModel):
         state = model.state_dict()
         full_name = cls.family.weight_map.full_name
         named = {full_name(name): tensor for name, tensor in read.items()} | read
-        there = {name: named[name] for name in state if name in named}
-        wrong = other_shapes(there, state)
-        if not there or (wrong and not given.mismatched):
+        present = {name: named[name] for name in state if name in named}
+        wrong = other_shapes(present, state)
+        if not present or (wrong and not given.mismatched):
             why = "it contains no tensor of this model"
             if wrong:
                 name, has, wants = wrong[0]
                 why = f"{name} has shape {tuple(has)}, expected {tuple(wants)}"
             raise InputError(f"{path} does not fit {cls.__name__}: {why}")
-        fitting = {n: t for n, t in there.items() if n not in {name for name, *_ in wrong}}
-        new = [name for name in state if name not in there]
+        fitting = {n: t for n, t in present.items() if n not in {name for name, *_ in wrong}}
+        new = [name for name in state if name not in present]
         lacking = state.keys() - fitting.keys()
         for place, inside in model.named_modules():
             if isinstance(inside, PreTrainedModel):

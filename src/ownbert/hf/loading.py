@@ -53,8 +53,10 @@ def load(
         if dropout is not None:
             values |= dict.fromkeys(kind.rates, dropout)
         (named, *_) = values.get("architectures") or [None]
-        found = model_of(named if named in kind.architectures else kind.generating)
-        return found.from_pretrained(folder, config=found.config_class.from_dict(values))
+        model_class = model_of(named if named in kind.architectures else kind.generating)
+        return model_class.from_pretrained(
+            folder, config=model_class.config_class.from_dict(values)
+        )
     description = describe(folder, values=values)
     family = description.family
     model = checkpoint.load(description, heads=heads, pooler=pooler, labels=labels, dropout=dropout)

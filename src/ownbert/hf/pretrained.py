@@ -481,8 +481,8 @@ class PreTrainedModel(CommonModel):
             model = cls(given.config, *positional, **given.further)
         info = model._fill(description, tensors, path, mismatched=given.mismatched)
         model._read_generation(given.folder)
-        anew = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
-        model._initialize_heads(anew)
+        initialised = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
+        model._initialize_heads(initialised)
         dtype = given.dtype
         if given.auto:
             dtype = next(t.dtype for t in tensors.values() if t.is_floating_point())

@@ -26,8 +26,8 @@ def is_idx(path: Path) -> bool:
 
 def is_idx_of_images(path: Path) -> bool:
     """Whether a file is an IDX file with three dimensions or more, by its name."""
-    found = _NAME.search(path.name)
-    return found is not None and int(found[1]) >= 3
+    match = _NAME.search(path.name)
+    return match is not None and int(match[1]) >= 3
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -57,12 +57,12 @@ def read_idx(path: Path) -> np.ndarray:
     if len(data) < start:
         raise InputError(f"{path} is cut off in its header")
     shape = tuple(np.frombuffer(data, ">u4", count=data[3], offset=4).tolist())
-    expected, there = int(np.prod(shape, dtype=object)), len(data) - start
-    if there != expected:
-        wrong = "cut off" if there < expected else "too long"
+    expected, actual = int(np.prod(shape, dtype=object)), len(data) - start
+    if actual != expected:
+        wrong = "cut off" if actual < expected else "too long"
         raise InputError(
             f"{path} is {wrong}: its header says {' x '.join(map(str, shape))}, which is "
-            f"{expected:,} bytes, but {there:,} follow"
+            f"{expected:,} bytes, but {actual:,} follow"
         )
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
@@ -77,9 +77,9 @@ def labels_beside(path: Path) -> Path:
     """
     name = _NAME.sub(lambda m: m[0].replace(f"idx{m[1]}", "idx1"), path.name)
     name = name.replace("images", "labels")
-    found = path.with_name(name)
-    plain = found.with_name(name.removesuffix(".gz"))
-    there = [p for p in (found, plain, plain.with_name(f"{plain.name}.gz")) if p.exists()]
-    if not there or there[0] == path:
-        raise InputError(f"{path} has no labels: {found} is missing")
-    return there[0]
+    labels_path = path.with_name(name)
+    plain = labels_path.with_name(name.removesuffix(".gz"))
+    existing = [p for p in (labels_path, plain, plain.with_name(f"{plain.name}.gz")) if p.exists()]
+    if not existing or existing[0] == path:
+        raise InputError(f"{path} has no labels: {labels_path} is missing")
+    return existing[0]

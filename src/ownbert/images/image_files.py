@@ -91,8 +91,8 @@ def read_labelled_images(source: Any) -> list[LabelledImage]:
         return _of_arrays(source)
     path = Path(source)
     if path.is_dir():
-        held = _idx_in(path)
-        return _of_idx(held) if held else list(_of_classes(path))
+        idx_file = _idx_in(path)
+        return _of_idx(idx_file) if idx_file else list(_of_classes(path))
     if is_idx(path):
         return _of_idx(path)
     if path.suffix == ".npz":
@@ -123,9 +123,9 @@ def stream_images(source: Any) -> Iterator[ImageSource]:
         return
     path = Path(source)
     if path.is_dir():
-        held = _idx_in(path)
-        if held:
-            yield from images_of_array(read_idx(held), str(held))
+        idx_file = _idx_in(path)
+        if idx_file:
+            yield from images_of_array(read_idx(idx_file), str(idx_file))
             return
         files = _files_below(path)
         if not files:
@@ -151,13 +151,13 @@ def images_of_array(images: Any, source: str) -> list[ImageSource]:
         InputError: the array has other values or another shape.
     """
     array = _as_bytes(images, f"{source}: images" if source else "images")
-    found = []
+    sources = []
     for number, one in enumerate(array, start=1):
         digest = hashlib.blake2b(one.tobytes(), digest_size=16).hexdigest()
         name = f"{source}, picture {number}" if source else f"picture {number}"
         size = (one.shape[0], one.shape[1])
-        found.append(ImageSource(one, name, digest, size, 1 if one.ndim == 2 else 3))
-    return found
+        sources.append(ImageSource(one, name, digest, size, 1 if one.ndim == 2 else 3))
+    return sources
 
 
 def first_of(given: Container[str], names: Sequence[str]) -> str | None:
@@ -186,8 +186,8 @@ def _one_in_memory(image: Any, number: int) -> ImageSource:
         return _opened(Path(image))
     name = f"picture {number}"
     if not is_image(image):
-        (found,) = images_of_array(np.asarray(image)[None], "")
-        return replace(found, name=name)
+        (pixels,) = images_of_array(np.asarray(image)[None], "")
+        return replace(pixels, name=name)
     try:
         digest = hashlib.blake2b(image.tobytes(), digest_size=16).hexdigest()
     except Exception as error:  # Pillow decodes pixels lazily
@@ -254,39 +254,41 @@ def _of_idx(path: Path) -> list[LabelledImage]:
 
 def _idx_in(folder: Path) -> Path | None:
     """The IDX file of images in a folder, if any; ``InputError`` if there are several."""
-    found = [path for path in sorted(folder.iterdir()) if is_idx_of_images(path)]
+    files = [path for path in sorted(folder.iterdir()) if is_idx_of_images(path)]
     # A plain file and its gzip are equivalent.
-    kinds = {path.name.removesuffix(".gz"): path for path in found}
+    kinds = {path.name.removesuffix(".gz"): path for path in files}
     if len(kinds) > 1:
         names = ", ".join(path.name for path in kinds.values())
         raise InputError(f"{folder} contains several files of images; name one of them: {names}")
-    return found[0] if found else None
+    return files[0] if files else None
 
 
 def _of_npz(path: Path) -> Mapping[str, np.ndarray]:
     """``images``, and ``labels`` if present."""
-    found = {}
+    arrays_by_role = {}
     with open_npz(path, "arrays of numbers are needed, images all of one size") as arrays:
         for kind, names in (("images", IMAGES), ("labels", LABELS)):
             name = first_of(arrays, names)
             if name is not None:
-                found[kind] = arrays[name]
-        there = ", ".join(arrays) or "none"
-    if "images" not in found:
-        raise InputError(f"{path} has no array of images; one of {', '.join(IMAGES)} ({there})")
-    return found
+                arrays_by_role[kind] = arrays[name]
+        names_present = ", ".join(arrays) or "none"
+    if "images" not in arrays_by_role:
+        raise InputError(
+            f"{path} has no array of images; one of {', '.join(IMAGES)} ({names_present})"
+        )
+    return arrays_by_role
 
 
 def _of_classes(folder: Path) -> Iterator[LabelledImage]:
     """Yield all images in the subfolders of ``folder``, with the subfolder's name as label."""
-    there = [path for path in sorted(folder.iterdir()) if _is_read(path)]
-    classes = [path for path in there if path.is_dir()]
+    paths = [path for path in sorted(folder.iterdir()) if _is_read(path)]
+    classes = [path for path in paths if path.is_dir()]
     if not classes:
         raise InputError(
             f"{folder} has no class folders: put the images of each class in a folder named "
             "after it"
         )
-    for path in there:
+    for path in paths:
         if path not in classes:
             raise InputError(f"{path} is in none of the class folders of {folder}")
     for label in classes:

@@ -26,10 +26,10 @@ class _RealArrays(Mapping[str, np.ndarray]):
         self.arrays, self.path = arrays, path
 
     def __getitem__(self, name: str) -> np.ndarray:
-        found = self.arrays[name]
-        if np.iscomplexobj(found):
+        array = self.arrays[name]
+        if np.iscomplexobj(array):
             raise InputError(f"{self.path}: {name} contains complex numbers; real ones are needed")
-        return found
+        return array
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.arrays)

@@ -94,9 +94,9 @@ class Blend:
     def write(self, folder: Path) -> None:
         """Write the blend into a folder."""
         members = [asdict(member) for member in self.members]
-        about = {"format": _FORMAT, "labels": list(self.labels), "offsets": self.offsets}
-        about |= self.values
-        write_json(folder / BLEND, {**about, "members": members})
+        settings = {"format": _FORMAT, "labels": list(self.labels), "offsets": self.offsets}
+        settings |= self.values
+        write_json(folder / BLEND, {**settings, "members": members})
 
     @classmethod
     def read(cls, folder: Path) -> "Blend":
@@ -106,17 +106,17 @@ class Blend:
             InputError: the file is damaged or of another version, or a model is missing.
         """
         path = folder / BLEND
-        found = read_json(path, check=_KEYS_OF_FILE)
-        if found.get("format") != _FORMAT:
+        saved = read_json(path, check=_KEYS_OF_FILE)
+        if saved.get("format") != _FORMAT:
             raise InputError(f"{path} was written by another version of ownbert")
         try:
             members = tuple(
                 BlendMember(m["name"], m["kind"], tuple(m["folders"]), float(m["weight"]))
-                for m in found["members"]
+                for m in saved["members"]
             )
-            labels, values = tuple(found["labels"]), {KEY: found[KEY]}
+            labels, values = tuple(saved["labels"]), {KEY: saved[KEY]}
             # Folders of earlier versions have no offsets.
-            offsets = tuple(map(float, found.get("offsets") or [0.0] * len(labels)))
+            offsets = tuple(map(float, saved.get("offsets") or [0.0] * len(labels)))
         except KeyError as error:
             raise InputError(f"{path} is damaged: {error!r}") from None
         if not members or any(m.kind not in KINDS for m in members):

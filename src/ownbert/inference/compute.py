@@ -39,7 +39,7 @@ class Compute:
     def settled(
         self, networks: Sequence[Description], what: Collection[str] = (ANSWERS, VECTORS)
     ) -> "Compute":
-        """The same with a precision, if there is none.
+        """A copy with a precision; the same object if it already has one.
 
         The precision is bfloat16 on a CPU with native bfloat16 multiplication if all networks of
         the blend or ensemble were found to agree with float32, and float32 otherwise.

@@ -81,8 +81,8 @@ def open_onnx(path: Path) -> Engine:
     names = [output.name for output in session.get_outputs()]
 
     def engine(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        found = session.run(names, dict(inputs))
-        return {name: np.asarray(x) for name, x in zip(names, found, strict=True)}
+        outputs = session.run(names, dict(inputs))
+        return {name: np.asarray(x) for name, x in zip(names, outputs, strict=True)}
 
     return engine
 
@@ -101,8 +101,8 @@ def open_openvino(path: Path) -> Engine:
 
     def engine(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         with turn:  # The next call overwrites these outputs.
-            found = request.infer(dict(inputs), share_inputs=True, share_outputs=True)
-            return {name: np.array(found[i]) for i, name in enumerate(names)}
+            outputs = request.infer(dict(inputs), share_inputs=True, share_outputs=True)
+            return {name: np.array(outputs[i]) for i, name in enumerate(names)}
 
     return engine
 
@@ -212,17 +212,19 @@ def choose_engine(
         if engine == AUTO:
             return _automatic(folder, description, compute, outputs)
         assert engine is not None
-        found = _engine_file(folder, description, engine, outputs)
+        exported = _engine_file(folder, description, engine, outputs)
     else:
-        found, own = whole_folder, whole_folder.engine
+        exported, own = whole_folder, whole_folder.engine
         if engine not in (None, AUTO, own):
             raise InputError(
                 f"{folder} was exported to {own} and has no file for {engine}; omit --engine, or "
                 "name the folder of the model"
             )
-    _require_cpu(found.engine, compute)
-    require_engine(found.engine)
-    return Choice(found, packed=False, note=f"engine: {found.engine}" if engine == AUTO else "")
+    _require_cpu(exported.engine, compute)
+    require_engine(exported.engine)
+    return Choice(
+        exported, packed=False, note=f"engine: {exported.engine}" if engine == AUTO else ""
+    )
 
 
 def require_engine(engine: str) -> None:
@@ -280,9 +282,9 @@ def _file(
     for name, size in (described.get("sizes") or {}).items():
         part = inside(path.parent, name, folder / PARITY)
         if not part.is_file() or part.stat().st_size != size:
-            found = part.stat().st_size if part.is_file() else 0
+            actual_size = part.stat().st_size if part.is_file() else 0
             raise InputError(
-                f"{part} is damaged: it has {found:,} bytes, but was written with {size:,}"
+                f"{part} is damaged: it has {actual_size:,} bytes, but was written with {size:,}"
             )
     known = described.get("outputs") or outputs
     if missing := [name for name in outputs if name not in known]:
@@ -343,12 +345,12 @@ def _automatic(
         if not KINDS[engine].installed:
             continue
         try:
-            found = _engine_file(folder, description, engine, outputs)
+            exported = _engine_file(folder, description, engine, outputs)
         except InputError as error:
             problems.append(str(error))
         else:
             note = f"engine: {engine} for single queries, torch for more"
-            return Choice(found, packed=True, note=note)
+            return Choice(exported, packed=True, note=note)
     if not problems:
         return Choice(note="engine: torch, as neither onnxruntime nor openvino is installed")
     return Choice(note=f"engine: torch; {problems[-1]}")

@@ -165,7 +165,7 @@ class ExportedNetwork:
             rows: for each sequence, the tokens whose outputs are wanted; by default all.
         """
         lengths = np.asarray([len(one) for one in ids])
-        found: list[Any] = [None] * len(ids)
+        results: list[Any] = [None] * len(ids)
         for chosen in groups_by_length(lengths):
             shape, own = (len(chosen), int(lengths[chosen[-1]])), None
             if self.config.type_vocab_size > 1:
@@ -176,10 +176,10 @@ class ExportedNetwork:
             out = self._outputs(inputs, names, shape if per_token else shape[:1])
             for row, index in enumerate(chosen):
                 if rows is not None:
-                    found[index] = out[row, rows[index]]
+                    results[index] = out[row, rows[index]]
                 else:
-                    found[index] = out[row, : lengths[index]] if per_token else out[row : row + 1]
-        return np.concatenate(found)
+                    results[index] = out[row, : lengths[index]] if per_token else out[row : row + 1]
+        return np.concatenate(results)
 
     def _outputs(
         self, inputs: Mapping[str, np.ndarray], names: Sequence[str], shape: tuple[int, ...]
@@ -190,14 +190,14 @@ class ExportedNetwork:
         tokens = int(mask.sum())
         PLACES.update(tokens=tokens, padding=mask.size - tokens)
         try:
-            found = self._run(inputs)
+            outputs = self._run(inputs)
         except Exception as error:
             raise InputError(
                 f"{path} cannot be run with {self.exported.engine}: {first_line(error)}"
             ) from None
-        if missing := [name for name in names if name not in found]:
-            raise missing_output(path, missing[0], found)
-        arrays = [np.asarray(found[name], np.float32) for name in names]
+        if missing := [name for name in names if name not in outputs]:
+            raise missing_output(path, missing[0], outputs)
+        arrays = [np.asarray(outputs[name], np.float32) for name in names]
         if names == (LOGITS,) and len(shape) == 1 and arrays[0].shape == (1, *shape):
             arrays = [arrays[0].T]  # multiple choice
         if any(x.shape[: len(shape)] != shape for x in arrays):

@@ -149,7 +149,7 @@ class Filler:
 
         Args:
             texts: texts with masks.
-            targets: ids of the only candidates; by default all tokens.
+            targets: ids of the candidates; by default all tokens.
             top: number of candidates per mask; by default the filler's.
             where: names a text in messages by its number from 1.
 
@@ -215,8 +215,8 @@ class Filler:
             assert example.masked_positions is not None
             masks = []
             for position in example.masked_positions.tolist():
-                found = [self._candidate(i, p) for p, i in zip(*next(rows), strict=True)]
-                masks.append(Mask(position, tuple(found)))
+                candidates = [self._candidate(i, p) for p, i in zip(*next(rows), strict=True)]
+                masks.append(Mask(position, tuple(candidates)))
             best_of_each = [mask.candidates[0] for mask in masks]
             yield Filled(text, tuple(masks), self._fill_in(text, best_of_each))
 
@@ -283,9 +283,11 @@ def fill(
 def masked_example(ids: Sequence[int] | np.ndarray, tokenizer: Tokenizer) -> Example:
     """A text, with special tokens, whose masks are to be predicted."""
     row = np.asarray(ids, dtype=np.int64)
-    at = np.flatnonzero(row == tokenizer.mask_id)
+    positions = np.flatnonzero(row == tokenizer.mask_id)
     types = np.asarray(tokenizer.input_format.types(len(row)), dtype=np.int64)
-    return Example(row, types, masked_positions=at, masked_ids=row[at], order=0 * at)
+    return Example(
+        row, types, masked_positions=positions, masked_ids=row[positions], order=0 * positions
+    )
 
 
 def _packed(description: Description, device: str) -> Any:

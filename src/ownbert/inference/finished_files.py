@@ -66,14 +66,14 @@ def finished_files(folder: Path) -> list[Path]:
     Raises:
         InputError: a file that lists others is damaged.
     """
-    found = {*network_files(folder), *_exported(folder)}
-    found |= {*_existing(folder, (BLEND, ENSEMBLE, CARD, CURVES, CONFUSION))}
+    files = {*network_files(folder), *_exported(folder)}
+    files |= {*_existing(folder, (BLEND, ENSEMBLE, CARD, CURVES, CONFUSION))}
     for member in _members(folder):
         used = {*network_files(folder / member), *_exported(folder / member)}
         used |= {*_linear(folder / member)}
         used |= {ENCODER / name for name in network_files(folder / member / ENCODER)}
-        found |= {Path(os.path.normpath(member / name)) for name in used}
-    return sorted(found)
+        files |= {Path(os.path.normpath(member / name)) for name in used}
+    return sorted(files)
 
 
 def require_inside(folder: Path, names: Iterable[Path], *, cached: bool = True) -> list[Path]:
@@ -159,8 +159,8 @@ def _members(folder: Path) -> Iterator[Path]:
     for name in (BLEND, ENSEMBLE):
         source = folder / name
         for member in read_json(source, missing={}, check=_MEMBERS).get("members") or []:
-            about = member if isinstance(member, dict) else {}
-            for path in [*(about.get("folders") or []), about.get("folder")]:
+            entry = member if isinstance(member, dict) else {}
+            for path in [*(entry.get("folders") or []), entry.get("folder")]:
                 if isinstance(path, str):
                     inside(folder, path, source)
                     yield Path(path)

@@ -86,11 +86,11 @@ def _embed(embedder: Embedder, texts: Sequence[str]) -> np.ndarray:
     """Vectors (N, D) of texts; for a long text the mean over its pieces, which is better than the
     vector of its first tokens (docs/lab/long-documents.md)."""
     pieces = [_pieces(text) for text in texts]
-    every = [piece for row_pieces in pieces for piece in row_pieces]
+    all_pieces = [piece for row_pieces in pieces for piece in row_pieces]
     parts = []
-    for start in range(0, len(every), _TOGETHER):
+    for start in range(0, len(all_pieces), _TOGETHER):
         check_time()
-        parts.append(embedder.encode(every[start : start + _TOGETHER]))
+        parts.append(embedder.encode(all_pieces[start : start + _TOGETHER]))
     vectors = np.concatenate(parts)
     ends = np.cumsum([len(row_pieces) for row_pieces in pieces])
     sums = np.add.reduceat(vectors, np.concatenate([[0], ends[:-1]]), axis=0)
@@ -104,8 +104,8 @@ def _pieces(text: str) -> list[str]:
     words = text.split()
     if len(words) * _LONG_WORD < len(text):  # script without spaces
         step = _PIECE_WORDS
-        found = [text[i : i + step] for i in range(0, len(text), step)]
+        pieces = [text[i : i + step] for i in range(0, len(text), step)]
     else:
         starts = range(0, len(words), _PIECE_WORDS)
-        found = [" ".join(words[i : i + _PIECE_WORDS]) for i in starts]
-    return found[:_MOST_PIECES] or [text]
+        pieces = [" ".join(words[i : i + _PIECE_WORDS]) for i in starts]
+    return pieces[:_MOST_PIECES] or [text]

@@ -25,7 +25,7 @@ def open_folder(
     Args:
         folder: model folder.
         compute: device, precision and engine.
-        columns: columns named by the user; by default those of the training.
+        columns: columns named by the user; by default those used in training.
 
     Raises:
         NoTaskHead: the folder was not fine-tuned for a task.

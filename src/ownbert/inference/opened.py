@@ -98,7 +98,7 @@ class Networks(Opened):
         folder: the opened folder.
         described: folders of the networks.
         compute: device, precision (settled) and engine.
-        columns: columns named by the user; by default those of the training.
+        columns: columns named by the user; by default those used in training.
         task: task of networks that were not fine-tuned for one.
 
     Attributes:
@@ -155,14 +155,14 @@ class Networks(Opened):
     def packed(self, device: str) -> "Networks":
         if self.compute.packed or not self.models:
             return self
-        found = copy.copy(self)
-        found.compute = replace(self.compute, device=device, packed=True)
+        packed_copy = copy.copy(self)
+        packed_copy.compute = replace(self.compute, device=device, packed=True)
         target = pick_device(device)
         models = self.models
         if target.type != "cpu":  # A copy keeps the originals on the CPU.
             models = [copy.deepcopy(model).to(target) for model in models]
-        found.networks = [_packed_network(model, self.precision) for model in models]
-        return found
+        packed_copy.networks = [_packed_network(model, self.precision) for model in models]
+        return packed_copy
 
     def raws(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
         data = self.encoded(rows)

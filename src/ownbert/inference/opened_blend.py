@@ -78,9 +78,11 @@ class Members:
         texts = [row.texts for row in rows]
         scores, unknown = [], []
         for models in self.models:
-            found = [m.scores(rows) if isinstance(m, Networks) else m.scores(texts) for m in models]
-            scores.append(np.mean(found, axis=0))
-            pairs = zip(models, found, strict=True)
+            logits = [
+                m.scores(rows) if isinstance(m, Networks) else m.scores(texts) for m in models
+            ]
+            scores.append(np.mean(logits, axis=0))
+            pairs = zip(models, logits, strict=True)
             unknown.append(np.all([_knows_nothing(*pair) for pair in pairs], axis=0))
         without = rows_without_features(self._weights, unknown)
         return blend(scores, self._weights, offsets, unknown), without
@@ -106,13 +108,13 @@ def score_until(
     Raises:
         OutOfTime: the time limit has passed.
     """
-    began, found, rest = time.monotonic(), [], iter(rows)
+    start, scores, rest = time.monotonic(), [], iter(rows)
     while block := list(islice(rest, _BETWEEN_LOOKS)):
         check_time()
-        found.append(scorer(block))
-        if time.monotonic() - began > seconds:
+        scores.append(scorer(block))
+        if time.monotonic() - start > seconds:
             break
-    return np.concatenate(found)
+    return np.concatenate(scores)
 
 
 def score_all(scorer: Callable[[Sequence[Row]], np.ndarray], rows: Sequence[Row]) -> np.ndarray:
@@ -121,11 +123,11 @@ def score_all(scorer: Callable[[Sequence[Row]], np.ndarray], rows: Sequence[Row]
     Raises:
         OutOfTime: the time limit has passed, if there is one.
     """
-    found = []
+    scores = []
     for block in blocks(rows, rows=_TOGETHER, size=characters):
         check_time()
-        found.append(scorer(block))
-    return np.concatenate(found)
+        scores.append(scorer(block))
+    return np.concatenate(scores)
 
 
 def all_raws(opened: Opened, rows: Sequence[Row]) -> np.ndarray:
@@ -140,7 +142,7 @@ class OpenedBlend(Opened):
         folder: the opened folder.
         blend: blend of the folder.
         compute: device, precision (settled) and engine of the networks.
-        columns: columns named by the user; by default those of the training.
+        columns: columns named by the user; by default those used in training.
         described: networks that have been read already, by folder.
 
     Raises:

@@ -153,12 +153,12 @@ class Predictor:
         single, source = self._source(data, columns)
         if source is None:
             return []
-        found = list(answers(self.task.stream(source)))
+        predictions = list(answers(self.task.stream(source)))
         if not single:
-            return found
+            return predictions
         # A text-classification pipeline returns a list for one text, but not for one pair.
         odd = isinstance(data, str) and self.task.head == "classification"
-        return found if odd and isinstance(found[0], dict) else found[0]
+        return predictions if odd and isinstance(predictions[0], dict) else predictions[0]
 
     def predict(
         self, data: Any, *, unknown: float | None = None, coverage: float | None = None
@@ -181,14 +181,16 @@ class Predictor:
         if options.abstains:
             answers = self._answering(options, DEFAULT)(self.task.stream(source))
             key = "label" if coverage is None else "labels"
-            found = [None if each.get("unknown") else each[key] for each in answers]
+            predictions = [None if each.get("unknown") else each[key] for each in answers]
         else:
-            found = [self.task.plain(*each) for each in self._decided(self.task.stream(source))]
+            predictions = [
+                self.task.plain(*each) for each in self._decided(self.task.stream(source))
+            ]
         if coverage is not None:
-            return found[0] if single else found
+            return predictions[0] if single else predictions
         if single:
-            return found[0]
-        return found if isinstance(found[0], list) else np.asarray(found)
+            return predictions[0]
+        return predictions if isinstance(predictions[0], list) else np.asarray(predictions)
 
     def predict_proba(self, data: Any) -> Any:
         """Predict the probability of each label.
@@ -206,11 +208,11 @@ class Predictor:
         if source is None:
             return np.zeros((0, len(self.labels)))
         rows = self.task.stream(source)
-        found = list(self._by_block(rows, lambda block: self.rows_predictor.raws(block)[0]))
+        probabilities = list(self._by_block(rows, lambda block: self.rows_predictor.raws(block)[0]))
         if single:
-            return found[0]
-        alike = self.task.head != "tokens" and len({len(each) for each in found}) == 1
-        return np.stack(found) if alike else found
+            return probabilities[0]
+        alike = self.task.head != "tokens" and len({len(each) for each in probabilities}) == 1
+        return np.stack(probabilities) if alike else probabilities
 
     def stream(
         self,
@@ -290,8 +292,8 @@ class Predictor:
         """
         path = self.folder / REPORT
         report = read_json(path) if path.is_file() else {}
-        found = report.get("leaderboard")
-        if not isinstance(found, list):
+        rows = report.get("leaderboard")
+        if not isinstance(rows, list):
             raise InputError(f"{self.folder} has no {REPORT} from ownbert fit")
         sign = -1 if report.get("lower") else 1
 
@@ -299,7 +301,7 @@ class Predictor:
             value = row.get("score")  # missing in reports of earlier versions
             return sign * value if isinstance(value, int | float) else -np.inf
 
-        return sorted((row for row in found if isinstance(row, dict)), key=sort_key, reverse=True)
+        return sorted((row for row in rows if isinstance(row, dict)), key=sort_key, reverse=True)
 
     def save(self, folder: str | Path) -> None:
         """Copy the folder's files needed for inference.
@@ -372,8 +374,8 @@ class Predictor:
         """What ``work`` returns for blocks of rows, one after the other."""
         for block in blocks(rows, size=characters):
             with self._turn:
-                found = work(block)
-            yield from found
+                results = work(block)
+            yield from results
 
     def _source(self, data: Any, columns: Mapping[str, Any]) -> tuple[bool, Any]:
         """Whether the input is a single row, and the input for the task; None if there are no

@@ -117,7 +117,7 @@ def predict(
         predictor = Predictor(open_folder(folder, compute, columns=columns))
         if calibrate is not None:
             predictor.calibrate(calibrate)
-        found = predictor(
+        result = predictor(
             data,
             top_k=top_k,
             threshold=threshold,
@@ -126,13 +126,13 @@ def predict(
             coverage=coverage,
         )
         say_each((*predictor.rows_predictor.notes(), *predictor.warnings()), say)
-        return found
+        return result
     require_rows_name(output)
     in_file = isinstance(input, str | os.PathLike)
     if in_file:
         refuse_missing(Path(input))
         refuse_same([folder, input], output)
-    found = RowPredictions(
+    row_predictions = RowPredictions(
         folder,
         input,
         columns=columns,
@@ -142,13 +142,15 @@ def predict(
         calibrate=calibrate,
         say=say,
     )
-    identity = made_for(Path(input), found.depends_on()) if in_file else None
-    rows = first_read(found.blocks)
-    say_each(found.notes(), say)
-    count = PredictionWriter(output, identity, resume=resume).fill(rows, found.predict, progress)
+    identity = made_for(Path(input), row_predictions.depends_on()) if in_file else None
+    rows = first_read(row_predictions.blocks)
+    say_each(row_predictions.notes(), say)
+    count = PredictionWriter(output, identity, resume=resume).fill(
+        rows, row_predictions.predict, progress
+    )
     if dealt is not None:
-        dealt.write_manifest(output, found.depends_on())
-    say_each(found.warnings(), say)
+        dealt.write_manifest(output, row_predictions.depends_on())
+    say_each(row_predictions.warnings(), say)
     return count
 
 
@@ -235,7 +237,7 @@ class RowPredictions:
     def predict(self, block: Sequence[Row]) -> list[dict[str, Any]]:
         """Output rows: the ids or texts of the rows, and their predictions."""
         task = self._predictor.task
-        outputs, found = output_rows(self._predictor, block, self._options, self._doubts), []
+        outputs, records = output_rows(self._predictor, block, self._options, self._doubts), []
         for output, row in zip(outputs, block, strict=True):
             identity = task.identity(row)
             if both := identity.keys() & output.keys():
@@ -243,8 +245,8 @@ class RowPredictions:
                     f"the id column {both.pop()!r} has the same name as a column of the "
                     "predictions; rename it"
                 )
-            found.append({**identity, **output})
-        return found
+            records.append({**identity, **output})
+        return records
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for block in self.blocks:

@@ -76,7 +76,7 @@ def masked_words(model: Model, example: Example) -> np.ndarray:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Context in evaluation mode; restores each module's previous mode."""
+    """Run the block in evaluation mode; then restore each module's previous mode."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -116,7 +116,7 @@ def greedy(
     alive = list(range(source.sequences))
     tokens = torch.full((len(alive), 1), start, device=device)
     totals = torch.zeros(len(alive), device=device)
-    found: dict[int, Hypothesis] = {}
+    hypotheses: dict[int, Hypothesis] = {}
     while alive:
         best, chosen = decoder.logits(tokens).log_softmax(-1).max(-1)
         totals = totals + best
@@ -127,7 +127,7 @@ def greedy(
             if last == end or length >= longest[number]:
                 ids = tokens[row, 1:].tolist()
                 ids = ids[:-1] if last == end else ids
-                found[number] = Hypothesis(tuple(ids), float(totals[row]), last == end)
+                hypotheses[number] = Hypothesis(tuple(ids), float(totals[row]), last == end)
             else:
                 unfinished.append(row)
         if len(unfinished) < len(alive) and unfinished:
@@ -135,7 +135,7 @@ def greedy(
             decoder.keep(order, order)
             tokens, totals = tokens[order], totals[order]
         alive = [alive[row] for row in unfinished]
-    return [found[number] for number in range(source.sequences)]
+    return [hypotheses[number] for number in range(source.sequences)]
 
 
 @torch.no_grad()

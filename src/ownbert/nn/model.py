@@ -58,12 +58,12 @@ class Model(nn.Module):
     Args:
         config: configuration of the encoder.
         heads: kinds as in BERT ("mlm", "nsp", "classification", ...), or specs of others.
-        pooler: whether there is one; by default if a head needs it or there are no heads.
+        pooler: whether there is a pooler; by default if a head needs it or there are no heads.
         labels: labels of sequence or token classification.
         model_type: Hugging Face's name of the family, which determines the saved format.
         decoder: configuration of the decoder of an encoder-decoder model; it reads the batch,
             attends to the encoded ``batch.source``, and has the heads on top.
-        second_reading: for a decoder that reads the encoder's input again, if there is no source.
+        second_reading: for a decoder that reads the encoder's input again if a batch has no source.
         share_embeddings: whether encoder, decoder and, if it is ``tied``, the next-token head share
             one word table (Vaswani et al. 2017, section 3.4).
 
@@ -99,14 +99,14 @@ class Model(nn.Module):
         self.decoder = None if decoder is None else Encoder(decoder)
         self.second_reading = second_reading
         self.share_embeddings = share_embeddings
-        under = decoder or config
-        self.heads = nn.ModuleDict({s.kind: make_head(s, under, self.labels) for s in specs})
+        head_config = decoder or config
+        self.heads = nn.ModuleDict({s.kind: make_head(s, head_config, self.labels) for s in specs})
         needed = any(spec.needs_pooler for spec in specs)
         if needed and pooler is False:
             kinds = ", ".join(self.specs)
             raise ValueError(f"heads {kinds} need a pooler; do not disable it")
-        made = pooler if pooler is not None else needed or not specs
-        self.pooler = Pooler(config) if made else None
+        has_pooler = pooler if pooler is not None else needed or not specs
+        self.pooler = Pooler(config) if has_pooler else None
         self.initialize()
         self.tie()
 
@@ -187,7 +187,7 @@ class Model(nn.Module):
                 default the plain context of the batch.
             keep_hidden: whether to return the hidden states between layers.
         """
-        written = batch
+        stack_batch = batch
         if self.decoder is None:
             stack = self.encoder
             context = stack.plain_context(batch) if context is None else context
@@ -195,9 +195,9 @@ class Model(nn.Module):
             stack = self.decoder
             if context is None:
                 if batch.source is None and self.second_reading is not None:
-                    written = read_again(batch, self.second_reading.start_id)
-                context = self.decoder_context(written)
-        hidden, states = stack(written, context, keep_hidden=keep_hidden)
+                    stack_batch = read_again(batch, self.second_reading.start_id)
+                context = self.decoder_context(stack_batch)
+        hidden, states = stack(stack_batch, context, keep_hidden=keep_hidden)
         if self.head_dtype is not None:
             hidden = hidden.to(self.head_dtype)
         pooled = None if self.pooler is None else self.pooler(hidden, batch)
@@ -238,12 +238,12 @@ class Model(nn.Module):
 
     def parts(self, heads: Iterable[str]) -> list[nn.Module]:
         """The modules that the logits of these heads depend on."""
-        found: list[nn.Module] = [self.encoder, *(self.heads[name] for name in heads)]
+        modules: list[nn.Module] = [self.encoder, *(self.heads[name] for name in heads)]
         if self.decoder is not None:
-            found.append(self.decoder)
+            modules.append(self.decoder)
         if self.pooler is not None and any(self.specs[name].needs_pooler for name in heads):
-            found.append(self.pooler)
-        return found
+            modules.append(self.pooler)
+        return modules
 
     def prune_heads(self, heads: dict[int, Sequence[int]]) -> None:
         """Remove attention heads permanently.
@@ -254,10 +254,10 @@ class Model(nn.Module):
         Raises:
             InputError: a head does not exist, or a layer would lose all heads.
         """
-        gone = {layer: set(numbers) for layer, numbers in self.config.pruned_heads.items()}
+        pruned = {layer: set(numbers) for layer, numbers in self.config.pruned_heads.items()}
         for layer, numbers in heads.items():
-            gone[layer] = gone.get(layer, set()) | set(numbers)
-        config = replace(self.config, pruned_heads={i: tuple(n) for i, n in gone.items()})
+            pruned[layer] = pruned.get(layer, set()) | set(numbers)
+        config = replace(self.config, pruned_heads={i: tuple(n) for i, n in pruned.items()})
         for i, block in enumerate(self.encoder.blocks):
             if config.kept_heads(i) != self.config.kept_heads(i):
                 block.attention.prune(config, i)  # pyright: ignore
@@ -285,7 +285,7 @@ class Model(nn.Module):
         self.encoder.config = self.config
 
     def set_words(self, words: nn.Embedding) -> None:
-        """Replace the word embeddings; a tied output follows.
+        """Replace the word embeddings, and with them a tied output matrix.
 
         Args:
             words: (V, E).
@@ -312,7 +312,7 @@ class Model(nn.Module):
             InputError: encoder and decoder have separate vocabularies.
         """
         if self.decoder is not None and not self.share_embeddings:
-            raise InputError("a model with two vocabularies keeps their sizes")
+            raise InputError("the sizes of two separate vocabularies cannot be changed")
         config = replace(self.config, vocab_size=vocab_size)
         embeddings = self.encoder.embeddings
         old = embeddings.word
@@ -336,7 +336,7 @@ class Model(nn.Module):
 
     def _refuse_decoder(self) -> None:
         if self.decoder is not None:
-            raise InputError("a model with a decoder keeps its vocabularies")
+            raise InputError("this is not supported for a model with a decoder")
 
     def extra_repr(self) -> str:
         config, count = self.config, sum(p.numel() for p in self.parameters())
@@ -365,5 +365,5 @@ def _resize_output(layer: nn.Linear, vocab_size: int) -> None:
 
 def _resized(rows: Tensor, count: int) -> Tensor:
     """(V, E) -> (count, E), truncated or padded with the mean row."""
-    more = max(0, count - len(rows))
-    return torch.cat((rows[:count], rows.mean(0).expand(more, -1)))
+    missing = max(0, count - len(rows))
+    return torch.cat((rows[:count], rows.mean(0).expand(missing, -1)))

@@ -149,9 +149,9 @@ class MultiHeadAttention(nn.Module):
         rows = torch.cat(
             [torch.arange(self.head_size) + self.kept.index(head) * self.head_size for head in kept]
         ).to(self.output.weight.device)
-        for name, thirds in self.fused.items():
+        for name, count in self.fused.items():
             linear = getattr(self, name)
-            index = torch.cat([rows + i * self.width for i in range(thirds)])
+            index = torch.cat([rows + i * self.width for i in range(count)])
             setattr(self, name, _select_outputs(linear, index, 0))
         self.output = _select_outputs(self.output, rows, 1)
         if isinstance(self.bias, Alibi):
@@ -159,8 +159,8 @@ class MultiHeadAttention(nn.Module):
         if isinstance(self.bias, RelativeBuckets):
             self.bias.heads = kept
         if isinstance(self.bias, RelativeSinusoids):
-            places = [self.kept.index(head) for head in kept]
-            self.bias.keep(places, _select_outputs(self.bias.distance, rows, 0))
+            positions = [self.kept.index(head) for head in kept]
+            self.bias.keep(positions, _select_outputs(self.bias.distance, rows, 0))
         self.kept = kept
 
     def extra_repr(self) -> str:
@@ -170,8 +170,8 @@ class MultiHeadAttention(nn.Module):
         lines = [f"heads={self.heads}, head_size={self.head_size}{numbers}{window}{blur}"]
         kinds = iter(_KINDS)
         for name, parts in self.fused.items():
-            made = ", ".join(next(kinds) for _ in range(parts))
-            lines.append(f"columns of {name}: ({made}) x {self.heads} heads x {self.head_size}")
+            matrices = ", ".join(next(kinds) for _ in range(parts))
+            lines.append(f"columns of {name}: ({matrices}) x {self.heads} heads x {self.head_size}")
         return "\n".join(lines)
 
 
@@ -220,10 +220,10 @@ class Attention(MultiHeadAttention):
         if context.cache is not None:
             k, v = context.cache.append(layer, k, v, context.layout)
         layout, kept = self.layout_of(context)
-        of_content = self.attended(content, k, v, context, layer, layout, kept)
+        content_out = self.attended(content, k, v, context, layer, layout, kept)
         kept = context.query_attentions
-        predicted = self.attended(queries, k, v, context, layer, stream.layout, kept)
-        return self.output(torch.cat((of_content, stream.of_tokens(predicted))).flatten(1))
+        query_out = self.attended(queries, k, v, context, layer, stream.layout, kept)
+        return self.output(torch.cat((content_out, stream.of_tokens(query_out))).flatten(1))
 
     def bias_in(self, context: Context) -> Bias | None:
         """Project the relative-position vectors with this layer's matrices, once per pass."""

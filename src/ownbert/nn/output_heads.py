@@ -123,7 +123,7 @@ class NextSentenceHead(nn.Module):
         super().__init__()
         rate = 0.0 if spec.kind == "nsp" else config.hidden_dropout_prob
         self.dropout = Dropout(rate if spec.dropout is None else spec.dropout)
-        # As a sentence order head Transformers has as many outputs as labels.
+        # Transformers' sentence order head has one output per label.
         self.dense = Linear(config.hidden_size, spec.output or 2)
 
     def forward(self, hidden: Tensor, pooled: Tensor, batch: Batch) -> Tensor:
@@ -181,8 +181,8 @@ class ClassificationHead(nn.Module):
         kind = pooled.device.type
         if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
             return self.dense(rows)  # (B, C)
-        # In the dtype of the weights, float32 as a rule: values in the thousands have only three
-        # digits in bfloat16, at no gain in speed.
+        # In the dtype of the weights, usually float32: bfloat16 is not faster here, and has only
+        # three digits for values in the thousands.
         with torch.autocast(kind, enabled=False):
             dtype = next((p.dtype for p in self.dense.parameters()), torch.float32)
             return self.dense(rows.to(dtype))
@@ -209,9 +209,9 @@ class TokenHead(nn.Module):
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec, outputs: int) -> None:
         super().__init__()
-        # BERT's span head has no dropout; DistilBERT's has.
-        usual = 0.0 if spec.kind == "span" else config.hidden_dropout_prob
-        self.dropout = Dropout(usual if spec.dropout is None else spec.dropout)
+        # BERT's span head has no dropout; DistilBERT's does.
+        default = 0.0 if spec.kind == "span" else config.hidden_dropout_prob
+        self.dropout = Dropout(default if spec.dropout is None else spec.dropout)
         size, self.act, self.norm = config.hidden_size, spec.dense, None
         self.features = None if spec.features is None else WordFeatures(config, spec)
         if self.features is not None:
@@ -302,8 +302,8 @@ class DiscriminatorHead(nn.Module):
 class NextTokenHead(nn.Module):
     """Logits of the next token at each position: (T, D) -> (T, V).
 
-    The objective computes the softmax, of which it only stores the gradient. With shared embeddings
-    the matrix is the word table (tied by ``Model``).
+    The objective computes the softmax, and stores only its gradient. With shared embeddings the
+    matrix is the word table (tied by ``Model``).
 
     Source: Vaswani et al. 2017, section 3.4.
     """

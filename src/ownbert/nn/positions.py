@@ -80,7 +80,7 @@ class RelativeKeys(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, distances: Tensor) -> Tensor:
         """(B, H, S, K), (B, H, S', K), (B or 1, S, S') -> (B, H, S, S')"""
-        # Each distance is multiplied once, then looked up for every pair of places.
+        # Each distance is multiplied once, then looked up for every pair of positions.
         reach = min(self.longest, max(q.shape[2], k.shape[2]) - 1)
         span = slice(self.longest - reach, self.longest + reach + 1)
         table = self.distance.weight[span].to(q.dtype)
@@ -178,9 +178,11 @@ class RelativeSinusoids(nn.Module):
         if of_queries is None or of_keys is None:
             return q + self.content, k
         same = ((q + self.segment) * (self.segments[0] - self.segments[1])).sum(-1, keepdim=True)
-        here, there = (F.one_hot(x, SEGMENTS).to(q.dtype)[:, None] for x in (of_queries, of_keys))
-        q = torch.cat((q + self.content, same * here), -1)
-        k = torch.cat((k, there.expand(-1, k.shape[1], -1)), -1)
+        query_segments, key_segments = (
+            F.one_hot(x, SEGMENTS).to(q.dtype)[:, None] for x in (of_queries, of_keys)
+        )
+        q = torch.cat((q + self.content, same * query_segments), -1)
+        k = torch.cat((k, key_segments.expand(-1, k.shape[1], -1)), -1)
         return q * self._scale(q), k
 
     def _scale(self, q: Tensor) -> float:
@@ -191,15 +193,15 @@ class RelativeSinusoids(nn.Module):
     def keys(self, farthest: int, latest: int) -> DistanceKeys:
         """The keys of the distances ``farthest``, ``farthest`` - 1, ..., -``latest``."""
         device, size = self.content.device, self.inputs
-        far = torch.arange(farthest, -latest - 1, -1.0, device=device)  # (P)
+        distances = torch.arange(farthest, -latest - 1, -1.0, device=device)  # (P)
         if self.longest is not None:
-            far = far.clamp(-self.longest, self.longest)
+            distances = distances.clamp(-self.longest, self.longest)
         steps = torch.arange(0, size, 2.0, device=device)
         # Computed as in Transformers: other rounding would change angles after hundreds of tokens.
-        angles = far[:, None] * (1 / 10_000 ** (steps / size))  # (P, D/2)
-        known = torch.cat((angles.sin(), angles.cos()), 1)[:, :size].to(self.content.dtype)
-        made = self.distance(self.dropout(known)).view(-1, self.heads, self.size)
-        return DistanceKeys(farthest, made.transpose(0, 1))
+        angles = distances[:, None] * (1 / 10_000 ** (steps / size))  # (P, D/2)
+        waves = torch.cat((angles.sin(), angles.cos()), 1)[:, :size].to(self.content.dtype)
+        keys = self.distance(self.dropout(waves)).view(-1, self.heads, self.size)
+        return DistanceKeys(farthest, keys.transpose(0, 1))
 
     def over(self, layout: Layout) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         """``forward`` for the sequences of a layout, with precomputed keys of all distances."""
@@ -232,12 +234,12 @@ class RelativeSinusoids(nn.Module):
         rows = scores.flatten(-2)[..., queries - 1 : queries - 1 + queries * (count - 1)]
         return rows.unflatten(-1, (queries, count - 1))[..., :keys]
 
-    def keep(self, places: Sequence[int], distance: Linear) -> None:
-        """Keep only the heads at these places; ``distance`` is the remaining matrix."""
+    def keep(self, indices: Sequence[int], distance: Linear) -> None:
+        """Keep only the heads at these indices; ``distance`` is the remaining matrix."""
         for name in ("content", "position", "segment"):
-            setattr(self, name, nn.Parameter(getattr(self, name).data[list(places)]))
-        self.segments = nn.Parameter(self.segments.data[:, list(places)])
-        self.distance, self.heads = distance, len(places)
+            setattr(self, name, nn.Parameter(getattr(self, name).data[list(indices)]))
+        self.segments = nn.Parameter(self.segments.data[:, list(indices)])
+        self.distance, self.heads = distance, len(indices)
 
     def extra_repr(self) -> str:
         longest = "" if self.longest is None else f", longest={self.longest}"
@@ -282,11 +284,11 @@ class RelativeBuckets(nn.Module):
         """(B or 1, S, S') -> (B or 1, H, S, S'), whatever the queries and keys."""
         reach = max(q.shape[2], k.shape[2]) - 1
         far = torch.arange(-reach, reach + 1, device=distances.device)
-        numbers = self.table.weight[self.bucket(far)].T  # (H, distances)
-        if len(self.heads) < len(numbers):
-            numbers = numbers[list(self.heads)]
+        biases = self.table.weight[self.bucket(far)].T  # (H, distances)
+        if len(self.heads) < len(biases):
+            biases = biases[list(self.heads)]
         index = distances.clamp(-reach, reach) + reach
-        return numbers.to(q.dtype)[:, index].transpose(0, 1)
+        return biases.to(q.dtype)[:, index].transpose(0, 1)
 
     def bucket(self, distances: Tensor) -> Tensor:
         """The bucket of each distance, position of the query minus position of the key."""

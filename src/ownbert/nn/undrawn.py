@@ -46,13 +46,13 @@ def shapes_alone() -> Iterator[None]:
 def materialize(model: nn.Module) -> None:
     """Allocate uninitialised memory for the parameters of a model from ``shapes_alone``; shared
     parameters stay shared."""
-    made: dict[int, nn.Parameter] = {}
+    allocated: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None and parameter.is_meta:
-                if id(parameter) not in made:
+                if id(parameter) not in allocated:
                     values = torch.empty(parameter.shape, dtype=parameter.dtype)
-                    made[id(parameter)] = nn.Parameter(values, parameter.requires_grad)
-                module._parameters[name] = made[id(parameter)]
+                    allocated[id(parameter)] = nn.Parameter(values, parameter.requires_grad)
+                module._parameters[name] = allocated[id(parameter)]
         if any(buffer is not None and buffer.is_meta for buffer in module._buffers.values()):
             module.fill_buffers()  # pyright: ignore[reportCallIssue]

@@ -31,7 +31,7 @@ class BagOfWords(PretrainingObjective):
     title, short, colour = "words of the text", "BOW", 7
     explained = "all words of a text from its pooled vector, with mlm"
     decodes = pools = reads_features = True
-    right = False  # not counted: the most likely word is one that nearly all texts have
+    counts_correct = False  # the most likely word is one that nearly all texts have
 
     @classmethod
     def require(cls, names: Set[str]) -> None:
@@ -42,7 +42,7 @@ class BagOfWords(PretrainingObjective):
         return batch.sequences
 
     def logits_of(self, model: Model, outputs: Outputs, batch: Batch) -> Tensor:
-        """The MLM head's, applied to pooled vectors."""
+        """The logits of the MLM head for the pooled vectors."""
         assert outputs.pooled is not None
         return model.words_of(outputs.pooled, batch.candidates)
 
@@ -52,18 +52,18 @@ class BagOfWords(PretrainingObjective):
 
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         logits, ids = logits.float(), unmasked(batch)  # (B, V), (T)
-        of = batch.layout.sequences  # (T)
-        share = logits.new_ones(len(ids))  # (T): of a token in its sequence's words
+        sequence_of = batch.layout.sequences  # (T)
+        share = logits.new_ones(len(ids))  # (T) share of a token in the words of its sequence
         if self.ordinary is not None:
             share = self.ordinary.to(ids.device, logits.dtype)[ids]
-        words = logits.new_zeros(len(logits)).index_add_(0, of, share)  # (B)
-        share = share / words.clamp(min=1)[of]
-        normalizers = logits.logsumexp(-1)  # (B), those of a sequence without words do not count
+        words = logits.new_zeros(len(logits)).index_add_(0, sequence_of, share)  # (B)
+        share = share / words.clamp(min=1)[sequence_of]
+        normalizers = logits.logsumexp(-1)  # (B), ignored for sequences without words
         if logits.device.type == "cpu":
             normalizers = normalizers[words > 0]
-        else:  # to choose rows, the host would wait until the device has counted them
+        else:  # selecting rows would synchronise with the device
             normalizers = normalizers.where(words > 0, 0.0)
-        chosen = logits[of, columns_of(batch, ids)]
-        # -sum over words of share x log softmax, where the shares of a sequence add up to 1.
+        chosen = logits[sequence_of, columns_of(batch, ids)]
+        # The negative sum over words of share x log softmax; the shares of a sequence sum to 1.
         total = normalizers.sum() - (share * chosen).sum()
         return Loss(total, total.new_zeros(()), len(logits))

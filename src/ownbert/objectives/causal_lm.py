@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CausalLM(PretrainingObjective):
-    """Cross entropy of the next token, by a model that sees only those before it."""
+    """Cross entropy of the next token under a model that sees only the tokens before it."""
 
     name, input_view = "clm", "causal"
     title, short, colour = "next words", "CLM", 2
@@ -27,7 +27,7 @@ class CausalLM(PretrainingObjective):
     def count(self, batch: Batch) -> int:
         return batch.tokens - batch.sequences
 
-    def see(self, batch: Batch, logits: Mapping[str, Tensor]) -> Batch:
+    def to_view(self, batch: Batch, logits: Mapping[str, Tensor]) -> Batch:
         return causal_view(batch)
 
 

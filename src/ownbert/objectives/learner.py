@@ -1,4 +1,4 @@
-"""The module that training wraps: a model and its objectives."""
+"""The trained module: a model with its objectives."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,15 +12,15 @@ from ownbert.objectives.objective import Loss, Objective, unmasked
 
 
 class Learner(nn.Module):
-    """A model and what it learns.
+    """A model with its objectives.
 
     Args:
-        model: it has the heads that the objectives name.
-        objectives: those with the same input view share one pass through the model.
-        generator: predicts the masked tokens in place of the model, which then reads the tokens
-            that it draws (ELECTRA, Clark et al. 2020, section 2).
-        sampler: in training, of the words that predicted ones are compared with; by default they
-            are compared with all. Not beside a generator, which draws from all.
+        model: model with the heads of the objectives.
+        objectives: objectives; those with the same input view share a forward pass.
+        generator: model that predicts the masked tokens instead; ``model`` then reads the tokens
+            sampled from its predictions (ELECTRA, Clark et al. 2020, section 2).
+        sampler: in training, samples the candidates of the softmax; by default these are all words.
+            Cannot be combined with a generator, which samples from all words.
     """
 
     def __init__(
@@ -40,10 +40,10 @@ class Learner(nn.Module):
     def forward(
         self, batch: Batch, objectives: Sequence[Objective] | None = None
     ) -> dict[str, Loss]:
-        """The loss of each objective by its name; those of a dummy batch are zero.
+        """The loss of each objective by its name; losses of a dummy batch are zero.
 
         Args:
-            objectives: those of the phase; all by default.
+            objectives: objectives of the phase; by default all.
         """
         objectives = self.objectives if objectives is None else objectives
         losses: dict[str, Loss] = {}
@@ -51,15 +51,15 @@ class Learner(nn.Module):
             candidates = self.sampler(unmasked(batch), batch.token_ids)
             batch = replace(batch, candidates=candidates)
         logits = {}
-        # The view of the batch as it is comes first: others may need its logits.
+        # The unchanged batch comes first, because other views may need its logits.
         views = dict.fromkeys(["masked", *(o.input_view for o in objectives)])
         for view in views:
             in_view = [o for o in objectives if o.input_view == view]
             if not in_view:
                 continue
-            seen, model = in_view[0].see(batch, logits), self.model_of(view)
-            wanted = {o.head for o in in_view}
-            outputs = model(seen, [name for name in model.heads if name in wanted])
+            seen, model = in_view[0].to_view(batch, logits), self.model_of(view)
+            heads = {o.head for o in in_view}
+            outputs = model(seen, [name for name in model.heads if name in heads])
             logits = outputs.logits
             losses |= {o.name: o(o.logits_of(model, outputs, seen), seen) for o in in_view}
         if batch.dummy:
@@ -67,11 +67,11 @@ class Learner(nn.Module):
         return losses
 
     def model_of(self, view: str) -> Model:
-        """The model that sees batches in this view."""
+        """The model that reads batches in this view."""
         return self.generator if self.generator is not None and view == "masked" else self.model
 
     def used(self, objectives: Sequence[Objective] | None = None) -> set[nn.Parameter]:
-        """The parameters that objectives (all by default) need."""
+        """The parameters that the objectives (by default all) train."""
         needed = set()
         for objective in self.objectives if objectives is None else objectives:
             for part in objective.parts(self.model_of(objective.input_view)):

@@ -1,7 +1,7 @@
-"""What every objective has: logits and targets -> Loss, everything as (sum, count).
+"""The interface of objectives: logits and targets -> ``Loss``, a sum and a count.
 
-The loop divides a step's sums by its counts over all micro-batches and processes, so that a mean of
-means never happens.
+The training loop divides the sums of a step by its counts over all micro-batches and processes, so
+that no mean of means is computed.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Objective:
     """An objective: called on logits and the batch in its input view, it returns their ``Loss``.
 
     Attributes:
-        name: the name in the log.
-        head: name of the head whose logits it takes.
-        weight: of its loss in the sum over all objectives.
-        input_view: the form in which the model reads a batch. Objectives with the same view share
-            a forward pass.
-        right: whether correct answers are counted.
+        name: name in the log.
+        head: name of the head whose logits it reads.
+        weight: weight of its loss in the sum over all objectives.
+        input_view: form in which the model reads a batch. Objectives with the same view share a
+            forward pass.
+        counts_correct: whether correct answers are counted.
         decodes: whether its targets go through the decoder of the MLM head.
     """
 
@@ -50,7 +50,7 @@ class Objective:
     head: str
     weight: float = 1.0
     input_view: str = "masked"
-    right: bool = True
+    counts_correct: bool = True
     decodes: bool = False
 
     def count(self, batch: Batch) -> int:
@@ -60,17 +60,17 @@ class Objective:
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         raise NotImplementedError
 
-    def see(self, batch: Batch, logits: Mapping[str, Tensor]) -> Batch:
+    def to_view(self, batch: Batch, logits: Mapping[str, Tensor]) -> Batch:
         """The batch in the input view of this objective.
 
         Args:
-            batch: as it was made, with its tokens masked.
-            logits: of the heads in the view before this one.
+            batch: the batch from the loader, with masked tokens.
+            logits: logits of the heads in the previous view.
         """
         return batch
 
     def logits_of(self, model: Model, outputs: Outputs, batch: Batch) -> Tensor:
-        """The logits that this objective takes from a forward pass."""
+        """The logits of a forward pass that this objective reads."""
         return outputs.logits[self.head]
 
     def parts(self, model: Model) -> list[nn.Module]:
@@ -86,7 +86,7 @@ def cross_entropy_loss(logits: Tensor, targets: Tensor, smoothing: float = 0.0) 
 
 
 def columns_of(batch: Batch, ids: Tensor) -> Tensor:
-    """The columns of the logits that belong to words."""
+    """The column of the logits of each token id."""
     return ids if batch.candidates is None else batch.candidates.index_of(ids)
 
 

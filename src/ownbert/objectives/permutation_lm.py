@@ -96,7 +96,7 @@ class PermutationLM(PretrainingObjective):
     network, alone = "XLNet", True
     decodes = predicts = True
 
-    def see(self, batch: Batch, logits: Mapping[str, Tensor]) -> Batch:
+    def to_view(self, batch: Batch, logits: Mapping[str, Tensor]) -> Batch:
         return permuted_view(batch)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What an objective of pretraining declares beside its loss: its data, network and names."""
+"""The interface of pretraining objectives, which also declare their data, network and names."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ class PretrainingObjective(Objective):
     """An objective of pretraining.
 
     Args:
-        weight: its default is that of the recipe.
-        ordinary: (V), true for tokens that are not special; by default all are.
+        weight: weight of the loss; the default of a class is also that of the recipe.
+        ordinary: (V) true for tokens that are not special; by default all are.
 
     Attributes:
-        title: the name in charts and model cards.
-        short: the name on the line that shows progress.
-        explained: what ``--objectives`` says of it.
-        colour: its number in charts.
-        network: the network that it makes, if it is not a BERT; then all phases have it.
-        alone: whether no other objective can stand beside it.
+        title: name in charts and model cards.
+        short: name on the progress line.
+        explained: description in the help of ``--objectives``.
+        colour: index of its colour in charts.
+        network: network that it creates instead of a BERT; all phases then use it.
+        alone: whether it cannot be combined with other objectives.
         predicts: whether its targets are single tokens, whose loss has baselines; every run has
             such an objective.
         pools: whether it needs a pooler.
-        rate: share of the tokens that are predicted by default.
-        pairs: the kind of text pairs that it needs (``corpus.sentence_pairs``).
+        rate: default share of the tokens that are predicted.
+        pairs: kind of text pairs that it needs (``corpus.sentence_pairs``).
         classes: names of the two classes of such pairs.
-        chance: its loss by chance, if that is the same for any text.
+        chance: loss of guessing, if it is the same for any text.
         reads_features: whether the corpus may have word features.
         samples: whether its softmax can be over some of the words.
         auto_class: Transformers' class for a network that has learnt it.
@@ -68,7 +68,7 @@ class PretrainingObjective(Objective):
 
     @classmethod
     def require(cls, names: Set[str]) -> None:
-        """Raise ``InputError`` if it cannot stand beside the others of ``names``."""
+        """Raise ``InputError`` if it cannot be combined with the others in ``names``."""
 
     @classmethod
     def extend(cls, tokenizer: Tokenizer) -> tuple[Tokenizer, np.ndarray | None]:
@@ -77,30 +77,31 @@ class PretrainingObjective(Objective):
 
     @classmethod
     def masker(cls, tokenizer: Tokenizer, ordinary: np.ndarray, task: Any) -> Masker | None:
-        """What chooses the targets of a sequence by the settings of a ``PretrainTask``; None: that
-        of another objective. ``ordinary`` (V) is true for tokens that are not special."""
+        """The function that chooses the targets of a sequence, by the settings of a
+        ``PretrainTask``; None: another objective chooses them. ``ordinary`` (V) is true for tokens
+        that are not special."""
         return None
 
     @classmethod
     def structure(cls, config: EncoderConfig, dropout: float) -> EncoderConfig:
-        """The structure of its network, made from that of a BERT."""
+        """The structure of its network, derived from that of a BERT."""
         return config
 
     @classmethod
     def make_network(
         cls, config: EncoderConfig, settings: Any
     ) -> tuple[Model, Model | None] | None:
-        """The network with random weights, and its generator if it has one, by the settings of a
-        ``PretrainModel``; None: a BERT."""
+        """Create the network and, if there is one, its generator with random weights, by the
+        settings of a ``PretrainModel``; None: a BERT is used."""
         return None
 
     @classmethod
     def unigram(cls, unigram: Tensor, data: PretrainingData, ordinary: np.ndarray) -> Tensor:
-        """Log probabilities (V) of the tokens that are predicted, by their frequency in examples;
-        ``unigram`` (V) has those of the corpus."""
+        """Log-probabilities (V) of the predicted tokens, by their frequency in the examples;
+        ``unigram`` (V) contains those of the corpus."""
         return unigram
 
-    # What follows is that of objectives that predict single tokens.
+    # Defaults for objectives that predict single tokens.
 
     def targets(self, batch: Batch) -> Tensor:
         """The ids of the tokens to predict, of a batch in the input view."""

@@ -44,10 +44,10 @@ class ReplacedToken(PretrainingObjective):
         logits = logits.float()  # (T)
         truth = batch.replaced
         total = binary_cross_entropy_with_logits(logits, truth.float(), reduction="sum")
-        right = ((logits.detach() > 0) == truth).sum()
-        return Loss(total, right, truth.numel(), (~truth).sum())
+        correct = ((logits.detach() > 0) == truth).sum()
+        return Loss(total, correct, truth.numel(), (~truth).sum())
 
-    def see(self, batch: Batch, logits: Mapping[str, Tensor]) -> Batch:
+    def to_view(self, batch: Batch, logits: Mapping[str, Tensor]) -> Batch:
         return corrupted_view(batch, logits["mlm"])
 
     @classmethod

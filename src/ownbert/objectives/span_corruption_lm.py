@@ -108,9 +108,9 @@ class SpanCorruption:
 
         if tokens < 2:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        taken = min(max(1, round(self.rate * tokens)), tokens - 1)
-        count = min(max(1, round(taken / self.length)), tokens - taken, len(self.sentinels))
-        lengths, between = _partition(taken, count, rng), _partition(tokens - taken, count, rng)
+        removed = min(max(1, round(self.rate * tokens)), tokens - 1)
+        count = min(max(1, round(removed / self.length)), tokens - removed, len(self.sentinels))
+        lengths, between = _partition(removed, count, rng), _partition(tokens - removed, count, rng)
         return np.cumsum(between) + np.cumsum(lengths) - lengths, lengths
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Translation(Objective):
-    """Cross entropy of each next token, by a decoder that sees those before it and the source.
+    """Cross entropy of each next token under a decoder that sees the source and all tokens before.
 
     With label smoothing (Szegedy et al. 2016, section 7) a share of each target is spread evenly
     over the vocabulary.

@@ -55,14 +55,14 @@ def plant(
     path = store.folder / "tokens.bin"
     tokens = np.memmap(path, dtype=store.tokens.dtype, mode="c")
     known = np.flatnonzero(ordinary)
-    found = []
+    canaries = []
     for number in times:
         ids = rng.choice(known, LENGTH)
         for _ in range(number):
             place = next(places)
             tokens[place : place + LENGTH] = ids
-        found.append({"ids": ids.tolist(), "times": number})
-    return replace(store, tokens=tokens), found
+        canaries.append({"ids": ids.tolist(), "times": number})
+    return replace(store, tokens=tokens), canaries
 
 
 def write_canaries(folder: Path, canaries: list[dict[str, Any]]) -> None:

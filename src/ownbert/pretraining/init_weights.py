@@ -77,8 +77,8 @@ def new_learner(
     torch.manual_seed(recipe.seed)
     chosen = objectives_of(recipe.objectives)
     for one in chosen:
-        if (made := one.make_network(config, recipe.model)) is not None:
-            return Learner(made[0], objectives, generator=made[1])
+        if (networks := one.make_network(config, recipe.model)) is not None:
+            return Learner(networks[0], objectives, generator=networks[1])
     heads = {one.head: HeadSpec(one.head) for one in chosen if one.head in HEADS}
     if features:
         tables = tuple(len(tags) + 1 for tags in features.values())
@@ -129,11 +129,11 @@ def initialise(
         )
     elif recipe.model.init_embeddings == "cooccurrence":
         try:
-            found = cooccurrence_vectors(store, word.shape[1], ordinary, seed=recipe.seed)
+            embeddings = cooccurrence_vectors(store, word.shape[1], ordinary, seed=recipe.seed)
         except OutOfTime:
             report = "no time to count word co-occurrences: embeddings are initialised randomly"
         else:
-            vectors = torch.from_numpy(found)
+            vectors = torch.from_numpy(embeddings)
             known = vectors.abs().sum(1) > 0
             word[known] = vectors[known]
         return_memory()

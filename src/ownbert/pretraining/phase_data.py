@@ -87,7 +87,7 @@ class PhaseData:
             zeros.update(
                 {n: int(loss.zeros) for n, loss in losses.items() if loss.zeros is not None}
             )
-            unigram -= float(self.unigram[predicting.targets(predicting.see(batch, {}))].sum())
+            unigram -= float(self.unigram[predicting.targets(predicting.to_view(batch, {}))].sum())
         if not sums:
             return {}
         metrics = mean_metrics(sums, self.objectives)

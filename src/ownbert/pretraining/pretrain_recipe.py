@@ -15,8 +15,8 @@ from ownbert.train.training_settings import DATA, MODEL, Optim, Run
 
 T = TypeVar("T")
 
-# Minimum vocabulary size for sampled softmax; the sample is hardly smaller than smaller
-# vocabularies.
+# Minimum vocabulary size for sampled softmax: a smaller vocabulary is hardly larger than the
+# sample.
 SAMPLED_FROM = 4096
 # Default time limit.
 DEFAULT_MINUTES = 5.0
@@ -121,7 +121,7 @@ class PretrainModel(CheckedSettings, name="model"):
 
 
 def _with_weights(task: type[T]) -> type[T]:
-    """Adds the setting of the weight of each objective."""
+    """Add a setting for the weight of each objective."""
     for name, objective in PRETRAINING.items():
         task.__annotations__[f"{name}_weight"] = float
         weight = setting(
@@ -144,7 +144,7 @@ class PretrainTask(CheckedSettings, name="task"):
     objectives: tuple[str, ...] = setting(
         ("mlm", "bow"),
         "Training objectives: "
-        + ", ".join(f"{name} ({made.explained})" for name, made in PRETRAINING.items())
+        + ", ".join(f"{name} ({one.explained})" for name, one in PRETRAINING.items())
         + "; BERT: mlm,nsp.",
         DATA,
         check=each(one_of(*PRETRAINING)),
@@ -282,7 +282,9 @@ class PretrainRecipe(CheckedSettings):
         """Task and data of each phase."""
         if not self.phases:
             return [(self.task, self.data)]
-        return [(_over(self.task, phase), _over(self.data, phase)) for phase in self.phases]
+        return [
+            (_overridden(self.task, phase), _overridden(self.data, phase)) for phase in self.phases
+        ]
 
     @property
     def longest(self) -> int:
@@ -315,7 +317,7 @@ class PretrainRecipe(CheckedSettings):
         )
 
 
-def _over(section: T, phase: PhaseRecipe) -> T:
+def _overridden(section: T, phase: PhaseRecipe) -> T:
     """``section`` with the values that the phase overrides."""
     names = {f.name for f in fields(section)} & {f.name for f in fields(phase)}  # pyright: ignore
     changes = {name: getattr(phase, name) for name in names}

@@ -262,8 +262,8 @@ class Pretraining(TrainingRun):
     def peak_flops(self, world: World) -> float:
         if not self.with_card:
             return 0.0
-        kind = torch.bfloat16 if self.recipe.run.precision == "bfloat16" else torch.float32
-        return world.total([_peak_flops(self.device, kind, torch.get_num_threads())])[0]
+        dtype = torch.bfloat16 if self.recipe.run.precision == "bfloat16" else torch.float32
+        return world.total([_peak_flops(self.device, dtype, torch.get_num_threads())])[0]
 
     def save(self, learner: Learner, folder: RunFolder, world: World) -> None:
         """Save the current model, and ELECTRA's generator in a subfolder."""
@@ -277,11 +277,11 @@ class Pretraining(TrainingRun):
                 continue
             complete = distributed.gather_full_model(model)
             if world.first and complete.decoder is not None:
-                ends = {
+                special_ids = {
                     "decoder_start_token_id": decoder_start_id(self.tokenizer),
                     "eos_token_id": self.tokenizer.sep_id,
                 }
-                save_translation(complete, path, values=ends, tokenizer=self.tokenizer)
+                save_translation(complete, path, values=special_ids, tokenizer=self.tokenizer)
             elif world.first:
                 values = {FEATURES: dict(self.store.tags)} if self.store.tags else {}
                 save(complete, path, tokenizer=self.tokenizer, values=values)
@@ -418,6 +418,6 @@ def preview_pretraining(
 
 
 @functools.cache
-def _peak_flops(device: torch.device, kind: torch.dtype, threads: int) -> float:
+def _peak_flops(device: torch.device, dtype: torch.dtype, threads: int) -> float:
     """``matmul_rate``, cached for all runs of a process because it takes a while."""
-    return matmul_rate(device, kind)
+    return matmul_rate(device, dtype)

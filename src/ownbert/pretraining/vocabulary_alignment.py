@@ -42,7 +42,7 @@ MATCH_KINDS = {
     "new": "new",
 }
 # A vocabulary is anonymised if at least this share of its tokens are integers.
-_MOSTLY = 0.5
+_INTEGER_SHARE = 0.5
 # Tensors that depend on the vocabulary: matched token by token, or computed from the corpus.
 _WORDS, _BIAS = "encoder.embeddings.word.weight", "heads.mlm.decoder.bias"
 # The tables of word features, matched tag by tag.
@@ -50,7 +50,7 @@ _TABLES = ".features.tables."
 # Heads that pretraining and checkpoints may have in common.
 _HEADS = ("mlm", "nsp")
 # Model types of BERT; the second has positions that Transformers does not support
-# (families.family.OWN).
+# (families.mapping.family.OWN).
 BERT_TYPES = ("bert", "ownbert-bert")
 # Position kinds whose table limits the sequence length.
 _POSITION_TABLES = ("absolute", "relative_key", "relative_key_query")
@@ -94,8 +94,8 @@ def match_vocabulary(
         tokenizer: tokenizer of the new vocabulary.
         old: tokenizer of the old vocabulary.
         counts: (V) token counts in the corpus.
-        ranking: frequencies of old tokens or words; the rank of a word that the old vocabulary
-            cannot encode stays empty.
+        ranking: frequencies of old tokens or words; a token whose rank belongs to a word that the
+            old vocabulary cannot encode is new.
     """
     size = tokenizer.vocab_size
     kinds = ["new"] * size
@@ -106,16 +106,18 @@ def match_vocabulary(
     ordinary = [index for index in range(size) if index not in special.values()]
     anonymous = _meaningless_tokens(tokenizer, old, ordinary, ranked=ranking is not None)
     named = [index for index in ordinary if index not in anonymous]
-    for index, found in _by_name(tokenizer, old, named).items():
-        kinds[index] = "name" if len(found) == 1 else "pieces"
-        ids[index] = found
+    for index, old_ids in _by_name(tokenizer, old, named).items():
+        kinds[index] = "name" if len(old_ids) == 1 else "pieces"
+        ids[index] = old_ids
     if ranking is not None:
         taken = {tuple(ids[index]) for index in named}
-        ranks = [found for found in _ranked(old, ranking) if not found or found not in taken]
+        ranks = [
+            old_ids for old_ids in _ranked(old, ranking) if not old_ids or old_ids not in taken
+        ]
         seen = sorted((i for i in anonymous if counts[i] > 0), key=lambda i: (-counts[i], i))
-        for index, found in zip(seen, ranks, strict=False):
-            if found:
-                kinds[index], ids[index] = "rank", found
+        for index, old_ids in zip(seen, ranks, strict=False):
+            if old_ids:
+                kinds[index], ids[index] = "rank", old_ids
     return TokenMatch(kinds, ids, bool(anonymous) and ranking is None)
 
 
@@ -168,29 +170,29 @@ def _numbers(tokenizer: Tokenizer, ordinary: Ids) -> set[int]:
     """The integer tokens, if most tokens of a space-separated vocabulary are integers; else
     none."""
     tokens = tokenizer.vocabulary()
-    found = {i for i in ordinary if tokens[i].isascii() and tokens[i].isdecimal()}
-    mostly = tokenizer.kind == "blank" and len(found) >= _MOSTLY * len(ordinary)
-    return found if mostly else set()
+    integers = {i for i in ordinary if tokens[i].isascii() and tokens[i].isdecimal()}
+    anonymised = tokenizer.kind == "blank" and len(integers) >= _INTEGER_SHARE * len(ordinary)
+    return integers if anonymised else set()
 
 
-def _by_name(tokenizer: Tokenizer, old: Tokenizer, wanted: Ids) -> dict[int, Ids]:
+def _by_name(tokenizer: Tokenizer, old: Tokenizer, indices: Ids) -> dict[int, Ids]:
     """The old tokens with the same text, by new id, where there are any."""
     vocabulary, inside = tokenizer.vocabulary(), continuing_tokens(tokenizer)
-    found: dict[int, Ids] = {}
+    matches: dict[int, Ids] = {}
     words: dict[int, str] = {}
-    for index in wanted:
+    for index in indices:
         token = vocabulary[index]
         same = old.id_of(token) if tokenizer.kind == old.kind else None
         if same is not None and same not in old.special_ids:
-            found[index] = (same,)
+            matches[index] = (same,)
             continue
         text = _text(tokenizer, index, token)
         if not inside[index]:
             words[index] = text
         elif old.kind == "wordpiece" and (pieces := _split_continuation(text, old)):
-            found[index] = pieces
+            matches[index] = pieces
     encoded = zip(words, _encode_words(old, list(words.values())), strict=True)
-    return found | {index: ids for index, ids in encoded if ids}
+    return matches | {index: ids for index, ids in encoded if ids}
 
 
 def _text(tokenizer: Tokenizer, index: int, token: str) -> str:
@@ -367,8 +369,8 @@ def copy_checkpoint(
     old_tokenizer = load_tokenizer(description)
     match = match_vocabulary(tokenizer, old_tokenizer, store.counts, ranking)
     ours[_WORDS].copy_(_word_vectors(theirs[_WORDS], match, seed))
-    fresh = [n for n in ours if n not in copied and n not in (_WORDS, _BIAS)]
-    return _report(str(folder), match, store.counts, copied, fresh, unused)
+    initialised = [n for n in ours if n not in copied and n not in (_WORDS, _BIAS)]
+    return _report(str(folder), match, store.counts, copied, initialised, unused)
 
 
 def _describe_bert(path: Path) -> Description:
@@ -427,7 +429,7 @@ def _word_vectors(old: Tensor, match: TokenMatch, seed: int) -> Tensor:
 
 def _means(old: Tensor, ids: list[Ids]) -> Tensor:
     """The mean of each token's old vectors (V', D): (V, D), zero for tokens without any."""
-    flat = torch.tensor([i for some in ids for i in some], dtype=torch.int64)
+    flat = torch.tensor([i for old_ids in ids for i in old_ids], dtype=torch.int64)
     starts = torch.tensor([0, *accumulate(map(len, ids))][:-1], dtype=torch.int64)
     return embedding_bag(flat, old.float(), starts, mode="mean")
 

@@ -10,7 +10,7 @@ CONFUSION = "confusion.png"
 REPORT = "report.json"
 # Calibration data from held-out rows, for predictions with a reject option.
 HELD_OUT = "held_out.npz"
-# The same for the network alone in a folder with a blend.
+# Calibration data of the network alone, in a folder with a blend.
 HELD_OUT_NETWORK = "held_out_network.npz"
 # Sequences planted in the training text of a pretrained model.
 CANARIES = "canaries.json"

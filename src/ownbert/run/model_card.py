@@ -168,8 +168,8 @@ def pictures(folder: str | Path, captions: Mapping[str, str]) -> str:
         folder: model folder.
         captions: captions by file name.
     """
-    there = {name: what for name, what in captions.items() if (Path(folder) / name).exists()}
-    return "\n\n".join(f"![{translated(what)}]({name})" for name, what in there.items())
+    existing = {name: what for name, what in captions.items() if (Path(folder) / name).exists()}
+    return "\n\n".join(f"![{translated(what)}]({name})" for name, what in existing.items())
 
 
 def hub_base(folder: str) -> str:

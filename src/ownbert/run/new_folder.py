@@ -77,7 +77,7 @@ def complete_folder(target: Path) -> Iterator[Path]:
     written by the user.
     """
     target = Path(os.path.abspath(target))  # "." has no name
-    made = missing_folders(target.parent)
+    created = missing_folders(target.parent)
     make_folder(target.parent)
     new = target.with_name(f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
@@ -88,7 +88,7 @@ def complete_folder(target: Path) -> Iterator[Path]:
                 _move(new, target)
     finally:
         shutil.rmtree(new, ignore_errors=True)
-        remove_empty(made)
+        remove_empty(created)
 
 
 def _move(new: Path, target: Path) -> None:

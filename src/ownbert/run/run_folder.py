@@ -103,7 +103,7 @@ class RunFolder:
         before = resolve(kind, config=path) if resumes and path.exists() else None
         now = resolve(kind, base=before, **given)
         if before is not None:
-            changeable = {name for name, about in settings_of(kind).items() if about.resumable}
+            changeable = {name for name, setting in settings_of(kind).items() if setting.resumable}
             for name, old, new in _differences(asdict(before), asdict(now), changeable):  # pyright: ignore
                 raise InputError(
                     f"cannot resume {self.path}: {name} was {old!r} and is now {new!r}; keep it "
@@ -174,15 +174,15 @@ class RunFolder:
 
     def _refuse_inputs(self, recipe: Any) -> None:
         """Check that no input that the recipe names is among the files to be replaced."""
-        names = [name for name, about in settings_of(type(recipe)).items() if about.path]
+        names = [name for name, setting in settings_of(type(recipe)).items() if setting.path]
         inputs = [value for name in names if (value := attrgetter(name)(recipe))]
         refuse_same(inputs, self.path)
         if not self.overwrite or self.resume:
             return
         replaced = [path.resolve() for path in self.replaced()]
         for value in inputs:
-            found = Path(value).resolve()
-            if any(path == found or path in found.parents for path in replaced):
+            input_path = Path(value).resolve()
+            if any(path == input_path or path in input_path.parents for path in replaced):
                 raise InputError(f"{value} is in {self.path}, which would be overwritten")
 
 

@@ -22,24 +22,25 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# Paths that need no key, and work while the models are being loaded.
+# Paths that need no key, and paths that work while the models are being loaded.
 _OPEN = ("/livez", "/readyz", "/health", "/ping", "/")
 _ALWAYS = ("/livez", "/readyz", "/health", "/ping", "/metrics")
-# Multiple of the maximum request size that is read and discarded of a rejected request.
+# Up to this multiple of the maximum request size, the body of a rejected request is read and
+# discarded.
 _DISCARDED = 8
 # Bodies up to this size, in bytes, are examined in the event loop's thread.
 _EXAMINED = 100_000
 # Turns of the event loop between two large bodies, as many as a small request takes.
 _TURNS = 5
 # Weights of JSON separators: parsing a key takes longer than a number.
-_BETWEEN = {b",": 1, b"[": 1, b"{": 1, b":": 4}
+_SEPARATOR_WEIGHTS = {b",": 1, b"[": 1, b"{": 1, b":": 4}
 # Maximum length of a request id sent by the client.
 _LONGEST_ID = 128
+_JSON = re.compile(rb"\s*[\[{]")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 # In JSON, characters beyond 16 bits are escaped as surrogate pairs: matches a high surrogate
 # without a low one, and vice versa.
-_JSON = re.compile(rb"\s*[\[{]")
-_PERHAPS_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
-_HALF = re.compile(
+_LONE_SURROGATE = re.compile(
     rb"\\u[dD][89abAB][\da-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|(?<!\\u[dD][89abAB][\da-fA-F]{2})\\u[dD][c-fC-F]"
 )
@@ -49,10 +50,10 @@ def error_response(refusal: Refusal, path: str) -> JSONResponse:
     """An error in the format of the path's API."""
     body: dict[str, Any] = {"error": refusal.message, "error_type": refusal.kind}
     if path.startswith("/v1/"):
-        about = {"message": refusal.message, "type": refusal.kind}
-        body = {"error": {**about, "param": refusal.param, "code": refusal.code}}
-    again = None if refusal.retry_after is None else {"retry-after": str(refusal.retry_after)}
-    return JSONResponse(body, refusal.status, again)
+        error = {"message": refusal.message, "type": refusal.kind}
+        body = {"error": {**error, "param": refusal.param, "code": refusal.code}}
+    headers = None if refusal.retry_after is None else {"retry-after": str(refusal.retry_after)}
+    return JSONResponse(body, refusal.status, headers)
 
 
 class Gate:
@@ -78,15 +79,15 @@ class Gate:
         request = Request(scope)
         began, status = time.monotonic(), 500
         given = request.headers.get("x-request-id", "")
-        fits = 0 < len(given) <= _LONGEST_ID and given.isascii() and given.isprintable()
-        number = given if fits else uuid.uuid4().hex
+        valid = 0 < len(given) <= _LONGEST_ID and given.isascii() and given.isprintable()
+        request_id = given if valid else uuid.uuid4().hex
         usage = scope["ownbert"] = Usage()
 
         async def sending(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                header = {"x-request-id": number}
+                header = {"x-request-id": request_id}
                 if usage.tokens:
                     header["x-compute-tokens"] = str(usage.tokens)
                     header["x-queue-time"] = str(round(1000 * usage.waited))
@@ -97,18 +98,18 @@ class Gate:
             await send(message)
 
         self.running += 1
-        held: list[int] = []
+        sizes: list[int] = []
         try:
             try:
                 self._require(request)
-                whole = await self._body(request, receive, held)
+                body = await self._body(request, receive, sizes)
             except Refusal as refusal:
                 await self._discard(receive, refusal)
                 await _send_error(refusal, scope, receive, sending)
                 return
-            large = len(whole) > _EXAMINED
+            large = len(body) > _EXAMINED
             async with self._large if large else contextlib.nullcontext():
-                refusal = await self._examined(whole)
+                refusal = await self._examined(body)
                 if scope["path"] not in _ALWAYS:
                     await self.service.turns.wait()
                 for _ in range(_TURNS if large else 0):
@@ -116,14 +117,14 @@ class Gate:
             if refusal:
                 await _send_error(refusal, scope, receive, sending)
                 return
-            await self.app(scope, replaying(whole, receive), sending)
+            await self.app(scope, replaying(body, receive), sending)
         finally:
             self.running -= 1
-            self.bytes -= sum(held)
+            self.bytes -= sum(sizes)
             seconds = time.monotonic() - began
             route = getattr(scope.get("route"), "path", "other")
             self.service.metrics.requests.labels(route, status).inc()
-            self._write(request, number, status, seconds, usage)
+            self._write(request, request_id, status, seconds, usage)
 
     def _require(self, request: Request) -> None:
         """Check the head of a request."""
@@ -147,25 +148,25 @@ class Gate:
         most = self.service.settings.values
         if _JSON.match(body) is None:
             return None
-        if sum(weight * body.count(sign) for sign, weight in _BETWEEN.items()) > most:
+        if sum(weight * body.count(sign) for sign, weight in _SEPARATOR_WEIGHTS.items()) > most:
             return too_large(f"at most {most:,} values in a request")
         if len(body) <= _EXAMINED:
-            half = half_of_character(body)
+            half = lone_surrogate(body)
         else:
-            half = await asyncio.to_thread(half_of_character, body)
+            half = await asyncio.to_thread(lone_surrogate, body)
         return bad_field(f"a text has {half}, which is half of a surrogate pair") if half else None
 
-    def _account_for(self, count: int, held: list[int]) -> None:
+    def _account_for(self, count: int, sizes: list[int]) -> None:
         """Account for bytes of a body that are held until the response."""
         most = self.service.settings.bodies_bytes
-        if self.bytes + count > most and self.bytes > sum(held):
+        if self.bytes + count > most and self.bytes > sum(sizes):
             message = f"bodies of {self.bytes:,} bytes are being read; try again later"
             raise Refusal(429, message, "too_many_bytes", retry_after=1)
         self.bytes += count
-        held.append(count)
+        sizes.append(count)
 
-    async def _body(self, request: Request, receive: Receive, held: list[int]) -> bytes:
-        """Read the whole body within limits of size and time; ``held`` collects its chunk sizes."""
+    async def _body(self, request: Request, receive: Receive, sizes: list[int]) -> bytes:
+        """Read the whole body within limits of size and time; ``sizes`` collects chunk sizes."""
         most, parts, size = self.service.settings.body_bytes, [], 0
 
         async def read() -> None:
@@ -178,7 +179,7 @@ class Gate:
                 size += len(parts[-1])
                 if size > most:
                     raise too_large(f"at most {most:,} bytes in a request")
-                self._account_for(len(parts[-1]), held)
+                self._account_for(len(parts[-1]), sizes)
                 if not message.get("more_body"):
                     return
 
@@ -194,10 +195,10 @@ class Gate:
         if refusal.status in (408, 499):
             return
         most, size = _DISCARDED * self.service.settings.body_bytes, 0
-        ends = time.monotonic() + self.service.settings.idle_seconds
-        while size < most and time.monotonic() < ends:
+        deadline = time.monotonic() + self.service.settings.idle_seconds
+        while size < most and time.monotonic() < deadline:
             try:
-                message = await asyncio.wait_for(receive(), ends - time.monotonic())
+                message = await asyncio.wait_for(receive(), deadline - time.monotonic())
             except (TimeoutError, asyncio.TimeoutError):
                 return
             size += len(message.get("body", b""))
@@ -205,13 +206,13 @@ class Gate:
                 return
 
     def _write(
-        self, request: Request, number: str, status: int, seconds: float, usage: Usage
+        self, request: Request, request_id: str, status: int, seconds: float, usage: Usage
     ) -> None:
         if self.log is None:
             return
         row = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "id": number,
+            "id": request_id,
             "client": request.client.host if request.client else None,
             "method": request.method,
             "path": request.scope["path"][:200],
@@ -222,9 +223,9 @@ class Gate:
         print(json.dumps(row), file=self.log, flush=True)
 
 
-def half_of_character(body: bytes) -> str | None:
+def lone_surrogate(body: bytes) -> str | None:
     """A lone surrogate escape in JSON, which tokenizers reject; None if there is none."""
-    if _PERHAPS_HALF.search(body) is None or _HALF.search(body) is None:
+    if _SURROGATE.search(body) is None or _LONE_SURROGATE.search(body) is None:
         return None
     try:
         # Excludes an escaped backslash before the u.

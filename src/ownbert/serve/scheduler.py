@@ -2,8 +2,8 @@
 
 A single thread computes, because torch uses all cores for a batch. Everything in the queue when it
 becomes free forms the next batch, so a single request never waits for others. It must be the main
-thread: with a second thread team OpenMP lets all threads sleep between operations, which makes
-short texts half as slow again.
+thread: with a second thread team, OpenMP lets all threads sleep between operations, and short texts
+take 50% longer.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _LAST = 0.2
 
 @dataclass(eq=False)
 class QueuedRequest:
-    """Items of a request that are computed together.
+    """A job: items of a request that are computed together.
 
     Args:
         key: jobs with equal keys may share a batch.
@@ -80,8 +80,8 @@ class Scheduler:
         """Append a job to the queue.
 
         Raises:
-            Refusal: the queue is full, or too long for the job's deadline; the error has the time
-                to retry.
+            Refusal: the queue is full, or too long for the job's deadline; it contains the number
+                of seconds after which to retry.
         """
         with self._changed:
             if self._closed:
@@ -147,13 +147,13 @@ class Scheduler:
         """Compute jobs until the queue is closed and empty."""
         ended = 0.0
         while batch := self._next_batch():
-            began = time.monotonic()
+            start = time.monotonic()
             tokens = self._computing
             _compute(batch)
-            seconds = time.monotonic() - began
+            seconds = time.monotonic() - start
             self.on_batch(tokens, seconds)
             for job in batch:
-                job.waited, job.computed = began - job.queued, seconds
+                job.waited, job.computed = start - job.queued, seconds
                 job.done(job)
             # Includes the time between batches, in which other threads may use the processor.
             started, ended = max(ended, batch[0].queued), time.monotonic()

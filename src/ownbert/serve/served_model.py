@@ -152,13 +152,13 @@ class ServedModel:
     def _files(self) -> dict[Path, tuple[int, int]]:
         """Modification times and sizes of the weight files."""
         members = getattr(self._rows_predictor, "members", ())
-        found = {
+        files = {
             path
             for folder in (self.folder, *members)
             for pattern in ("config.json", "*.safetensors", "*.bin")
             for path in folder.glob(pattern)
         }
-        return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in found}
+        return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in files}
 
     def reloaded(self) -> "ServedModel":
         """A new instance with the folder's current content."""
@@ -301,10 +301,10 @@ class ServedModel:
         if self.task == "image":
             return Items(rows, [_IMAGE_TOKENS] * len(rows))
         if not truncate:
-            self._refuse_cut(rows)
+            self._require_untruncated(rows)
         return Items(rows, [self.count(row.texts) for row in rows])
 
-    def _refuse_cut(self, rows: Sequence[Row]) -> None:
+    def _require_untruncated(self, rows: Sequence[Row]) -> None:
         """Reject rows that a network would truncate."""
         predictors = [self._rows_predictor, *getattr(self._rows_predictor, "networks", ())]
         for predictor in predictors:
@@ -315,8 +315,8 @@ class ServedModel:
                 raise too_large(f"a text is longer than {limit}, and truncate is false")
 
     def _checked_row(self, row: Any) -> str | Mapping[str, Any]:
-        """The row, of two texts in a list with the names of a pair. Rejects invalid rows; tables
-        are less strict about texts."""
+        """The row, with two texts in a list as a mapping. Rejects invalid rows, because tables are
+        less strict about texts."""
         if self.pair:
             if isinstance(row, list) and len(row) == 2:
                 row = {"text": row[0], "text_pair": row[1]}
@@ -356,8 +356,10 @@ class ServedModel:
         ids = self.embedder.ids(texts, prompt)
         most = self.embedder.max_length
         if not truncate and most is not None:
-            own = self.embedder.embedding_config.prompt if prompt is None else prompt
-            full = [own + text for text, one in zip(texts, ids, strict=True) if len(one) >= most]
+            default = self.embedder.embedding_config.prompt if prompt is None else prompt
+            full = [
+                default + text for text, one in zip(texts, ids, strict=True) if len(one) >= most
+            ]
             if any(
                 len(one) > self.embedder.builder.room for one in self.embedder.builder.ids(full)
             ):
@@ -372,8 +374,8 @@ class ServedModel:
         for ids in sequences:
             if not ids or not all(0 <= i < size for i in ids):
                 raise bad_field(f"token ids must be from 0 to {size - 1:,}, one or more", "input")
-        found = [self.embedder.builder.one(ids) for ids in sequences]
-        return Items(found, [len(one) for one in found])
+        items = [self.embedder.builder.one(ids) for ids in sequences]
+        return Items(items, [len(one) for one in items])
 
     def texts(self, texts: Sequence[str]) -> Items:
         """Texts without conversion."""

@@ -1,7 +1,7 @@
 """Finds the columns of a table that a task reads, by their usual names.
 
 ``COLUMNS`` has the columns of all tasks; ``find_columns`` and ``ownbert finetune TASK --help`` use
-it. So this module imports nothing that is slow to load.
+it, so this module imports nothing that is slow to load.
 """
 
 import json
@@ -94,14 +94,14 @@ class ColumnNames:
 def with_label_columns(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options with ``label_columns``, a list of names, joined into the setting for one name, and
     ``label_names`` as one text if they are a list."""
-    found = dict(options)
-    if isinstance(names := found.get("label_names"), list | tuple):
+    result = dict(options)
+    if isinstance(names := result.get("label_names"), list | tuple):
         quoted = (str(name).replace('"', '""') for name in names)
-        found["label_names"] = ",".join(f'"{name}"' for name in quoted)
-    if (several := found.pop("label_columns", None)) is not None:
+        result["label_names"] = ",".join(f'"{name}"' for name in quoted)
+    if (several := result.pop("label_columns", None)) is not None:
         names = [several] if isinstance(several, str) else several
-        found["label_column"] = ",".join(map(str, names))
-    return found
+        result["label_column"] = ",".join(map(str, names))
+    return result
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ class ColumnSpec:
         help: help text of the option.
         names: usual names in lower case, in order of preference.
         pairs: pairs of names of this column and another one, which are used together.
-        set_aside: if no name matches and a single column remains without these, it is used; None:
-            never.
+        set_aside: names to exclude when no usual name matches; a single remaining column is then
+            used. None: it is not.
         prefixes: the role may have several columns, with these prefixes before a number or letter;
             ``names`` are then names of columns with lists.
         several: whether the user may name several columns, separated by commas.
@@ -237,20 +237,22 @@ def find_columns(
             found[spec.role] = usual
     for spec in wanted:
         if spec.role not in found and spec.set_aside is not None:
-            apart = {*COUNTERS, *spec.set_aside}
+            excluded = {*COUNTERS, *spec.set_aside}
             taken = {name for several in found.values() for name in several}
-            left = [name for name in names if name.lower() not in apart and name not in taken]
+            remaining = [
+                name for name in names if name.lower() not in excluded and name not in taken
+            ]
             text = spec.role == "text"
-            if len(left) == 1 and not (text and are_numbers(path, left[0])):
-                found[spec.role] = (left[0],)
+            if len(remaining) == 1 and not (text and are_numbers(path, remaining[0])):
+                found[spec.role] = (remaining[0],)
                 if text and len(names) == 1:
                     warn_if_headless(path, names)
     for spec in wanted:
         needed = bool(pair) if pair is not None and spec.role == "second" else spec.required
         if spec.role not in found and needed:
             raise InputError(_missing(path, names, spec, _proposals(path, names, wanted, found)))
-    every = [name for several in found.values() for name in several]
-    if twice := [name for name in every if every.count(name) > 1]:
+    used = [name for several in found.values() for name in several]
+    if twice := [name for name in used if used.count(name) > 1]:
         raise InputError(f"{path}: the column {twice[0]!r} cannot be used twice")
     return found
 
@@ -375,7 +377,7 @@ def _usual_columns(path: Source, free: Sequence[str], spec: ColumnSpec) -> tuple
 def numbered_series(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Columns that differ by a running number (from 0 or 1) or letter, keyed by their lower-case
     prefix."""
-    found: dict[str, dict[int, str]] = {}
+    series: dict[str, dict[int, str]] = {}
     for name in names:
         if match := _NUMBERED.fullmatch(name):
             number = int(match[2])
@@ -383,10 +385,10 @@ def numbered_series(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
             number = ord(match[2].lower()) - ord("a")
         else:
             continue
-        found.setdefault(match[1].rstrip(" _.-"), {})[number] = name
+        series.setdefault(match[1].rstrip(" _.-"), {})[number] = name
     return {
         prefix.lower(): tuple(by_number[n] for n in sorted(by_number))
-        for prefix, by_number in found.items()
+        for prefix, by_number in series.items()
         if len(by_number) > 1
         and sorted(by_number) in [[*range(first, first + len(by_number))] for first in (0, 1)]
     }

@@ -2,11 +2,11 @@
 gzip.
 
 Columns are separated by tabs if the first line has one, else by spaces. The word is in the first
-column and the tag in the last one, or in given columns, numbered from 1. The first line is the
-first one that does not start with "#", and all lines have as many columns. A line that starts with
-"#" and has another number of columns is a comment (as in CoNLL-U), else "#" is a word. Lines that
-start with -DOCSTART- end a sentence and are skipped. A first line with column names (such as word
-and tag) is skipped with a warning.
+column and the tag in the last one, or in given columns, numbered from 1. All lines have the same
+number of columns as the first line, which is the first one that does not start with "#". A line
+that starts with "#" and has another number of columns is a comment (as in CoNLL-U), else "#" is a
+word. Lines that start with -DOCSTART- end a sentence and are skipped. A first line with column
+names (such as word and tag) is skipped with a warning.
 """
 
 from collections.abc import Iterator
@@ -33,10 +33,10 @@ class ConllSentence:
     """A sentence of a CoNLL file.
 
     Args:
-        line: line of its first word.
+        line: line number of its first word.
         words: words of the sentence.
-        tags: one per word; empty if they are not read.
-        features: for each column of word features, one per word.
+        tags: one per word; empty if tags are not read.
+        features: for each column of word features, one value per word.
     """
 
     line: int
@@ -99,7 +99,7 @@ def read_conll(
             empty, with file and line; at the end, if the file has no words.
     """
     layout = _layout(Path(path), tags, word_column, tag_column, feature_columns)
-    line, words, kept, features = 0, [], [], []
+    line, words, sentence_tags, features = 0, [], [], []
     for number, text in _lines(layout.path):
         fields = _fields(text, layout.tabs)
         if text.startswith("#") and len(fields) != layout.width:
@@ -107,16 +107,20 @@ def read_conll(
         if number == layout.header:
             continue
         if text:
-            word, tag, of_word = layout.read(number, fields)
+            word, tag, word_features = layout.read(number, fields)
             line = line or number
             words.append(word)
-            kept += [] if tag is None else [tag]
-            features.append(of_word)
+            sentence_tags += [] if tag is None else [tag]
+            features.append(word_features)
         elif words:
-            yield ConllSentence(line, tuple(words), tuple(kept), tuple(zip(*features, strict=True)))
-            line, words, kept, features = 0, [], [], []
+            yield ConllSentence(
+                line, tuple(words), tuple(sentence_tags), tuple(zip(*features, strict=True))
+            )
+            line, words, sentence_tags, features = 0, [], [], []
     if words:
-        yield ConllSentence(line, tuple(words), tuple(kept), tuple(zip(*features, strict=True)))
+        yield ConllSentence(
+            line, tuple(words), tuple(sentence_tags), tuple(zip(*features, strict=True))
+        )
     if layout.header:
         warn_of_input(f"{layout.path}, line {layout.header} names the columns and is skipped")
 
@@ -154,10 +158,10 @@ def _layout(
     index = 0 if word is None else _column(path, "--text-column", word, width)
     if index == last:
         raise InputError(f"{path}: column {index + 1} cannot be both the word and the tag")
-    several = [] if features is None else [name.strip() for name in features.split(",")]
-    numbers = tuple(_column(path, "--feature-columns", name, width) for name in several)
-    if twice := [i for i in numbers if i in (index, last) or numbers.count(i) > 1]:
-        raise InputError(f"{path}: column {twice[0] + 1} cannot be used twice")
+    names = [] if features is None else [name.strip() for name in features.split(",")]
+    numbers = tuple(_column(path, "--feature-columns", name, width) for name in names)
+    if repeated := [i for i in numbers if i in (index, last) or numbers.count(i) > 1]:
+        raise InputError(f"{path}: column {repeated[0] + 1} cannot be used twice")
     tag_index = width - 1 if last is None else last
     named = _names_columns(path, first, line, tabs, index, tag_index)
     return _Layout(path, first, tabs, width, index, last, numbers, first if named else 0)

@@ -123,42 +123,45 @@ class _Lines:
 
 
 def _line_rows(lines: _Lines, delimiter: str) -> Iterator[_Row]:
-    """Yield rows that are lines, or that have the right number of fields only by the csv rules."""
+    """Yield the lines as rows, or rows parsed by the csv rules where only these give the right
+    number of fields."""
     number, line = next(lines)
     names = [_unquoted(field) for field in line.split(delimiter)]
     yield number, names
     width = len(names)
     # A row with an open quote that may continue in the next lines, then blank lines.
     open_row: _Row | None = None
-    held: list[_Line] = []
+    pending: list[_Line] = []
     for number, line in lines:
         # A blank line between rows is ignored, but in a single column it is an empty text.
         if not line and width > 1:
             if open_row:
-                held.append((number, line))
+                pending.append((number, line))
             continue
         pieces = line.split(delimiter)
         row = number, [_unquoted(field) for field in pieces]
         wrong = len(pieces) != width
         opens = width > 1 and any(p[:1] == '"' and p.count('"') % 2 for p in pieces)
-        every = (lines, [(number, line)], delimiter, width)
-        if opens and pieces[0][:1] == '"' and (found := _quoted_row(*every, whole=True)):
+        arguments = (lines, [(number, line)], delimiter, width)
+        if opens and pieces[0][:1] == '"' and (found := _quoted_row(*arguments, whole=True)):
             if open_row:
                 yield open_row
-            open_row, held = None, []
+            open_row, pending = None, []
             yield found
             continue
         if open_row:
-            if wrong and (found := _quoted_row(lines, [*held, (number, line)], delimiter, width)):
-                open_row, held = None, []
+            if wrong and (
+                found := _quoted_row(lines, [*pending, (number, line)], delimiter, width)
+            ):
+                open_row, pending = None, []
                 yield found
                 continue
             yield open_row
-            open_row, held = None, []
-        if wrong and (found := _quoted_row(*every)):
+            open_row, pending = None, []
+        if wrong and (found := _quoted_row(*arguments)):
             yield found
         elif opens and not wrong:
-            open_row, held = row, [(number, line)]
+            open_row, pending = row, [(number, line)]
         else:
             yield row
     if open_row:
@@ -190,7 +193,7 @@ def _quoted_row(
 
     def feed() -> Iterator[str]:
         for number, line in lines:
-            # The last line of a row may be a row by itself, but none between.
+            # The last line of a row may be a row by itself, but none of the lines before it.
             between = len(taken) > 1 and taken[-1][1].count(delimiter) == width - 1
             if len(taken) >= _MOST_LINES if whole else between:
                 lines.give_back([(number, line)])

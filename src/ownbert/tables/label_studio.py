@@ -30,8 +30,8 @@ def write_tasks(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         labels = row["suggested"]
         value = {"choices": labels if isinstance(labels, list) else [labels]}
-        found = {"from_name": _LABEL, "to_name": "text", "type": "choices", "value": value}
-        prediction = {"model_version": "ownbert", "score": row["score"], "result": [found]}
+        choice = {"from_name": _LABEL, "to_name": "text", "type": "choices", "value": value}
+        prediction = {"model_version": "ownbert", "score": row["score"], "result": [choice]}
         data = {key: row[key] for key in row if key != _LABEL}
         tasks.append({"data": data, "predictions": [prediction]})
     write_json(path, tasks)

@@ -1,8 +1,8 @@
 """Reads cells of label columns: one label per row, several labels, or numbers.
 
-Equal values are equal labels in all formats: csv has texts, a DataFrame has numbers and booleans,
-jsonl has lists, NumPy has arrays. So a whole column is inspected, and its cells are converted to
-texts, lists or vectors of 0 and 1 in one way. C labels.
+Equal values become equal labels in all formats: csv has texts, a DataFrame has numbers and
+booleans, jsonl has lists, NumPy has arrays. So the whole column is inspected before its cells are
+converted, all in the same way, to texts, lists or vectors of 0 and 1.
 """
 
 import ast
@@ -73,7 +73,7 @@ class LabelCells:
         """Raise ``InputError`` with a count if rows have no label.
 
         Args:
-            numbers: whether the labels are numbers; "NA" and the like are none.
+            numbers: whether the labels are numbers; "NA" and the like then count as missing.
             training: whether a model is to learn from the rows.
         """
         is_none, what = (is_missing_number, "number") if numbers else (is_missing, "label")
@@ -303,8 +303,8 @@ def decimal_numbers(texts: Sequence[str]) -> list[float] | None:
     signs = number_signs(texts)
     if signs is None:
         return None
-    found = [float(with_point(text, *signs)) for text in texts]
-    return found if all(abs(number) < float("inf") for number in found) else None
+    numbers = [float(with_point(text, *signs)) for text in texts]
+    return numbers if all(abs(number) < float("inf") for number in numbers) else None
 
 
 def with_point(text: str, thousands: str, point: str) -> str:
@@ -316,7 +316,7 @@ def number_signs(texts: Sequence[str], *, sure: bool = False) -> tuple[str, str]
     """The thousands separator ("" if there is none) and the decimal separator of numbers; None if
     the texts are not numbers of one notation.
 
-    A separator that may be either ("1,234") is not accepted: some number must have both.
+    Numbers such as "1,234" alone are ambiguous: at least one number must have both separators.
 
     Args:
         sure: whether the texts are known to be numbers, not pairs of labels.
@@ -349,8 +349,8 @@ def _are_pairs(texts: Sequence[str]) -> bool:
     orders, and none has a number twice or with a leading zero.
     """
     pairs = {tuple(text.split(",")) for text in texts if "," in text}
-    firsts, behind = {text.partition(",")[0] for text in texts}, {two for _, two in pairs}
-    return 2 * len(behind & firsts) >= len(behind) and not any(
+    firsts, seconds = {text.partition(",")[0] for text in texts}, {two for _, two in pairs}
+    return 2 * len(seconds & firsts) >= len(seconds) and not any(
         one == two or (two, one) in pairs or (len(two) > 1 and two[0] == "0") for one, two in pairs
     )
 
@@ -362,18 +362,18 @@ def unusual_labels(names: Sequence[str]) -> list[str]:
     # Beside numbers, "-" is more likely a missing value than a class.
     numbers = decimal_numbers([name for name in counts if not is_missing_number(name)])
     is_none = is_missing_number if numbers else marks_missing
-    found = [
+    warnings = [
         f"the label {name!r} (rows: {rows:,}) looks like a missing value; if it is one, remove "
         "its rows"
         for name, rows in counts.items()
         if is_none(name)
     ]
     if _have_units(names):
-        found.append(
+        warnings.append(
             f"labels such as {names[0]!r} look like numbers with a unit, but are read as names; "
             "remove the unit to predict numbers"
         )
-    return found
+    return warnings
 
 
 def _have_units(names: Sequence[str]) -> bool:
@@ -452,8 +452,8 @@ def _item(match: re.Match[str]) -> Any:
 
 
 def _as_lists(cells: LabelCells, *, strict: bool = False) -> list[Any]:
-    """The cells, with texts of lists converted to lists, if most cells are such; ``strict``: all
-    texts that start with a bracket must be lists."""
+    """The cells; if most texts are written as lists, these are converted to lists. ``strict``:
+    every text that starts with a bracket must be a list."""
     parsed = [text_list(v) if isinstance(v, str) else None for v in cells.values]
     texts = [i for i, v in enumerate(cells.values) if isinstance(v, str) and v.strip()]
     lists = sum(parsed[i] is not None for i in texts)
@@ -471,18 +471,18 @@ def _as_lists(cells: LabelCells, *, strict: bool = False) -> list[Any]:
                 'as ["one", "two"], with double quotes'
             )
     return [
-        value if number is None else number
-        for value, number in zip(cells.values, parsed, strict=True)
+        value if items is None else items for value, items in zip(cells.values, parsed, strict=True)
     ]
 
 
 def _vector_size(values: Sequence[Any], places: Sequence[str]) -> int:
-    """The common length of all cells as lists of 0 and 1; 0 if they are not such lists.
+    """The common length of all cells if they are vectors of 0 and 1; 0 if they are not.
 
-    A single item can be a label, and so can varying numbers of items without repetitions.
+    Lists of one item, and lists of different lengths without repetitions, are sets of the labels 0
+    and 1.
 
     Raises:
-        InputError: they are such lists with different lengths.
+        InputError: the vectors have different lengths.
     """
     if not values or not all(isinstance(value, list) for value in values):
         return 0
@@ -492,9 +492,9 @@ def _vector_size(values: Sequence[Any], places: Sequence[str]) -> int:
     if all(len(value) == size for value in values):
         return size if size > 1 else 0
     # A set of labels has no repetitions.
-    twice = any(len(set(map(_bit, value))) < len(value) for value in values)
+    repeated = any(len(set(map(_bit, value))) < len(value) for value in values)
     other = next(i for i, value in enumerate(values) if len(value) != size)
-    if twice:
+    if repeated:
         raise InputError(
             f"{places[other]}: the label vector has {len(values[other])} elements, but that of "
             f"the first row has {size}"
@@ -525,7 +525,7 @@ def _vector_message(kind: str, size: int) -> str:
 
 
 def _of_one_hot(cells: LabelCells, values: Sequence[Any], names: Sequence[str]) -> list[str]:
-    found = []
+    labels = []
     for value, place in zip(values, cells.places, strict=True):
         on = [name for name, bit in zip(names, value, strict=True) if _is_on(bit)]
         if len(on) != 1:
@@ -533,8 +533,8 @@ def _of_one_hot(cells: LabelCells, values: Sequence[Any], names: Sequence[str]) 
                 f"{place}: the vector has {len(on)} labels where one is needed; for several per "
                 "row use the task multilabel"
             )
-        found.append(on[0])
-    return found
+        labels.append(on[0])
+    return labels
 
 
 def _only_item(value: Any, index: int, cells: LabelCells) -> Any:

@@ -135,8 +135,8 @@ class SingleLabelTask(Task):
         return output
 
     def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
-        found = ranked(self.labels, decided)
-        return found[0] if top_k is DEFAULT else found[:top_k]
+        labels = ranked(self.labels, decided)
+        return labels[0] if top_k is DEFAULT else labels[:top_k]
 
     def plain(self, decided: np.ndarray, row: Row) -> str:
         return self.labels[int(decided.argmax())]
@@ -145,8 +145,8 @@ class SingleLabelTask(Task):
         truth = [self.label_indices[row.target] for row in rows]
         probabilities = np.stack(decided)
         predicted = probabilities.argmax(1)
-        found = score_labels(truth, predicted, self.labels)
-        return replace(found, risk=risk_curve(probabilities, predicted == truth))
+        scores = score_labels(truth, predicted, self.labels)
+        return replace(scores, risk=risk_curve(probabilities, predicted == truth))
 
     def readable_target(self, row: Row) -> str:
         if is_soft(row.target):
@@ -172,10 +172,10 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
     label_type: str | None = None
 
     def values(self) -> dict[str, Any]:
-        found = super().values()
+        values = super().values()
         if self.label_type is not None:
-            found[KEY]["label_type"] = self.label_type
-        return found
+            values[KEY]["label_type"] = self.label_type
+        return values
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         super().restore(saved)
@@ -236,20 +236,20 @@ def label_weights(
     if given == _BALANCED:
         weights = counts.sum() / (len(labels) * np.maximum(counts, 1))
         return tuple(float(w) for w in weights)
-    found = dict.fromkeys(labels, 1.0)
+    weight_of_label = dict.fromkeys(labels, 1.0)
     for label, text in _weight_pairs(given, labels):
         try:
             weight = float(text)
         except ValueError:
             weight = -1.0
-        if label not in found or not 0 < weight < float("inf"):
+        if label not in weight_of_label or not 0 < weight < float("inf"):
             pair = f"{label}={text}" if label else text
             raise InputError(
                 f"task.class_weights has {pair!r}; write balanced, equal, or "
                 f"label=weight with a weight above 0 and one of the labels {list_labels(labels)}"
             )
-        found[label] = weight
-    return tuple(found.values())
+        weight_of_label[label] = weight
+    return tuple(weight_of_label.values())
 
 
 def _weight_pairs(given: str, labels: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -171,7 +171,7 @@ class TaskSettings(CheckedSettings, name="task"):
         LEARNING,
         check=between(0, 1, "[)"),
     )
-    # Augmentation of training images, see ``data.images.augmentation``.
+    # Augmentation of training images, see ``ownbert.images.augmentation``.
     flip: bool = setting(
         False, "Mirror half of the training images, if left and right do not matter.", LEARNING
     )
@@ -475,8 +475,8 @@ class Search(CheckedSettings, name="search"):
 
     usual: bool = setting(
         False,
-        "Try several learning rates, epochs and batch sizes, and keep the best (choose them with "
-        "search.learning_rate=1e-5,5e-5 and so on).",
+        "Try several learning rates, numbers of epochs and batch sizes, and keep the best (set "
+        "them with search.learning_rate=1e-5,5e-5 and so on).",
         RUN,
         option="--search",
     )

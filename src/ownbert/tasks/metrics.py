@@ -50,18 +50,18 @@ class Scores:
 
     def as_json(self) -> dict[str, Any]:
         """All metrics as JSON values."""
-        found: dict[str, Any] = dict(self.values)
+        values: dict[str, Any] = dict(self.values)
         if self.labels:
-            found["labels"] = {
+            values["labels"] = {
                 s.label: {k: v for k, v in vars(s).items() if k != "label"} for s in self.labels
             }
         if self.confusion is not None:
-            found["confusion"] = self.confusion.tolist()
+            values["confusion"] = self.confusion.tolist()
         if self.risk:
-            found["risk"] = [list(point) for point in self.risk]
+            values["risk"] = [list(point) for point in self.risk]
         if self.warnings:
-            found["warnings"] = list(self.warnings)
-        return found
+            values["warnings"] = list(self.warnings)
+        return values
 
 
 def score_labels(
@@ -82,9 +82,9 @@ def score_labels(
     pairs = np.asarray(truth) * size + np.asarray(predicted)
     confusion = np.bincount(pairs, minlength=size * size).reshape(size, size)
     right = np.diag(confusion)
-    support, found = confusion.sum(1), confusion.sum(0)
-    scores = label_scores(labels, right, support, found)
-    present = (support + found) > 0
+    support, predicted_counts = confusion.sum(1), confusion.sum(0)
+    scores = label_scores(labels, right, support, predicted_counts)
+    present = (support + predicted_counts) > 0
     f1 = np.asarray([s.f1 for s in scores])
     return Scores(
         values={
@@ -104,7 +104,7 @@ def weighted_mean(of_labels: np.ndarray, support: np.ndarray) -> float:
 
 
 def label_scores(
-    labels: Sequence[str], right: np.ndarray, support: np.ndarray, found: np.ndarray
+    labels: Sequence[str], right: np.ndarray, support: np.ndarray, predicted: np.ndarray
 ) -> tuple[LabelScore, ...]:
     """Compute precision, recall and F1 of each label.
 
@@ -112,11 +112,11 @@ def label_scores(
         labels: C label names.
         right: (C) true positives.
         support: (C) true instances.
-        found: (C) predictions.
+        predicted: (C) number of predictions.
     """
-    precision = right / np.maximum(found, 1)
+    precision = right / np.maximum(predicted, 1)
     recall = right / np.maximum(support, 1)
-    f1 = 2 * right / np.maximum(support + found, 1)
+    f1 = 2 * right / np.maximum(support + predicted, 1)
     return tuple(
         LabelScore(name, float(p), float(r), float(f), int(n))
         for name, p, r, f, n in zip(labels, precision, recall, f1, support, strict=True)

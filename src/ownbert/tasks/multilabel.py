@@ -154,8 +154,8 @@ class MultiLabelTask(SentenceTask):
         """The probabilities (C); if nothing of the row is known (``note``), reduced so that the
         threshold corresponds to at least .5, because a lower one suits only known texts."""
         # In float64, so that comparisons do not round the threshold to float32.
-        found = raw.astype(np.float64)
-        return found * min(1.0, 2 * self.threshold) if note else found
+        probabilities = raw.astype(np.float64)
+        return probabilities * min(1.0, 2 * self.threshold) if note else probabilities
 
     def output_row(
         self, decided: np.ndarray, row: Row, options: OutputOptions = PLAIN_OUTPUT
@@ -164,11 +164,11 @@ class MultiLabelTask(SentenceTask):
         whether or not they reach the default threshold."""
         least = self.threshold if options.top is None else 0.0
         least = least if options.threshold is None else options.threshold
-        found = [each for each in ranked(self.labels, decided) if each["score"] >= least]
-        found = found[: options.top]
+        labels = [each for each in ranked(self.labels, decided) if each["score"] >= least]
+        labels = labels[: options.top]
         return {
-            "labels": [each["label"] for each in found],
-            "scores": [round(each["score"], 6) for each in found],
+            "labels": [each["label"] for each in labels],
+            "scores": [round(each["score"], 6) for each in labels],
             **(
                 {"probabilities": named_probabilities(self.labels, decided)}
                 if options.probabilities
@@ -179,10 +179,10 @@ class MultiLabelTask(SentenceTask):
     def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
         """The predicted labels, most probable first; with ``top_k``, regardless of the
         threshold."""
-        found = ranked(self.labels, decided)
+        labels = ranked(self.labels, decided)
         if top_k is DEFAULT:
-            return [each for each in found if each["score"] >= self.threshold]
-        return found[:top_k]
+            return [each for each in labels if each["score"] >= self.threshold]
+        return labels[:top_k]
 
     def plain(self, decided: np.ndarray, row: Row) -> list[str]:
         pairs = zip(self.labels, decided.tolist(), strict=True)
@@ -214,10 +214,10 @@ def best_threshold(truth: np.ndarray, probabilities: np.ndarray) -> float:
     Returns:
         A value midway between two probabilities.
     """
-    values, right, found = _counts_by_threshold(truth.ravel(), probabilities.ravel())
+    values, right, positives = _counts_by_threshold(truth.ravel(), probabilities.ravel())
     if not right[-1]:
         return 0.5
-    best = int(np.argmax(right / (found + right[-1])))
+    best = int(np.argmax(right / (positives + right[-1])))
     return float((values[best] + np.append(values, 0.0)[best + 1]) / 2)
 
 
@@ -236,16 +236,16 @@ def score_multilabel(
         labels: C label names.
     """
     true, predicted = truth.astype(bool), probabilities >= threshold
-    right, support, found = (x.sum(0) for x in (true & predicted, true, predicted))
-    scores = label_scores(labels, right, support, found)
-    present = (support + found) > 0
+    right, support, predicted_counts = (x.sum(0) for x in (true & predicted, true, predicted))
+    scores = label_scores(labels, right, support, predicted_counts)
+    present = (support + predicted_counts) > 0
     f1 = np.asarray([s.f1 for s in scores])
     precisions = [
         average_precision(true[:, i], probabilities[:, i]) for i in np.flatnonzero(support)
     ]
     return Scores(
         values={
-            "micro_f1": float(2 * right.sum() / max(1, (support + found).sum())),
+            "micro_f1": float(2 * right.sum() / max(1, (support + predicted_counts).sum())),
             "macro_f1": float(f1[present].mean()) if present.any() else 0.0,
             "weighted_f1": weighted_mean(f1, support),
             "average_precision": float(np.mean(precisions)) if precisions else 0.0,
@@ -262,8 +262,8 @@ def average_precision(truth: np.ndarray, probabilities: np.ndarray) -> float:
         truth: (rows) of 0 and 1, with at least one positive.
         probabilities: (rows).
     """
-    _, right, found = _counts_by_threshold(truth, probabilities)
-    return float((np.diff(right, prepend=0) * right / found).sum() / right[-1])
+    _, right, positives = _counts_by_threshold(truth, probabilities)
+    return float((np.diff(right, prepend=0) * right / positives).sum() / right[-1])
 
 
 def _counts_by_threshold(

@@ -80,13 +80,15 @@ class MultipleChoiceTask(Task):
             last = first + len(choices) - 1
             raise InputError(f"{where}: label {number} must be from {first} to {last}")
         text = as_text(row.target, "label", where).strip()
-        same = [i for i, choice in enumerate(choices) if choice.strip() == text]
+        matching = [i for i, choice in enumerate(choices) if choice.strip() == text]
         letter = ord(text.upper()) - ord("A") if re.fullmatch("[A-Za-z]", text) else len(choices)
-        if len(same) == 1:
-            return same[0]
-        if not same and letter < len(choices):
+        if len(matching) == 1:
+            return matching[0]
+        if not matching and letter < len(choices):
             return letter
-        what = "several choices" if same else "none of the choices, nor a number or letter of one"
+        what = (
+            "several choices" if matching else "none of the choices, nor a number or letter of one"
+        )
         raise InputError(f"{where}: label {text!r} is {what}")
 
     def stream(self, path: Source) -> Iterator[Row]:
@@ -137,18 +139,18 @@ class MultipleChoiceTask(Task):
     def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
         """The choice with its text and probability; Transformers has no pipeline for multiple
         choice."""
-        found = [
+        results = [
             {"choice": each["label"], "text": row.texts[1 + each["label"]], "score": each["score"]}
             for each in ranked(range(len(decided)), decided)
         ]
-        return found[0] if top_k is DEFAULT else found[:top_k]
+        return results[0] if top_k is DEFAULT else results[:top_k]
 
     def plain(self, decided: np.ndarray, row: Row) -> int:
         return int(decided.argmax())
 
     def score(self, rows: Sequence[Row], decided: Sequence[np.ndarray]) -> Scores:
-        right = [int(p.argmax()) == row.target for p, row in zip(decided, rows, strict=True)]
-        return Scores({"accuracy": float(np.mean(right))})
+        correct = [int(p.argmax()) == row.target for p, row in zip(decided, rows, strict=True)]
+        return Scores({"accuracy": float(np.mean(correct))})
 
     def fold_keys(self, row: Row) -> Sequence[Any]:
         """The prompt only, because many rows may share the same choices."""
@@ -164,12 +166,12 @@ class MultipleChoiceTask(Task):
 
 def _rows(path: Source, given: ColumnNames, *, labelled: bool) -> Iterator[Row]:
     """Yield rows with labels as in the file."""
-    found = find_columns(path, COLUMNS["choose"], given, labelled=labelled)
-    choices, labels = found["second"], found.get("label", ())
+    found_columns = find_columns(path, COLUMNS["choose"], given, labelled=labelled)
+    choices, labels = found_columns["second"], found_columns.get("label", ())
 
     def rows() -> Iterator[Row]:
         cells_of = [*choices, *labels]
-        table = read_table(path, found["text"], cells_of, id=given.id)
+        table = read_table(path, found_columns["text"], cells_of, id=given.id)
         for line, where, texts, cells, id, _ in table:
             target = cells[-1] if labels else None
             if labels and (target is None or not str(target).strip()):
@@ -183,16 +185,16 @@ def _rows(path: Source, given: ColumnNames, *, labelled: bool) -> Iterator[Row]:
 def _choices(values: Sequence[Any], names: Sequence[str], where: str) -> list[str]:
     """The texts of a row's choices: at least two, none of them empty."""
     if len(names) == 1:
-        (found,) = values
-        if not isinstance(found, list):
+        (choices,) = values
+        if not isinstance(choices, list):
             raise InputError(f"{where}: {names[0]!r} must contain a list of texts")
-        names = list(names) * len(found)
+        names = list(names) * len(choices)
     else:
         last = max((i for i, v in enumerate(values) if v is not None and v != ""), default=-1)
-        found = values[: last + 1]
-    if len(found) < 2:
-        raise InputError(f"{where}: at least two choices are needed, but there are {len(found)}")
-    texts = [as_text(value, name, where) for value, name in zip(found, names, strict=False)]
+        choices = values[: last + 1]
+    if len(choices) < 2:
+        raise InputError(f"{where}: at least two choices are needed, but there are {len(choices)}")
+    texts = [as_text(value, name, where) for value, name in zip(choices, names, strict=False)]
     for number, text in enumerate(texts):
         if not text.strip():
             raise InputError(f"{where}: choice {number} (from 0) is empty")

@@ -50,10 +50,10 @@ class RegressionTask(SentenceTask):
     learnt = np.zeros(1), np.ones(1)
 
     def values(self) -> dict[str, Any]:
-        found = super().values()
+        values = super().values()
         if self.pair:  # the CrossEncoder of sentence-transformers would apply a sigmoid
-            found["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
-        return found
+            values["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
+        return values
 
     def read(self, path: Source) -> list[Row]:
         names, table = self.read_table(path)
@@ -142,11 +142,11 @@ class RegressionTask(SentenceTask):
     def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
         """The number, or all numbers in the order of the columns, whatever ``top_k``."""
         numbers = [float(f"{x:.7g}") for x in decided.tolist()]
-        found = [
+        answers = [
             {"label": name, "score": number}
             for name, number in zip(self.labels, numbers, strict=True)
         ]
-        return found[0] if len(found) == 1 and top_k is DEFAULT else found
+        return answers[0] if len(answers) == 1 and top_k is DEFAULT else answers
 
     def plain(self, decided: np.ndarray, row: Row) -> Any:
         numbers = decided.tolist()
@@ -168,12 +168,12 @@ class RegressionTask(SentenceTask):
         )
 
 
-def score_regression(truth: np.ndarray, found: np.ndarray, labels: Sequence[str]) -> Scores:
+def score_regression(truth: np.ndarray, predictions: np.ndarray, labels: Sequence[str]) -> Scores:
     """Compute metrics of predicted values, averaged over the columns.
 
     Args:
         truth: (rows, C) true values.
-        found: (rows, C) predicted values.
+        predictions: (rows, C) predicted values.
         labels: C column names.
 
     Returns:
@@ -182,7 +182,7 @@ def score_regression(truth: np.ndarray, found: np.ndarray, labels: Sequence[str]
     """
     each: dict[str, list[float]] = {name: [] for name in RegressionTask.metrics}
     warnings = []
-    for name, true, predicted in zip(labels, truth.T, found.T, strict=True):
+    for name, true, predicted in zip(labels, truth.T, predictions.T, strict=True):
         spread = float(((true - true.mean()) ** 2).sum())
         each["spearman"].append(_correlation(_ranks(true), _ranks(predicted)))
         each["pearson"].append(_correlation(true, predicted))

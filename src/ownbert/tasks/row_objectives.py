@@ -12,7 +12,7 @@ from ownbert.batches.batch import Batch
 from ownbert.batches.layout import make_layout
 from ownbert.objectives.objective import Loss, Objective
 
-# Logit of padding choices: zero probability, and a finite logarithm.
+# Logit of padded choices: their probability is 0, but its logarithm is finite.
 _PADDING = -1e9
 
 
@@ -21,13 +21,13 @@ class RowObjective(Objective):
     """An objective with one prediction per row; ``distance`` is for use in ``RDrop``.
 
     Args:
-        right: whether correct predictions are counted.
+        counts_correct: whether correct predictions are counted.
     """
 
     weight: float = 1.0
     name: str = "classification"
     head: str = "classification"
-    right: bool = True
+    counts_correct: bool = True
 
     def count(self, batch: Batch) -> int:
         return 0 if batch.labels is None else batch.answers
@@ -68,9 +68,9 @@ class SingleLabelObjective(RowObjective):
             logits, targets, weight=weights, label_smoothing=self.smoothing, reduction="none"
         )
         losses = self.weigh(mean_per_row(losses, batch), batch)  # (rows)
-        found = mean_per_row(logits.detach(), batch).argmax(-1)
+        predicted = mean_per_row(logits.detach(), batch).argmax(-1)
         truth = labels if labels.ndim == 1 else labels.argmax(-1)
-        return Loss(losses.sum(), (found == truth).sum(), len(labels))
+        return Loss(losses.sum(), (predicted == truth).sum(), len(labels))
 
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
         return mean_per_row(symmetric_kl(one, two), batch).sum()
@@ -98,15 +98,15 @@ class MultiLabelObjective(RowObjective):
         losses = F.binary_cross_entropy_with_logits(
             logits, targets, pos_weight=weights, reduction="none"
         ).mean(-1)
-        found = mean_per_row(logits.detach(), batch) >= 0
-        right = (found == (labels >= 0.5)).all(-1)
-        return Loss(mean_per_row(losses, batch).sum(), right.sum(), len(labels))
+        predicted = mean_per_row(logits.detach(), batch) >= 0
+        correct = (predicted == (labels >= 0.5)).all(-1)
+        return Loss(mean_per_row(losses, batch).sum(), correct.sum(), len(labels))
 
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
         """The mean of the two Kullback-Leibler divergences, averaged over the labels."""
         a, b = one.float(), two.float()
-        apart = (a.sigmoid() - b.sigmoid()) * (a - b) / 2
-        return mean_per_row(apart.mean(-1), batch).sum()
+        divergence = (a.sigmoid() - b.sigmoid()) * (a - b) / 2
+        return mean_per_row(divergence.mean(-1), batch).sum()
 
 
 @dataclass(frozen=True)
@@ -122,15 +122,15 @@ class RegressionObjective(RowObjective):
 
     loss: str = "mse"
     name: str = "regression"
-    right: bool = False
+    counts_correct: bool = False
 
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         assert batch.labels is not None
-        found, labels = mean_per_row(logits.float(), batch), batch.labels.float()  # (rows, C)
+        predicted, labels = mean_per_row(logits.float(), batch), batch.labels.float()  # (rows, C)
         error = F.huber_loss if self.loss == "huber" else F.mse_loss
-        losses = self.weigh(error(found, labels, reduction="none").mean(-1), batch)
-        right = ((found.detach() - labels).abs() < 0.5).all(-1)
-        return Loss(losses.sum(), right.sum(), len(labels))
+        losses = self.weigh(error(predicted, labels, reduction="none").mean(-1), batch)
+        correct = ((predicted.detach() - labels).abs() < 0.5).all(-1)
+        return Loss(losses.sum(), correct.sum(), len(labels))
 
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
         """The Kullback-Leibler divergence of unit normal distributions around the two
@@ -149,8 +149,8 @@ class MultipleChoiceObjective(RowObjective):
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         assert batch.labels is not None
         scores, labels = pad_choices(logits, batch), batch.labels  # (rows, choices), (rows)
-        right = (scores.detach().argmax(-1) == labels).sum()
-        return Loss(F.cross_entropy(scores, labels, reduction="sum"), right, len(labels))
+        correct = (scores.detach().argmax(-1) == labels).sum()
+        return Loss(F.cross_entropy(scores, labels, reduction="sum"), correct, len(labels))
 
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
         return symmetric_kl(pad_choices(one, batch), pad_choices(two, batch)).sum()
@@ -184,16 +184,16 @@ class RDrop(Objective):
     def __init__(self, inner: Any, strength: float) -> None:
         self.inner, self.strength = inner, strength
         self.name, self.head, self.weight = inner.name, inner.head, inner.weight
-        self.right = inner.right
+        self.counts_correct = inner.counts_correct
 
     def count(self, batch: Batch) -> int:
         return self.inner.count(batch)
 
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         loss = self.inner(logits, batch)
-        apart = self.inner.distance(*logits.chunk(2), _first_half(batch))
+        distance = self.inner.distance(*logits.chunk(2), _first_half(batch))
         # The count includes both halves, so the per-row distance is added twice.
-        return loss._replace(total=loss.total + 2 * self.strength * apart)
+        return loss._replace(total=loss.total + 2 * self.strength * distance)
 
 
 def _first_half(batch: Batch) -> Batch:

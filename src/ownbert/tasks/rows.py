@@ -110,14 +110,14 @@ def read_table(
     ids = id_column(path, [*texts, *others, *features], id)
     start = len(texts) + len(others)
     end = start + len(features)
-    wanted = [*texts, *others, *features, *ids]
-    for line, values in at_least_one(read_values(path, wanted), path):
+    names = [*texts, *others, *features, *ids]
+    for line, values in at_least_one(read_values(path, names), path):
         where = place(path, line)
-        found = tuple(as_text(values[i], name, where) for i, name in enumerate(texts))
+        row_texts = tuple(as_text(values[i], name, where) for i, name in enumerate(texts))
         row_id = id_value(values[end]) if ids else None
-        words = len(found[0].split())
+        words = len(row_texts[0].split())
         tags = read_features(values[start:end], features, words, where)
-        yield TableRow(line, where, found, values[len(texts) : start], row_id, tags)
+        yield TableRow(line, where, row_texts, values[len(texts) : start], row_id, tags)
 
 
 def label_text(value: Any, where: str, column: str | None = None) -> str:

@@ -79,10 +79,11 @@ class SentenceTask(Task):
         Raises:
             InputError: a column is missing or used twice.
         """
-        found = find_columns(
+        columns_by_role = find_columns(
             path, self.column_specs, given or self.columns, labelled=labelled, pair=self.pair
         )
-        return (*found["text"], *found.get("second", ())), found.get("label", ())
+        texts = (*columns_by_role["text"], *columns_by_role.get("second", ()))
+        return texts, columns_by_role.get("label", ())
 
     def read_table(self, path: Source) -> tuple[tuple[str, ...], list[TableRow]]:
         """The target columns, and at least one row with these as cells."""
@@ -130,9 +131,9 @@ class SentenceTask(Task):
         texts, labels = self.find_columns(path)
         used = {*texts, *labels, *feature_columns(path, self.columns)}
         inputs, targets = " and ".join(map(repr, texts)), ", ".join(map(repr, labels))
-        found = f"{inputs} as input, {targets} as target"
+        description = f"{inputs} as input, {targets} as target"
         others = [name for name in columns(path) if name not in used]
-        return f"{found} (not used: {shown_columns(others)})" if others else found
+        return f"{description} (not used: {shown_columns(others)})" if others else description
 
     def describe_base(self, model: FinetuneModel) -> Description | None:
         description = super().describe_base(model)
@@ -140,13 +141,13 @@ class SentenceTask(Task):
             read_pooling(model_folder(model.folder)) if self.settings.pooling is None else None
         )
         if description is not None and pooling is not None:
-            usual = self.head_spec(description).pooling
+            default_pooling = self.head_spec(description).pooling
             # Stored for the other models of an ensemble.
             self.settings = replace(self.settings, pooling=pooling)
-            if pooling != usual:
+            if pooling != default_pooling:
                 self.pooling_note = (
                     f"{pooling} pooling, as in {model.folder} for embeddings; Transformers has "
-                    f"no such classifier (with --pooling {usual} it can load the folder)"
+                    f"no such classifier (with --pooling {default_pooling} it can load the folder)"
                 )
         return description
 

@@ -142,7 +142,7 @@ class Task(ABC):
 
     @property
     def column_specs(self) -> Sequence[ColumnSpec]:
-        """The columns of its files."""
+        """The columns of the task's files."""
         return task_kinds()[self.name].columns
 
     # Model and input.
@@ -302,7 +302,7 @@ class Task(ABC):
         return spec if self.settings.feature_size in (None, spec.feature_size) else None
 
     def has_pooler(self, description: Description) -> bool | None:
-        """Whether the model to train has a pooler; None: if its head needs one."""
+        """Whether the model to train has a pooler; None: only if its head needs one."""
         return None
 
     @abstractmethod
@@ -348,7 +348,7 @@ class Task(ABC):
     def identity(self, row: Row) -> dict[str, Any]:
         """The columns that identify a row in the output: its id, or else its texts.
 
-        The id column keeps its name in the input.
+        The id column has the same name as in the input.
         """
         if row.id is not None or self.columns.id is not None:
             return {self.columns.id or "id": row.id}
@@ -467,7 +467,8 @@ class Task(ABC):
     # Row properties for other steps of fine-tuning.
 
     def fold_keys(self, row: Row) -> Sequence[Any]:
-        """Rows that share a key must be in the same fold, so that answers cannot be memorised."""
+        """Keys of a row; rows that share one must be in the same fold, so that answers cannot be
+        memorised."""
         return row.texts
 
     def pretraining_texts(self, row: Row) -> Sequence[str]:
@@ -520,7 +521,7 @@ def task_of(description: Description, columns: ColumnNames | None = None) -> Tas
 
     Args:
         description: description of the folder.
-        columns: columns named by the user; by default those of the training.
+        columns: columns named by the user; by default those used in training.
 
     Raises:
         InputError: the folder has no task head.
@@ -549,15 +550,15 @@ def restored_task(
         name: name of the task.
         saved: result of ``Task.values`` under ``KEY``.
         labels: labels of the task.
-        columns: columns named by the user; by default those of the training.
+        columns: columns named by the user; by default those used in training.
 
     Raises:
         InputError: the task is unknown.
     """
     settings = TaskSettings.of(name, saved.get("settings") or {})
     named = {k: v for k, v in vars(columns or ColumnNames()).items() if v is not None}
-    found = ColumnNames(**{**(saved.get("columns") or {}), **named})
-    task = task_class(name)(settings, found, labels)
+    all_columns = ColumnNames(**{**(saved.get("columns") or {}), **named})
+    task = task_class(name)(settings, all_columns, labels)
     task.restore(saved)
     return task
 

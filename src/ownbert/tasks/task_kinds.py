@@ -44,8 +44,8 @@ class TaskKind:
 @cache
 def task_kinds() -> Mapping[str, TaskKind]:
     """All tasks by their names."""
-    found = {file.stem for file in Path(__file__).with_name("kinds").glob("[a-z]*.py")}
-    names = (*_FIRST, *sorted(found - {*_FIRST}))
+    modules = {file.stem for file in Path(__file__).with_name("kinds").glob("[a-z]*.py")}
+    names = (*_FIRST, *sorted(modules - {*_FIRST}))
     return {name: import_module(f"ownbert.tasks.kinds.{name}").KIND for name in names}
 
 
@@ -55,8 +55,8 @@ def task_kind(name: str) -> tuple[str, TaskKind]:
     Raises:
         InputError: the name is unknown.
     """
-    every = task_kinds()
-    aliases = {kind.alias: task for task, kind in every.items() if kind.alias}
-    if (known := aliases.get(name, name)) not in every:
-        raise InputError(f"task {name!r} is not known; use one of {', '.join([*every, *aliases])}")
-    return known, every[known]
+    kinds = task_kinds()
+    aliases = {kind.alias: task for task, kind in kinds.items() if kind.alias}
+    if (known := aliases.get(name, name)) not in kinds:
+        raise InputError(f"task {name!r} is not known; use one of {', '.join([*kinds, *aliases])}")
+    return known, kinds[known]

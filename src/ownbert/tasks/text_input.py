@@ -67,11 +67,11 @@ class EncodedRows:
         """Row ``index`` as used in ``epoch``: a pure function of (seed, epoch, index)."""
         example, masking = self.examples[index], self.masking
         count = len(example.parts or ())
-        drawn = self.windows is not None and count > self.windows
-        if not drawn and masking is None:
+        sampled = self.windows is not None and count > self.windows
+        if not sampled and masking is None:
             return example
         rng = np.random.default_rng((self.seed, epoch, index))
-        if drawn:
+        if sampled:
             example = _subset(
                 example, np.sort(rng.choice(count, self.windows, replace=False)).tolist()
             )
@@ -116,7 +116,7 @@ def _subset(example: Example, chosen: Sequence[int]) -> Example:
 class TextInputBuilder:
     """Adds special tokens and token types to ids, and truncates to ``max_length`` tokens in total.
 
-    Their positions depend on the family (``InputFormat``).
+    The positions of the special tokens depend on the family (``InputFormat``).
     """
 
     def __init__(self, tokenizer: Tokenizer, config: EncoderConfig, max_length: int) -> None:
@@ -140,12 +140,12 @@ class TextInputBuilder:
         together = max(len(e.parts or (0,)) for e in data.examples)
         parts = (e.lengths for e in data.examples)
         sizes = np.asarray([size for of_example in parts for size in of_example])
-        half, most, nearly = np.percentile(sizes, (50, 90, 99)).round().astype(int).tolist()
+        median, p90, p99 = np.percentile(sizes, (50, 90, 99)).round().astype(int).tolist()
         several = f" (up to {together} of them together)" if together > 1 else ""
         cut = f"{data.truncated:,} {unit} are" if data.truncated else "none is"
         yield (
-            f"tokens per sequence{several}: median {half:,}, 90% up to {most:,}, 99% up to "
-            f"{nearly:,}, longest {sizes.max():,}; {cut} cut at {self.max_length:,}"
+            f"tokens per sequence{several}: median {median:,}, 90% up to {p90:,}, 99% up to "
+            f"{p99:,}, longest {sizes.max():,}; {cut} cut at {self.max_length:,}"
         )
         unknown = UnknownWords(self.tokenizer)
         unknown.count(data.examples)
@@ -277,10 +277,10 @@ class UnknownWords:
         """The most frequent unknown words, and whether frequent words explain many unknown
         tokens."""
         assert self.tokenizer is not None
-        found = self.tokenizer.unknown_words(list(self.texts))
-        occurrences = Counter(word for words in found for word in words)
-        texts = Counter(word for words in found for word in set(words))
-        least = max(_LEAST_TEXTS, _FREQUENT * len(found))
+        unknown_words = self.tokenizer.unknown_words(list(self.texts))
+        occurrences = Counter(word for words in unknown_words for word in words)
+        texts = Counter(word for words in unknown_words for word in set(words))
+        least = max(_LEAST_TEXTS, _FREQUENT * len(unknown_words))
         frequent = [word for word, count in texts.most_common() if count >= least]
         covered = sum(occurrences[word] for word in frequent)
         named = [word for word in frequent if any(map(str.isalnum, word))] or frequent

@@ -192,23 +192,23 @@ class WordRules:
         """Split ``text`` into words, before these are split into pieces."""
         from tokenizers import PreTokenizedString
 
-        found = PreTokenizedString(text)
-        self.pre_tokenize(found)
-        return [word for word, _, _ in found.get_splits() if word]
+        pretokenized = PreTokenizedString(text)
+        self.pre_tokenize(pretokenized)
+        return [word for word, _, _ in pretokenized.get_splits() if word]
 
     def _words(self, _: int, text: "NormalizedString") -> list["NormalizedString"]:
-        found = []
+        words = []
         for _word, place in self.whitespace.pre_tokenize_str(text.normalized):
             word = text.slice(place)
             if unicodedata.normalize("NFC", word.normalized) in self.whole:
                 word.nfc()
-                found.append(word)
+                words.append(word)
                 continue
             self.fold.normalize(word)
             parts = self.parts.pre_tokenize_str(word.normalized)
-            found += [word.slice(part) for _part, part in parts]
-        for word in found:
+            words += [word.slice(part) for _part, part in parts]
+        for word in words:
             if word.normalized in self.unknown:
                 # Character by character, so that the offsets do not change.
                 word.map(lambda _: _NONCHARACTER)
-        return found
+        return words

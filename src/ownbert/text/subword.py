@@ -152,15 +152,15 @@ def _is_digit_comma(text: str) -> bool:
 def _merges(model: SentencePieceModel, scores: Mapping[str, float]) -> list[tuple[str, str]]:
     """The merges implied by the pieces of a BPE model, highest score first."""
     ids = {piece.text: index for index, piece in enumerate(model.pieces)}
-    found = []
+    merges = []
     for piece, score in scores.items():
         splits = [(piece[:at], piece[at:]) for at in range(1, len(piece))]
         known = [pair for pair in splits if pair[0] in ids and pair[1] in ids]
         known.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
-        found += [(score, pair) for pair in known]
+        merges += [(score, pair) for pair in known]
     # ``reverse`` preserves the order of equal entries.
-    found.sort(key=lambda entry: (entry[0], len(entry[1][0]), len(entry[1][1])), reverse=True)
-    return [pair for _, pair in found]
+    merges.sort(key=lambda entry: (entry[0], len(entry[1][0]), len(entry[1][1])), reverse=True)
+    return [pair for _, pair in merges]
 
 
 def _normalizer(

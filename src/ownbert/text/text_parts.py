@@ -71,10 +71,10 @@ def parts_of(text: str, places: "re.Pattern[str] | None", size: int = PART) -> I
     """
     start = 0
     while places is not None and len(text) - start > size:
-        if (found := places.search(text, start + size)) is None:
+        if (match := places.search(text, start + size)) is None:
             break
-        yield text[start : found.start()]
-        start = found.start()
+        yield text[start : match.start()]
+        start = match.start()
     yield text[start:]
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ownbert.errors import InputError
 from ownbert.text.bert_rules import keep_whole, wordpiece_backend
 from ownbert.text.blank import blank_backend
-from ownbert.text.folder.build import register, special_tokens, surround
+from ownbert.text.folder.build import register, set_post_processor, special_tokens
 from ownbert.text.folder.tokenizer_folder import (
     guess_style,
     kind_of,
@@ -139,7 +139,7 @@ class Tokenizer:
             The tokenizer.
         """
         register(backend, special_tokens(ROBERTA, ROBERTA.special, built=True))
-        surround(backend, ROBERTA, ROBERTA.special, add_prefix_space=True)
+        set_post_processor(backend, ROBERTA, ROBERTA.special, add_prefix_space=True)
         return cls(backend, special=ROBERTA.special, config={"add_prefix_space": True})
 
     @classmethod
@@ -160,16 +160,16 @@ class Tokenizer:
         Raises:
             InputError: files are missing, damaged or contradictory.
         """
-        found = read_folder(folder, model)
-        limit = found.config.get("model_max_length")
+        files = read_folder(folder, model)
+        limit = files.config.get("model_max_length")
         if not isinstance(limit, int | float) or not 0 < limit < NO_LIMIT:
             limit = None
         try:
             return cls(
-                found.backend,
+                files.backend,
                 max_length=None if limit is None else int(limit),
-                special=found.special,
-                config=found.config,
+                special=files.special,
+                config=files.config,
             )
         except InputError as error:
             raise InputError(f"{folder}: {error}") from None
@@ -273,17 +273,17 @@ class Tokenizer:
             return [encoding.ids for encoding in _encoded(encode, texts)]
         ids: list[list[int]] = [[] for _ in texts]
         parts = [parts_of(text, self._places_to_cut) for text in texts]
-        left = list(range(len(texts)))
-        while left:
-            going_on = []
-            chosen = ((n, part) for n in left for part in islice(parts[n], most and 1))
+        unfinished = list(range(len(texts)))
+        while unfinished:
+            continued = []
+            chosen = ((n, part) for n in unfinished for part in islice(parts[n], most and 1))
             for group in together(chosen):
                 check_wanted()
                 encodings = _encoded(encode, [part for _, part in group], texts)
                 for (number, _), encoding in zip(group, encodings, strict=True):
                     ids[number] += encoding.ids
-                    going_on.append(number)
-            left = [n for n in going_on if len(ids[n]) < most] if most else []
+                    continued.append(number)
+            unfinished = [n for n in continued if len(ids[n]) < most] if most else []
         return ids
 
     @cached_property
@@ -355,14 +355,14 @@ class Tokenizer:
             ValueError: an id is not in the vocabulary.
         """
         size = self.vocab_size
-        found = []
+        tokens = []
         for index in ids:
             if not 0 <= index < size:
                 raise ValueError(
                     f"id {index} is not in the vocabulary, whose ids are 0..{size - 1}"
                 )
-            found.append(self._tokens[index])
-        return found
+            tokens.append(self._tokens[index])
+        return tokens
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
         """Decode ids to a line of text.
@@ -436,7 +436,7 @@ def _all_tokens(backend: "tokenizers.Tokenizer") -> list[str]:
     if size > len(ids):  # one id of four billion would need a list of this length
         raise InputError(f"the vocabulary's ids are not 0..{len(ids) - 1}, each once")
     tokens = [backend.id_to_token(index) for index in range(size)]
-    found = [token for token in tokens if token is not None]
-    if len(found) != size:
+    known = [token for token in tokens if token is not None]
+    if len(known) != size:
         raise InputError(f"the vocabulary's ids are not 0..{size - 1}, each once")
-    return found
+    return known

@@ -82,7 +82,7 @@ class VocabularyReport:
 
 
 def most_frequent(counts: Counter[str], ends: Counter[str], *, documents: int) -> list[TokenCount]:
-    """The 50 most frequent tokens; ties in the order of the tokens.
+    """The 50 most frequent tokens; equally frequent ones in alphabetical order.
 
     Args:
         counts: frequency of each token.
@@ -119,10 +119,10 @@ def propose_sentence_ends(top: Sequence[TokenCount], *, documents: int) -> list[
     Returns:
         The tokens; often none.
     """
-    found = [row for row in top if _ends_often(row, documents)]
-    if sum(row.end_share for row in found) < LEAST_COMMON_SHARE:
+    proposals = [row for row in top if _ends_often(row, documents)]
+    if sum(row.end_share for row in proposals) < LEAST_COMMON_SHARE:
         return []
-    return [row.token for row in found]
+    return [row.token for row in proposals]
 
 
 def _ends_often(row: TokenCount, documents: int) -> bool:

@@ -88,8 +88,8 @@ def _glibc() -> ctypes.CDLL | None:
     if sys.platform != "linux":
         return None
     try:
-        found = ctypes.CDLL("libc.so.6")
-        return found if found.mallopt and found.malloc_trim else None
+        library = ctypes.CDLL("libc.so.6")
+        return library if library.mallopt and library.malloc_trim else None
     except (OSError, AttributeError):
         return None
 

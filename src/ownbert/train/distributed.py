@@ -140,7 +140,7 @@ def shard(learner: Learner, world: World) -> None:
 def is_sharded(module: nn.Module) -> bool:
     """Whether the weights are sharded over the processes."""
     if not (dist.is_available() and dist.is_initialized()):
-        return False  # each step asks, and the weights are many
+        return False  # saves a loop over all weights in every step
     return any(hasattr(p, "full_tensor") for p in module.parameters())
 
 

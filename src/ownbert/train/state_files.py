@@ -153,9 +153,9 @@ def write_tensors(folder: Path, tensors: Mapping[str, Tensor], world: World) -> 
     """Write named tensors, sharded or not; all processes must call it."""
     if world.size == 1:
         # Same file as the distributed writer's, whose planning takes longer than writing.
-        whole = {name: _whole(tensor.detach().cpu()) for name, tensor in tensors.items()}
+        complete = {name: _whole(tensor.detach().cpu()) for name, tensor in tensors.items()}
         with (folder / _SHARD.format(1)).open("wb") as file:
-            file.write(to_bytes(whole, metadata={"format": "pt"}))
+            file.write(to_bytes(complete, metadata={"format": "pt"}))
             file.flush()
             os.fsync(file.fileno())
         return

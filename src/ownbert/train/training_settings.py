@@ -21,8 +21,8 @@ OPTIMIZERS = (
 
 def _check_betas(name: str, betas: tuple[float, ...]) -> None:
     if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-        found = ", ".join(f"{beta:g}" for beta in betas)
-        raise InputError(f"{name} is [{found}]; it must be two numbers in [0, 1)")
+        values = ", ".join(f"{beta:g}" for beta in betas)
+        raise InputError(f"{name} is [{values}]; it must be two numbers in [0, 1)")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,8 +47,8 @@ def bleu(
     if len(translations) != len(references):
         raise InputError(f"{len(translations):,} translations and {len(references):,} references")
     metric = BLEU(lowercase=lowercase, tokenize=_tokenization(references))
-    found = metric.corpus_score(list(translations), [list(references)])
-    return Bleu(float(found.score), str(metric.get_signature()))
+    result = metric.corpus_score(list(translations), [list(references)])
+    return Bleu(float(result.score), str(metric.get_signature()))
 
 
 def _tokenization(texts: Sequence[str]) -> str:

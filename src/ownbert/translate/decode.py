@@ -85,8 +85,8 @@ class Translator:
                 f"{folder}: the vocabulary has {vocab_size} tokens, the model only "
                 f"{model.config.vocab_size}; they do not belong together"
             )
-        usual = (*self.target.start_ids, self.target.pad_id)[0]
-        self.start = _token_id(folder, values, "decoder_start_token_id", usual)
+        default_start = (*self.target.start_ids, self.target.pad_id)[0]
+        self.start = _token_id(folder, values, "decoder_start_token_id", default_start)
         self.end = _token_id(folder, values, "eos_token_id", self.target.sep_id)
         self.packed = self.device.type == "cpu"
         self.model = prepack(model, self.precision) if self.packed else model.to(self.device)
@@ -113,8 +113,10 @@ class Translator:
 
     def translate_block(self, texts: Sequence[str]) -> list[str]:
         """Translate a block; a blank text gives ""."""
-        found = self.hypotheses(texts)
-        return ["" if hypothesis is None else self.detokenize(hypothesis) for hypothesis in found]
+        hypotheses = self.hypotheses(texts)
+        return [
+            "" if hypothesis is None else self.detokenize(hypothesis) for hypothesis in hypotheses
+        ]
 
     def settings(self) -> dict[str, Any]:
         """The settings that the translations depend on."""
@@ -128,14 +130,14 @@ class Translator:
     def hypotheses(self, texts: Sequence[str]) -> list[Hypothesis | None]:
         """The best hypothesis for each text, with its score; None for a blank text."""
         rows = encode_sources(texts, self.source)
-        found: list[Hypothesis | None] = [None] * len(texts)
+        results: list[Hypothesis | None] = [None] * len(texts)
         sizes = [len(row) for row in rows]
         around = len(self.source.start_ids) + 1
         order = [i for i in np.argsort(sizes, kind="stable") if sizes[i] > around]
         for numbers in self._batches(order, rows):
             for i, best in zip(numbers, self._search([rows[i] for i in numbers]), strict=True):
-                found[i] = best
-        return found
+                results[i] = best
+        return results
 
     def _batches(self, order: Sequence[int], rows: Sequence[np.ndarray]) -> Iterator[list[int]]:
         batch: list[int] = []
@@ -223,7 +225,7 @@ def one_line(text: str) -> str:
 
 def _token_id(folder: str | Path, values: Mapping[str, Any], key: str, default: int) -> int:
     """A token id in config.json, which must be in the vocabulary."""
-    found = default if values.get(key) is None else values[key]
+    token = default if values.get(key) is None else values[key]
     size = values.get("decoder_vocab_size") or values["vocab_size"]
-    whole(0, size - 1)(f"{Path(folder) / CONFIG}: {key}", found)
-    return found
+    whole(0, size - 1)(f"{Path(folder) / CONFIG}: {key}", token)
+    return token

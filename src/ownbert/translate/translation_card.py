@@ -54,10 +54,10 @@ def write_card(
 
 def _files(data: PairFiles, pairs: Mapping[str, int]) -> Iterator[tuple[str, ...]]:
     for part, prefix in (("training", ""), ("dev", "dev_")):
-        found = [getattr(data, prefix + side) for side in ("pairs", "source", "target")]
-        for path in filter(None, found):
+        paths = [getattr(data, prefix + side) for side in ("pairs", "source", "target")]
+        for path in filter(None, paths):
             yield translated(part), Path(path).name, f"{pairs[part]:,}", sha256(path)
-        if not any(found):
+        if not any(paths):
             yield (
                 translated(part),
                 translated("held out of the training pairs"),

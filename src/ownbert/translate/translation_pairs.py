@@ -1,7 +1,7 @@
 """Pairs of source and target texts: reading files, and training examples."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -78,7 +78,7 @@ def _from_lines(source: str, target: str) -> list[tuple[str, str]]:
     return rows
 
 
-def _lines(path: str):
+def _lines(path: str) -> Iterator[str]:
     if kind_of(path) != "txt":
         raise InputError(f"{path} is a table; give it as --pairs, with its two columns")
     return (text for _, text in open_text(path))

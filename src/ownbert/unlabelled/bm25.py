@@ -60,8 +60,8 @@ def _by_words(counted: WordCounts, ends: np.ndarray, work: Path) -> list[Path]:
             entries["weight"] = gain * block.data / (block.data + norm[text])
             own = part[block.indices]
             order = np.argsort(own, kind="stable")
-            found, start = np.unique(own[order], return_index=True)
-            for number, rows in zip(found.tolist(), np.split(order, start)[1:], strict=True):
+            distinct, start = np.unique(own[order], return_index=True)
+            for number, rows in zip(distinct.tolist(), np.split(order, start)[1:], strict=True):
                 files[number].write(entries[rows].tobytes())
     return list(paths.values())
 
@@ -79,11 +79,11 @@ class WordIndex:
     """
 
     def __init__(self, folder: Path, kind: str, texts: int) -> None:
-        found: list[Any] = [opened_array(folder / name) for name in WORD_FILES]
-        joined = found[0].tobytes().decode()
+        arrays: list[Any] = [opened_array(folder / name) for name in WORD_FILES]
+        joined = arrays[0].tobytes().decode()
         self.kind, self.size = kind, texts
         self.words = {word: i for i, word in enumerate(joined.split("\0"))} if joined else {}
-        _, self.starts, self.texts, self.weights = found
+        _, self.starts, self.texts, self.weights = arrays
         if len(self.starts) != len(self.words) + 1 or not (
             self.starts[-1] == len(self.texts) == len(self.weights)
         ):
@@ -91,12 +91,12 @@ class WordIndex:
 
     def scores(self, queries: Sequence[str]) -> np.ndarray:
         """float32 (Q, N), 0 for texts without any word of the query."""
-        found = np.zeros((len(queries), self.size), np.float32)
+        scores = np.zeros((len(queries), self.size), np.float32)
         split = splitter(self.kind)
-        for row, query in zip(found, queries, strict=True):
+        for row, query in zip(scores, queries, strict=True):
             for own, count in self._entries(Counter(split(query))):
                 row[self.texts[own]] += count * self.weights[own]
-        return found
+        return scores
 
     def _entries(self, counts: "Counter[str]") -> Iterator[tuple[slice, int]]:
         """The range of each known word in the files, and its count in the query."""

@@ -85,7 +85,7 @@ def rare_labels(counts: np.ndarray) -> np.ndarray:
     return order[counts[order] < _RARE * counts.mean()]
 
 
-def share_of_rare(counts: np.ndarray, count: int) -> int:
+def count_for_rare(counts: np.ndarray, count: int) -> int:
     """How many of ``count`` texts are selected for rare labels: as many as these labels lack."""
     lacking = np.ceil(_RARE * counts.mean() - counts[rare_labels(counts)]).sum()
     return int(min(lacking, _MOST_RARE * count))

@@ -30,7 +30,7 @@ from ownbert.tables.columns import ColumnNames, id_value, read_texts_with_ids
 from ownbert.tables.memory import MemoryTable
 from ownbert.tables.tables import Source, columns, kind_of, read_values
 from ownbert.tasks.forward.batched_forward import blocks
-from ownbert.unlabelled.near import KEYED, by_pieces, by_vectors, keys_and_signatures, split_keys
+from ownbert.unlabelled.near import KEYED, by_shingles, by_vectors, keys_and_signatures, split_keys
 from ownbert.unlabelled.number_rows import NumberRows, number_rows, vectors_of
 
 KEEP = ("first", "longest")
@@ -67,7 +67,7 @@ class Duplicates:
         dropped: indices of the dropped rows.
         exact: number of dropped rows with the same text as a kept row.
         leaks: number of dropped rows that are similar to a row of ``against``.
-        groups: similar rows, the kept one first.
+        groups: groups of similar rows, the kept row first.
     """
 
     kept: np.ndarray
@@ -106,14 +106,14 @@ def duplicates(
         rows: a file, or rows in memory, see ``ownbert.embed``.
         against: files or rows that are always kept, such as test rows; rows similar to these are
             dropped from ``rows``.
-        output: file for the kept rows: .csv, .tsv or .jsonl; for plain text .txt.
+        output: file for the kept rows: .csv, .tsv or .jsonl; .txt for plain text.
         groups: a .jsonl, .csv or .tsv file for all rows of the groups.
         threshold: 0 to 1; by default 0.8, with a model 0.95.
-        keep: "first" or "longest" row of a group.
+        keep: the row of a group to keep, "first" or "longest".
         model: folder of a model. All pairs of vectors are compared, which takes minutes for 100,000
             rows.
-        resume: continue a stopped run with the same ``output`` (or ``groups``): its signatures or
-            vectors are kept.
+        resume: continue a stopped run with the same ``output`` (or ``groups``), reusing its
+            signatures or vectors.
         text_column, encoding, device, say: see ``ownbert.embed``.
         progress: called with the number of rows so far.
 
@@ -149,43 +149,43 @@ def duplicates(
             name: str, width: int, kind: str, depends_on: Mapping[str, Any]
         ) -> NumberRows:
             identity = made_for(corpus.sources, depends_on)
-            place = output or groups, work, name, width, kind, identity
-            return stack.enter_context(number_rows(*place, resume=resume))
+            arguments = output or groups, work, name, width, kind, identity
+            return stack.enter_context(number_rows(*arguments, resume=resume))
 
         signed = kept_rows("signatures", KEYED, "<u4", {"format": 1, "columns": text_column})
         exact, signed = split_keys(signed.computed(corpus.texts(progress), keys_and_signatures))
         order, fixed = corpus.priority(keep), sum(corpus.counts[1:])
         if model is None:
-            kept, likeness = by_pieces(exact, signed, order, threshold, fixed=fixed)
+            kept, similarity = by_shingles(exact, signed, order, threshold, fixed=fixed)
         else:
             opened = RowVectors(model, columns_given, Compute(device, None), say=say)
             embedder = opened.embedder
             rows = kept_rows("vectors", embedder.size, "<f4", opened.depends_on())
             vectors = vectors_of(rows, embedder, corpus.records(), None)
-            kept, likeness = by_vectors(exact, vectors, order, threshold, fixed=fixed)
+            kept, similarity = by_vectors(exact, vectors, order, threshold, fixed=fixed)
             say_each(opened.warnings(), say)
         blank = corpus.blank()
-        kept[blank], likeness[blank] = blank, 1
-        found = _result(corpus, exact, kept, likeness)
+        kept[blank], similarity[blank] = blank, 1
+        result = _result(corpus, exact, kept, similarity)
         if write_kept is not None:
-            write_kept(np.isin(np.arange(corpus.counts[0]), found.kept))
+            write_kept(np.isin(np.arange(corpus.counts[0]), result.kept))
         if listed is not None:
-            listed.fill((_output_rows(*each) for each in enumerate(found.groups, start=1)), list)
-    return found
+            listed.fill((_output_rows(*each) for each in enumerate(result.groups, start=1)), list)
+    return result
 
 
 def _result(
-    corpus: "_Corpus", exact: np.ndarray, kept: np.ndarray, likeness: np.ndarray
+    corpus: "_Corpus", exact: np.ndarray, kept: np.ndarray, similarity: np.ndarray
 ) -> Duplicates:
     count = corpus.counts[0]
     is_kept = kept[:count] == np.arange(count)
-    moved = np.flatnonzero(~is_kept)
+    dropped = np.flatnonzero(~is_kept)
     return Duplicates(
         kept=np.flatnonzero(is_kept),
-        dropped=moved,
-        exact=int((exact[moved] == exact[kept[moved]]).sum()),
-        leaks=int((kept[moved] >= count).sum()),
-        groups=corpus.groups(kept, likeness, moved),
+        dropped=dropped,
+        exact=int((exact[dropped] == exact[kept[dropped]]).sum()),
+        leaks=int((kept[dropped] >= count).sum()),
+        groups=corpus.groups(kept, similarity, dropped),
     )
 
 
@@ -233,24 +233,24 @@ class _Corpus:
         return in_blocks(records, size=lambda each: len(each[1]))
 
     def groups(
-        self, kept: np.ndarray, likeness: np.ndarray, moved: np.ndarray
+        self, kept: np.ndarray, similarity: np.ndarray, dropped: np.ndarray
     ) -> list[list[DuplicateRow]]:
         """The dropped rows of the first source, grouped by the kept row."""
-        wanted = {*moved.tolist(), *kept[moved].tolist()}
+        needed = {*dropped.tolist(), *kept[dropped].tolist()}
         rows: dict[int, DuplicateRow] = {}
-        place = 0
+        index = 0
         for source in self.sources:
             name = str(source)
             for number, (_, text) in enumerate(read_texts_with_ids(source, self._given), start=1):
-                if place in wanted:
-                    location = name, number, round(float(likeness[place]), 4), text[:_TEXT]
-                    rows[place] = DuplicateRow(*location, bool(kept[place] == place))
-                place += 1
-        found: dict[int, list[DuplicateRow]] = {}
-        for row in moved.tolist():
+                if index in needed:
+                    location = name, number, round(float(similarity[index]), 4), text[:_TEXT]
+                    rows[index] = DuplicateRow(*location, bool(kept[index] == index))
+                index += 1
+        groups: dict[int, list[DuplicateRow]] = {}
+        for row in dropped.tolist():
             head = int(kept[row])
-            found.setdefault(head, [rows[head]]).append(rows[row])
-        return list(found.values())
+            groups.setdefault(head, [rows[head]]).append(rows[row])
+        return list(groups.values())
 
 
 def _output_rows(number: int, group: Iterable[DuplicateRow]) -> list[dict[str, Any]]:

@@ -87,10 +87,10 @@ def build_index(
         text_column, id_column, encoding, device, precision, max_length, engine, say: see
             ``ownbert.embed``.
         form: storage format of vectors: float16, or int8 with half the size.
-        approximate: group the vectors into cells, of which a search reads those nearest to the
+        approximate: group the vectors into cells; a search reads only the cells nearest to the
             query. This is faster beyond a few hundred thousand texts, but misses some results.
         overwrite: replace an index in ``output``.
-        resume: continue a stopped run: its vectors are kept.
+        resume: continue a stopped run, reusing its vectors.
         progress: called with the number of texts so far.
 
     Raises:
@@ -108,8 +108,10 @@ def build_index(
         compute = Compute(device, precision, engine)
         opened = RowVectors(folder, columns, compute, max_length, say=say)
         embedder, identity = opened.embedder, made_for(sources_of(inputs), opened.depends_on())
-        kept = number_rows(target, target, "vectors", embedder.size, "<f4", identity, resume=resume)
-        with kept as rows, complete_folder(target) as new:
+        opened_rows = number_rows(
+            target, target, "vectors", embedder.size, "<f4", identity, resume=resume
+        )
+        with opened_rows as rows, complete_folder(target) as new:
             counts = new / "counts"
             counted = WordCounts(counts)
 
@@ -212,15 +214,15 @@ class Index:
         between(1, limits.COUNT, "[]")("top_k", top_k)
         known(*WAYS)("search by", by)
         single = isinstance(queries, str)
-        wanted: list[Any] = [queries]
+        query_list: list[Any] = [queries]
         if not single and is_list(queries):
-            wanted = items(queries)
-        if not all(isinstance(query, str) for query in wanted):
+            query_list = items(queries)
+        if not all(isinstance(query, str) for query in query_list):
             raise InputError("a query must be a text, or a list of texts")
-        found, step = [], max(1, _MOST_SCORES // len(self))
-        for start in range(0, len(wanted), step):
-            found += self._ranked(wanted[start : start + step], top_k, by)
-        hits = [self._hits(*each) for each in found]
+        ranked, step = [], max(1, _MOST_SCORES // len(self))
+        for start in range(0, len(query_list), step):
+            ranked += self._ranked(query_list[start : start + step], top_k, by)
+        hits = [self._hits(*each) for each in ranked]
         return hits[0] if single else hits
 
     def _ranked(
@@ -228,15 +230,15 @@ class Index:
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Rows and scores for a few queries, best first."""
         depth = count if by != "hybrid" else max(count, _DEPTH)
-        ways = []
+        rankings = []
         if by != "words":
             cosines, rows = self.vectors.nearest(self.embedder.encode_query(list(queries)), depth)
-            ways.append(list(zip(rows, cosines, strict=True)))
+            rankings.append(list(zip(rows, cosines, strict=True)))
         if by != "vectors":
-            ways.append([_best(scores, depth) for scores in self.words.scores(queries)])
-        if len(ways) == 1:
-            return ways[0]
-        return [_fused([one, two], count) for (one, _), (two, _) in zip(*ways, strict=True)]
+            rankings.append([_best(scores, depth) for scores in self.words.scores(queries)])
+        if len(rankings) == 1:
+            return rankings[0]
+        return [_fused([one, two], count) for (one, _), (two, _) in zip(*rankings, strict=True)]
 
     @cached_property
     def embedder(self) -> Embedder:
@@ -259,12 +261,12 @@ class Index:
         return RowVectors(folder, ColumnNames(), compute, length).embedder
 
     def _hits(self, rows: np.ndarray, scores: np.ndarray) -> list[dict[str, Any]]:
-        found = []
+        hits = []
         for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
             row_id = {} if self.settings["ids"] is None else {"id": self._rows.id(row)}
             text = self._rows.text(row)
-            found.append({"row": row + 1, **row_id, "score": float(f"{score:.6g}"), "text": text})
-        return found
+            hits.append({"row": row + 1, **row_id, "score": float(f"{score:.6g}"), "text": text})
+        return hits
 
 
 def _best(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -278,8 +280,8 @@ def _best(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _fused(rankings: Sequence[np.ndarray], count: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows ranked by the sum of their reciprocal ranks."""
-    rows, place = np.unique(np.concatenate(rankings), return_inverse=True)
+    rows, inverse = np.unique(np.concatenate(rankings), return_inverse=True)
     gains = np.concatenate([1 / (_RRF + 1 + np.arange(len(ranking))) for ranking in rankings])
-    sums = np.bincount(place, gains, len(rows))
+    sums = np.bincount(inverse, gains, len(rows))
     order = np.argsort(-sums, kind="stable")[:count]
     return rows[order], sums[order]

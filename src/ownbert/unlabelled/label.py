@@ -1,4 +1,4 @@
-"""Selects texts to label next, and labels to check, with a finished model."""
+"""Selects texts to label next, and labels to check, with a trained model."""
 
 import contextlib
 import heapq
@@ -31,8 +31,8 @@ from ownbert.unlabelled.choice import (
     POOL_FACTOR,
     SAMPLE,
     choose,
+    count_for_rare,
     rare_labels,
-    share_of_rare,
     uncertainty,
     uncertainty_of_sets,
 )
@@ -41,8 +41,8 @@ from ownbert.views.tokens import text_kind
 from ownbert.views.view_features import VIEWS, Texts
 
 _ROWS = 512  # predicted at a time
-# A text is called undecided if the margin between its two most probable labels is below the first
-# value, and of no known label if their sum is below the second.
+# The reason is "undecided" if the margin between the two most probable labels is below the first
+# value, and "does not fit any label" if their sum is below the second.
 _UNDECIDED, _NO_LABEL = 0.5, 0.6
 
 
@@ -67,31 +67,31 @@ class _Pool:
     Args:
         most: maximum number of texts.
         labels: accept only texts for which one of these is predicted; None: any.
-        drawn: generator of random ranks; None: rank by uncertainty.
+        generator: source of random ranks; None: rank by uncertainty.
     """
 
     def __init__(
-        self, most: int, labels: Sequence[int] | None = None, drawn: Random | None = None
+        self, most: int, labels: Sequence[int] | None = None, generator: Random | None = None
     ) -> None:
-        self.most, self.drawn = most, drawn
+        self.most, self.generator = most, generator
         self.labels = None if labels is None else set(labels)
         self.heap: list[_Candidate] = []
         self.keys: set[str] = set()
 
     def add(
-        self, number: int, text: str, score: float, probabilities: np.ndarray, held: Sequence[int]
+        self, number: int, text: str, score: float, probabilities: np.ndarray, labels: Sequence[int]
     ) -> None:
-        """Add a text if there is room or its rank is high enough; ``held``: predicted labels."""
+        """Add a text with its predicted labels if there is room or its rank is high enough."""
         key = _key(text)
-        wanted = self.labels is None or not self.labels.isdisjoint(held)
-        if key in self.keys or not (self.most and wanted):
+        is_candidate = self.labels is None or not self.labels.isdisjoint(labels)
+        if key in self.keys or not (self.most and is_candidate):
             return
-        rank = score if self.drawn is None else self.drawn.random()
-        found = _Candidate(rank, -number, score, text, probabilities)
+        rank = score if self.generator is None else self.generator.random()
+        candidate = _Candidate(rank, -number, score, text, probabilities)
         if len(self.heap) < self.most:
-            heapq.heappush(self.heap, found)
-        elif found[:2] > self.heap[0][:2]:
-            self.keys.remove(_key(heapq.heapreplace(self.heap, found).text))
+            heapq.heappush(self.heap, candidate)
+        elif candidate[:2] > self.heap[0][:2]:
+            self.keys.remove(_key(heapq.heapreplace(self.heap, candidate).text))
         else:
             return
         self.keys.add(key)
@@ -121,13 +121,13 @@ def to_label(
             input for ``fit(add=...)``.
         count: number of texts.
         check: file for the likely label errors in the report of ``fit``.
-        train: training rows, a file or in memory, which are not selected again; ``check`` then has
-            their texts.
+        train: training rows, a file or in memory, which are not selected again; with them,
+            ``check`` includes the texts.
         text_column: column of the text in tables of ``unlabelled``.
         seed: seed of the clustering.
         device: auto, cpu or cuda.
         progress: called with the number of texts read so far.
-        say: called with the expected gain of more labels, from the report's learning curve.
+        say: called with notes, such as the gain expected from more labels.
 
     Returns:
         For each text ``text``, ``label`` (empty), ``suggested``, ``score`` (the probability of the
@@ -209,31 +209,31 @@ def chosen_rows(
     counts = np.asarray(report.get("train_counts") or [])
     if len(counts) != len(task.labels):  # not a fit folder: assume many rows
         counts = np.full(len(task.labels), FEW)
-    share = share_of_rare(counts, count)
-    pools = _pools(counts, count, share, seed)
+    rare_count = count_for_rare(counts, count)
+    pools = _pools(counts, count, rare_count, seed)
     _read(predictor, texts, pools, {_key(each) for each in known}, progress)
     rows: list[dict[str, Any]] = []
-    for pool, most in zip(pools, (share, count), strict=True):
-        taken = {row["text"] for row in rows}
-        found = [each for each in pool.heap if each.text not in taken]
-        scores = np.asarray([each.score for each in found])
-        own = np.zeros((len(found), 1))  # all are chosen
-        if len(found) > most - len(rows):
-            own = (vectors or _lsa)([each.text for each in found])
-        chosen = choose(scores, own, most - len(rows), seed)
-        rows += [_row(found[i], task, counts) for i in chosen]
+    for pool, most in zip(pools, (rare_count, count), strict=True):
+        selected = {row["text"] for row in rows}
+        candidates = [each for each in pool.heap if each.text not in selected]
+        scores = np.asarray([each.score for each in candidates])
+        features = np.zeros((len(candidates), 1))  # all are chosen
+        if len(candidates) > most - len(rows):
+            features = (vectors or _lsa)([each.text for each in candidates])
+        chosen = choose(scores, features, most - len(rows), seed)
+        rows += [_row(candidates[i], task, counts) for i in chosen]
     if not rows:
         raise InputError("there is no text to choose from: all are empty or already labelled")
     return rows
 
 
-def _pools(counts: np.ndarray, count: int, share: int, seed: int) -> tuple[_Pool, _Pool]:
-    """The pools for ``share`` texts that may have a rare label, and for all other selected
+def _pools(counts: np.ndarray, count: int, rare_count: int, seed: int) -> tuple[_Pool, _Pool]:
+    """The pools for ``rare_count`` texts that may have a rare label, and for all other selected
     texts."""
-    of_rare = _Pool(POOL_FACTOR * share, rare_labels(counts).tolist())
+    rare = _Pool(POOL_FACTOR * rare_count, rare_labels(counts).tolist())
     if counts.mean() < FEW:
-        return of_rare, _Pool(max(SAMPLE, POOL_FACTOR * count), drawn=Random(seed))
-    return of_rare, _Pool(POOL_FACTOR * count + share)  # some may be selected as rare ones
+        return rare, _Pool(max(SAMPLE, POOL_FACTOR * count), generator=Random(seed))
+    return rare, _Pool(POOL_FACTOR * count + rare_count)  # some may be selected for rare labels
 
 
 def _read(
@@ -243,7 +243,7 @@ def _read(
     known: set[str],
     progress: Callable[[int], None] | None,
 ) -> None:
-    """Add texts without labels to the pools."""
+    """Predict the texts that are not ``known``, and add them to the pools."""
     number = 0
     for block in blocks((Row(0, (each,)) for each in texts), rows=_ROWS, size=characters):
         new = [r for r in block if (key := _key(r.texts[0])) and key not in known]
@@ -252,9 +252,9 @@ def _read(
             several = isinstance(predictor.task, MultiLabelTask)
             scores = (uncertainty_of_sets if several else uncertainty)(probabilities).tolist()
             for i, row in enumerate(new):
-                held = _predicted(predictor.task, probabilities[i])
+                predicted = _predicted(predictor.task, probabilities[i])
                 for pool in pools:
-                    pool.add(number + i, row.texts[0], scores[i], probabilities[i], held)
+                    pool.add(number + i, row.texts[0], scores[i], probabilities[i], predicted)
         number += len(block)
         if progress is not None:
             progress(number)
@@ -280,10 +280,10 @@ def _predicted(task: Any, probabilities: np.ndarray) -> list[int]:
     return [int(probabilities.argmax())]
 
 
-def _row(found: _Candidate, task: Any, counts: np.ndarray) -> dict[str, Any]:
+def _row(candidate: _Candidate, task: Any, counts: np.ndarray) -> dict[str, Any]:
     """The output row of a chosen text."""
-    held = _predicted(task, found.probabilities)
-    rare = next((i for i in rare_labels(counts) if i in held), None)
+    predicted = _predicted(task, candidate.probabilities)
+    rare = next((i for i in rare_labels(counts) if i in predicted), None)
     several = isinstance(task, MultiLabelTask)
     if rare is not None:
         name, rows = task.labels[rare], int(counts[rare])
@@ -291,16 +291,18 @@ def _row(found: _Candidate, task: Any, counts: np.ndarray) -> dict[str, Any]:
     elif counts.mean() < FEW:
         reason = "typical of similar texts; there are few labels so far"
     else:
-        reason = (_reason_of_sets if several else _reason)(found.probabilities, task.labels)
-    suggested: Any = [task.labels[i] for i in held]
-    right = found.probabilities
+        reason = (_reason_of_sets if several else _reason)(candidate.probabilities, task.labels)
+    suggested: Any = [task.labels[i] for i in predicted]
+    certainty = candidate.probabilities
     if several:
-        right = np.where(np.isin(np.arange(len(right)), held), right, 1 - right)
+        certainty = np.where(
+            np.isin(np.arange(len(certainty)), predicted), certainty, 1 - certainty
+        )
     return {
-        "text": found.text,
+        "text": candidate.text,
         "label": "",
         "suggested": suggested if several else suggested[0],
-        "score": round(float(right.mean() if several else right.max()), 4),
+        "score": round(float(certainty.mean() if several else certainty.max()), 4),
         "reason": translated(reason),
     }
 

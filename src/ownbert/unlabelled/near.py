@@ -16,14 +16,15 @@ from ownbert.views.ngram_counts import character_ngrams
 
 # Hashes per signature: similarities have a standard error of about 0.04.
 HASHES = 128
+# Columns of ``keys_and_signatures``.
 KEYED = HASHES + 2
 # Characters per shingle, and number of hash values of shingles.
-_PIECE, _PIECES = 5, 1 << 30
+_SHINGLE, _HASH_VALUES = 5, 1 << 30
 # Share of pairs at the threshold that agree in at least one band.
-_FOUND = 0.99
+_RECALL = 0.99
 _ROWS = 1024
 # Maximum elements of a similarity matrix.
-_MOST = 1 << 24
+_MATRIX_SIZE = 1 << 24
 _PUNCTUATION = re.compile(r"[\W_]+")
 
 
@@ -42,29 +43,36 @@ def signatures(texts: Sequence[str]) -> np.ndarray:
 
     Source: Broder 1997, "On the resemblance and containment of documents".
     """
-    draw = np.random.default_rng(0)
-    factors = draw.integers(1 << 62, size=HASHES, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    shifts = draw.integers(1 << 62, size=HASHES, dtype=np.uint64)
-    found = np.zeros((len(texts), HASHES), np.uint32)
+    rng = np.random.default_rng(0)
+    factors = rng.integers(1 << 62, size=HASHES, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    shifts = rng.integers(1 << 62, size=HASHES, dtype=np.uint64)
+    result = np.zeros((len(texts), HASHES), np.uint32)
     for start in range(0, len(texts), _ROWS):
-        pieces = character_ngrams(texts[start : start + _ROWS], (_PIECE,), _PIECES, across=True)
-        some = np.flatnonzero(np.diff(pieces.indptr))
-        numbers, starts = pieces.indices.astype(np.uint64), pieces.indptr[some]
-        for place in range(HASHES if len(some) else 0):
-            hashed = (numbers * factors[place] + shifts[place]) >> np.uint64(32)
+        shingles = character_ngrams(
+            texts[start : start + _ROWS], (_SHINGLE,), _HASH_VALUES, across=True
+        )
+        with_shingles = np.flatnonzero(np.diff(shingles.indptr))
+        numbers, starts = shingles.indices.astype(np.uint64), shingles.indptr[with_shingles]
+        for column in range(HASHES if len(with_shingles) else 0):
+            hashed = (numbers * factors[column] + shifts[column]) >> np.uint64(32)
             least = np.minimum.reduceat(hashed.astype(np.uint32), starts)
-            found[start + some, place] = least
-    return found
+            result[start + with_shingles, column] = least
+    return result
 
 
-def by_pieces(
-    exact: np.ndarray, signed: np.ndarray, order: np.ndarray, threshold: float, *, fixed: int = 0
+def by_shingles(
+    exact: np.ndarray,
+    signatures: np.ndarray,
+    order: np.ndarray,
+    threshold: float,
+    *,
+    fixed: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the row that each row duplicates; a row with an equal text comes before similar ones.
 
     Args:
         exact: (N) equal numbers for equal texts.
-        signed: signatures (N, HASHES), possibly memory-mapped.
+        signatures: (N, HASHES), possibly memory-mapped.
         order: (N) rows by priority.
         threshold: minimum similarity of duplicates.
         fixed: number of rows, the first by priority, that are always kept.
@@ -78,30 +86,31 @@ def by_pieces(
     width = _band(threshold)
     for start in range(0, HASHES - width + 1, width):
         keys = np.zeros(len(order), np.uint64)
-        for place in range(start, start + width):
-            keys = (keys ^ signed[:, place]) * np.uint64(0x9E3779B97F4A7C15)
+        for column in range(start, start + width):
+            keys = (keys ^ signatures[:, column]) * np.uint64(0x9E3779B97F4A7C15)
             keys ^= keys >> np.uint64(29)
         band = _pairs_with_same_key(keys, order)
-        band = band[signed[band[:, 0], start] > 0]  # skip texts without shingles
-        pairs.append(band[_estimated_similarity(signed, band[:, 0], band[:, 1]) >= threshold])
-    every = np.unique(np.concatenate(pairs), axis=0)
-    every = every[rank[every[:, 0]] >= fixed]
-    every = every[np.argsort(rank[every[:, 0]], kind="stable")]
-    kept, likeness = np.arange(len(order)), np.ones(len(order))
-    # Python's numbers take several times as much memory: some at a time.
-    some = (every[start : start + _ROWS].tolist() for start in range(0, len(every), _ROWS))
-    for row, other in chain.from_iterable(some):
+        band = band[signatures[band[:, 0], start] > 0]  # skip texts without shingles
+        pairs.append(band[_estimated_similarity(signatures, band[:, 0], band[:, 1]) >= threshold])
+    candidates = np.unique(np.concatenate(pairs), axis=0)
+    candidates = candidates[rank[candidates[:, 0]] >= fixed]
+    candidates = candidates[np.argsort(rank[candidates[:, 0]], kind="stable")]
+    kept, similarity = np.arange(len(order)), np.ones(len(order))
+    # Converted in blocks, because Python's numbers take several times as much memory.
+    starts = range(0, len(candidates), _ROWS)
+    blocks = (candidates[start : start + _ROWS].tolist() for start in starts)
+    for row, other in chain.from_iterable(blocks):
         root = int(kept[other])
         if exact[row] == exact[root]:
-            kept[row], likeness[row] = root, 1
+            kept[row], similarity[row] = root, 1
             continue
         if kept[row] != row and exact[row] == exact[kept[row]]:
             continue
-        # The other may duplicate a text that is less similar to this one.
-        value = float(_estimated_similarity(signed, np.array([row]), np.array([root]))[0])
-        if value >= threshold and (kept[row] == row or value > likeness[row]):
-            kept[row], likeness[row] = root, value
-    return kept, likeness
+        # If ``other`` is itself a duplicate, ``root`` is another row, which may be less similar.
+        value = float(_estimated_similarity(signatures, np.array([row]), np.array([root]))[0])
+        if value >= threshold and (kept[row] == row or value > similarity[row]):
+            kept[row], similarity[row] = root, value
+    return kept, similarity
 
 
 def _band(threshold: float) -> int:
@@ -111,31 +120,33 @@ def _band(threshold: float) -> int:
     """
     widths = range(32, 0, -1)
     chance = (1 - (1 - threshold**width) ** (HASHES // width) for width in widths)
-    return next((w for w, found in zip(widths, chance, strict=True) if found >= _FOUND), 1)
+    return next(
+        (w for w, probability in zip(widths, chance, strict=True) if probability >= _RECALL), 1
+    )
 
 
 def _pairs_with_same_key(keys: np.ndarray, order: np.ndarray) -> np.ndarray:
     """(pairs, 2): each row with the first row by priority that has the same key."""
-    _, first, place = np.unique(keys[order], return_index=True, return_inverse=True)
-    pairs = np.stack([order, order[first[place]]], 1)
+    _, first, inverse = np.unique(keys[order], return_index=True, return_inverse=True)
+    pairs = np.stack([order, order[first[inverse]]], 1)
     return pairs[pairs[:, 0] != pairs[:, 1]]
 
 
-def _estimated_similarity(signed: np.ndarray, one: np.ndarray, two: np.ndarray) -> np.ndarray:
+def _estimated_similarity(signatures: np.ndarray, one: np.ndarray, two: np.ndarray) -> np.ndarray:
     """The estimated Jaccard similarity of pairs of rows."""
-    found = np.empty(len(one), np.float32)
+    similarity = np.empty(len(one), np.float32)
     for start in range(0, len(one), _ROWS):
         chunk = slice(start, start + _ROWS)
-        found[chunk] = (signed[one[chunk]] == signed[two[chunk]]).mean(1)
-    return found
+        similarity[chunk] = (signatures[one[chunk]] == signatures[two[chunk]]).mean(1)
+    return similarity
 
 
 def by_vectors(
     exact: np.ndarray, vectors: np.ndarray, order: np.ndarray, threshold: float, *, fixed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Like ``by_pieces``, by the cosine similarity of vectors (N, D): each row is compared with all
-    rows kept before it, so time is quadratic in N."""
-    kept, likeness = np.arange(len(order)), np.ones(len(order))
+    """Like ``by_shingles``, by the cosine similarity of vectors (N, D): each row is compared with
+    all rows kept before it, so time is quadratic in N."""
+    kept, similarity = np.arange(len(order)), np.ones(len(order))
     always = np.zeros(len(order), bool)
     always[order[:fixed]] = True
     first = {}
@@ -144,31 +155,31 @@ def by_vectors(
         kept[row] = first.setdefault(exact[row], row)
         if kept[row] == row:
             unique.append(row)
-    heads: list[int] = []
+    kept_rows: list[int] = []
     for start in range(0, len(unique), _ROWS):
         rows = np.asarray(unique[start : start + _ROWS])
         unit = of_length_one(vectors[rows])
         best, nearest = np.full(len(rows), -1.0), np.zeros(len(rows), np.int64)
-        step = _MOST // _ROWS
-        for begin in range(0, len(heads), step):
-            others = np.asarray(heads[begin : begin + step])
+        step = _MATRIX_SIZE // _ROWS
+        for begin in range(0, len(kept_rows), step):
+            others = np.asarray(kept_rows[begin : begin + step])
             cosines = unit @ of_length_one(vectors[others]).T
             place = cosines.argmax(1)
             value = cosines[np.arange(len(rows)), place]
             better = value > best
             best[better], nearest[better] = value[better], others[place[better]]
-        inside = unit @ unit.T
-        free: list[int] = []  # kept rows, as indices in this block
+        within = unit @ unit.T
+        kept_here: list[int] = []  # kept rows, as indices in this block
         for place, row in enumerate(rows.tolist()):
-            if free and (value := inside[place, free]).max() > best[place]:
-                best[place], nearest[place] = value.max(), rows[free[int(value.argmax())]]
+            if kept_here and (value := within[place, kept_here]).max() > best[place]:
+                best[place], nearest[place] = value.max(), rows[kept_here[int(value.argmax())]]
             if best[place] >= threshold and not always[row]:
-                kept[row], likeness[row] = nearest[place], best[place]
+                kept[row], similarity[row] = nearest[place], best[place]
             else:
-                free.append(place)
-        heads += rows[free].tolist()
-    # Rows with the text of a row that is a duplicate itself.
-    return kept[kept], np.where(kept[kept] == kept, likeness, likeness[kept])
+                kept_here.append(place)
+        kept_rows += rows[kept_here].tolist()
+    # Rows with the same text as a row that is itself a duplicate.
+    return kept[kept], np.where(kept[kept] == kept, similarity, similarity[kept])
 
 
 def keys_and_signatures(texts: Sequence[str]) -> np.ndarray:

@@ -43,8 +43,8 @@ from ownbert.unlabelled.word_counts import WordCounts
 
 # Numbers of topics to compare by default, and number of vectors for the comparison.
 _COUNTS, _COMPARED = (2, 3, 4, 5, 8, 10, 12, 14, 17, 20, 25, 30, 40, 60), 3000
-# The silhouette score of many texts is highest for very few topics: fewer than LEAST are compared
-# only for fewer than FEW texts.
+# The silhouette score of many texts is highest for very few topics, so _FEW texts or more get at
+# least _LEAST topics.
 _LEAST, _FEW = 5, 100
 # Maximum number of vectors for fitting the clusters.
 _FITTED = 100_000
@@ -88,7 +88,7 @@ def topics(
         text_column, encoding, device, say: see ``ownbert.embed``.
         date_column: column of dates such as 2024-05-31, for counts of topics over time.
         seed: seed of the clustering.
-        resume: continue a stopped run with the same ``output`` (or ``html``): its vectors are kept.
+        resume: continue a stopped run with the same ``output`` (or ``html``), reusing its vectors.
         progress: called with the number of texts so far.
 
     Raises:
@@ -116,13 +116,13 @@ def topics(
         else:
             opened = RowVectors(model, columns_given, Compute(device, None), say=say)
             embedder, identity = opened.embedder, made_for(sources, opened.depends_on())
-        counted, dates = WordCounts(work / "counts"), _Dates(date_column)
+        word_counts, dates = WordCounts(work / "counts"), _Dates(date_column)
 
         def read() -> Iterator[list[Record]]:
             with row_writer(work / "rows.arrow") as write:
                 for block in in_blocks(records, size=lambda each: len(each[1])):
                     yield block
-                    counted.add([text for _, text in block])
+                    word_counts.add([text for _, text in block])
                     write([(None, text) for _, text in block])
                     dates.add([date for date, _ in block])
 
@@ -133,18 +133,18 @@ def topics(
         kept = RowFile(work / "rows.arrow")
         of_text, similarity = _clusters(vectors, count, seed)
         say_each(filter(None, (embedder.warning(),)), say)
-        found = _describe(counted, kept, of_text, similarity, dates)
+        result = _describe(word_counts, kept, of_text, similarity, dates)
         with together():
             if html is not None:
-                write_text(html, as_page(found))
+                write_text(html, as_page(result))
             if file is not None:
                 rows = (
-                    {"row": row + 1, "topic": int(number) + 1, "name": found.topics[number].name}
+                    {"row": row + 1, "topic": int(number) + 1, "name": result.topics[number].name}
                     | {"similarity": round(float(similarity[row]), 4), "text": text}
                     for row, (number, text) in enumerate(zip(of_text, kept.texts(), strict=True))
                 )
                 file.fill(blocks(rows, size=lambda row: len(row["text"])), list)
-    return found
+    return result
 
 
 def _clusters(vectors: np.ndarray, count: int | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -166,12 +166,15 @@ def _clusters(vectors: np.ndarray, count: int | None, seed: int) -> tuple[np.nda
         return MiniBatchKMeans(number, **options).fit(vectors)
 
     if count is None:
-        few = sample[draw.permutation(len(sample))[:_COMPARED]]
-        least = _LEAST if len(vectors) >= _FEW else 2
-        counts = [each for each in _COUNTS if least <= each and each * each <= len(vectors)] or [2]
-        labels = [fit_clusters(few, each).labels_ for each in counts] if len(counts) > 1 else []
+        compared = sample[draw.permutation(len(sample))[:_COMPARED]]
+        fewest = _LEAST if len(vectors) >= _FEW else 2
+        counts = [each for each in _COUNTS if fewest <= each and each * each <= len(vectors)] or [2]
+        labels = (
+            [fit_clusters(compared, each).labels_ for each in counts] if len(counts) > 1 else []
+        )
         scores = [
-            silhouette_score(few, assignment) if assignment.max() else -1.0 for assignment in labels
+            silhouette_score(compared, assignment) if assignment.max() else -1.0
+            for assignment in labels
         ]
         count = counts[int(np.argmax(scores))] if scores else counts[0]
     centres = of_length_one(fit_clusters(sample, count).cluster_centers_)
@@ -182,9 +185,9 @@ def _clusters(vectors: np.ndarray, count: int | None, seed: int) -> tuple[np.nda
         cosines = of_length_one(vectors[chunk] - mean) @ centres.T
         of_text[chunk], similarity[chunk] = cosines.argmax(1), cosines.max(1)
     sizes = np.bincount(of_text, minlength=count)
-    place = np.empty(count, np.int64)
-    place[np.argsort(-sizes, kind="stable")] = np.arange(count)  # empty topics come last
-    return place[of_text], similarity
+    rank = np.empty(count, np.int64)
+    rank[np.argsort(-sizes, kind="stable")] = np.arange(count)  # empty topics come last
+    return rank[of_text], similarity
 
 
 def _describe(
@@ -196,61 +199,65 @@ def _describe(
 ) -> Topics:
     """The topics with their words, typical texts and periods."""
     size = int(of_text.max()) + 1
-    together = max(1, _MOST_COUNTS // max(1, len(counted.words)))
-    every = _texts_with_words(counted, np.zeros_like(of_text), range(1))[0]
+    topics_at_once = max(1, _MOST_COUNTS // max(1, len(counted.words)))
+    texts_with_word = _texts_with_words(counted, np.zeros_like(of_text), range(1))[0]
     with_word = np.empty((0, 0))
     words, (names, periods) = np.array(list(counted.words), object), dates.periods()
     letters = np.array([re.search(r"\w", word) is not None for word in words], bool)
-    found = []
+    described = []
     for number in range(size):
-        if (place := number % together) == 0:
-            part = range(number, min(number + together, size))
+        if (index := number % topics_at_once) == 0:
+            part = range(number, min(number + topics_at_once, size))
             with_word = _texts_with_words(counted, of_text, part)
-        own = np.flatnonzero(of_text == number)
-        weights = np.where(letters, _weights(with_word[place], every, len(own), len(of_text)), 0)
+        members = np.flatnonzero(of_text == number)
+        weights = np.where(
+            letters, _weights(with_word[index], texts_with_word, len(members), len(of_text)), 0
+        )
         best = np.argsort(-weights, kind="stable")[:_WORDS]
-        nearest = own[np.argsort(-similarity[own], kind="stable")]
+        nearest = members[np.argsort(-similarity[members], kind="stable")]
         near: list[int] = nearest[: 4 * _TYPICAL][::-1].tolist()
         typical: dict[str, int] = {texts.text(row): row for row in near}  # distinct texts
-        dated = periods[own] if names else np.zeros(0, np.int64)
-        found.append(
+        dated = periods[members] if names else np.zeros(0, np.int64)
+        described.append(
             Topic(
                 words[best[weights[best] > 0]].tolist(),
-                len(own),
+                len(members),
                 [(row, text) for text, row in list(typical.items())[::-1][:_TYPICAL]],
                 np.bincount(dated[dated >= 0], minlength=len(names)).tolist(),
             )
         )
-    return Topics(found, of_text, similarity, names)
+    return Topics(described, of_text, similarity, names)
 
 
 def _texts_with_words(counted: WordCounts, of_text: np.ndarray, topics: range) -> np.ndarray:
     """(topics, F) number of texts of each topic that contain each word."""
-    found = np.zeros((len(topics), len(counted.words)), np.int32)
+    counts = np.zeros((len(topics), len(counted.words)), np.int32)
     for first, block in counted.blocks():
-        own = of_text[first : first + block.shape[0]] - topics.start
-        rows = np.flatnonzero((own >= 0) & (own < len(topics)))
+        topic = of_text[first : first + block.shape[0]] - topics.start
+        rows = np.flatnonzero((topic >= 0) & (topic < len(topics)))
         block.data[:] = 1
-        shape = len(topics), len(own)
-        member = sparse.csr_array((np.ones(len(rows), np.int32), (own[rows], rows)), shape=shape)
+        shape = len(topics), len(topic)
+        member = sparse.csr_array((np.ones(len(rows), np.int32), (topic[rows], rows)), shape=shape)
         sums = (member @ block).tocoo()
-        found[sums.coords] += sums.data
-    return found
+        counts[sums.coords] += sums.data
+    return counts
 
 
-def _weights(with_word: np.ndarray, every: np.ndarray, own: int, texts: int) -> np.ndarray:
+def _weights(
+    with_word: np.ndarray, with_word_in_all: np.ndarray, topic_texts: int, all_texts: int
+) -> np.ndarray:
     """(F) distinctiveness of words for a topic: the share p of its texts that contain a word times
     log(p / q), where q is the share among all texts. Words of a single text are used only if there
     are no others.
 
     Args:
-        with_word, every: (F) number of texts of the topic, and of all texts, that contain each
-            word.
-        own, texts: number of texts of the topic, and of all texts.
+        with_word, with_word_in_all: (F) number of texts of the topic, and of all texts, that
+            contain each word.
+        topic_texts, all_texts: number of texts of the topic, and of all texts.
     """
-    share = with_word / own
-    weights = share * np.log(np.maximum(share, 1e-9) * texts / np.maximum(every, 1))
-    several = np.where(every > 1, weights, 0)
+    share = with_word / topic_texts
+    weights = share * np.log(np.maximum(share, 1e-9) * all_texts / np.maximum(with_word_in_all, 1))
+    several = np.where(with_word_in_all > 1, weights, 0)
     return several if (several > 0).any() else weights
 
 
@@ -269,21 +276,21 @@ class _Dates:
     def add(self, values: Sequence[Any]) -> None:
         """Add the dates of a block of texts."""
         if self._column is not None:
-            found = (_date(value, self._column) for value in values)
+            dates = (_date(value, self._column) for value in values)
             self._of_text.extend(
-                self._numbers.setdefault(date, len(self._numbers)) for date in found
+                self._numbers.setdefault(date, len(self._numbers)) for date in dates
             )
 
     def periods(self) -> tuple[list[str], np.ndarray]:
         """The names of the periods in order, and the index of each text's period, or -1."""
-        own = _periods(list(self._numbers))
-        names = sorted({period for period in own if period is not None})
-        number = np.array([-1 if p is None else names.index(p) for p in own], np.int64)
-        return names, number[np.asarray(self._of_text, np.int64)]
+        periods = _periods(list(self._numbers))
+        names = sorted({period for period in periods if period is not None})
+        index = np.array([-1 if p is None else names.index(p) for p in periods], np.int64)
+        return names, index[np.asarray(self._of_text, np.int64)]
 
 
 def _date(value: Any, column: str) -> tuple[str, ...]:
-    """Year, month and day of a date, as far as it has them; none where it is missing."""
+    """The year of a date, with month and day if it has them; empty if the date is missing."""
     if value is None or value == "":
         return ()
     if (match := _DATE.match(str(value).strip())) is None:
@@ -294,6 +301,8 @@ def _date(value: Any, column: str) -> tuple[str, ...]:
 def _periods(dates: Sequence[tuple[str, ...]]) -> list[str | None]:
     """The period of each date, in days, months or years: the finest unit with few periods."""
     fewest = min((len(date) for date in dates if date), default=1)
-    ways = (["-".join(d[:parts]) if d else None for d in dates] for parts in range(fewest, 1, -1))
-    few = (found for found in ways if len(set(found)) <= _MOST_PERIODS)
+    candidates = (
+        ["-".join(d[:parts]) if d else None for d in dates] for parts in range(fewest, 1, -1)
+    )
+    few = (periods for periods in candidates if len(set(periods)) <= _MOST_PERIODS)
     return next(few, [date[0] if date else None for date in dates])

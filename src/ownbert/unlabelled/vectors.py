@@ -82,13 +82,13 @@ class VectorFile:
         """
         import torch
 
-        wanted = torch.from_numpy(of_length_one(queries - self.mean))
+        vectors = torch.from_numpy(of_length_one(queries - self.mean))
         if self.cells is not None:
-            found = [self._nearest_in_cells(query, count, *self.cells) for query in wanted]
+            found = [self._nearest_in_cells(query, count, *self.cells) for query in vectors]
             return np.stack([each for each, _ in found]), np.stack([each for _, each in found])
-        best = torch.empty(len(wanted), 0), torch.empty(len(wanted), 0, dtype=torch.int64)
+        best = torch.empty(len(vectors), 0), torch.empty(len(vectors), 0, dtype=torch.int64)
         for start, block in self._blocks():
-            cosines = wanted @ block.T  # (Q, rows)
+            cosines = vectors @ block.T  # (Q, rows)
             found, places = cosines.topk(min(count, len(block)), sorted=False)
             values = torch.cat([best[0], found], 1)
             rows = torch.cat([best[1], places + start], 1)
@@ -107,8 +107,8 @@ class VectorFile:
         cells = cells[: max(_SEARCHED, enough)]
         near = np.sort(np.concatenate([rows[ends[i] - sizes[i] : ends[i]] for i in cells]))
         cosines = self._floats(near) @ query
-        found, places = cosines.topk(min(count, len(near)))
-        return found.numpy(), near[places.numpy()]
+        values, places = cosines.topk(min(count, len(near)))
+        return values.numpy(), near[places.numpy()]
 
     def write_cells(self, folder: Path) -> None:
         """Group the vectors into cells by k-means, so that a search reads only a few of them.

@@ -70,7 +70,7 @@ class WordCounts:
 
     def texts_with(self) -> np.ndarray:
         """(F) number of texts that contain each word."""
-        found = np.zeros(len(self.words), np.int64)
+        counts = np.zeros(len(self.words), np.int64)
         for _, block in self.blocks():
-            found += np.bincount(block.indices, minlength=len(found))
-        return found
+            counts += np.bincount(block.indices, minlength=len(counts))
+        return counts

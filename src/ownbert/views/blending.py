@@ -61,11 +61,11 @@ def blend(
         offsets: (C).
         unknown: for each member (N) whether it knows no feature of a row; None: all know some.
     """
-    found: np.ndarray = sum(w * m for w, m in zip(weights, members, strict=True)) + offsets  # pyright: ignore
+    total: np.ndarray = sum(w * m for w, m in zip(weights, members, strict=True)) + offsets  # pyright: ignore
     if unknown is not None and (rows := rows_without_features(weights, unknown)).any():
         used = [m[rows] for w, m in zip(weights, members, strict=True) if w > 0]
-        found[rows] = np.mean(used, axis=0)
-    return found
+        total[rows] = np.mean(used, axis=0)
+    return total
 
 
 def rows_without_features(
@@ -151,14 +151,14 @@ def cross_fitted(
     """
     rows = len(targets)
     part = np.random.default_rng(seed).permutation(rows) % max(2, min(parts, rows))
-    found = np.zeros((rows, members[0].shape[1]))
+    scores = np.zeros((rows, members[0].shape[1]))
     for number in range(part.max() + 1):
         in_part = part == number
         others, rest = [m[~in_part] for m in members], targets[~in_part]
         weights, offsets = fit_blend(others, rest, counts)
         without = None if unknown is None else [each[in_part] for each in unknown]
-        found[in_part] = blend([m[in_part] for m in members], weights, offsets, without)
-    return found
+        scores[in_part] = blend([m[in_part] for m in members], weights, offsets, without)
+    return scores
 
 
 def _minimise(
@@ -167,7 +167,7 @@ def _minimise(
     """Fit weights and offsets (C).
 
     Args:
-        logs: (C) log label frequencies, of which a multiple is subtracted unless all are 0.
+        logs: (C) log label frequencies; a multiple of them is subtracted unless all are 0.
     """
     count, numbers = len(members), targets.task == "regress"
     scale = _spread(targets) if numbers else 1.0
@@ -187,8 +187,8 @@ def _minimise(
     strength_of_free = _PRIOR_ROWS_OF_FREQUENCIES / max(1, len(targets)) / max(1, len(free))
     strengths = np.repeat([strength, strength_of_free], [count, len(free)])
 
-    def objective(found: np.ndarray) -> tuple[float, np.ndarray]:
-        weights, shares = found[:count], found[count:]
+    def objective(parameters: np.ndarray) -> tuple[float, np.ndarray]:
+        weights, shares = parameters[:count], parameters[count:]
         if numbers:  # weights sum to 1, so only their ratios are free
             total = weights.sum()
             own, slope = loss_and_slope(targets, blend(parts, weights / total))
@@ -199,13 +199,13 @@ def _minimise(
             own, slope = loss_and_slope(targets, scores, each_row, smoothing=smoothing)
             gradient = np.asarray([(m * slope).sum() for m in parts])
             gradient = np.concatenate([gradient, free @ slope.sum(0)])
-        apart = np.concatenate([weights - weights.mean(), shares - drawn_to])
-        return own + float(strengths @ apart**2), gradient + 2 * strengths * apart
+        deviations = np.concatenate([weights - weights.mean(), shares - drawn_to])
+        return own + float(strengths @ deviations**2), gradient + 2 * strengths * deviations
 
     start = np.repeat([1.0 / count, drawn_to], [count, len(free)])
     both = [(1e-6 if numbers else 0.0, _LARGEST_WEIGHT)] * count + [bounds] * len(free)
-    found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=both).x
-    weights, shares = np.maximum(found[:count], 0), found[count:]
+    optimum = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=both).x
+    weights, shares = np.maximum(optimum[:count], 0), optimum[count:]
     if weights.sum() <= 0:
         weights = start[:count]
     return weights / weights.sum() if numbers else weights, shares @ free

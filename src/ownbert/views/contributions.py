@@ -39,12 +39,12 @@ def contributions(
     Returns:
         One array per text with a contribution for each character.
     """
-    found = [np.zeros(len(text)) for text in texts]
+    values = [np.zeros(len(text)) for text in texts]
     for spans, value in _parts(view, Texts([texts], kind), weights):
         share = value / sum(end - start for _, start, end in spans)
         for text, start, end in spans:
-            found[text][start:end] += share
-    return found
+            values[text][start:end] += share
+    return values
 
 
 def _parts(view: View, row: Texts, weights: np.ndarray) -> Iterable[tuple[list[_Span], float]]:
@@ -76,11 +76,11 @@ def _spans(row: Texts) -> list[list[_Span]]:
     """The character spans of each token of a row; a token shared by both texts has spans in
     both."""
     texts = row.rows[0]
-    found = [
+    spans_by_token = [
         [[(number, start, end)] for start, end in spans_of(text, row.kind)]
         for number, text in enumerate(texts)
     ]
-    spans = [text_spans for of_text in found for text_spans in of_text]
+    spans = [text_spans for of_text in spans_by_token for text_spans in of_text]
     for token in row.tokens[0][len(spans) :]:  # \x03 and then the token
         name = token[1:]
         spans.append(

@@ -225,8 +225,8 @@ def _separate(
 def log_softmax(scores: np.ndarray) -> np.ndarray:
     """Log-softmax over C of (N, C), at least -30."""
     shifted = scores - scores.max(-1, keepdims=True)
-    found = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    return np.maximum(found, _SMALLEST)
+    result = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return np.maximum(result, _SMALLEST)
 
 
 def loss_and_slope(
@@ -260,8 +260,8 @@ def loss_and_slope(
         each = np.logaddexp(0, scores) - truth * scores
         slope = 1 / (1 + np.exp(-np.clip(scores, _SMALLEST, -_SMALLEST))) - truth
         return float(each.mean()), slope / scores.size
-    apart = scores - targets.values
-    return float((apart**2).mean() / 2), apart / scores.size
+    errors = scores - targets.values
+    return float((errors**2).mean() / 2), errors / scores.size
 
 
 def _dense_regression(
@@ -286,8 +286,8 @@ def _dense_regression(
         return (left @ torch.from_numpy(right.astype(np.float32))).numpy().astype(np.float64)
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        found = flat.reshape(shape)
-        weights, bias = found[:-1], found[-1]
+        coefficients = flat.reshape(shape)
+        weights, bias = coefficients[:-1], coefficients[-1]
         loss, slope = loss_and_slope(targets, product(matrix, weights) + bias)
         across = product(matrix.T, slope)
         gradient = np.concatenate([scale * across + penalty * weights, [scale * slope.sum(0)]])
@@ -299,12 +299,12 @@ def _dense_regression(
         nonlocal iterations
         iterations += 1
         adapt_threads()
-        spent = time.monotonic() - began
+        spent = time.monotonic() - started
         if iterations >= _FEWEST_ITERATIONS and (spent > seconds or seconds_left() <= 0):
             raise StopIteration
 
-    began = time.monotonic()
-    found: Any = minimize(
+    started = time.monotonic()
+    optimum: Any = minimize(
         objective,
         start.ravel(),
         jac=True,
@@ -312,7 +312,7 @@ def _dense_regression(
         callback=stop,
         options={"maxiter": _MOST_ITERATIONS, "gtol": 1e-4},
     )
-    both = found.x.reshape(shape).astype(np.float32)
+    both = optimum.x.reshape(shape).astype(np.float32)
     bias = both[-1].copy()
     if targets.task == "classify":  # labels without rows
         bias[np.bincount(targets.values, minlength=targets.size) == 0] = _SMALLEST
@@ -346,11 +346,11 @@ def _prior(targets: Targets, unknown: np.ndarray) -> np.ndarray:
     more = 0.0 if numbers else 0.5
     rows = len(values) + more * (targets.size if single else 2)
     mean = (values.sum(0) + more) / rows
-    found = values[unknown].sum(0) + _PRIOR_ROWS * mean
-    found /= unknown.sum() + _PRIOR_ROWS
+    means = values[unknown].sum(0) + _PRIOR_ROWS * mean
+    means /= unknown.sum() + _PRIOR_ROWS
     if numbers:
-        return found.astype(np.float32)
-    return (np.log(found) - (0.0 if single else np.log1p(-found))).astype(np.float32)
+        return means.astype(np.float32)
+    return (np.log(means) - (0.0 if single else np.log1p(-means))).astype(np.float32)
 
 
 def _logistic(strength: float) -> Any:

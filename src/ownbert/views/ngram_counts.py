@@ -31,16 +31,16 @@ class WordNgrams:
         """Select the n-grams of up to ``order`` words in tokenised texts; for each order the
         ``most`` that occur in the most texts."""
         words: dict[str, int] = {}
-        found = [[words.setdefault(token, len(words)) for token in text] for text in texts]
+        word_ids = [[words.setdefault(token, len(words)) for token in text] for text in texts]
         if len(words) > MOST_WORDS:
             words = dict(list(words.items())[:MOST_WORDS])
-            found = [[i if i < MOST_WORDS else -1 for i in text] for text in found]
-        ids, document = _joined(found)
+            word_ids = [[i if i < MOST_WORDS else -1 for i in text] for text in word_ids]
+        ids, document = _joined(word_ids)
         keys = []
         for n in range(1, order + 1):
             check_time()
             numbers, of_text = ngram_numbers(ids, document, n, len(words))
-            distinct, texts_with = texts_with_each(numbers, of_text, len(found))
+            distinct, texts_with = texts_with_each(numbers, of_text, len(word_ids))
             if len(distinct) > most:
                 distinct = distinct[np.argsort(-texts_with, kind="stable")[:most]]
             keys.append(np.sort(distinct))
@@ -49,8 +49,8 @@ class WordNgrams:
     def counts(self, texts: Iterable[Sequence[str]]) -> Matrix:
         """Count the n-grams in tokenised texts: (N, F)."""
         known = self.words
-        found = [[known.get(token, -1) for token in text] for text in texts]
-        ids, document = _joined(found)
+        word_ids = [[known.get(token, -1) for token in text] for text in texts]
+        ids, document = _joined(word_ids)
         rows, columns, start = [], [], 0
         for n, keys in enumerate(self.keys, start=1):
             check_time()
@@ -59,7 +59,7 @@ class WordNgrams:
             rows.append(of_text[right])
             columns.append(place + start)
             start += len(keys)
-        return _sum(rows, columns, (len(found), self.size))
+        return _sum(rows, columns, (len(word_ids), self.size))
 
     def occurrences(self, text: Sequence[str]) -> Iterator[tuple[int, int, int]]:
         """Yield (first word, number of words, column) of each known n-gram in a tokenised text."""
@@ -154,8 +154,10 @@ def character_occurrences(
         buckets: number of columns F.
     """
     document = np.zeros(len(padded), dtype=np.int64)
-    found = _character_columns(padded, document, orders, buckets)
-    for n, (starts, columns) in zip((n for n in orders if len(padded) >= n), found, strict=True):
+    columns_by_order = _character_columns(padded, document, orders, buckets)
+    for n, (starts, columns) in zip(
+        (n for n in orders if len(padded) >= n), columns_by_order, strict=True
+    ):
         yield from zip(starts.tolist(), [n] * len(starts), columns.tolist(), strict=True)
 
 
@@ -211,12 +213,12 @@ def texts_with_each(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The distinct keys, sorted, and the number of texts that contain each."""
     distinct, place = np.unique(numbers, return_inverse=True)
-    found = np.unique(place * texts + of_text)
-    return distinct, np.bincount(found // max(1, texts), minlength=len(distinct))
+    pairs = np.unique(place * texts + of_text)
+    return distinct, np.bincount(pairs // max(1, texts), minlength=len(distinct))
 
 
 def find_keys(keys: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which numbers are among the sorted keys, and the places of these in ``keys``."""
+    """Whether each number is among the sorted keys, and the indices in ``keys`` of those found."""
     if not len(keys):
         return np.zeros(len(numbers), dtype=bool), np.zeros(0, dtype=np.int64)
     place = np.minimum(np.searchsorted(keys, numbers), len(keys) - 1)

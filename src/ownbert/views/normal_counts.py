@@ -109,17 +109,18 @@ class NormalCounts:
         for start in range(0, len(total), _BLOCK):
             block = slice(start, start + _BLOCK)
             shared = (matrix[block] @ self._normal.T).toarray()
-            apart = 1 - 2 * shared / (total[block, None] + self._totals)
-            nearest[block] = apart.argmin(1)
-            distances[block] = apart.min(1).clip(0)
+            block_distances = 1 - 2 * shared / (total[block, None] + self._totals)
+            nearest[block] = block_distances.argmin(1)
+            distances[block] = block_distances.min(1).clip(0)
         return distances, nearest
 
     def _matrix(self, row: np.ndarray, number: np.ndarray, rows: int) -> Matrix:
-        """Ones at occurrences that normal rows have, so that products sum the minima of counts."""
-        place = np.minimum(np.searchsorted(self._keys, number), len(self._keys) - 1)
-        same = self._keys[place] == number
+        """Ones for occurrences that a normal row has too: the product of two rows is the sum of the
+        minima of their counts."""
+        column = np.minimum(np.searchsorted(self._keys, number), len(self._keys) - 1)
+        same = self._keys[column] == number
         ones = np.ones(int(same.sum()))
-        return sparse.csr_array((ones, (row[same], place[same])), shape=(rows, len(self._keys)))
+        return sparse.csr_array((ones, (row[same], column[same])), shape=(rows, len(self._keys)))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Arrays for ``from_arrays``."""
@@ -147,8 +148,8 @@ class NormalCounts:
 
 def _counts(ngrams: WordNgrams, framed: Sequence[Sequence[str]]) -> Matrix:
     """Counts of each known token in texts, (N, W)."""
-    alone = WordNgrams(ngrams.words, [np.arange(len(ngrams.words), dtype=np.int64)])
-    counts = alone.counts(framed)
+    unigrams = WordNgrams(ngrams.words, [np.arange(len(ngrams.words), dtype=np.int64)])
+    counts = unigrams.counts(framed)
     counts.sort_indices()
     return counts
 
@@ -159,8 +160,8 @@ def _row(counts: Matrix, row: int) -> bytes:
 
 
 def _occurrences(counts: Matrix) -> tuple[np.ndarray, np.ndarray]:
-    """The row of each single occurrence, and an index of (token, how many times before): two rows
-    share as many as the sum of the minima of their counts."""
+    """The row of each occurrence of a token, and a number for the token and how often it occurred
+    before. The sum of the minima of two rows' counts is how many of these numbers they share."""
     times = counts.data.astype(np.int64)
     rows = np.repeat(np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr)), times)
     starts = np.repeat(np.cumsum(times) - times, times)

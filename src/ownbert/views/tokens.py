@@ -67,8 +67,8 @@ def spans_of(text: str, kind: str) -> list[tuple[int, int]]:
     if len(small) != len(text):
         pairs = [(lower, i) for i, letter in enumerate(text) for lower in letter.lower()]
         small, where = [lower for lower, _ in pairs], [i for _, i in pairs]
-    found = pattern.finditer("".join(small))
-    return [(where[each.start()], where[each.end() - 1] + 1) for each in found]
+    matches = pattern.finditer("".join(small))
+    return [(where[each.start()], where[each.end() - 1] + 1) for each in matches]
 
 
 def written_tokens(kind: str) -> Callable[[str], list[str]]:

@@ -246,9 +246,9 @@ def _words_of(
     tokens = list(chain(labelled.words, unlabelled.words))
     words = WordNgrams.fit(tokens, order=1, most=_MOST_WORDS)
     counts = words.counts(tokens)
-    found = texts_with(counts)
-    keep = np.flatnonzero(found >= min(FEWEST_TEXTS, len(tokens)))
-    return tokens, words.keep(keep), counts[:, keep], _idf(found[keep], len(tokens))
+    frequencies = texts_with(counts)
+    keep = np.flatnonzero(frequencies >= min(FEWEST_TEXTS, len(tokens)))
+    return tokens, words.keep(keep), counts[:, keep], _idf(frequencies[keep], len(tokens))
 
 
 def texts_with(counts: Matrix) -> np.ndarray:
@@ -285,9 +285,9 @@ def _right_singular_vectors(matrix: Matrix, rank: int, seed: int = 0) -> np.ndar
     """(F, rank) right singular vectors from a randomised SVD with two power iterations (Halko,
     Martinsson, Tropp 2011); fewer columns for a small matrix."""
     rank = max(1, min(rank, min(matrix.shape) - 1))
-    wanted = min(rank + 8, min(matrix.shape))
+    columns = min(rank + 8, min(matrix.shape))
     rng = np.random.default_rng(seed)
-    q = matrix @ rng.standard_normal((matrix.shape[1], wanted)).astype(np.float32)
+    q = matrix @ rng.standard_normal((matrix.shape[1], columns)).astype(np.float32)
     for _ in range(2):
         check_time()
         adapt_threads()

@@ -18,8 +18,8 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.inspect.heads.importance import (
     gradient_importance,
     labelled_model,
-    left_heads,
     masking_importance,
+    remaining_heads,
 )
 from ownbert.inspect.heads.pruning import Pruning
 from ownbert.nn.model import Model
@@ -84,7 +84,7 @@ def test_each_layer_keeps_a_head(tmp_path: Path):
     made(tmp_path / "model", "classification")
     Pruning(tmp_path / "model", ROWS, tmp_path / "pruned").heads(0.5, rounds=2)
     model = ownbert.load(tmp_path / "pruned").model
-    assert [layer for layer, _ in left_heads(model)] == [0, 1]
+    assert [layer for layer, _ in remaining_heads(model)] == [0, 1]
     for share in (0.1, 0.9):
         with pytest.raises(
             InputError, match="from 1 to 2 can be pruned: each layer keeps at least one head"

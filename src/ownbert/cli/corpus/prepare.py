@@ -32,7 +32,7 @@ class PrepareSettings:
         None,
         "Token that ends a sentence, for text that is already tokens; can be repeated; none to "
         "disable.",
-        shown="as the vocabulary report proposes",
+        shown="proposed by the vocabulary report",
     )
     feature_columns: str | None = setting(
         None,

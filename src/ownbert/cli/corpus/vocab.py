@@ -25,7 +25,7 @@ def vocab(
         int | None,
         typer.Option(
             help="Maximum vocabulary size.",
-            show_default="100,000 blank, 30,000 else",
+            show_default="100,000 for blank, else 30,000",
             min=6,  # the special tokens and one more
             max=limits.VOCABULARY,
         ),
@@ -34,7 +34,7 @@ def vocab(
         int | None,
         typer.Option(
             help="Leave out tokens that occur less often.",
-            show_default="3 blank, 2 else",
+            show_default="3 for blank, else 2",
             min=1,
             max=limits.COUNT,
         ),

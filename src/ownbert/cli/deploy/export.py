@@ -20,7 +20,7 @@ def export(
             metavar="FILE",
             help="File with texts, or with the rows of the model's task as for predict; the "
             "exported file and the model are compared on the first 256.",
-            show_default="texts of ownbert",
+            show_default="texts included in ownbert",
         ),
     ] = None,
     output: Annotated[

@@ -21,7 +21,7 @@ def quantize(
             help="File with texts, or with the rows of the model's task as for predict, like those "
             "that the model will read; the first 256 are used to measure activations and to "
             "compare both models.",
-            show_default="texts of ownbert",
+            show_default="texts included in ownbert",
         ),
     ] = None,
     output: Annotated[
@@ -47,7 +47,7 @@ def quantize(
 
     if output is None:
         raise InputError("-o is needed: the folder for the quantized model")
-    found = run(
+    parity = run(
         folder,
         output,
         data=data,
@@ -58,10 +58,10 @@ def quantize(
     if not quiet:
         echo(
             translated(
-                f"lowest cosine {found.least_cosine:.4f}, mean {found.mean_cosine:.4f}, on "
-                f"{found.texts:,} texts"
+                f"lowest cosine {parity.least_cosine:.4f}, mean {parity.mean_cosine:.4f}, on "
+                f"{parity.texts:,} texts"
             )
         )
-        sizes = [f"{size / 1e6:,.1f}" for size in (found.bytes_before, found.bytes_after)]
+        sizes = [f"{size / 1e6:,.1f}" for size in (parity.bytes_before, parity.bytes_after)]
         echo(translated(f"the weights have {sizes[1]} MB instead of {sizes[0]}"))
         echo(translated(f"saved {output}"))

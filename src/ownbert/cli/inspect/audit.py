@@ -15,7 +15,9 @@ from ownbert.terminal import echo
 def audit(
     folder: Annotated[
         Path,
-        typer.Argument(help="Folder of a pretrained model, or of one with one label per text."),
+        typer.Argument(
+            help="Folder of a pretrained model, or of a classifier with one label per text."
+        ),
     ],
     train: Annotated[
         Path,
@@ -59,16 +61,18 @@ def audit(
     say = saying(quiet=quiet)
     if output is not None:
         require_json_name(output)
-    found = run(folder, train, held_out, text_column=text_column, most=most, device=device, say=say)
+    result = run(
+        folder, train, held_out, text_column=text_column, most=most, device=device, say=say
+    )
     with together():
         if output is not None:
-            write_json(output, found.as_json())
-        warning = add_to_card(folder, found) if card else None
+            write_json(output, result.as_json())
+        warning = add_to_card(folder, result) if card else None
     if warning is not None:
         say(warning)
     if quiet:
         return
-    for name, value in lines(found):
+    for name, value in lines(result):
         echo(f"{name}: {value}")
-    for sentence in found.advice():
+    for sentence in result.advice():
         echo(translated(sentence))

@@ -20,7 +20,7 @@ def describe(
             help="Show the shapes for this many tokens instead of a text.", min=1, max=limits.LENGTH
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the structure of a model: heads, positions, shared weights, parameters by part.
 

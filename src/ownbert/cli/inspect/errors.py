@@ -47,9 +47,9 @@ def errors(
 
     from ownbert.inspect.errors.analysis import analyse_errors, as_lines
 
-    found = analyse_errors(folder, file, train=train, most=top, columns=columns, device=device)
+    analysis = analyse_errors(folder, file, train=train, most=top, columns=columns, device=device)
     if json:
-        echo(json_module.dumps(found.to_dict(), ensure_ascii=False))
+        echo(json_module.dumps(analysis.to_dict(), ensure_ascii=False))
         return
-    for line in as_lines(found):
+    for line in as_lines(analysis):
         echo(line)

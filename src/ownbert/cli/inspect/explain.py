@@ -134,36 +134,38 @@ def _explain_texts(
     explainer = Explainer(folder, columns=columns, device=device)
     if not isinstance(given, list | Path):
         given = list(islice(given, settings.rows))
-    found: list[Explanation] = []
+    all_explanations: list[Explanation] = []
     inside: list[Observation | None] = []
     expected = min(settings.rows, len(given)) if isinstance(given, list) else settings.rows
     options = {"target": settings.target, "by": settings.by, "rows": settings.rows}
     if html is not None:  # a page offers several of the most probable labels
         options["labels"] = _LABELS
     for encoded, explanations in explainer.explained(given, method=settings.methods, **options):
-        found += explanations
+        all_explanations += explanations
         if html is not None:
             inside.append(explainer.observe(encoded, choice=choice, budget=BUDGET // expected))
-    _print_explanations(found, settings)
+    _print_explanations(all_explanations, settings)
     with together():
         if html is not None:
-            write_page(found, html, title=folder.name, inside=inside)
+            write_page(all_explanations, html, title=folder.name, inside=inside)
         if png is not None:
             answers = [
-                each for each in found if html is None or settings.target or _is_answer(each)
+                each
+                for each in all_explanations
+                if html is None or settings.target or _is_answer(each)
             ]
             if (warning := draw_explanations(answers, png, title=folder.name)) is not None:
                 echo(translated(f"warning: {warning}"), err=True)
     _say_saved(settings)
-    if not settings.outputs and not found:
+    if not settings.outputs and not all_explanations:
         echo(translated("nothing to explain: no words, or nothing found in them"), err=True)
     elif explainer.skipped:
         echo(translated(f"warning: {skipped_warning(explainer.skipped)}"), err=True)
 
 
-def _print_explanations(found: Sequence["Explanation"], settings: ExplainSettings) -> None:
+def _print_explanations(explanations: Sequence["Explanation"], settings: ExplainSettings) -> None:
     shown = console()
-    for number, each in enumerate(found):
+    for number, each in enumerate(explanations):
         if settings.json:
             echo(json.dumps({"row": each.row, **each.to_dict()}, ensure_ascii=False))
         elif not settings.outputs:
@@ -213,7 +215,7 @@ def _explain_images(
     methods = settings.methods
     if settings.method == _METHOD:  # the default only works for texts
         methods = list(IMAGE_METHODS) if html is not None else [IMAGE_METHODS[0]]
-    found, pixels = explain_images(
+    explanations, pixels = explain_images(
         model_folder(folder),
         description,
         images,
@@ -223,46 +225,47 @@ def _explain_images(
         classes=1 if html is None else _LABELS,
         device=device,
     )
-    for each in found:
+    for each in explanations:
         if settings.json:
             echo(json.dumps(each.to_dict(), ensure_ascii=False))
         elif not settings.outputs:
             echo(translated(f"{each.texts[0]}: {each.target}, probability {each.probability:.3f}"))
     with together():
         if html is not None:
-            write_page(found, html, title=folder.name, pixels=pixels)
+            write_page(explanations, html, title=folder.name, pixels=pixels)
         if png is not None:
             draw_relevance(folder, images, png, label=target, rows=rows)
     _say_saved(settings)
 
 
-def _is_answer(found: "Explanation") -> bool:
+def _is_answer(explanation: "Explanation") -> bool:
     """Whether it explains the most probable answer, not an alternative offered on a page."""
-    return len(found.answers) < 2 or found.target == found.answers[0][0]
+    return len(explanation.answers) < 2 or explanation.target == explanation.answers[0][0]
 
 
-def _show(found: "Explanation", top: int, output: "Console") -> None:
+def _show(explanation: "Explanation", top: int, output: "Console") -> None:
     """Print the target, and the words with the largest values in text order, with bars."""
     import numpy as np
     from rich.table import Table
     from rich.text import Text
 
-    output.print(Text(f"{found.target}  {found.probability:.3f}", style="bold"))
-    chosen = np.sort(np.argsort(-np.abs(found.values), kind="stable")[:top])
-    largest = float(np.abs(found.values).max(initial=0)) or 1.0
+    output.print(Text(f"{explanation.target}  {explanation.probability:.3f}", style="bold"))
+    chosen = np.sort(np.argsort(-np.abs(explanation.values), kind="stable")[:top])
+    largest = float(np.abs(explanation.values).max(initial=0)) or 1.0
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(max_width=40, no_wrap=True, overflow="ellipsis")
     table.add_column(justify="right")
     table.add_column(no_wrap=True)
     for index in chosen:
-        value = float(found.values[index])
+        value = float(explanation.values[index])
         bar = "█" * max(1, round(_BAR * abs(value) / largest))
         style = "blue" if value > 0 else "yellow"
-        table.add_row(Text(f"  {found.word(index)}"), f"{value:+.4f}", Text(bar, style=style))
+        table.add_row(Text(f"  {explanation.word(index)}"), f"{value:+.4f}", Text(bar, style=style))
     output.print(table)
-    if found.gap is not None:
+    if explanation.gap is not None:
         output.print(
             Text(
-                translated(f"not accounted for: {found.gap:.1%} of the effect of all words"), "dim"
+                translated(f"not accounted for: {explanation.gap:.1%} of the effect of all words"),
+                "dim",
             )
         )

@@ -55,18 +55,18 @@ def faithfulness(
     if output is not None:
         figure_class(output)
     chosen = USUAL if methods is None else tuple(name.strip() for name in methods.split(","))
-    found = measure(folder, file, methods=chosen, rows=rows, device=device, **columns.settings())
+    curves = measure(folder, file, methods=chosen, rows=rows, device=device, **columns.settings())
     if json:
-        echo(json_module.dumps({name: each.row() for name, each in found.items()}))
+        echo(json_module.dumps({name: each.row() for name, each in curves.items()}))
     else:
-        for line in faithfulness_table(found):
+        for line in faithfulness_table(curves):
             echo(line)
-        best = best_method(found)
+        best = best_method(curves)
         echo()
         if best is None:
             echo(translated("no method is better than a random order"))
         else:
             echo(translated(f"the most faithful on these rows: {best}"))
     if output is not None:
-        draw_curves(found, output)
+        draw_curves(curves, output)
         echo(translated(f"saved {output}"), err=json)

@@ -59,7 +59,9 @@ class HeadsSettings:
     output: Path | None = setting(None, "Folder for the pruned model.", option="--output -o")
     png: Path | None = setting(None, "Plot the table, or the rounds, into this file.")
     rows: int = setting(
-        1000, "Number of rows to use, from the first.", check=between(1, limits.COUNT, "[]")
+        1000,
+        "Number of rows to use, starting with the first.",
+        check=between(1, limits.COUNT, "[]"),
     )
     json: bool = setting(False, "Print JSON.")
 
@@ -67,8 +69,8 @@ class HeadsSettings:
         """Raise ``InputError`` unless -o is given exactly when something is pruned."""
         if self.prune is not None and self.drop_layers is not None:
             raise InputError("--prune and --drop-layers cannot be combined; use one of them")
-        taken = self.prune if self.drop_layers is None else self.drop_layers
-        if (taken is None) != (self.output is None):
+        pruned = self.prune if self.drop_layers is None else self.drop_layers
+        if (pruned is None) != (self.output is None):
             raise InputError("--prune and --drop-layers require -o, and vice versa")
 
 
@@ -113,17 +115,19 @@ def heads(
 
 
 def _measure(folder: Path, file: Path, measure: Any, settings: HeadsSettings, given: Any) -> None:
-    from ownbert.inspect.heads.importance import heads_table, labelled_model, left_heads
+    from ownbert.inspect.heads.importance import heads_table, labelled_model, remaining_heads
     from ownbert.inspect.heads.pictures import draw_importance
 
     labelled = labelled_model(folder, file, **given)
-    importance, left = measure(labelled), left_heads(labelled.model)
+    importance, remaining = measure(labelled), remaining_heads(labelled.model)
     if settings.png is not None:
-        draw_importance(importance, left, f"importance of heads, by {settings.by}", settings.png)
+        draw_importance(
+            importance, remaining, f"importance of heads, by {settings.by}", settings.png
+        )
     if settings.json:
         echo(json.dumps({"importance": importance.round(6).tolist()}))
         return
-    for line in heads_table(importance, left):
+    for line in heads_table(importance, remaining):
         echo(line)
 
 
@@ -132,24 +136,24 @@ def _prune(folder: Path, file: Path, output: Path, settings: HeadsSettings, give
     from ownbert.inspect.heads.pictures import draw_rounds
     from ownbert.inspect.heads.pruning import Pruning, PruningRound
 
-    def show(found: PruningRound) -> None:
+    def show(measured: PruningRound) -> None:
         if settings.json:
-            echo(json.dumps(vars(found)))
+            echo(json.dumps(vars(measured)))
             return
         echo(
             translated(
-                f"layers {found.layers}, heads {found.heads:,}: {found.metric} {found.score:.4f}, "
-                f"{found.tokens_per_second:,.0f} tokens/s"
+                f"layers {measured.layers}, heads {measured.heads:,}: {measured.metric} "
+                f"{measured.score:.4f}, {measured.tokens_per_second:,.0f} tokens/s"
             )
         )
 
-    about = {"train": settings.train, "epochs": settings.epochs, "on_round": show}
-    pruning = Pruning(folder, file, output, **given, **about)
+    options = {"train": settings.train, "epochs": settings.epochs, "on_round": show}
+    pruning = Pruning(folder, file, output, **given, **options)
     with writing(output):
         if settings.drop_layers is not None:
-            found = pruning.layers(settings.drop_layers)
+            rounds = pruning.layers(settings.drop_layers)
         else:
-            found = pruning.heads(settings.prune or 0.0, settings.rounds)
+            rounds = pruning.heads(settings.prune or 0.0, settings.rounds)
     if settings.png is not None:
-        draw_rounds(found, settings.png)
+        draw_rounds(rounds, settings.png)
     echo(translated(f"saved {output}"), err=settings.json)

@@ -30,16 +30,16 @@ def relevance(
 ) -> None:
     """Draw which image patches a model's predictions rely on.
 
-    Shows next to each image: attention rollout, and the relevance from attention and its
-    gradient.
+    Shows attention rollout, and the relevance from attention and its gradient, next to each
+    image.
 
     Example: ownbert relevance runs/digits seven.png -o relevance.png --class 1
     """
     from ownbert.inspect.explain.overlay import draw_relevance
 
     chosen = numbers("--layers", layers)
-    found = draw_relevance(folder, images, output, label=label, layers=chosen)
-    for one in found:
-        likely = f"{one.probabilities[one.predicted]:.3f}"
-        echo(translated(f"{one.name}: {one.answer}, probability {likely}"))
+    explained = draw_relevance(folder, images, output, label=label, layers=chosen)
+    for one in explained:
+        probability = f"{one.probabilities[one.predicted]:.3f}"
+        echo(translated(f"{one.name}: {one.answer}, probability {probability}"))
     echo(translated(f"saved {output}"))

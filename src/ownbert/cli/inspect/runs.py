@@ -42,16 +42,16 @@ def runs(
 
     if json and csv:
         raise InputError("--json and --csv cannot be combined; use one of them")
-    found = find_runs(folder, sort=sort)
-    for line in found.broken:
+    summaries = find_runs(folder, sort=sort)
+    for line in summaries.broken:
         echo(translated(f"left out: {line}"), err=True)
     if json:
-        echo(dumps([run.as_json() for run in found.runs], ensure_ascii=False, indent=2))
+        echo(dumps([run.as_json() for run in summaries.runs], ensure_ascii=False, indent=2))
     elif csv:
-        echo(runs_csv(found.runs), end="")
+        echo(runs_csv(summaries.runs), end="")
     else:
         # No width limit in a pipe.
-        echo(show_runs(found.runs, width=Console().width if sys.stdout.isatty() else None))
+        echo(show_runs(summaries.runs, width=Console().width if sys.stdout.isatty() else None))
     if curves is not None:
-        draw(found.runs, curves)
+        draw(summaries.runs, curves)
         echo(translated(f"saved {curves}"), err=True)

@@ -41,7 +41,7 @@ class TraceSettings:
         "Write a page with every number and how it is computed; for a model, also the attention "
         "of all heads.",
     )
-    json: bool = setting(False, "Print it as JSON.")
+    json: bool = setting(False, "Print JSON.")
 
 
 @settings_command
@@ -63,7 +63,7 @@ def trace(
 
     inside, html = None, settings.html
     if folder is None:
-        found = _trace_numbers(settings)
+        result = _trace_numbers(settings)
     else:
         if settings.inputs is not None or settings.scale or settings.digits is not None:
             raise InputError("--inputs, --scale and --round are for numbers without a model")
@@ -72,18 +72,18 @@ def trace(
         from ownbert.inspect.trace.model_trace import trace_and_observe, trace_folder
 
         if html is None:
-            found = trace_folder(folder, text, settings.layer, settings.head)
+            result = trace_folder(folder, text, settings.layer, settings.head)
         else:
-            found, inside = trace_and_observe(folder, text, settings.layer, settings.head)
+            result, inside = trace_and_observe(folder, text, settings.layer, settings.head)
     if html is not None:
         from ownbert.inspect.trace.trace_page import write_page
 
-        write_page(found, html, inside=inside)
+        write_page(result, html, inside=inside)
         echo(translated(f"saved {html}"), err=True)
     if settings.json:
-        echo(dumps(found.as_json(), ensure_ascii=False))
+        echo(dumps(result.as_json(), ensure_ascii=False))
     elif html is None:
-        show(found, console())
+        show(result, console())
 
 
 def _trace_numbers(settings: TraceSettings) -> Any:

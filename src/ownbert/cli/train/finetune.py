@@ -95,14 +95,14 @@ def _command(task: str, name: str, kind: TaskKind) -> Callable[..., None]:
 
             echo(translated(preview_finetuning(task, **recipe)))
             return
-        about = {"resume": resume, "overwrite": overwrite, "quiet": quiet}
-        finetune(task, output=o.required_output(output), **about, **recipe)
+        run_options = {"resume": resume, "overwrite": overwrite, "quiet": quiet}
+        finetune(task, output=o.required_output(output), **run_options, **recipe)
 
     run.__name__, run.__doc__ = name, inspect.cleandoc(kind.help)
-    every = (*_FIRST, *_COLUMNS, *kind.settings, *_LAST)
+    all_settings = (*_FIRST, *_COLUMNS, *kind.settings, *_LAST)
     decorate = recipe_command(
         FinetuneRecipe,
-        [setting for setting in every if setting not in kind.without],
+        [setting for setting in all_settings if setting not in kind.without],
         command=task,
         instead=_column_options(kind),
         common=_COMMON,

@@ -102,15 +102,15 @@ def _compare_layers(
     png = settings.png
     if png is not None:
         figure_class(png)
-    found, source = probe_layers(model, train, columns=columns, **settings.given())
-    names = list(found[0].values)
+    scores, source = probe_layers(model, train, columns=columns, **settings.given())
+    names = list(scores[0].values)
     if not quiet:
         echo(f"{translated(source)}:")
-        for layer, each in enumerate(found):
+        for layer, each in enumerate(scores):
             values = ((translated(shown_name(n)), decimals(each.values[n], 4)) for n in names)
             named = "   ".join(f"{name} {value}" for name, value in values)
             echo(f"  {translated(f'layer {layer}' if layer else 'embeddings')}   {named}")
     if png is not None:
-        values = [each.values[names[0]] for each in found]
+        values = [each.values[names[0]] for each in scores]
         draw_layers(values, shown_name(names[0]), png)
         echo(translated(f"saved {png}"))

@@ -87,8 +87,8 @@ def train(
     if dry_run:
         echo(translated(preview_translation(**recipe)))
         return
-    about = {"resume": resume, "overwrite": overwrite, "quiet": quiet}
-    train_translation(o.required_output(output), **about, **recipe)
+    run_options = {"resume": resume, "overwrite": overwrite, "quiet": quiet}
+    train_translation(o.required_output(output), **run_options, **recipe)
 
 
 # Options of commands that use a trained folder.
@@ -152,13 +152,13 @@ def use(
         precision=precision,
     )
     # A resumed run identifies its input by the file name.
-    found = given_input(texts or (), data, missing=_NOTHING)
+    inputs = given_input(texts or (), data, missing=_NOTHING)
     if output is None or str(output) == "-":
-        for written in translator(_lines(found) if isinstance(found, Path) else found):
-            echo(one_line(written), flush=True)
+        for translation in translator(_lines(inputs) if isinstance(inputs, Path) else inputs):
+            echo(one_line(translation), flush=True)
         return
     with counting("lines translated", quiet=quiet) as progress:
-        translate_file(translator, found, output, resume=resume, progress=progress)
+        translate_file(translator, inputs, output, resume=resume, progress=progress)
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -190,18 +190,18 @@ def score(
     from ownbert.translate.decode import Translator
     from ownbert.translate.translation_pairs import read_pairs
 
-    found = read_pairs(resolve(TranslateRecipe, options=settings).data)
-    if found is None:
+    pairs = read_pairs(resolve(TranslateRecipe, options=settings).data)
+    if pairs is None:
         raise InputError("--source and --target are needed: texts and their translations")
     need_sacrebleu()
     translator = Translator(
         folder, beams=beams, length_penalty=length_penalty, device=device, precision=precision
     )
-    written = list(translator(found.sources))
-    cased, lower = (bleu(written, found.targets, lowercase=low) for low in (False, True))
+    translations = list(translator(pairs.sources))
+    cased, lower = (bleu(translations, pairs.targets, lowercase=low) for low in (False, True))
     if json:
-        echo(dumps({"pairs": len(found), "bleu": asdict(cased), "lowercase": asdict(lower)}))
+        echo(dumps({"pairs": len(pairs), "bleu": asdict(cased), "lowercase": asdict(lower)}))
         return
-    echo(translated(f"{len(found):,} pairs"))
+    echo(translated(f"{len(pairs):,} pairs"))
     echo(f"BLEU {cased.score:.2f}  {cased.signature}")
     echo(f"BLEU {lower.score:.2f}  {lower.signature}")

@@ -69,7 +69,7 @@ def duplicates(
     from ownbert.unlabelled.duplicates import duplicates as run
 
     with counting("rows read", quiet=quiet) as progress:
-        found = run(
+        result = run(
             file,
             text_column=text_column,
             device=device,
@@ -80,21 +80,21 @@ def duplicates(
         )
     if quiet:
         return
-    rows, near = len(found.kept) + len(found.dropped), len(found.dropped) - found.exact
+    rows, near = len(result.kept) + len(result.dropped), len(result.dropped) - result.exact
     echo(
         translated(
-            f"{rows:,} rows, {len(found.dropped):,} of them duplicates: {found.exact:,} exact, "
+            f"{rows:,} rows, {len(result.dropped):,} of them duplicates: {result.exact:,} exact, "
             f"{near:,} near"
         )
     )
     if settings.against:
-        echo(translated(f"{found.leaks:,} of them duplicate a row of --against"))
-    for group in found.groups[:_GROUPS]:
+        echo(translated(f"{result.leaks:,} of them duplicate a row of --against"))
+    for group in result.groups[:_GROUPS]:
         for each in group[: _GROUPS + 1]:
             sign = "+" if each.kept else "-"
             echo(f"{sign} {each.similarity:.2f}  {each.source}:{each.row}  {each.text[:_SHOWN]}")
         echo()
-    if (more := len(found.groups) - _GROUPS) > 0:
+    if (more := len(result.groups) - _GROUPS) > 0:
         echo(translated(f"{more:,} more groups; --groups FILE writes all of them"))
     for saved in filter(None, (settings.output, settings.groups)):
         echo(translated(f"saved {saved}"))

@@ -31,7 +31,7 @@ class EmbedSettings:
         None,
         "Normalise vectors to length 1.",
         option="--normalize/--no-normalize",
-        shown="as the model's, else no",
+        shown="as in the model, else no",
     )
     max_length: int | None = setting(
         None,
@@ -42,7 +42,7 @@ class EmbedSettings:
     batch_tokens: int | None = setting(
         None,
         "Tokens per forward pass.",
-        shown="4096, on a GPU 32768",
+        shown="4096; 32768 on a GPU",
         check=between(1, limits.BATCH_TOKENS, "[]"),
     )
 

@@ -24,8 +24,8 @@ def merge(
 ) -> None:
     """Join the parts written by predict or embed with --shard.
 
-    All parts must exist, be complete, and come from the same model, input and options. They are
-    kept. The rows are in input order.
+    All parts must exist, be complete, and come from the same model, input and options; they are
+    kept. The rows of the result are in input order.
 
     Example: ownbert merge predictions.jsonl
     """

@@ -110,16 +110,16 @@ def predict(
     given["engine"] = engine
     if settings.top_k is None:
         given["top_k"] = DEFAULT
-    found: Any = given_input(texts or (), data, missing=_NOTHING)
-    if isinstance(found, Iterator):
-        found = Lines(found)
+    inputs: Any = given_input(texts or (), data, missing=_NOTHING)
+    if isinstance(inputs, Iterator):
+        inputs = Lines(inputs)
     if str(output) != "-":
-        _predict_to_file(folder, found, output, shard, quiet, given | {"resume": resume})
+        _predict_to_file(folder, inputs, output, shard, quiet, given | {"resume": resume})
         return
     o.require_file(resume=resume, shard=shard)
-    if isinstance(found, Path):
-        refuse_missing(found)
-    _print_predictions(folder, found, columns, given)
+    if isinstance(inputs, Path):
+        refuse_missing(inputs)
+    _print_predictions(folder, inputs, columns, given)
 
 
 def _predict_with_ray(
@@ -135,7 +135,7 @@ def _predict_with_ray(
 
 
 def _predict_to_file(
-    folder: Path, found: Any, output: Path, shard: str | None, quiet: bool, given: dict[str, Any]
+    folder: Path, inputs: Any, output: Path, shard: str | None, quiet: bool, given: dict[str, Any]
 ) -> None:
     from ownbert.inference.output.shards import as_shard
     from ownbert.inference.predict import count_rows
@@ -144,17 +144,17 @@ def _predict_to_file(
     own_shard = as_shard(shard)
 
     def total() -> int | None:
-        rows = count_rows(found)
+        rows = count_rows(inputs)
         return rows if rows is None or own_shard is None else own_shard.share(rows)
 
     with counting("rows predicted", quiet=quiet, total=total) as progress:
-        count = run(folder, found, output, shard=own_shard, progress=progress, **given)
+        count = run(folder, inputs, output, shard=own_shard, progress=progress, **given)
     written = output if own_shard is None else own_shard.path(output)
     say_saved(f"{counted(count, 'row')} predicted", written, quiet=quiet)
 
 
 def _print_predictions(
-    folder: Path, found: Any, columns: ColumnNames, given: dict[str, Any]
+    folder: Path, inputs: Any, columns: ColumnNames, given: dict[str, Any]
 ) -> None:
     from ownbert.inference.compute import Compute, say_each
     from ownbert.inference.pipeline import output_options
@@ -164,7 +164,7 @@ def _print_predictions(
     say = given["say"]
     rows = RowPredictions(
         folder,
-        found,
+        inputs,
         columns=columns,
         compute=Compute(*(given[n] for n in ("device", "precision", "engine", "network"))),
         options=output_options(*(given[name] for name in options)),

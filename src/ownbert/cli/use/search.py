@@ -160,10 +160,10 @@ def find(
     opened = Index(index, model=settings.model, device=device, engine=engine)
 
     def rows(block: Sequence[str]) -> list[dict[str, Any]]:
-        found = opened.search(block, top_k=settings.top, by=settings.by)
+        results = opened.search(block, top_k=settings.top, by=settings.by)
         return [
             {"query": query, "rank": rank, **hit}
-            for query, hits in zip(block, found, strict=True)
+            for query, hits in zip(block, results, strict=True)
             for rank, hit in enumerate(hits, start=1)
         ]
 

@@ -67,7 +67,7 @@ def topics(
     columns = ColumnNames(text_column, id=settings.date_column)
     given = given_texts(texts or (), columns, model, missing=_NOTHING)
     with counting("texts embedded", quiet=quiet) as progress:
-        found = run(
+        result = run(
             model,
             given,
             text_column=text_column,
@@ -82,7 +82,7 @@ def topics(
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for justify in ("right", "right", "left"):
         table.add_column(justify=justify)
-    for number, topic in enumerate(found.topics, start=1):
+    for number, topic in enumerate(result.topics, start=1):
         table.add_row(*map(Text, (f"{number}", f"{topic.size:,}", ", ".join(topic.words))))
     console().print(table)
     for saved in filter(None, (settings.output, settings.html)):

@@ -103,7 +103,7 @@ class Family:
         dropouts: keys of the dropout rates of heads, by kind.
         activations: keys of the activations of the dense layers of heads, by kind.
         labelled: further kinds of heads whose width is the number of labels.
-        with_decoder: Transformers' classes with a decoder, of which only the encoder is read.
+        with_decoder: Transformers' classes with a decoder; only their encoder is read.
         own_heads: heads that no class of Transformers has on this encoder.
         reads_head: function that applies further values of a ``config.json`` to a head.
         writes_head: function from a head to further values of a ``config.json``.
@@ -213,8 +213,8 @@ class Family:
         """The head of a kind as in this family, else as in BERT; see ``adapted``."""
         heads = [head for spec in self.architectures.values() for head in spec.heads]
         heads += self.own_heads
-        found = next((head for head in heads if head.kind == kind), HeadSpec(kind))
-        return self.adapted(found, values)
+        default_spec = next((head for head in heads if head.kind == kind), HeadSpec(kind))
+        return self.adapted(default_spec, values)
 
     def adapted(self, spec: HeadSpec, values: Mapping[str, Any]) -> HeadSpec:
         """A head with its options in a ``config.json``, such as dropout rate and activation."""

@@ -83,8 +83,8 @@ class WeightMap:
             if tie.theirs in left and tie.to not in left:
                 left[tie.to] = left.pop(tie.theirs)
         order = {kind: number for number, kind in enumerate(kinds, 1)}
-        wanted = [rule for rule in rules if head_of(rule) is None or head_of(rule) in order]
-        for rule in sorted(wanted, key=lambda rule: order.get(head_of(rule) or "", 0)):
+        applicable = [rule for rule in rules if head_of(rule) is None or head_of(rule) in order]
+        for rule in sorted(applicable, key=lambda rule: order.get(head_of(rule) or "", 0)):
             if isinstance(rule, Rename) and rule.ours not in ours:
                 source = all_theirs if rule.shared else left
                 if rule.theirs in source:
@@ -133,11 +133,11 @@ class WeightMap:
             The tensors of the checkpoint by name.
         """
         theirs, left = {}, dict(ours)
-        there = {name.split(".")[1] for name in ours if name.startswith("heads.")}
+        heads = {name.split(".")[1] for name in ours if name.startswith("heads.")}
         if kinds is not None:
-            there &= set(kinds)
+            heads &= set(kinds)
         for rule in written_out(self.rules, config):
-            if head_of(rule) not in (None, *there):
+            if head_of(rule) not in (None, *heads):
                 continue
             if isinstance(rule, Renamed) and rule.ours in left:
                 parts = rule.to_theirs(left.pop(rule.ours), config)
@@ -160,12 +160,12 @@ class WeightMap:
         self, theirs: Collection[str], config: EncoderConfig, kinds: Collection[str]
     ) -> set[str]:
         """OwnBERT's names of tensors of a checkpoint, in a model with heads of these kinds."""
-        found = {name.removeprefix(OWN_TENSOR) for name in theirs if name.startswith(OWN_TENSOR)}
+        names = {name.removeprefix(OWN_TENSOR) for name in theirs if name.startswith(OWN_TENSOR)}
         for rule in written_out(self.rules, config):
             named = isinstance(rule, Renamed)
             if named and head_of(rule) in (None, *kinds) and {*their_names(rule)} & {*theirs}:
-                found.add(rule.ours)
-        return found
+                names.add(rule.ours)
+        return names
 
     def their_shape(self, ours: str, tensor: "Tensor", config: EncoderConfig) -> tuple[int, ...]:
         """The shape in the checkpoint of OwnBERT's tensor ``ours``, for messages."""
@@ -211,21 +211,21 @@ class WeightMap:
 
 def _fuse(rule: Fuse | Heads, left: Tensors, ours: Tensors) -> list[str]:
     """Move tensors of ``left``, concatenated, to ``ours``; return the problems."""
-    there = [name for name in rule.theirs if name in left]
-    parts = [left.pop(name) for name in there]
+    present = [name for name in rule.theirs if name in left]
+    parts = [left.pop(name) for name in present]
     if len({part.shape for part in parts}) > 1 or any(p.ndim == 0 for p in parts):
-        shown = (f"{n} {tuple(part.shape)}" for n, part in zip(there, parts, strict=True))
+        shown = (f"{n} {tuple(part.shape)}" for n, part in zip(present, parts, strict=True))
         return [f"tensors {', '.join(shown)} must be of one shape"]
-    if len(there) == len(rule.theirs):
+    if len(present) == len(rule.theirs):
         import torch
 
         if isinstance(rule, Fuse):
             ours[rule.ours] = torch.cat(parts)
         elif parts[0].ndim != 3:
-            return [f"tensors {', '.join(there)} must have three dimensions"]
+            return [f"tensors {', '.join(present)} must have three dimensions"]
         else:
             ours[rule.ours] = rule.to_ours(parts)
-    elif there:
-        missing = ", ".join(n for n in rule.theirs if n not in there)
+    elif present:
+        missing = ", ".join(n for n in rule.theirs if n not in present)
         return [MISSING + missing]
     return []

@@ -61,19 +61,19 @@ def start_at_linear(
     features = inputs_of_head(model, task.head, examples, precision=precision)
     mean, scale = centre_and_scale(features)
     features, targets = (features - mean) / scale, _targets(task, rows)
-    found = fit_linear(features, targets, _STRENGTH if few else _best_strength(features, targets))
-    weights = found.weights.T / scale  # (C, F)
+    linear = fit_linear(features, targets, _STRENGTH if few else _best_strength(features, targets))
+    weights = linear.weights.T / scale  # (C, F)
     with torch.no_grad():
         last.weight.copy_(torch.from_numpy(weights))
-        last.bias.copy_(torch.from_numpy(found.bias - weights @ mean))
+        last.bias.copy_(torch.from_numpy(linear.bias - weights @ mean))
 
 
 def _best_strength(features: np.ndarray, targets: Targets) -> float:
-    held = np.arange(len(features)) % _HELD_OUT == 0
+    held_out = np.arange(len(features)) % _HELD_OUT == 0
 
     def loss_of(strength: float) -> float:
-        found = fit_linear(features[~held], targets[~held], strength)
-        return loss(targets[held], found.scores(features[held]))
+        linear = fit_linear(features[~held_out], targets[~held_out], strength)
+        return loss(targets[held_out], linear.scores(features[held_out]))
 
     return min(_STRENGTHS, key=loss_of)
 
@@ -87,18 +87,18 @@ def inputs_of_head(
     last, module.dense = module.dense, nn.Identity()
     network = PackedNetwork(model, precision)
     sizes = [len(example.token_ids) for example in examples]
-    found: list[np.ndarray] = [np.zeros(0)] * len(examples)
+    inputs: list[np.ndarray] = [np.zeros(0)] * len(examples)
     try:
         for chosen in batches_by_tokens(np.argsort(sizes, kind="stable"), sizes):
             check_time()
             batch = [examples[i] for i in chosen]
             vectors = mean_per_row(network.logits(batch, head), batch)
             for index, vector in zip(chosen, vectors, strict=True):
-                found[index] = vector
+                inputs[index] = vector
     finally:
         module.dense = last
         model.train(training)
-    return np.stack(found).astype(np.float32)
+    return np.stack(inputs).astype(np.float32)
 
 
 def _targets(task: Any, rows: Sequence[Row]) -> Targets:

@@ -15,19 +15,19 @@ import torch
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import materialize, shapes_alone
 
-# What the heads multiply the mean by, relative to the token.
+# Factor of the mean in the heads, relative to the token.
 _SIZE = 32.0
-# What the pooler multiplies the mean by: tanh is nearly linear up to about .5, and after LayerNorm
-# few values exceed 3.
+# Factor of the mean in the pooler: tanh is nearly linear up to about .5, and after LayerNorm few
+# values exceed 3.
 _POOLED = 0.2
 
 
 def is_plain_bert(model: Model) -> bool:
-    """Whether this is a BERT as Google made it, with any heads."""
+    """Whether a model has the structure of Google's BERT, with any heads."""
     config = model.config
     plain = model.model_type == "bert" and model.decoder is None and not config.pruned_heads
-    usual = (config.position_embedding_type, config.head_width, config.norm_first)
-    return plain and usual == ("absolute", None, False)
+    structure = (config.position_embedding_type, config.head_width, config.norm_first)
+    return plain and structure == ("absolute", None, False)
 
 
 def can_hold_means(model: Model) -> bool:
@@ -37,10 +37,10 @@ def can_hold_means(model: Model) -> bool:
 
 @torch.no_grad()
 def with_mean_layer(model: Model) -> Model:
-    """A copy of a model with a layer more and a pooler, without heads, in evaluation mode.
+    """A copy of a model with one more layer and a pooler, without heads, in evaluation mode.
 
     Args:
-        model: one for which ``can_hold_means`` is true.
+        model: must satisfy ``can_hold_means``.
     """
     layers, width = model.config.num_hidden_layers, model.config.hidden_size
     with shapes_alone():
@@ -51,10 +51,10 @@ def with_mean_layer(model: Model) -> Model:
             model_type=model.model_type,
         )
     materialize(longer)
-    known, same = dict(model.named_parameters()), torch.eye(width)
+    known, identity = dict(model.named_parameters()), torch.eye(width)
     last, added = f"encoder.blocks.{layers - 1}.", f"encoder.blocks.{layers}."
     for name, own in longer.named_parameters():
-        if name.startswith(added):  # some of it is set below
+        if name.startswith(added):  # some of these weights are replaced below
             own.copy_(known[name.replace(added, last)])
         elif name in known:
             own.copy_(known[name])
@@ -63,12 +63,12 @@ def with_mean_layer(model: Model) -> Model:
     for part in (attention.qkv, attention.output, pooler.dense):
         part.weight.zero_()
         part.bias.zero_()
-    attention.qkv.weight[-width:] = same
-    attention.output.weight.copy_(_SIZE * same)
+    attention.qkv.weight[-width:] = identity
+    attention.output.weight.copy_(_SIZE * identity)
     block.feed_forward.down.weight.zero_()
     block.feed_forward.down.bias.zero_()
     for norm in (m for m in block.modules() if isinstance(m, torch.nn.LayerNorm)):
         norm.weight.fill_(1.0)
         norm.bias.zero_()
-    pooler.dense.weight.copy_(_POOLED * same)
+    pooler.dense.weight.copy_(_POOLED * identity)
     return longer.eval()

@@ -26,7 +26,7 @@ _OTHERS = float(np.exp(_ATTENDED**2 / (2 * CODE) - _ATTENDED))
 # A share of 1 / 2 has the attention score 0 in the last block; another has the difference times
 # this: the weights of tokens that occur 1, 2, 3, 5 and 10 times are 1, .5, .36, .25 and .19.
 _STEEP, _ONCE = 4.1, 0.5
-# The attention score of the first token there, which has no scores.
+# The attention score in the last block of the first token, which contributes no scores.
 _LEFT_OUT = -20.0
 
 
@@ -35,8 +35,8 @@ class TokenShares(NamedTuple):
 
     Args:
         ids: (T), -1 for special tokens.
-        row: (T), the text of each.
-        share: (T), what a token contributes to the mean of its text; they add up to 1 in each.
+        row: (T), the text of each token.
+        share: (T), weight of each token in the mean of its text; the weights of a text sum to 1.
     """
 
     ids: np.ndarray
@@ -47,8 +47,8 @@ class TokenShares(NamedTuple):
 def token_shares(
     examples: Sequence[Example], special: Sequence[int], *, damped: bool
 ) -> TokenShares:
-    """The tokens of N texts and their shares: all the same, or less for tokens that are repeated
-    in a sequence. Sequences of a text count alike."""
+    """The tokens of N texts and their shares: equal, or smaller for tokens that are repeated in a
+    sequence. All sequences of a text have the same weight."""
     ids = np.concatenate([example.token_ids for example in examples]).astype(np.int64)
     lengths = np.asarray([length for example in examples for length in example.lengths])
     sequence = np.repeat(np.arange(len(lengths)), lengths)
@@ -71,7 +71,7 @@ def repeated_share(examples: Sequence[Example]) -> float:
 
 
 def _weights(ids: np.ndarray, sequence: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """(T): the weights of tokens in the last block, without a common factor."""
+    """(T) weights of tokens in the last block, up to a common factor."""
     keys = sequence * (int(ids.max(initial=0)) + 1) + ids
     _, place, times = np.unique(keys, return_inverse=True, return_counts=True)
     equal = times[place]
@@ -86,7 +86,8 @@ def add_damping(wide: Model, channels: CodeChannels, head: int, mean_from: int) 
         wide: a model with the codes.
         channels: its channels of codes.
         head: a head of the first block that is not used.
-        mean_from: the first of the last heads of the last block, which compute the mean.
+        mean_from: index of the first head of the last block that computes the mean; so do all
+            later ones.
     """
     size, zero = wide.config.head_size, channels.zero
     own, mark, share = (channels[name] for name in ("own", "mark", "share"))

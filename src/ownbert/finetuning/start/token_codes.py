@@ -20,21 +20,21 @@ from ownbert.nn.model import Model
 CODE, SEED = 32, 3024
 # Sines and cosines of positions, two channels for each frequency.
 FREQUENCIES = 16
-# Channels for one value, where one would do: dropout would remove a single one.
+# Copies of one value: dropout could remove a single channel.
 _ALIKE = {"constant": 6, "mark": 4, "share": 4, "ballast": 4}
-# The size of the values, relative to those of the other channels. Ballast is larger: the more of a
-# token's channels is the same for every token, the less does the number differ that LayerNorm
-# divides by. If it were still larger, 8-bit integers would round the other channels too much.
-# Nothing reads it: 8-bit integers do not hold weights of very different sizes either.
+# Size of the values, relative to those of the other channels. Ballast is larger: the larger the
+# values that all tokens share, the less LayerNorm's divisor varies between tokens. Even larger ones
+# would make 8-bit integers round the other channels too much. No weight reads the ballast, because
+# 8-bit integers cannot hold weights of very different sizes either.
 SIZE, _LARGE = 0.3, 3.0
 
 
 @dataclass(frozen=True)
 class CodeChannels:
-    """The numbers of the channels. The one after the last stays empty.
+    """The indices of the channels. The channel after the last one stays empty.
 
     Args:
-        first: the first one.
+        first: index of the first channel.
         damped: whether there are channels for repeated tokens.
         paired: whether there are channels for pairs.
     """
@@ -45,18 +45,18 @@ class CodeChannels:
 
     @property
     def widths(self) -> dict[str, int]:
-        """By name, the numbers of channels.
+        """Number of channels for each purpose.
 
-        ``own``: the code of the token; the first one has none. ``constant`` and ``ballast``: the
-        same for every token. ``mark``: of the first token alone. ``share``: see
+        ``own``: the code of the token; the first token has none. ``constant`` and ``ballast``: the
+        same for every token. ``mark``: only in the first token. ``share``: see
         ``repeated_tokens``. ``before`` and ``place``: the code of the previous token, and the
         position, see ``token_pairs``.
         """
         damped, paired = self.damped, self.paired
         names = ("constant",) * (damped or paired) + ("mark", "share", "ballast") * damped
-        found = {"own": CODE} if names else {}
-        found |= {name: _ALIKE[name] for name in names}
-        return found | ({"before": CODE, "place": 2 * FREQUENCIES} if paired else {})
+        widths = {"own": CODE} if names else {}
+        widths |= {name: _ALIKE[name] for name in names}
+        return widths | ({"before": CODE, "place": 2 * FREQUENCIES} if paired else {})
 
     def __getitem__(self, name: str) -> Tensor:
         widths = self.widths

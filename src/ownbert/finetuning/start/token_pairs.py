@@ -33,7 +33,7 @@ from ownbert.views.ngram_counts import find_keys, texts_with_each
 _ATTENDED = 40.0
 # Two matching codes give 2. A unit subtracts the threshold and multiplies the rest.
 _THRESHOLD, _STEEP = 1.6, 12.0
-# The smallest number of texts that a pair must occur in.
+# Minimum number of texts with a pair.
 _FEWEST_TEXTS = 3
 # The number of the most frequent pairs from which the informative ones are chosen.
 _CANDIDATES = 50_000
@@ -65,30 +65,30 @@ def _pairs_of(tokens: TokenShares, vocab_size: int) -> tuple[np.ndarray, np.ndar
 
 
 def informative_pairs(
-    tokens: TokenShares, missing: np.ndarray, learnt: np.ndarray, vocab_size: int, most: int
+    tokens: TokenShares, residual: np.ndarray, learnt: np.ndarray, vocab_size: int, most: int
 ) -> np.ndarray:
     """The pairs that explain most of the residual of a linear model of single tokens.
 
     Args:
-        tokens: those of N texts.
-        missing: (N, C), the residual.
-        learnt: (N), which texts count.
+        tokens: tokens of N texts.
+        residual: (N, C) residual of the linear model.
+        learnt: (N) true for texts that are counted.
         vocab_size: V.
-        most: the largest number of pairs.
+        most: maximum number of pairs.
 
     Returns:
         Sorted numbers of pairs, as in ``pair_counts``.
     """
     tokens = TokenShares(*(values[learnt[tokens.row]] for values in tokens))
     numbers, later = _pairs_of(tokens, vocab_size)
-    distinct, texts_with = texts_with_each(numbers, tokens.row[later], len(missing))
+    distinct, texts_with = texts_with_each(numbers, tokens.row[later], len(residual))
     common = np.argsort(-texts_with, kind="stable")[:_CANDIDATES]
     often = np.sort(distinct[common[texts_with[common] >= _FEWEST_TEXTS]])
     if not len(often):
         return often
-    counts = pair_counts(tokens, len(missing), vocab_size, often)
+    counts = pair_counts(tokens, len(residual), vocab_size, often)
     squares = np.asarray(counts.power(2).sum(0)).ravel()
-    explained = np.square(counts.T @ missing).sum(1) / (squares + np.median(squares))
+    explained = np.square(counts.T @ residual).sum(1) / (squares + np.median(squares))
     return np.sort(often[np.argsort(-explained, kind="stable")[:most]])
 
 
@@ -156,5 +156,5 @@ def _attend_to_previous(attention: Any, size: int, channels: CodeChannels) -> No
 def _frequencies() -> Tensor:
     """(16), in radians per position. With this seed the similarity of two different positions, up
     to 512 apart, is at most .38 (1 if equal)."""
-    found = np.random.default_rng(SEED).uniform(0.02, np.pi, FREQUENCIES)
-    return torch.from_numpy(found.astype(np.float32))
+    frequencies = np.random.default_rng(SEED).uniform(0.02, np.pi, FREQUENCIES)
+    return torch.from_numpy(frequencies.astype(np.float32))

@@ -40,33 +40,34 @@ from ownbert.nn.undrawn import materialize, shapes_alone
 from ownbert.time_limit import check_time, seconds_left
 from ownbert.views.linear_models import Targets, fit_linear
 
-# Channels that hold scores, at most: those of more labels are approximated by as many.
+# Maximum number of channels for scores; the scores of more labels are approximated by this number.
 MOST_CHANNELS = 191
-# The largest scores, as a share of what other channels hold on average.
+# Size of the largest scores, relative to the mean size of the other channels.
 _SIZE = 0.3
-# What the pooler multiplies them by: its tanh is linear up to about .3, and their mean is small.
+# Factor of the scores in the pooler: its tanh is linear up to about .3, and mean scores are small.
 _POOLED = 2.0
-# What the new heads multiply them by, and divide again: an int8 copy has one scale for all heads.
+# Factor of the scores in the new heads, divided out after them: an int8 copy has one scale for all
+# heads.
 _CARRIED = 8.0
-# The inverse weight of the penalty, for rows of length 1.
+# Inverse weight of the penalty, for rows of length 1.
 _STRENGTH = 10.0
-# The same for regressions on labels.
+# Inverse weight of the penalty in models fitted to labels.
 _LABELLED_STRENGTH = 0.3
-# The number of steps of the regression. It is stopped before it has converged: it fits noise then
+# Steps of the regression, which is stopped before it converges, because it would then fit noise
 # (docs/lab/distilled-network.md).
 _STEPS = 20
-_TINY = 1e-30  # instead of a division by 0
-# The number of texts on which LayerNorm's deviations are measured.
+_TINY = 1e-30  # avoids a division by 0
+# Number of texts on which LayerNorm's deviations are measured.
 _MEASURED = 64
-# One text in eight is held out to measure whether pairs help: their squared error must be at most
-# this share of the error without pairs.
-_TRIED, _NEARER = 8, 0.9
-# Time for pairs, as a multiple of the time of the first regression: with less, there are none.
-_FURTHER = 6.0
+# One text in eight is held out to measure whether pairs help: the squared error with pairs must be
+# less than this share of the error without them.
+_HELD_OUT_EVERY, _PAIRS_ERROR = 8, 0.9
+# Minimum time left for pairs, as a multiple of the time of the first regression.
+_PAIRS_TIME = 6.0
 
 
 def can_hold_scores(model: Model) -> bool:
-    """Whether this is a BERT as Google made it, with a classifier on its pooler."""
+    """Whether a model has the structure of Google's BERT, with a classifier on its pooler."""
     spec = model.specs.get("classification")
     pooled = spec is not None and spec.needs_pooler and spec.dense is None and spec.ngrams is None
     return is_plain_bert(model) and pooled
@@ -77,9 +78,9 @@ class TokenScores:
     """A linear model of tokens and of pairs of adjacent tokens.
 
     Args:
-        table: (V + P, C), the scores of each token and of each pair.
+        table: (V + P, C) scores of each token and of each pair.
         bias: (C).
-        pairs: (P), sorted numbers of pairs (``token_pairs.pair_counts``).
+        pairs: (P) sorted numbers of pairs (``token_pairs.pair_counts``).
         special: ids of the special tokens, which have no scores.
         damped: whether repeated tokens count less (``repeated_tokens``).
     """
@@ -113,12 +114,12 @@ class TokenScores:
         return self.counts(examples) @ self.table
 
     def centred(self, counts: Matrix) -> "TokenScores":
-        """The same scores for texts like those with these ``counts``, but tokens have scores around
-        0 and the bias is the mean: what a text without known words gets."""
+        """Equivalent scores for texts like those of ``counts``, with token scores around 0; the
+        bias, which a text without known words gets, is the mean."""
         mean, share = (counts @ self.table).mean(0), counts[:, : self.vocab_size].sum(1).mean()
         table = self.table.copy()
-        usual = np.setdiff1d(np.arange(self.vocab_size), self.special)
-        table[usual] -= (mean / max(_TINY, float(share))).astype(table.dtype)
+        ordinary = np.setdiff1d(np.arange(self.vocab_size), self.special)
+        table[ordinary] -= (mean / max(_TINY, float(share))).astype(table.dtype)
         return replace(self, table=table, bias=(self.bias + mean).astype(self.bias.dtype))
 
     def counts(self, examples: Sequence[Example]) -> Matrix:
@@ -143,34 +144,37 @@ def fit_token_scores(
 
     Args:
         examples: N texts.
-        scores: (N, C), the scores of linear models of any kind.
+        scores: (N, C) scores of linear models of any kind.
         vocab_size: V.
         special: ids of the special tokens.
         damped: whether repeated tokens count less.
-        most_pairs: the largest P.
-        alone: (V, C), scores of each token by itself, for tokens that are rare in the texts.
+        most_pairs: maximum P.
+        alone: (V, C) scores of each token by itself, for tokens that are rare in the texts.
 
     Raises:
-        InputError: the texts have no token but special ones.
+        InputError: the texts contain only special tokens.
     """
-    texts, held = len(examples), np.arange(len(examples)) % _TRIED == 0
+    texts, held_out = len(examples), np.arange(len(examples)) % _HELD_OUT_EVERY == 0
     pairs = np.zeros(0, np.int64)
     tokens = token_shares(examples, special, damped=damped)
     features = _counts(tokens, texts, vocab_size, pairs)
     if not features.nnz:
         raise InputError("no word of the texts is in the vocabulary of the network")
 
-    if most_pairs and texts >= 2 * _TRIED:
-        began = time.monotonic()
-        table, bias = _ridge(features[~held], scores[~held], alone)
-        if seconds_left() < _FURTHER * (time.monotonic() - began):
+    if most_pairs and texts >= 2 * _HELD_OUT_EVERY:
+        start = time.monotonic()
+        table, bias = _ridge(features[~held_out], scores[~held_out], alone)
+        if seconds_left() < _PAIRS_TIME * (time.monotonic() - start):
             return TokenScores(table, bias, pairs, special, damped)
-        missing = scores - features @ table - bias
-        chosen = informative_pairs(tokens, missing, ~held, vocab_size, most_pairs)
+        residual = scores - features @ table - bias
+        chosen = informative_pairs(tokens, residual, ~held_out, vocab_size, most_pairs)
         both = _counts(tokens, texts, vocab_size, chosen)
-        table, bias = _ridge(both[~held], scores[~held], alone)
-        still_missing = scores - both @ table - bias
-        if np.square(still_missing[held]).sum() < _NEARER * np.square(missing[held]).sum():
+        table, bias = _ridge(both[~held_out], scores[~held_out], alone)
+        residual_with_pairs = scores - both @ table - bias
+        if (
+            np.square(residual_with_pairs[held_out]).sum()
+            < _PAIRS_ERROR * np.square(residual[held_out]).sum()
+        ):
             pairs, features = chosen, both
     return TokenScores(*_ridge(features, scores, alone), pairs, special, damped)
 
@@ -178,22 +182,22 @@ def fit_token_scores(
 def fit_to_labels(
     scores: TokenScores, examples: Sequence[Example], targets: Targets
 ) -> TokenScores:
-    """Fit scores of the same tokens and pairs to the labels or values of N texts instead: linear
-    support vector machines, or a ridge regression.
+    """Fit scores of the same tokens and pairs to the labels or values of N texts, by linear support
+    vector machines or ridge regression.
 
     Raises:
         OutOfTime: the time limit has passed.
     """
     counts = scores.counts(examples)
     weights = _weights(counts)
-    found = fit_linear(counts @ sparse.diags(weights), targets, _LABELLED_STRENGTH, hinge=True)
-    return replace(scores, table=found.weights * weights[:, None], bias=found.bias)
+    fitted = fit_linear(counts @ sparse.diags(weights), targets, _LABELLED_STRENGTH, hinge=True)
+    return replace(scores, table=fitted.weights * weights[:, None], bias=fitted.bias)
 
 
 def _counts(tokens: TokenShares, texts: int, vocab_size: int, pairs: np.ndarray) -> Matrix:
     """(N, V + P): the shares of tokens and pairs in each text; those of special tokens are 0."""
-    usual = tokens.ids >= 0
-    of_token = (tokens.share[usual], (tokens.row[usual], tokens.ids[usual]))
+    ordinary = tokens.ids >= 0
+    of_token = (tokens.share[ordinary], (tokens.row[ordinary], tokens.ids[ordinary]))
     counts = sparse.csr_matrix(of_token, shape=(texts, vocab_size))
     if not len(pairs):
         return counts
@@ -205,9 +209,9 @@ def _ridge(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ridge regression with a weaker penalty for rare features: table (F, C) and bias (C).
 
-    The scores of single tokens, times their rarity, are scaled to fit best; the regression fits
-    what they leave. With few texts they are much better than the regression alone, which knows
-    nothing of tokens that do not occur (docs/lab/distilled-network.md).
+    The scores ``alone``, weighted by the rarity of the tokens, are scaled to fit best, and the
+    regression fits the residual. With few texts this is much better than only a regression, which
+    knows nothing about tokens that do not occur (docs/lab/distilled-network.md).
     """
     table = np.zeros((counts.shape[1], scores.shape[1]), np.float32)
     if alone is not None:
@@ -217,62 +221,63 @@ def _ridge(
     weights = _weights(counts)
     features = (counts @ sparse.diags(weights)).astype(np.float32)
     mean = scores.mean(0)
-    found = _conjugate_gradients(features, (scores - mean).astype(np.float32))
-    return (table + found * weights[:, None]).astype(np.float32), mean.astype(np.float32)
+    coefficients = _conjugate_gradients(features, (scores - mean).astype(np.float32))
+    return (table + coefficients * weights[:, None]).astype(np.float32), mean.astype(np.float32)
 
 
 def _rarity(counts: Matrix) -> np.ndarray:
-    """(F): more for features of fewer texts."""
+    """(F) weights, larger for features of fewer texts."""
     texts_with = np.bincount(counts.indices[counts.data > 0], minlength=counts.shape[1])
     return np.sqrt(np.log((counts.shape[0] + 1) / (texts_with + 1)) + 1)
 
 
 def _weights(counts: Matrix) -> np.ndarray:
-    """(F): what features are multiplied by before a regression, so that rows have lengths of about
-    1; 0 for those of no text."""
+    """(F) factors of the features in a regression, so that rows have lengths of about 1; 0 for
+    features of no text."""
     weights = _rarity(counts) / (np.sqrt(counts.power(2).sum(1).mean()) or 1.0)
     weights[np.bincount(counts.indices, minlength=counts.shape[1]) == 0] = 0.0
     return weights.astype(np.float32)
 
 
-def _slope(given: np.ndarray, wanted: np.ndarray) -> float:
-    """The factor for ``given`` that is nearest to ``wanted``, apart from an offset per column."""
-    given, wanted = (x - x.mean(0) for x in (given, wanted))
-    return float((given * wanted).sum() / max(_TINY, float(np.square(given).sum())))
+def _slope(given: np.ndarray, target: np.ndarray) -> float:
+    """The factor that brings ``given`` nearest to ``wanted``, up to an offset per column."""
+    given, target = (x - x.mean(0) for x in (given, target))
+    return float((given * target).sum() / max(_TINY, float(np.square(given).sum())))
 
 
-def _conjugate_gradients(features: Matrix, wanted: np.ndarray) -> np.ndarray:
+def _conjugate_gradients(features: Matrix, targets: np.ndarray) -> np.ndarray:
     """Weights (F, C) of a ridge regression after ``_STEPS`` steps (Hestenes and Stiefel 1952).
 
     scikit-learn's Ridge takes 3 to 10 times as long, because it solves for one label at a time, and
     it does not stop early if there are more features than texts.
     """
     transposed = features.T.tocsr()
-    found = np.zeros((features.shape[1], wanted.shape[1]), np.float32)
-    residual = transposed @ wanted
+    weights = np.zeros((features.shape[1], targets.shape[1]), np.float32)
+    residual = transposed @ targets
     direction, size = residual, np.square(residual).sum(0)
     for _ in range(_STEPS):
         check_time()
         image = transposed @ (features @ direction) + direction / _STRENGTH
         step = size / np.maximum((direction * image).sum(0), _TINY)
-        found += step * direction
+        weights += step * direction
         residual = residual - step * image
         size, before = np.square(residual).sum(0), size
         direction = residual + size / np.maximum(before, _TINY) * direction
-    return found
+    return weights
 
 
 def with_token_scores(model: Model, scores: TokenScores, examples: Sequence[Example]) -> Model:
-    """A wider copy of a model. It adds a multiple of the mean scores, approximately, to the logits.
+    """Make a wider copy of a model, whose logits include a multiple of the mean scores,
+    approximately.
 
     Args:
-        model: one for which ``can_hold_scores`` is true, and with damping ``can_hold_codes``, with
-            pairs ``can_hold_pairs`` too.
-        scores: of tokens of its vocabulary.
+        model: must satisfy ``can_hold_scores``; with damping also ``can_hold_codes``, with pairs
+            also ``can_hold_pairs``.
+        scores: scores of the tokens of its vocabulary.
         examples: texts on which LayerNorm's deviations are measured, at least one.
 
     Returns:
-        The model in evaluation mode. The columns of its classifier from D on belong to the scores.
+        The copy in evaluation mode. The columns of its classifier from D on belong to the scores.
     """
     table, readout = _channels(torch.from_numpy(scores.table))
     config, hidden, rank = model.config, model.config.hidden_size, table.shape[1]
@@ -323,32 +328,32 @@ def _channels(table: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _copy(model: Model, wide: Model, deviations: Mapping[str, float], energy: float) -> None:
-    """Take over all weights.
+    """Copy all weights.
 
-    The weights of LayerNorm compensate for the deviation over more channels, most of which hold
-    little, and let the new channels pass with their values unchanged, so that these neither grow
-    nor vanish from layer to layer.
+    LayerNorm's weights compensate for the deviation over more channels, most of which are nearly
+    empty, and pass the new channels on unchanged, so that their values neither grow nor vanish from
+    layer to layer.
 
     Args:
         model: the model.
         wide: the wider one.
-        deviations: by LayerNorm, what it divides by in ``model``; those of embeddings divide new
-            channels and others alike.
-        energy: the sum of squares over the channels of codes (``CodeChannels.energy``).
+        deviations: the standard deviation that each LayerNorm of the blocks divides by in
+            ``model``, keyed by its name.
+        energy: sum of squares over the channels of codes (``CodeChannels.energy``).
     """
-    of = dict(model.named_parameters())
+    parameters = dict(model.named_parameters())
     hidden, width = (each.config.hidden_size for each in (model, wide))
     norms = {n: m for n, m in wide.named_modules() if isinstance(m, nn.LayerNorm)}
     for name, own in wide.named_parameters():
         own.zero_()
         parts = 3 if ".qkv." in name else 1  # queries, keys and values are side by side
-        for new, old in zip(own.chunk(parts), of[name].chunk(parts), strict=True):
+        for new, old in zip(own.chunk(parts), parameters[name].chunk(parts), strict=True):
             new[tuple(map(slice, old.shape))] = old
     for name, norm in norms.items():
-        usual = deviations.get(name, 1.0)
-        scale = ((hidden * usual**2 + energy) / width) ** 0.5 / usual
+        deviation = deviations.get(name, 1.0)
+        scale = ((hidden * deviation**2 + energy) / width) ** 0.5 / deviation
         norm.weight[:hidden] *= scale
-        norm.weight[hidden:] = usual * scale
+        norm.weight[hidden:] = deviation * scale
     embeddings: Any = wide.encoder.embeddings
     for table in (embeddings.word, embeddings.position, embeddings.token_type):
         # LayerNorm subtracts the mean over all channels, and new ones would change it.
@@ -357,13 +362,13 @@ def _copy(model: Model, wide: Model, deviations: Mapping[str, float], energy: fl
 
 
 def _deviations(model: Model, examples: Sequence[Example]) -> dict[str, float]:
-    """By LayerNorm of the blocks, the standard deviation that it usually divides by: the harmonic
-    mean over the tokens of the texts."""
-    found: dict[str, float] = {}
+    """The standard deviation that each LayerNorm of the blocks divides by, keyed by its name: the
+    harmonic mean over the tokens of the texts."""
+    deviations: dict[str, float] = {}
 
     def measure(name: str) -> Callable[[nn.Module, tuple[Tensor]], None]:
         def of_input(_: nn.Module, given: tuple[Tensor]) -> None:
-            found[name] = 1 / float(given[0].std(-1, correction=0).reciprocal().mean())
+            deviations[name] = 1 / float(given[0].std(-1, correction=0).reciprocal().mean())
 
         return of_input
 
@@ -377,19 +382,19 @@ def _deviations(model: Model, examples: Sequence[Example]) -> dict[str, float]:
     finally:
         for hook in hooks:
             hook.remove()
-    return found
+    return deviations
 
 
 def _deviation(wide: Model, hidden: int, first: int) -> Tensor:
-    """(V, 1): the standard deviation that LayerNorm divides the embedding of each token by,
-    approximately: the root of its mean square over all positions, and for the token that begins
-    every text that at its position."""
+    """(V, 1) approximate standard deviations by which LayerNorm divides the embedding of each
+    token: the root mean square over all positions, or for the token that begins every text, the
+    value at its position."""
     embeddings: Any = wide.encoder.embeddings
     words = embeddings.word.weight[:, :hidden] + embeddings.token_type.weight[0, :hidden]
     positions = embeddings.position.weight[:, :hidden]
-    usual = positions.mean(0)
-    square = (words + usual).var(1, correction=0, keepdim=True)
-    square += (positions - usual).var(1, correction=0).mean()
+    mean_position = positions.mean(0)
+    square = (words + mean_position).var(1, correction=0, keepdim=True)
+    square += (positions - mean_position).var(1, correction=0).mean()
     square[first] = (words[first] + positions[0]).var(correction=0)
     return square.sqrt()
 
@@ -400,12 +405,12 @@ def _add_scores(wide: Model, hidden: int, tokens: Tensor, readout: Tensor, zero:
     embeddings: Any = wide.encoder.embeddings
     embeddings.word.weight[:, hidden : hidden + rank] = tokens
     block: Any = wide.encoder.blocks[-1]
-    same = torch.eye(wide.config.hidden_size - hidden)
+    identity = torch.eye(wide.config.hidden_size - hidden)
     # With queries and keys of zero, the new heads attend to all tokens equally.
-    block.attention.qkv.weight.chunk(3)[2][hidden:, hidden:] = _CARRIED * same
-    block.attention.output.weight[hidden:, hidden:] = same / _CARRIED
+    block.attention.qkv.weight.chunk(3)[2][hidden:, hidden:] = _CARRIED * identity
+    block.attention.output.weight[hidden:, hidden:] = identity / _CARRIED
     pooler: Any = wide.pooler
-    pooler.dense.weight[hidden:, hidden:] = _POOLED * same
+    pooler.dense.weight[hidden:, hidden:] = _POOLED * identity
     head: Any = wide.heads["classification"]
     head.dense.weight[:, hidden : hidden + rank] = readout.T / _POOLED
     # The empty channel shows the mean that LayerNorm subtracts from every channel.

@@ -135,10 +135,11 @@ def _trust(report: Report) -> str:
 
 
 def known_test_rows(known: int, rows: int) -> str:
-    """How many of the test rows are training rows too, and what follows if they are not few."""
-    found = f"The training data contains {known:,} of the {rows:,} test rows"
+    """A sentence on the number of test rows that are training rows too, with a warning if there are
+    many."""
+    sentence = f"The training data contains {known:,} of the {rows:,} test rows"
     few = known <= FEW_KNOWN * rows
-    return found if few else f"{found}, so the test score says little about new texts"
+    return sentence if few else f"{sentence}, so the test score says little about new texts"
 
 
 def _no_network(report: Report) -> list[Advice]:
@@ -202,14 +203,14 @@ def _more_minutes(curve: LearningCurve | None) -> list[Advice]:
 
 
 def _extrapolated(
-    curve: LearningCurve | None, place: str, *, worth: str, not_worth: str, unknown: str
+    curve: LearningCurve | None, unit: str, *, worth: str, not_worth: str, unknown: str
 ) -> list[Advice]:
     if curve is None:
         return []
     if not curve.known or not curve.further:
         return [Advice("note", unknown, curve.reason or "nothing was extrapolated")]
     double = curve.further[0]
-    at = place.format(double.at)
+    at = unit.format(double.at)
     interval = f"{double.gain_low:+.3f} to {double.gain_high:+.3f} at {at}"
     if double.gain >= WORTH_A_GAIN and double.gain_low > 0:
         times = double.at / curve.at[-1]

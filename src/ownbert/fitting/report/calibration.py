@@ -89,8 +89,8 @@ def fit_temperature(log_probabilities: np.ndarray, targets: np.ndarray) -> float
         return -float(_normalised(scores / np.exp(log_temperature))[rows, targets].mean())
 
     bounds = (np.log(_LOWEST), np.log(_HIGHEST))
-    found: Any = minimize_scalar(loss, bounds=bounds, method="bounded")
-    return float(np.exp(found.x))
+    optimum: Any = minimize_scalar(loss, bounds=bounds, method="bounded")
+    return float(np.exp(optimum.x))
 
 
 def reliability_curve(

@@ -94,11 +94,11 @@ def curve_chart(curve: LearningCurve, metric: str) -> Chart:
         log=True,
     )
     if curve.fitted is not None:
-        places, scores, lower, upper = curve.fitted
-        axes.line("band", [*places, *places[::-1]], [*upper, *lower[::-1]])
-        cut = int((places <= curve.at[-1] * 1.0001).sum())
-        axes.line("fit", places[:cut], scores[:cut])
-        axes.line("fit dashed", places[max(0, cut - 1) :], scores[max(0, cut - 1) :])
+        xs, scores, lower, upper = curve.fitted
+        axes.line("band", [*xs, *xs[::-1]], [*upper, *lower[::-1]])
+        cut = int((xs <= curve.at[-1] * 1.0001).sum())
+        axes.line("fit", xs[:cut], scores[:cut])
+        axes.line("fit dashed", xs[max(0, cut - 1) :], scores[max(0, cut - 1) :])
     for x, y in zip(curve.at, curve.scores, strict=True):
         axes.dot("dot", x, y)
     for one in curve.further:
@@ -113,7 +113,7 @@ def curve_chart(curve: LearningCurve, metric: str) -> Chart:
 
 
 def reliability_chart(calibration: Calibration) -> Chart:
-    """Accuracy by confidence, before and after temperature scaling; the diagonal is perfect."""
+    """Accuracy by confidence, before and after temperature scaling; the diagonal is the ideal."""
     axes = _Axes((0.0, 1.0), (0.0, 1.0), ("confidence", "accuracy"), digits=1)
     for x in (0, 0.2, 0.4, 0.6, 0.8, 1):
         axes.tick(x, f"{x:.1f}")
@@ -122,10 +122,10 @@ def reliability_chart(calibration: Calibration) -> Chart:
         _reliability_line(axes, calibration.after, "fit dashed")
     _reliability_line(axes, calibration.before, "fit")
     before = calibration.before
-    most = max(1, int(before.count.max()))
+    max_count = max(1, int(before.count.max()))
     for x, y, count in zip(before.confidence, before.accuracy, before.count, strict=True):
         if count:
-            size = 2.5 + 4.5 * math.sqrt(count / most)
+            size = 2.5 + 4.5 * math.sqrt(count / max_count)
             title = f"{count:,} rows: confidence {x:.2f}, accuracy {y:.2f}"
             axes.dot("dot", x, y, size, title)
     axes.words = "accuracy by confidence"
@@ -156,30 +156,30 @@ def score_bar(row: LeaderboardRow, low: float, high: float) -> Chart:
     def across(score: float) -> float:
         return 6 + 128 * (score - low) / ((high - low) or 1)
 
-    found = Chart()
+    chart = Chart()
     if row.spread:
         ends = (across(row.score + times * row.spread) for times in (-2, 2))
-        found.lines.append(("whisker", " ".join(f"{x:.1f},9" for x in ends)))
+        chart.lines.append(("whisker", " ".join(f"{x:.1f},9" for x in ends)))
     if row.test_score is not None:
         title = f"test {row.test_score:.3f}"
-        found.dots.append(("hollow", across(row.test_score), 9, 4.5, title))
+        chart.dots.append(("hollow", across(row.test_score), 9, 4.5, title))
     if row.measured:
-        found.dots.append(("dot", across(row.score), 9, 4.5, f"{row.score:.3f}"))
-    return found
+        chart.dots.append(("dot", across(row.score), 9, 4.5, f"{row.score:.3f}"))
+    return chart
 
 
 def length_chart(drift: Drift) -> Chart:
     """Lengths of labelled and unlabelled texts: percentiles 5 to 95, quartiles and median."""
     values = [max(1.0, v) for v in (*drift.lengths, *drift.unlabelled_lengths)]
-    low, most = math.log(min(values)), math.log(max(values))
-    found = Chart("lengths of labelled and unlabelled texts, log scale", 90)
+    low, high = math.log(min(values)), math.log(max(values))
+    chart = Chart("lengths of labelled and unlabelled texts, log scale", 90)
     sides = {"labelled": drift.lengths, "unlabelled": drift.unlabelled_lengths}
-    for place, (name, values) in enumerate(sides.items()):
-        y = 30 + 44 * place
-        xs = [6 + 388 * (math.log(max(1.0, v)) - low) / ((most - low) or 1) for v in values]
-        found.labels.append((4, y - 14, f"{name}: median {values[2]:,.0f} tokens", "start"))
-        found.boxes.append((y, xs))
-    return found
+    for index, (name, values) in enumerate(sides.items()):
+        y = 30 + 44 * index
+        xs = [6 + 388 * (math.log(max(1.0, v)) - low) / ((high - low) or 1) for v in values]
+        chart.labels.append((4, y - 14, f"{name}: median {values[2]:,.0f} tokens", "start"))
+        chart.boxes.append((y, xs))
+    return chart
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -50,7 +50,7 @@ class LeaderboardRow:
 
 @dataclass(frozen=True)
 class Margin:
-    """By how much one model is better than another on the same rows.
+    """How much better one model is than another on the same rows.
 
     Args:
         mean: mean difference.
@@ -163,7 +163,7 @@ class Report:
         return -row.score if self.lower else row.score
 
     def gain(self, row: LeaderboardRow, other: LeaderboardRow) -> float:
-        """By how much a row is better than another row."""
+        """How much better a row is than another row."""
         return self.worth(row) - self.worth(other)
 
     @property

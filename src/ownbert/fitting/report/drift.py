@@ -43,7 +43,7 @@ class Drift:
 
     Args:
         lengths: tokens per labelled text at ``QUANTILES``.
-        unlabelled_lengths: the same of unlabelled texts.
+        unlabelled_lengths: tokens per unlabelled text at ``QUANTILES``.
         unknown: share of the labelled texts' tokens that occur in no unlabelled text.
         unlabelled_unknown: share of the unlabelled texts' tokens that occur in no labelled text.
         tokens: the most different tokens, ordered by score, labelled side first.

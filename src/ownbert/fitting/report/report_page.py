@@ -45,18 +45,18 @@ def as_page(report: Report) -> str:
 def _figures(report: Report) -> list[tuple[str, str]]:
     """The key figures with their names."""
     best, baseline = report.winner, report.baseline
-    found = [(f"{best.score:.3f}", metric_name(report.metric))]
+    figures = [(f"{best.score:.3f}", metric_name(report.metric))]
     if baseline is not None and baseline is not best:
-        found.append((f"{best.score - baseline.score:+.3f}", "vs. the best linear model"))
+        figures.append((f"{best.score - baseline.score:+.3f}", "vs. the best linear model"))
     if best.test_score is not None:
-        found.append((f"{best.test_score:.3f}", "on the test set"))
+        figures.append((f"{best.test_score:.3f}", "on the test set"))
     curve = report.learning_curve
     if curve is not None and curve.known and curve.further:
         times = curve.further[0].at / curve.at[-1]
-        found.append((f"{curve.further[0].gain:+.3f}", f"expected with {times:.2g}× the labels"))
+        figures.append((f"{curve.further[0].gain:+.3f}", f"expected with {times:.2g}× the labels"))
     if 0 < share_contradicted(report) <= HARD_TASK:
-        found.append((f"{len(report.label_errors):,}", "likely label errors"))
-    return found
+        figures.append((f"{len(report.label_errors):,}", "likely label errors"))
+    return figures
 
 
 def _score_bars(report: Report) -> list[Chart]:
@@ -85,7 +85,7 @@ def _token_lists(report: Report) -> dict[str, list[tuple[str, str, str]]]:
 
 
 def _matrix(report: Report) -> dict[str, Any] | None:
-    """The confusion matrix with the shades of its cells; None with many labels."""
+    """The confusion matrix with the shades of its cells; None if there are too many labels."""
     scores = report.scores
     if scores is None or scores.confusion is None or len(scores.labels) > LARGEST_MATRIX:
         return None
@@ -100,16 +100,16 @@ def _matrix(report: Report) -> dict[str, Any] | None:
 
 def _charts(report: Report) -> dict[str, tuple[Chart, str]]:
     """Charts with captions by the key of their section."""
-    found: dict[str, tuple[Chart, str]] = {}
+    shown: dict[str, tuple[Chart, str]] = {}
     for key, curve in (("rows", report.learning_curve), ("minutes", report.minutes_curve)):
         if curve is not None and len(curve.scores):
             caption = "Dots: measured. Line: fitted, dashed beyond the data. Band: 90%."
-            found[key] = charts.curve_chart(curve, metric_name(report.metric)), caption
+            shown[key] = charts.curve_chart(curve, metric_name(report.metric)), caption
     if (calibration := report.calibration) is not None:
         dashed = " Dashed: with the temperature." if calibration.helps else ""
         caption = f"Solid: the model; larger dots: more rows.{dashed} Dotted: perfect calibration."
-        found["calibration"] = charts.reliability_chart(calibration), caption
+        shown["calibration"] = charts.reliability_chart(calibration), caption
     if report.drift is not None:
         caption = "Line: 5 to 95%. Box: the middle half."
-        found["drift"] = charts.length_chart(report.drift), caption
-    return found
+        shown["drift"] = charts.length_chart(report.drift), caption
+    return shown

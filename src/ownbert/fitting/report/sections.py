@@ -49,8 +49,8 @@ class Section:
 
 
 def sections(report: Report) -> list[Section]:
-    """The sections that a report has data for, in the order of the page."""
-    made = [
+    """The sections for which a report has data, in the order of the page."""
+    possible = [
         _leaderboard(report),
         _metrics(report),
         _classes(report),
@@ -66,7 +66,7 @@ def sections(report: Report) -> list[Section]:
         _facts("data", "Data", report.data),
         _facts("settings", "Settings", report.settings),
     ]
-    return [_in_language(section) for section in made if section is not None]
+    return [_in_language(section) for section in possible if section is not None]
 
 
 def _in_language(section: Section) -> Section:
@@ -157,8 +157,8 @@ def _confusions(report: Report) -> Section | None:
     labels = [s.label for s in report.scores.labels]
     wrong, totals = matrix * (1 - np.eye(len(labels), dtype=int)), matrix.sum(1)
     rows = []
-    for place in np.argsort(-wrong, axis=None, kind="stable")[:_PAIRS]:
-        i, j = divmod(int(place), len(labels))
+    for index in np.argsort(-wrong, axis=None, kind="stable")[:_PAIRS]:
+        i, j = divmod(int(index), len(labels))
         if wrong[i, j]:
             share = wrong[i, j] / totals[i]
             rows.append((_name(labels[i]), _name(labels[j]), f"{wrong[i, j]:,}", f"{share:.0%}"))
@@ -178,9 +178,12 @@ _CURVES_OF = {
 def _curve(key: str, title: str, report: Report, curve: LearningCurve | None) -> Section | None:
     if curve is None or not len(curve.at):
         return None
-    name, place = metric_name(report.metric), "{:,.0f}" if curve.unit == "rows" else "{:,.3g}"
+    name, number_format = (
+        metric_name(report.metric),
+        "{:,.0f}" if curve.unit == "rows" else "{:,.3g}",
+    )
     rows = [
-        (place.format(x), decimals(score), "", "")
+        (number_format.format(x), decimals(score), "", "")
         for x, score in zip(curve.at, curve.scores, strict=True)
     ]
     if len(rows) > _POINTS:  # show a subset of many checkpoints
@@ -191,7 +194,7 @@ def _curve(key: str, title: str, report: Report, curve: LearningCurve | None) ->
         gain = f"{gain} ({low} to {high})"
         interval = f"{decimals(one.low)} to {decimals(one.high)}"
         score = decimals(one.score)
-        rows.append((place.format(one.at), score, translated(interval), translated(gain)))
+        rows.append((number_format.format(one.at), score, translated(interval), translated(gain)))
     lead = "A power law fitted to the scores, with the interval of 90% of resampled fits."
     if not curve.known:
         lead = f"This cannot be estimated: {curve.reason}."
@@ -201,17 +204,17 @@ def _curve(key: str, title: str, report: Report, curve: LearningCurve | None) ->
 
 
 def _calibration(report: Report) -> Section | None:
-    if (found := report.calibration) is None:
+    if (calibration := report.calibration) is None:
         return None
     rows = (
-        ("calibration error", f"{found.error:.3f}"),
-        ("error expected by chance, at most", f"{found.by_chance:.3f}"),
+        ("calibration error", f"{calibration.error:.3f}"),
+        ("error expected by chance, at most", f"{calibration.by_chance:.3f}"),
         *(
             (
-                ("temperature", f"{found.temperature:.2f}"),
-                ("error with the temperature", f"{found.error_after:.3f}"),
+                ("temperature", f"{calibration.temperature:.2f}"),
+                ("error with the temperature", f"{calibration.error_after:.3f}"),
             )
-            if found.helps
+            if calibration.helps
             else (("temperature", translated("none helps")),)
         ),
     )

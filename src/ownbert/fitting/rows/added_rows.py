@@ -33,11 +33,15 @@ def with_added(
     Raises:
         InputError: a file cannot be read or none of its rows has a label.
     """
-    found = find_columns(train, COLUMNS[task or "classify"], named)
-    if len(found["label"]) != 1:
+    columns_by_role = find_columns(train, COLUMNS[task or "classify"], named)
+    if len(columns_by_role["label"]) != 1:
         raise InputError("--add is for labels in one column")
-    names = (*found["text"], *found.get("second", ()), *found["label"])
-    pair = "second" in found
+    names = (
+        *columns_by_role["text"],
+        *columns_by_role.get("second", ()),
+        *columns_by_role["label"],
+    )
+    pair = "second" in columns_by_role
     rows = [values for _, values in read_values(train, names)]
     counts = Counter(map(_key, rows))
     notes: list[str] = []
@@ -56,9 +60,9 @@ def with_added(
             f"rows of {train} replaced by added ones with the same text: {replaced:,}; with "
             f"another label: {other:,}"
         )
-    every = [*(row for row in rows if _key(row) not in new), *new.values()]
+    merged = [*(row for row in rows if _key(row) not in new), *new.values()]
     name = f"{train} and added rows"
-    return table_of([dict(zip(names, row, strict=True)) for row in every], name=name), notes
+    return table_of([dict(zip(names, row, strict=True)) for row in merged], name=name), notes
 
 
 def _sources(added: Any) -> list[Source]:
@@ -74,10 +78,14 @@ def _labelled(
     """The texts and the label of each labelled row."""
     present = columns(source)
     known_names = {role: name if name in present else None for role, name in vars(named).items()}
-    found = find_columns(
+    columns_by_role = find_columns(
         source, COLUMNS[task or "classify"], replace(named, **known_names), pair=pair
     )
-    names = (*found["text"], *found.get("second", ()), *found["label"])
+    names = (
+        *columns_by_role["text"],
+        *columns_by_role.get("second", ()),
+        *columns_by_role["label"],
+    )
     if names[-1].casefold() not in (
         label.casefold(),
         *LABEL_NAMES,

@@ -15,7 +15,7 @@ from ownbert.files.input_files import refuse_same
 from ownbert.finetuning.default_settings import FEW
 from ownbert.finetuning.row_checks import LabelledSplit, empty_texts
 from ownbert.fitting.comparison import check_metric
-from ownbert.fitting.fit_progress import found_in_files
+from ownbert.fitting.fit_progress import describe_data
 from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.fitting.networks import Corpus
 from ownbert.fitting.report.advice import known_test_rows
@@ -124,14 +124,14 @@ class FitInput:
         self.learnt = Texts(self.rows.texts(self.rows.learnt), self.kind)
         most = self._characters(_CHARACTERS_PER_MINUTE, _MOST_CHARACTERS)
         self.read = self._read_unlabelled(characters_to_read(most))
-        found = self.read.some(most, _MOST_TEXTS, recipe.seed)
-        if self._has_pairs:  # which unlabelled text does not have
-            found = UnlabelledTexts([], [])
-        self.unlabelled = Texts([(text,) for text in found.texts], self.kind)
-        # What a network is pretrained and taught on.
+        unlabelled = self.read.some(most, _MOST_TEXTS, recipe.seed)
+        if self._has_pairs:  # unlabelled texts are not pairs
+            unlabelled = UnlabelledTexts([], [])
+        self.unlabelled = Texts([(text,) for text in unlabelled.texts], self.kind)
+        # The texts that a network is pretrained and taught on.
         self.similar = self.unlabelled
-        if found.others:
-            self.similar = Texts([(text,) for text in found.similar], self.kind)
+        if unlabelled.others:
+            self.similar = Texts([(text,) for text in unlabelled.similar], self.kind)
         files = [*(source.file for source in given.values()), *names]
         settings = {k: v for k, v in asdict(recipe).items() if k not in _NOT_SETTINGS}
         # Rows in memory are written again for every run, so modification times do not matter.
@@ -160,7 +160,7 @@ class FitInput:
         the corpus is restricted to the others."""
         # Test rows must not be trained on at all, and dev rows may only be used for selection.
         known = {text for row in (*self.rows.rows, *self.test) for text in row.texts}
-        found = UnlabelledTexts.read(
+        unlabelled = UnlabelledTexts.read(
             self.corpus.texts(characters),
             [" ".join(row) for row in self.learnt.rows],
             known,
@@ -168,8 +168,10 @@ class FitInput:
             characters=characters,
             fewest=self._characters(_FEWEST_PER_MINUTE, _MOST_CHARACTERS),
         )
-        self.corpus = replace(self.corpus, similar=found.similar, restricted=len(found.others) > 0)
-        return found
+        self.corpus = replace(
+            self.corpus, similar=unlabelled.similar, restricted=len(unlabelled.others) > 0
+        )
+        return unlabelled
 
     def _characters(self, per_minute: int, most: int) -> int:
         """A number of characters per minute, up to a maximum, for the whole run."""
@@ -199,7 +201,7 @@ class FitInput:
 
     def notices(self) -> Iterator[str]:
         """What was found in the files, one line each."""
-        yield found_in_files(self.rows, self.kind, len(self.read), self.recipe.minutes)
+        yield describe_data(self.rows, self.kind, len(self.read), self.recipe.minutes)
         yield from self._unlabelled_notices()
         if columns := self.rows.task.describe_columns(self.train):
             yield f"columns: {columns}"
@@ -211,7 +213,7 @@ class FitInput:
             yield f"warning: {empty.line}"
 
     def _unlabelled_notices(self) -> Iterator[str]:
-        """What is learnt from which unlabelled texts."""
+        """Messages about how the unlabelled texts are used."""
         count, used = len(self.read), len(self.unlabelled)
         if self.corpus.files and not count:
             known = "the unlabelled texts are all labelled or test texts too"
@@ -299,8 +301,8 @@ def checked_input(
         notes: list[str] = []
         if add is not None:
             named = ColumnNames(recipe.text_column, recipe.second_column, recipe.label_column)
-            every, notes = with_added(rows["train"].rows, add, named, recipe.task)
-            rows["train"] = LabelledSource.of(every, "train", Path(scratch))
+            merged, notes = with_added(rows["train"].rows, add, named, recipe.task)
+            rows["train"] = LabelledSource.of(merged, "train", Path(scratch))
         yield FitInput(recipe, rows, texts, folder, notes)
 
 

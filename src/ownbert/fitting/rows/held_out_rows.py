@@ -42,17 +42,17 @@ def keep_held_out(
     rows = compared.rows
     if rows.task.name != "classify":
         return
-    held = rows.held_out
-    others = np.setdiff1d(np.arange(len(rows.rows)), held)
+    held_out = rows.held_out
+    others = np.setdiff1d(np.arange(len(rows.rows)), held_out)
     path = folder / "work" / PROBE_VECTORS
     vectors = np.load(path, allow_pickle=False) if path.exists() else None
     if vectors is not None and len(vectors) == len(rows.rows):
-        vectors = vectors[np.concatenate([held, others])].astype(np.float32)
+        vectors = vectors[np.concatenate([held_out, others])].astype(np.float32)
     else:
         vectors = embed
     learn(
         open_folder(folder, Compute(device)),
-        [rows.rows[i] for i in held],
+        [rows.rows[i] for i in held_out],
         from_scores(rows.task.name, compared.used[2]),
         [rows.rows[i] for i in others],
         source=rows.source,
@@ -78,17 +78,17 @@ def gains_of_all_rows(rows: LabelledRows) -> np.ndarray | None:
         return None
     kind, random = text_kind(row.texts[0] for row in rows.rows), np.random.default_rng(0)
     folds, sizes, scores = rows.folds[:_FOLDS], np.zeros(2), ([], [])
-    for learnt, held in folds:
-        fewer = random.permutation(learnt)[: len(learnt) - len(held)]
+    for learnt, held_out in folds:
+        fewer = random.permutation(learnt)[: len(learnt) - len(held_out)]
         if len(fewer) < 2:
             return None
         for number, part in enumerate((learnt, fewer)):
             sizes[number] += len(part) / len(folds)
-            known, new = (Texts(rows.texts(each), kind) for each in (part, held))
+            known, new = (Texts(rows.texts(each), kind) for each in (part, held_out))
             view = VIEWS["tfidf"].fit(known, Texts([], kind))
             model = fit_linear(view.features(known), rows.targets[part], STRENGTHS[0])
             scores[number].append(model.scores(view.features(new)))
-    targets = rows.targets[np.concatenate([held for _, held in folds])]
+    targets = rows.targets[np.concatenate([held_out for _, held_out in folds])]
     own, less = (np.concatenate(each) for each in scores)
     weights, _ = fit_blend([own], targets)
     odds, odds_less = (
@@ -97,5 +97,5 @@ def gains_of_all_rows(rows: LabelledRows) -> np.ndarray | None:
     )
     inverse, inverse_less = len(rows.rows) / sizes
     gains = (odds - odds_less) * (inverse - 1) / (inverse_less - inverse)
-    places, wanted = (np.linspace(0, 1, count) for count in (len(own), len(rows.held_out)))
-    return np.stack([np.interp(wanted, places, each) for each in gains])
+    places, new_positions = (np.linspace(0, 1, count) for count in (len(own), len(rows.held_out)))
+    return np.stack([np.interp(new_positions, places, each) for each in gains])

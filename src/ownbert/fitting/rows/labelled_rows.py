@@ -26,7 +26,7 @@ from ownbert.views.linear_models import Targets
 # Number of rows from which a single hold-out is used; with fewer, cross-validation.
 _HOLD_OUT_FROM = 1500
 _FOLDS = 5
-_LOOKED_AT = 5_000  # rows used to detect the task
+_SAMPLED_ROWS = 5_000  # rows used to detect the task
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class LabelledRows:
     @property
     def first_fold(self) -> tuple[list[Row], list[Row]]:
         """The training rows and the held-out rows of the first fold."""
-        learn, held = self.folds[0]
-        return [self.rows[i] for i in learn], [self.rows[i] for i in held]
+        learn, held_out = self.folds[0]
+        return [self.rows[i] for i in learn], [self.rows[i] for i in held_out]
 
     @property
     def label_counts(self) -> np.ndarray | None:
@@ -98,13 +98,12 @@ def find_task(
         InputError: ``fit`` does not support the task; the message names the right command.
     """
     if name is not None:
-        found = task_class(name)
-        if found.name not in TEXT_TASKS:
+        kind = task_class(name)
+        if kind.name not in TEXT_TASKS:
             raise InputError(
-                f"fit is for {', '.join(TEXT_TASKS)}; for {found.name}: ownbert finetune "
-                f"{found.name}"
+                f"fit is for {', '.join(TEXT_TASKS)}; for {kind.name}: ownbert finetune {kind.name}"
             )
-        return found(_settings(found.name, label_options), columns)
+        return kind(_settings(kind.name, label_options), columns)
     if kind_of(path) == "txt":
         # Folders and workbooks are rejected with more specific messages.
         next(open_text(Path(str(path))), None)
@@ -117,15 +116,17 @@ def find_task(
     if "," in (columns.label or ""):
         names = find_columns(path, COLUMNS["regress"], columns)["label"]
         if len(names) > 1:
-            rows = (values for _, values in itertools.islice(read_values(path, names), _LOOKED_AT))
+            rows = (
+                values for _, values in itertools.islice(read_values(path, names), _SAMPLED_ROWS)
+            )
             bits = are_bits([value for values in rows for value in values])
-            kind = "multilabel" if bits else "regress"
-            return task_class(kind)(_settings(kind, label_options), columns)
+            detected = "multilabel" if bits else "regress"
+            return task_class(detected)(_settings(detected, label_options), columns)
     label = find_columns(path, COLUMNS["classify"], columns)["label"]
     # Read all labels: in a file sorted by label, some occur only at the end.
     cells = [v[0] for _, v in read_values(path, label)]
-    found, note = task_of_cells(cells)
-    task = task_class(found)(_settings(found, label_options), columns)
+    detected, note = task_of_cells(cells)
+    task = task_class(detected)(_settings(detected, label_options), columns)
     task.label_note = note  # pyright: ignore
     return task
 
@@ -164,20 +165,20 @@ def read_labelled(
     task.learn(rows, train)
     task.check(rows, train, f"the training data {train}")
     if dev is not None:
-        more = list(task.read(dev))
-        task.check(more, dev, f"the training data {train}")
-        _refuse_empty(more, dev)
-        if len(more) < 2:
+        dev_rows = list(task.read(dev))
+        task.check(dev_rows, dev, f"the training data {train}")
+        _refuse_empty(dev_rows, dev)
+        if len(dev_rows) < 2:
             raise InputError(f"{dev} has one row; models are compared on two or more")
-        texts = {text for row in more for text in task.fold_keys(row)}
+        texts = {text for row in dev_rows for text in task.fold_keys(row)}
         # Rows that occur in both files are not trained on.
         unrelated = [i for i, row in enumerate(rows) if not texts & set(task.fold_keys(row))]
         if len({str(rows[i].target) for i in unrelated}) < 2:
             raise InputError(f"nearly all rows of {train} are in {dev} too; give other dev rows")
-        held = np.arange(len(rows), len(rows) + len(more))
-        folds = [(np.asarray(unrelated), held)]
-        rows += more
-        source, refit = f"{len(more):,} rows of {dev}", False
+        held_out = np.arange(len(rows), len(rows) + len(dev_rows))
+        folds = [(np.asarray(unrelated), held_out)]
+        rows += dev_rows
+        source, refit = f"{len(dev_rows):,} rows of {dev}", False
     else:
         folds, source = _make_folds(task, rows, train, seed)
         refit = True
@@ -197,13 +198,13 @@ def _make_folds(
     once = len(rows) >= _HOLD_OUT_FROM
     count = min(20, max(_FOLDS, len(rows) // 1000)) if once else _FOLDS
     row_folds = np.asarray(fold_of(rows, count, seed=seed, texts=keys))
-    found = [(np.flatnonzero(row_folds != k), np.flatnonzero(row_folds == k)) for k in range(count)]
-    found = [(learn, held) for learn, held in found if len(held) and len(learn)]
-    if len(found) < 2:
+    folds = [(np.flatnonzero(row_folds != k), np.flatnonzero(row_folds == k)) for k in range(count)]
+    folds = [(learn, held_out) for learn, held_out in folds if len(held_out) and len(learn)]
+    if len(folds) < 2:
         raise InputError(
             f"{source}: rows that share a text are held out together, and shared texts connect all "
             f"{len(rows):,} rows, so none can be held out; give other rows with --dev"
         )
     if once:
-        return found[:1], f"{len(found[0][1]):,} held-out training rows"
-    return found, f"{len(found)} folds of the {len(rows):,} training rows"
+        return folds[:1], f"{len(folds[0][1]):,} held-out training rows"
+    return folds, f"{len(folds)} folds of the {len(rows):,} training rows"

@@ -20,7 +20,7 @@ _LONGEST, _TOKEN = 100, 12
 # Labelled and other texts from which word frequencies are estimated, texts compared at a time, and
 # words.
 _LABELLED, _SAMPLE, _BLOCK, _MOST_WORDS = 2_000, 5_000, 10_000, 100_000
-# Fewer labelled texts say nothing about their kind.
+# Minimum number of labelled texts; fewer say nothing about their kind.
 _FEWEST_LABELLED = 20
 # Share of held-out labelled texts that would be rejected as being of another kind.
 _REJECTED = 0.02
@@ -64,15 +64,15 @@ class UnlabelledTexts:
             characters: maximum number of characters.
             fewest: minimum number of characters of the labelled and similar texts together.
         """
-        found: dict[str, None] = {}
+        distinct: dict[str, None] = {}
         for text in texts:
-            if text in known or text in found or not text.strip():
+            if text in known or text in distinct or not text.strip():
                 continue
-            found[text] = None
+            distinct[text] = None
             characters -= len(text)
-            if characters <= 0 or len(found) >= _MOST_READ:
+            if characters <= 0 or len(distinct) >= _MOST_READ:
                 break
-        pool = list(found)
+        pool = list(distinct)
         similar, alike = _similar(pool, labelled, kind, fewest - sum(map(len, labelled)))
         pairs = list(zip(pool, similar, strict=True))
         return cls([t for t, like in pairs if like], [t for t, like in pairs if not like], alike)
@@ -117,9 +117,9 @@ def _similar(
     2010, "Intelligent selection of language model training data"), with a threshold from labelled
     texts whose words were not counted.
     """
-    every = np.ones(len(texts), dtype=bool), len(texts)
+    all_texts = np.ones(len(texts), dtype=bool), len(texts)
     if len(labelled) < _FEWEST_LABELLED or not len(texts):
-        return every
+        return all_texts
     split, rng = splitter(kind), np.random.default_rng(0)
     own = [split(labelled[int(i)]) for i in rng.permutation(len(labelled))[:_LABELLED]]
     longest = min(_LONGEST, max(1, int(np.quantile([len(tokens) for tokens in own], 0.9))))
@@ -140,7 +140,7 @@ def _similar(
     scores = np.concatenate([_scores(words.counts(tokens_of(each)), ratios) for each in blocks])
     alike = int((scores >= least).sum())
     if alike >= _NEARLY_ALL * len(texts):
-        return every
+        return all_texts
     order = np.argsort(-scores, kind="stable")
     lengths = np.cumsum([len(texts[i]) for i in order])
     least = min(least, scores[order[min(np.searchsorted(lengths, fewest), len(texts) - 1)]])

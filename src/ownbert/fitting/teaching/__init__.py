@@ -1,1 +1,1 @@
-"""What is learnt from texts without labels that models have answered."""
+"""Training on unlabelled texts with the predictions of other models."""

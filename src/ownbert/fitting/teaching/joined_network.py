@@ -48,8 +48,8 @@ _MOST_TEXTS, _MOST_SCORES, _MOST_CHARACTERS = 60_000, 1_500_000, 20_000_000
 # Maximum share of the time for reading and scoring these texts; maximum share of labelled texts.
 _SCORING, _LABELLED = 0.5, 0.75
 # Damping is tried if at least this share of the tokens are repeated, as in long documents: with
-# shorter texts the network is worse (docs/lab/distilled-network.md). Time for it, as a multiple of
-# that of scores without it.
+# shorter texts the network is worse (docs/lab/distilled-network.md). It is also tried only if the
+# time left is at least this multiple of the time for scores without damping.
 _REPEATED, _FURTHER = 0.25, 3.0
 # Maximum share of the time for scoring the tokens of the vocabulary one by one.
 _ALONE = 0.25
@@ -160,50 +160,50 @@ def _fit_scores(
     learnt: np.ndarray,
     **options: Any,
 ) -> TokenScores:
-    """Token scores that imitate the scores of texts, of which the first ones are the rows
-    ``learnt``, and fit their labels too: what linear models predict for texts that they have learnt
-    says little. Repeated tokens are damped if that is better on the held-out rows."""
+    """Fit token scores to the scores of texts, and to the labels of the rows ``learnt``, which are
+    the first of these texts: predictions of linear models for their own training texts say little.
+    Repeated tokens are damped if that is better on the held-out rows."""
     run, rows = start.run, compared.rows
     special, size = run.builder.tokenizer.special_ids, run.config.vocab_size
-    held, targets = _read(run, rows.first_fold[1]), rows.targets[rows.folds[0][1]]
+    held_out, targets = _read(run, rows.first_fold[1]), rows.targets[rows.folds[0][1]]
 
-    def made(damped: bool) -> tuple[float, TokenScores]:
-        found = [fit_token_scores(examples, scores, size, special, damped=damped, **options)]
+    def fit(damped: bool) -> tuple[float, TokenScores]:
+        fitted = [fit_token_scores(examples, scores, size, special, damped=damped, **options)]
         with contextlib.suppress(OutOfTime), time_limit(seconds_left() / 2):
             labelled = examples[: len(learnt)], rows.targets[learnt]
-            found.append(fit_to_labels(found[0], *labelled))
-        return _weighted(found, held, targets)
+            fitted.append(fit_to_labels(fitted[0], *labelled))
+        return _weighted(fitted, held_out, targets)
 
-    began = time.monotonic()
-    least, best = made(False)
+    start_time = time.monotonic()
+    undamped_loss, best = fit(False)
     left = seconds_left()
-    in_time = left > _FURTHER * (time.monotonic() - began)
+    in_time = left > _FURTHER * (time.monotonic() - start_time)
     if in_time and can_hold_codes(start.model) and repeated_share(examples) >= _REPEATED:
         with contextlib.suppress(OutOfTime), time_limit(left / 2):
-            found, damped = made(True)
-            best = damped if found < least else best
+            damped_loss, damped = fit(True)
+            best = damped if damped_loss < undamped_loss else best
     return best
 
 
 def _weighted(
-    found: Sequence[TokenScores], held: Sequence[Example], targets: Targets
+    fitted: Sequence[TokenScores], held_out: Sequence[Example], targets: Targets
 ) -> tuple[float, TokenScores]:
     """A weighted sum of scores of the same tokens and pairs, fitted to held-out rows, and its loss
     there."""
-    counts = found[0].counts(held)
-    weights, offsets = fit_blend([counts @ each.table + each.bias for each in found], targets)
+    counts = fitted[0].counts(held_out)
+    weights, offsets = fit_blend([counts @ each.table + each.bias for each in fitted], targets)
     table, bias = (
-        np.tensordot(weights, [getattr(each, name) for each in found], 1).astype(np.float32)
+        np.tensordot(weights, [getattr(each, name) for each in fitted], 1).astype(np.float32)
         for name in ("table", "bias")
     )
-    joined = replace(found[0], table=table, bias=(bias + offsets).astype(np.float32))
+    joined = replace(fitted[0], table=table, bias=(bias + offsets).astype(np.float32))
     joined = joined.centred(counts)
     return loss(targets, counts @ joined.table + joined.bias), joined
 
 
 def _scores_alone(members: Members, run: FinetuningRun, seconds: float) -> np.ndarray:
-    """(V, C): how the scores of a text with one token, for each token of the vocabulary, differ
-    from those of an empty text; 0 for the last tokens if the time does not suffice."""
+    """(V, C): for each token of the vocabulary, the scores of a text of only this token minus those
+    of an empty text; 0 for the last tokens if the time does not suffice."""
     tokenizer, size = run.builder.tokenizer, run.config.vocab_size
     special, count = set(tokenizer.special_ids), min(size, tokenizer.vocab_size)
     words = ("" if i in special else tokenizer.decode([i]) for i in range(count))
@@ -211,9 +211,9 @@ def _scores_alone(members: Members, run: FinetuningRun, seconds: float) -> np.nd
     scores = score_until(members, texts, seconds)
     if run.task.name == "classify":
         scores -= scores.mean(1, keepdims=True)
-    found = np.zeros((size, scores.shape[1]), np.float32)
-    found[: len(scores) - 1] = scores[1:] - scores[0]
-    return found
+    differences = np.zeros((size, scores.shape[1]), np.float32)
+    differences[: len(scores) - 1] = scores[1:] - scores[0]
+    return differences
 
 
 def join(compared: Comparison, scores: TokenScores, start: Start, path: Path) -> None:
@@ -236,13 +236,13 @@ def join(compared: Comparison, scores: TokenScores, start: Start, path: Path) ->
     last = cast(Any, wide.heads["classification"]).dense
     vectors, matrix = inputs_of_head(wide, task.head, examples), last.weight.detach().numpy()
     own = vectors[:, :hidden] @ matrix[:, :hidden].T + last.bias.detach().numpy()
-    added, wanted = vectors[:, hidden:] @ matrix[:, hidden:].T, scores.added(examples)
+    added, target = vectors[:, hidden:] @ matrix[:, hidden:].T, scores.added(examples)
     if task.name == "classify":  # a value added to all labels has no effect
-        added, wanted = (x - x.mean(1, keepdims=True) for x in (added, wanted))
+        added, target = (x - x.mean(1, keepdims=True) for x in (added, target))
     # LayerNorm and the pooler scale the scores, and shift them a little.
-    apart, apart_wanted = (x - x.mean(0) for x in (added, wanted))
-    factor = float((apart_wanted**2).sum() / max(1e-9, (apart * apart_wanted).sum()))
-    bias = scores.bias + (wanted - factor * added).mean(0)
+    centred, centred_target = (x - x.mean(0) for x in (added, target))
+    factor = float((centred_target**2).sum() / max(1e-9, (centred * centred_target).sum()))
+    bias = scores.bias + (target - factor * added).mean(0)
     parts = [own, factor * added + bias]
     used = parts if matrix[:, :hidden].any() else parts[1:]
     weights, offsets = fit_blend(used, compared.targets[: len(examples)])
@@ -269,13 +269,13 @@ def _texts(
     seconds: float,
     seed: int,
 ) -> Iterator[Row]:
-    """Yield the training rows ``learnt``, then other texts, as many as the time for all of them may
-    suffice for."""
-    began = time.monotonic()
+    """Yield the training rows ``learnt``, then as many other texts as can probably be scored in the
+    rest of ``seconds``."""
+    start = time.monotonic()
     yield from (Row(0, rows.rows[i].texts) for i in learnt)
     if len(rows.rows[0].texts) > 1:
         return
-    passed = max(1e-3, time.monotonic() - began)
-    count = min(most - len(learnt), max(0, int(len(learnt) * (seconds / passed - 1))))
+    elapsed = max(1e-3, time.monotonic() - start)
+    count = min(most - len(learnt), max(0, int(len(learnt) * (seconds / elapsed - 1))))
     pieces, mixed = taught_texts(rows, labelled, unlabelled, count, given=False, seed=seed)
     yield from (Row(0, (text,)) for text in (*pieces, *mixed)[:count])

@@ -85,26 +85,28 @@ def self_train(
     ]
     splits = len(rows.folds) + rows.refit
     # Time limit of each dense regression.
-    each = seconds_left() / (splits * len(names) * (1 + len(_SHARES)))
+    seconds = seconds_left() / (splits * len(names) * (1 + len(_SHARES)))
 
-    found, unknown = [], []
+    scores, unknown = [], []
     of_folds: list[list[LinearModel]] = []
-    for learn, held in rows.folds:
-        of_folds.append(_rounds(features, weights, rows.targets[learn], learn, each))
-        own = [m.scores(f.labelled[held]) for m, f in zip(of_folds[-1], features, strict=True)]
-        found.append(np.mean(own, axis=0))
-        models = zip(of_folds[-1], own, strict=True)
+    for learn, held_out in rows.folds:
+        of_folds.append(_rounds(features, weights, rows.targets[learn], learn, seconds))
+        fold_scores = [
+            m.scores(f.labelled[held_out]) for m, f in zip(of_folds[-1], features, strict=True)
+        ]
+        scores.append(np.mean(fold_scores, axis=0))
+        models = zip(of_folds[-1], fold_scores, strict=True)
         unknown.append(np.all([model.knows_nothing(each) for model, each in models], axis=0))
     fitted = of_folds[0]
     if rows.refit:
-        fitted = _rounds(features, weights, rows.targets[rows.learnt], rows.learnt, each)
+        fitted = _rounds(features, weights, rows.targets[rows.learnt], rows.learnt, seconds)
     folders = [folder / name for name in names]
     for path, view, model in zip(folders, views, fitted, strict=True):
         LinearView(view.view, model, view.kind).save(path, beside=True)
     if first is not None:
         for name, view, model in zip(names, views, of_folds[0], strict=True):
             LinearView(view.view, model, view.kind).save(first / name, beside=True)
-    return folders, np.concatenate(found), np.concatenate(unknown)
+    return folders, np.concatenate(scores), np.concatenate(unknown)
 
 
 def _rounds(
@@ -115,16 +117,16 @@ def _rounds(
     seconds: float,
 ) -> list[LinearModel]:
     """Fit models in rounds to labelled rows with the given targets, and to unlabelled texts."""
-    nothing = np.zeros(0, dtype=np.int64)
-    models = [f.fit(learn, nothing, targets, seconds) for f in features]
+    no_texts = np.zeros(0, dtype=np.int64)
+    models = [f.fit(learn, no_texts, targets, seconds) for f in features]
     first = blend([m.scores(f.unlabelled) for m, f in zip(models, features, strict=True)], weights)
     teacher = first
     for share in _SHARES:
         chosen, labels = _surest(teacher, targets, share)
-        more = Targets(targets.task, np.concatenate([targets.values, labels]), targets.size)
-        models = [f.fit(learn, chosen, more, seconds) for f in features]
-        own = [m.scores(f.unlabelled) for m, f in zip(models, features, strict=True)]
-        teacher = first + blend(own, weights)
+        all_targets = Targets(targets.task, np.concatenate([targets.values, labels]), targets.size)
+        models = [f.fit(learn, chosen, all_targets, seconds) for f in features]
+        scores = [m.scores(f.unlabelled) for m, f in zip(models, features, strict=True)]
+        teacher = first + blend(scores, weights)
     return models
 
 
@@ -136,8 +138,8 @@ def _surest(teacher: np.ndarray, targets: Targets, share: float) -> tuple[np.nda
     priors = np.bincount(targets.values, minlength=targets.size) / len(targets)
     chosen = []
     for label, prior in enumerate(priors):
-        own = np.flatnonzero(labels == label)
-        own = own[np.argsort(-sure[own], kind="stable")]
-        chosen.append(own[: int(np.ceil(share * prior * len(teacher)))])
-    found = np.concatenate(chosen)
-    return found, labels[found]
+        with_label = np.flatnonzero(labels == label)
+        with_label = with_label[np.argsort(-sure[with_label], kind="stable")]
+        chosen.append(with_label[: int(np.ceil(share * prior * len(teacher)))])
+    indices = np.concatenate(chosen)
+    return indices, labels[indices]

@@ -80,7 +80,7 @@ def teach(
     Raises:
         OutOfTime: the time limit has passed.
     """
-    began, rows = time.monotonic(), compared.rows
+    start, rows = time.monotonic(), compared.rows
     finetuned = folder / next(c for c in compared.candidates if c.name == "network").first[0]
     wide, narrow = (describe(own).config.hidden_size for own in (base, finetuned))
     tokens = seconds * tokens_per_second(finetuned) * (narrow / wide) / _STUDENT_PASSES
@@ -106,7 +106,7 @@ def teach(
         taught_rows(rows, texts, from_scores(rows.task.name, scores)),
         base,
         path,
-        seconds=seconds - (time.monotonic() - began),
+        seconds=seconds - (time.monotonic() - start),
         device=device,
         seed=seed,
         settings=settings,

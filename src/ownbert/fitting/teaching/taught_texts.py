@@ -54,7 +54,7 @@ def pieces_of(texts: Sequence[str], longest: int) -> list[str]:
     The first pieces of all texts come first, then the second pieces, and so on.
     """
     longest = max(longest, _SHORTEST_PIECE)
-    found: dict[int, list[str]] = {}
+    pieces_by_index: dict[int, list[str]] = {}
     for text in texts:
         start, number = 0, 0
         while start < len(text):
@@ -63,9 +63,9 @@ def pieces_of(texts: Sequence[str], longest: int) -> list[str]:
             end = len(text) if end + longest / 2 >= len(text) else text.rfind(" ", start, end)
             end = end if end > start else start + longest
             if piece := text[start:end].strip():
-                found.setdefault(number, []).append(piece)
+                pieces_by_index.setdefault(number, []).append(piece)
             start, number = end, number + 1
-    return [piece for own in found.values() for piece in own]
+    return [piece for own in pieces_by_index.values() for piece in own]
 
 
 def mixed_texts(texts: Sequence[str], kind: str, count: int, seed: int) -> list[str]:

@@ -52,7 +52,7 @@ def forward(model: Any, given: dict[str, Any]) -> Any:
         packed = pack(padded, stack.config, dense=dense)
         packed = packed.with_hooked(stack.embeddings.word, padded.input_ids)
     states = bool(option(model, given, "output_hidden_states"))
-    kept = memory is not None and memory.kept
+    kept = memory is not None and memory.returned
     if torch.is_grad_enabled() and (states or keep or not kinds):
         packed.context.returned = packed
     out = model.model(packed.batch, kinds, context=packed.context, keep_hidden=states or kept)
@@ -84,9 +84,9 @@ def returns_names(model: Any, given: dict[str, Any]) -> bool:
 def _as_tuple(model: Any, named: ModelOutput) -> tuple[Any, ...]:
     """The tuple for ``return_dict=False``, which differs slightly from the order of named
     values."""
-    found = model.calls.as_tuple(model.kinds, named)
-    if found is not None or model.kinds:
-        return named.to_tuple() if found is None else found
+    values = model.calls.as_tuple(model.kinds, named)
+    if values is not None or model.kinds:
+        return named.to_tuple() if values is None else values
     # The cache precedes the hidden states, and a missing pooler output is None.
     first = [named.last_hidden_state]
     if model.architecture_spec.pooler:
@@ -234,14 +234,14 @@ def _attention_weights(packed: PackedInputs, stack: Encoder) -> dict[str, Any]:
     """Attention weights (B, H, S, S') of each layer, None for layers that were not kept; with a
     query stream, those of the tokens and of the stream."""
     context = packed.context
-    found: dict[str, Any] = {"attentions": packed.weights(context.attentions, context.layout)}
+    weights: dict[str, Any] = {"attentions": packed.weights(context.attentions, context.layout)}
     if context.cross is not None:
-        found["cross_attentions"] = packed.weights(context.cross_attentions, context.cross)
+        weights["cross_attentions"] = packed.weights(context.cross_attentions, context.cross)
     if context.query_stream is not None:
         second = packed.weights(context.query_attentions, context.layout)
-        found["attentions"] = {i: (w, second[i]) for i, w in found["attentions"].items()}
+        weights["attentions"] = {i: (w, second[i]) for i, w in weights["attentions"].items()}
     count = len(stack.schedule())
-    return {name: tuple(layers.get(i) for i in range(count)) for name, layers in found.items()}
+    return {name: tuple(layers.get(i) for i in range(count)) for name, layers in weights.items()}
 
 
 def loss_of(model: Any, values: dict[str, Any], given: dict[str, Any]) -> Tensor | None:

@@ -56,8 +56,8 @@ class PaddedInputs:
         """(B, S).
 
         Raises:
-            InputError: neither or both of ids and embeddings are given, or their shape is not
-                that of a batch.
+            InputError: neither or both of ids and embeddings are given, or they have an invalid
+                shape.
         """
         if (self.input_ids is None) == (self.inputs_embeds is None):
             both = ", not both" if self.input_ids is not None else ""
@@ -145,9 +145,9 @@ class PackedInputs:
         return shown, back[0] if len(back) == 1 else torch.cat(back)
 
     def attended(self, weights: list[Tensor], v: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        places = self._places(layout)
-        shown = self._pad_weights(weights, *places)
-        _, columns, length = places
+        positions = self._token_positions(layout)
+        shown = self._pad_weights(weights, *positions)
+        _, columns, length = positions
         values = to_padded(v, torch.cat(list(columns)), (self.size[0], length))  # (B, S', H, K)
         out = torch.einsum("bhij,bjhk->bihk", shown, values).flatten(0, 1)
         return shown, out[self.index]
@@ -155,13 +155,15 @@ class PackedInputs:
     def weights(self, layers: dict[int, Any], layout: Layout) -> dict[int, Tensor]:
         """Collected attention weights by layer, (B, H, S, S'): results of ``attended`` unchanged,
         others padded."""
-        places = self._places(layout)
+        positions = self._token_positions(layout)
         return {
-            layer: weights if isinstance(weights, Tensor) else self._pad_weights(weights, *places)
+            layer: weights
+            if isinstance(weights, Tensor)
+            else self._pad_weights(weights, *positions)
             for layer, weights in layers.items()
         }
 
-    def _places(self, layout: Layout) -> tuple[Sequence[Tensor], Sequence[Tensor], int]:
+    def _token_positions(self, layout: Layout) -> tuple[Sequence[Tensor], Sequence[Tensor], int]:
         """The positions of each sequence's queries and keys, and S' of the keys."""
         keys, length = self.index, self.size[1]
         if layout is self.context.cross and self.source_index is not None:
@@ -204,8 +206,8 @@ def pack(given: PaddedInputs, config: EncoderConfig, *, dense: bool) -> PackedIn
     """The packed batch of a call; ``dense``: process all positions."""
     size, past = given.size, 0 if given.cache is None else given.cache.length
     if past and given.cache is not None and given.cache.self_attention[0][0].shape[0] != size[0]:
-        kept = given.cache.self_attention[0][0].shape[0]
-        raise InputError(f"past_key_values are of {kept} texts, the input has {size[0]}")
+        cached = given.cache.self_attention[0][0].shape[0]
+        raise InputError(f"past_key_values are of {cached} texts, the input has {size[0]}")
     mask = _mask(given, config, size, past)
     positions = _positions(given, config, size, past)
     _check_length(config, positions, size[1] + past)
@@ -232,16 +234,16 @@ def pack(given: PaddedInputs, config: EncoderConfig, *, dense: bool) -> PackedIn
             seen = seen & mask[:, :, None]  # Padding sees nothing, either.
         if config.mask_vector:
             by_others = _permuted(seen, given.perm_mask, size, past)
-            itself = torch.eye(size[1], dtype=torch.bool, device=given.device)
-            seen = by_others | F.pad(itself, (past, 0))
+            diagonal = torch.eye(size[1], dtype=torch.bool, device=given.device)
+            seen = by_others | F.pad(diagonal, (past, 0))
         layout = replace(layout, keys=keys, mask=None if bool(seen.all()) else seen)
     head_mask = expand_head_mask(given.head_mask, config, size[0])
     context = Context(layout, batch.positions, head_mask, given.keep, cache=given.cache)
     if config.position_embedding_type == "transformer_xl":
         context.segments = batch.type_ids
     if given.target_mapping is not None:
-        hidden = replace(layout, mask=None if bool(by_others.all()) else by_others)
-        context.query_stream = _query_stream(given.target_mapping, hidden, size)
+        query_layout = replace(layout, mask=None if bool(by_others.all()) else by_others)
+        context.query_stream = _query_stream(given.target_mapping, query_layout, size)
         count = len(context.query_stream.rows)
         predicted = torch.arange(batch.tokens, batch.tokens + count, device=given.device)
         batch = replace(batch, masked_positions=predicted)

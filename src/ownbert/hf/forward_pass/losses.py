@@ -93,10 +93,10 @@ def sequence_by_shape(logits: Tensor, labels: Tensor) -> Tensor:
     if labels.ndim > 1 and labels.shape[-1] > 1:
         return -(logits.log_softmax(-1) * labels).sum(-1).mean()
     classes = labels.view(-1).long()
-    there = classes >= 0
-    if not bool(there.any()):
+    labelled = classes >= 0
+    if not bool(labelled.any()):
         return logits.new_zeros(())
-    return cross_entropy(logits[there].float(), classes[there])
+    return cross_entropy(logits[labelled].float(), classes[labelled])
 
 
 def span(values: Mapping[str, Tensor], given: Mapping[str, Any]) -> Tensor | None:

@@ -25,7 +25,7 @@ _BEAM = (
     *("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index"),
     "cls_logits",
 )
-_HIDDEN = 1e30  # subtracted from logits of tokens that no answer contains
+_MASKED_OUT = 1e30  # subtracted from the logits of tokens that cannot be in an answer
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Memory:
     Args:
         given: (R, B, D) for each layer, returned by an earlier call.
         cache: their keys and values; None without a memory.
-        kept: whether the call returns a memory.
+        returned: whether the call returns a memory.
     """
 
     given: tuple[Tensor, ...]
     cache: Cache | None
-    kept: bool
+    returned: bool
 
 
 def arguments(model: Any, given: dict[str, Any]) -> tuple[dict[str, Any], Memory]:
@@ -50,22 +50,22 @@ def arguments(model: Any, given: dict[str, Any]) -> tuple[dict[str, Any], Memory
         InputError: arguments are inconsistent, or not supported by this class.
     """
     given = dict(given)
-    hidden = given.pop("input_mask", None)
-    if hidden is not None:
+    input_mask = given.pop("input_mask", None)
+    if input_mask is not None:
         if given.get("attention_mask") is not None:
             raise InputError("give either attention_mask or input_mask, not both")
-        given["attention_mask"] = 1 - hidden
+        given["attention_mask"] = 1 - input_mask
     if given.get("target_mapping") is not None and model.kinds not in _STREAMS:
         raise InputError(
             "target_mapping needs a model that predicts tokens, XLNetModel or XLNetLMHeadModel"
         )
     stack, mems = model.model.encoder, given.pop("mems", None)
     mems = _checked(mems, stack)
-    wanted, training = given.get("use_mems"), model.training
+    use_mems, training = given.get("use_mems"), model.training
     config = model.config
-    if wanted is None:
-        wanted = config.use_mems_train if training else config.use_mems_eval
-    return given, Memory(mems, memory_cache(stack, mems) if mems else None, bool(wanted))
+    if use_mems is None:
+        use_mems = config.use_mems_train if training else config.use_mems_eval
+    return given, Memory(mems, memory_cache(stack, mems) if mems else None, bool(use_mems))
 
 
 def _checked(mems: Any, stack: Encoder) -> tuple[Tensor, ...]:
@@ -103,13 +103,13 @@ def memory_cache(stack: Encoder, mems: tuple[Tensor, ...]) -> Cache:
 def needs_padding(model: Any, given: Mapping[str, Any], memory: Memory) -> bool:
     """Whether a result depends on the model's values at padding.
 
-    The token used for a sequence's vector may be padding, a mean includes it, and the returned
-    memory contains all positions.
+    The token used for a sequence's vector may be padding, a mean includes padding, and the
+    returned memory contains all positions.
     """
     mask = given.get("attention_mask")
     if mask is None:
         return False
-    if memory.kept:
+    if memory.returned:
         return bool((mask != 1).any())
     for spec in model.model.specs.values():
         if spec.kind not in ("classification", "choice"):
@@ -133,16 +133,16 @@ def field_names(kinds: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ..
 def next_memory(
     model: Any, out: Outputs, packed: PackedInputs, memory: Memory
 ) -> tuple[Tensor, ...]:
-    """For each layer the hidden states before it (R, B, D), the last ``mem_len`` of them."""
-    config, found = model.config, []
+    """The input of each layer, (R, B, D): the hidden states of the last ``mem_len`` tokens."""
+    config, layers = model.config, []
     most, reused = config.mem_len or 0, config.reuse_len or 0
     for layer, rows in enumerate(out.hidden_states[:-1]):
         hidden = packed.shown(rows)[0].transpose(0, 1)  # (S, B, D)
         hidden = hidden[:reused] if reused > 0 else hidden
         if memory.given:
             hidden = torch.cat((memory.given[layer], hidden))
-        found.append(hidden[-most:].detach())
-    return tuple(found)
+        layers.append(hidden[-most:].detach())
+    return tuple(layers)
 
 
 def answers(
@@ -191,13 +191,13 @@ def answers(
     ends = _without(ends, None if mask is None else mask[..., None]).softmax(1)  # (B, S, starts)
     best_ends, at_ends = ends.topk(further, 1)
     mean = (probabilities[..., None] * hidden).sum(1)  # (B, D)
-    found = (best, at, best_ends.flatten(1), at_ends.flatten(1), head.answerable(mean, of_cls))
-    return dict(zip(_BEAM, found, strict=True))
+    values = (best, at, best_ends.flatten(1), at_ends.flatten(1), head.answerable(mean, of_cls))
+    return dict(zip(_BEAM, values, strict=True))
 
 
 def _without(scores: Tensor, mask: Tensor | None) -> Tensor:
     """Subtract a large number from the logits of masked tokens."""
     if mask is None:
         return scores
-    low = _HIDDEN if scores.dtype != torch.float16 else 65500
+    low = _MASKED_OUT if scores.dtype != torch.float16 else 65500
     return scores * (1 - mask) - low * mask

@@ -70,7 +70,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
     def weight_map(self) -> WeightMap:
         return map_of(self.model)
 
-    def _written(self, given: dict[str, Any]) -> Tensor:
+    def _default_decoder_ids(self, given: dict[str, Any]) -> Tensor:
         """The default decoder input: the labels, or the encoder's input again."""
         again = self.architecture in self.family.answering
         ids = given.get("input_ids" if again else "labels")
@@ -134,12 +134,16 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
             source = ("input_ids", "attention_mask", "head_mask", "inputs_embeds")
             options = ("output_attentions", "output_hidden_states")
             encoded = self.encode(**{name: given.get(name) for name in (*source, *options)})
-        read = tuple(encoded.to_tuple() if hasattr(encoded, "to_tuple") else encoded)
-        values = self._decode(given, read[0])
+        encoder_values = tuple(encoded.to_tuple() if hasattr(encoded, "to_tuple") else encoded)
+        values = self._decode(given, encoder_values[0])
         for name in ("hidden_states", "attentions"):
             values[f"decoder_{name}"] = values.pop(name, None)
-        of = encoded.items() if isinstance(encoded, Mapping) else zip(_ENCODER, read, strict=False)
-        values |= {f"encoder_{name}": value for name, value in of}
+        pairs = (
+            encoded.items()
+            if isinstance(encoded, Mapping)
+            else zip(_ENCODER, encoder_values, strict=False)
+        )
+        values |= {f"encoder_{name}": value for name, value in pairs}
         values["loss"] = loss_of(self, values, given)
         named = ModelOutput(two_stack_field_names(self.kinds), values)
         return named if returns_names(self, given) else named.to_tuple()
@@ -229,7 +233,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         stack = self._decoder
         ids, embeds = given.get("decoder_input_ids"), given.get("decoder_inputs_embeds")
         if ids is None and embeds is None:
-            ids = self._written(given)
+            ids = self._default_decoder_ids(given)
         mask = given.get("decoder_attention_mask")
         padded = PaddedInputs(
             input_ids=ids,
@@ -341,12 +345,12 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         if beams > 1:
             penalty = setting(length_penalty, "length_penalty", 1.0)
             settings |= {"length_penalty": penalty, "by_length": True}
-            found = beam_search(self.model, source, beams=beams, **settings)
+            hypotheses = beam_search(self.model, source, beams=beams, **settings)
         else:
             if length_penalty is not None:
                 warn_of_input("length_penalty has no effect with num_beams=1")
-            found = greedy(self.model, source, **settings)
-        rows = [_whole(written, start, end, last) for written in found]
+            hypotheses = greedy(self.model, source, **settings)
+        rows = [_full_sequence(hypothesis, start, end, last) for hypothesis in hypotheses]
         width = max(map(len, rows))
         rows = [row + [pad] * (width - len(row)) for row in rows]
         return torch.tensor(rows, device=input_ids.device)
@@ -385,8 +389,8 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         save_translation(self.model, folder, values=values, tokenizer=tokenizer)
 
 
-def _whole(written: Hypothesis, start: int, end: int, last: int | None) -> list[int]:
+def _full_sequence(hypothesis: Hypothesis, start: int, end: int, last: int | None) -> list[int]:
     """A generated sequence with its start and end; ``last`` ends those that are cut off."""
-    if written.ended:
-        return [start, *written.ids, end]
-    return [start, *written.ids[:-1], written.ids[-1] if last is None else last]
+    if hypothesis.ended:
+        return [start, *hypothesis.ids, end]
+    return [start, *hypothesis.ids[:-1], hypothesis.ids[-1] if last is None else last]

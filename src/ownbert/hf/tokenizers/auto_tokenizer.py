@@ -12,7 +12,7 @@ from ownbert.hf.tokenizers.tokenizer_files import find_folder
 from ownbert.text.folder.tokenizer_folder import TOKENIZER, TokenizerFolder, guess_style, kind_of
 from ownbert.text.styles import BERT, CLASSES, MODEL_TYPES, ROBERTA
 
-# Arguments by position, as in 4.57.6.
+# Names of positional arguments, as in Transformers 4.57.6.
 _ORDERS = {
     BERT.name: "vocab_file do_lower_case do_basic_tokenize never_split unk_token sep_token "
     "pad_token cls_token mask_token tokenize_chinese_chars strip_accents",
@@ -59,7 +59,7 @@ PreTrainedTokenizer = PreTrainedTokenizerFast
 
 
 class AutoTokenizer:
-    """``from_pretrained`` makes a tokenizer of the class that a folder's files name."""
+    """``from_pretrained`` creates a tokenizer of the class named in a folder's files."""
 
     def __init__(self):
         raise InputError("use AutoTokenizer.from_pretrained(folder)")
@@ -68,13 +68,14 @@ class AutoTokenizer:
     def from_pretrained(
         cls, pretrained_model_name_or_path: "str | os.PathLike[str]", *args: Any, **kwargs: Any
     ) -> PreTrainedTokenizerFast:
-        """The tokenizer of a folder.
+        """Load the tokenizer of a folder.
 
         Args:
             pretrained_model_name_or_path: the folder, or the name of a model on the hub.
-            args, kwargs: of the class; they override tokenizer_config.json. ``tokenizer_type``
-                selects the class; by default tokenizer_config.json (``tokenizer_class``) does,
-                else config.json, else the files' names and contents.
+            args, kwargs: arguments of the class, which override tokenizer_config.json.
+                ``tokenizer_type`` selects the class; by default it is determined by
+                tokenizer_config.json (``tokenizer_class``), else by config.json, else by the names
+                and contents of the files.
 
         Raises:
             InputError: there is no such folder, or no tokenizer in it.
@@ -86,23 +87,23 @@ class AutoTokenizer:
             return globals()[MODEL_TYPES[kind]].from_pretrained(name, *args, **kwargs)
         folder = find_folder(name, kwargs)
         chosen = _class_of(folder)
-        found: type[PreTrainedTokenizerFast] = (
+        tokenizer_class: type[PreTrainedTokenizerFast] = (
             globals()[chosen] if chosen else PreTrainedTokenizerFast
         )
-        return found.from_folder(folder, *args, **{**kwargs, "name_or_path": str(name)})
+        return tokenizer_class.from_folder(folder, *args, **{**kwargs, "name_or_path": str(name)})
 
 
 def _class_of(folder: TokenizerFolder) -> str | None:
-    """The name of the class for a folder; None for the general one."""
+    """The name of the tokenizer class for a folder; None for the generic one."""
     stated = folder.config.get("tokenizer_class")
     known = isinstance(stated, str) and stated.removesuffix("Fast") in CLASSES
     has_backend = folder.has(TOKENIZER)
     if stated and not known and has_backend:
         return None
-    found = folder.class_name
-    if found or not has_backend:
-        return found or folder.style().tokenizer_class
+    class_name = folder.class_name
+    if class_name or not has_backend:
+        return class_name or folder.style().tokenizer_class
     backend = folder.backend()
     style = guess_style(backend)
-    general = kind_of(backend) == "blank" or (style is BERT and kind_of(backend) != "wordpiece")
-    return None if general else style.tokenizer_class
+    generic = kind_of(backend) == "blank" or (style is BERT and kind_of(backend) != "wordpiece")
+    return None if generic else style.tokenizer_class

@@ -8,7 +8,7 @@ from ownbert.errors import InputError
 from ownbert.hf.tokenizers.special import text_of, unique_tokens
 from ownbert.hf.tokenizers.tokenizer_files import READ_BACKEND
 from ownbert.text.bert_rules import split_at_whitespace
-from ownbert.text.folder.build import build, register, surround
+from ownbert.text.folder.build import build, register, set_post_processor
 from ownbert.text.folder.tokenizer_folder import (
     apply_case_settings,
     kind_of,
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 def make_backend(
     style: Style | None, files: Mapping[str, Any], settings: dict[str, Any]
 ) -> "tuple[tokenizers.Tokenizer, bool]":
-    """The backend of the given files, and whether it was built from the family's own ones.
+    """Create a backend from files; also return whether it was built from the family's own files.
 
     Args:
-        style: the family, if known.
+        style: tokenizer family, if known.
         files: paths of the family's files and of tokenizer.json, by argument name.
-        settings: of the constructor; ``tokenizer_object``, ``from_slow`` and a tokenizer.json that
-            has been read are removed from them.
+        settings: arguments of the constructor; ``tokenizer_object``, ``from_slow`` and a
+            tokenizer.json that has been read are removed.
 
     Raises:
         InputError: neither the family's files nor tokenizer.json nor an object is given.
@@ -39,11 +39,11 @@ def make_backend(
 
     given = settings.pop("tokenizer_object", None)
     from_slow = settings.pop("from_slow", False)
-    read = settings.pop(READ_BACKEND, None)
+    loaded = settings.pop(READ_BACKEND, None)
     if given is not None:
         return Tokenizer.from_str(given.to_str()), False
     if files.get("tokenizer_file") is not None and not from_slow:
-        return read or read_backend(files["tokenizer_file"]), False
+        return loaded or read_backend(files["tokenizer_file"]), False
     needed = {} if style is None else style.files
     missing = [name for name in needed if files.get(name) is None]
     if style is None or missing:
@@ -84,8 +84,8 @@ def apply_settings(
     if style.end not in ends or (style.start and style.start not in ends):
         return
     if built:
-        found = {name: text_of(token) for name, token in ends.items() if name in SPECIAL_NAMES}
-        surround(backend, style, found, add_prefix_space=prefix)
+        names = {name: text_of(token) for name, token in ends.items() if name in SPECIAL_NAMES}
+        set_post_processor(backend, style, names, add_prefix_space=prefix)
     _set_offsets(backend, prefix, bool(settings.get("trim_offsets")))
 
 

@@ -55,7 +55,7 @@ class BatchEncoding(UserDict):
 
     @property
     def n_sequences(self) -> int | None:
-        """1 or 2: texts in each sequence; None if unknown."""
+        """Number of texts in each sequence, 1 or 2; None if unknown."""
         return self._n_sequences
 
     @property
@@ -83,20 +83,20 @@ class BatchEncoding(UserDict):
 
     def tokens(self, batch_index: int = 0) -> list[str]:
         """The tokens of a sequence."""
-        return self._of(batch_index).tokens
+        return self._encoding(batch_index).tokens
 
     def sequence_ids(self, batch_index: int = 0) -> list[int | None]:
-        """For each token 0 or 1, its text; None for special tokens."""
-        return self._of(batch_index).sequence_ids
+        """For each token the index of its text, 0 or 1; None for special tokens."""
+        return self._encoding(batch_index).sequence_ids
 
     def word_ids(self, batch_index: int = 0) -> list[int | None]:
         """For each token the number of its word; None for special tokens."""
-        return self._of(batch_index).word_ids
+        return self._encoding(batch_index).word_ids
 
     words = word_ids
 
     def token_to_sequence(self, first: int, token_index: int | None = None) -> int | None:
-        """The text of a token, 0 or 1; None for special tokens."""
+        """The index of a token's text, 0 or 1; None for special tokens."""
         encoding, token = self._at(first, token_index, from_end=True)
         return encoding.token_to_sequence(token)
 
@@ -169,7 +169,7 @@ class BatchEncoding(UserDict):
             }
         return self
 
-    def _of(self, batch_index: int) -> "tokenizers.Encoding":
+    def _encoding(self, batch_index: int) -> "tokenizers.Encoding":
         if not self._encodings:
             raise InputError("this encoding was made from ids: it has no words or characters")
         return self._encodings[batch_index]
@@ -177,9 +177,9 @@ class BatchEncoding(UserDict):
     def _at(
         self, first: int, second: int | None, *, from_end: bool = False
     ) -> "tuple[tokenizers.Encoding, int]":
-        """The encoding and the index that ``(batch_index, index)`` or ``index`` alone mean."""
+        """The encoding and the index, from ``(batch_index, index)`` or from ``index`` alone."""
         batch, index = (0, first) if second is None else (first, second)
-        encoding = self._of(batch)
+        encoding = self._encoding(batch)
         return encoding, index + len(encoding.ids) if from_end and index < 0 else index
 
 
@@ -220,7 +220,7 @@ def as_tensor(key: str, value: Any, kind: str) -> Any:
 
 
 def _rectangular(array: Any) -> Any:
-    """The array of lists; ``ValueError`` if their lengths differ. numpy makes empty ones floats."""
+    """An array made from lists, int64 if it is empty; ``ValueError`` if their lengths differ."""
     if array.dtype == object:
         raise ValueError("rows of different lengths")
     return array.astype("int64") if array.size == 0 else array

@@ -35,7 +35,7 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class CallOptions:
-    """The arguments of a call in the order of ``encode_plus``; None is the default."""
+    """The arguments of a call in the order of ``encode_plus``; None: the tokenizer's default."""
 
     add_special_tokens: bool = True
     padding: Any = False
@@ -72,11 +72,12 @@ class CallOptions:
     def resolved(self, tokenizer: Any) -> "CallOptions":
         """The options with defaults filled in.
 
-        ``padding`` and ``truncation`` are one of their names, and ``max_length`` is set if they
-        need it. A warning is logged if it is given without truncation, or needed and missing.
+        ``padding`` and ``truncation`` become names of ``PADDINGS`` and ``TRUNCATIONS``, and
+        ``max_length`` is set if they need it. A warning is logged if ``max_length`` is given
+        without truncation, or needed and missing.
 
         Raises:
-            InputError: values are not possible or do not go together.
+            InputError: values are invalid or contradict each other.
         """
         padding = _strategy("padding", self.padding, "longest", PADDINGS)
         truncation = self.truncation
@@ -97,11 +98,11 @@ class CallOptions:
                 truncation = "do_not_truncate"
             else:
                 max_length = tokenizer.model_max_length
-        found = dataclasses.replace(
+        resolved = dataclasses.replace(
             self, padding=padding, truncation=truncation, max_length=max_length
         )
-        found._check(tokenizer.pad_token)
-        return found
+        resolved._check(tokenizer.pad_token)
+        return resolved
 
     def _check(self, pad_token: Any) -> None:
         if self.padding != "do_not_pad" and pad_token is None:
@@ -123,20 +124,24 @@ class CallOptions:
 
     def returns(self, column: str, names: Sequence[str]) -> bool:
         """Whether to return ``column``; by default if it is in ``names``, the model's inputs."""
-        wanted = getattr(self, f"return_{column}")
-        return column in names if wanted is None else bool(wanted)
+        requested = getattr(self, f"return_{column}")
+        return column in names if requested is None else bool(requested)
 
 
 def by_name(
     who: str, order: Sequence[str], positional: tuple[Any, ...], named: dict[str, Any]
 ) -> dict[str, Any]:
-    """All arguments by name.
+    """Positional and named arguments as one dictionary by name.
+
+    Args:
+        who: name of the function, for messages.
+        order: names of the positional arguments.
 
     Raises:
         InputError: there are too many, or one is given twice.
     """
     if len(positional) > len(order):
-        raise InputError(f"{who}: by position there are {', '.join(order) or 'none'}")
+        raise InputError(f"{who}: positional arguments are {', '.join(order) or 'none'}")
     given = dict(zip(order, positional, strict=False))
     twice = [name for name in given if name in named]
     if twice:
@@ -151,7 +156,7 @@ def warn_once(tokenizer: Any, message: str) -> None:
 
 
 def _strategy(name: str, value: Any, default: str, known: tuple[str, ...]) -> str:
-    """One of ``known``; True means ``default``, False and None the last of them."""
+    """Convert an argument to one of ``known``; True is ``default``, False and None the last one."""
     if value is True:
         return default
     if value is False or value is None:
@@ -170,7 +175,7 @@ def batch_of(text: Any, pair: Any, *, words: bool) -> list[Any] | None:
         words: whether a list of strings is one text.
 
     Raises:
-        InputError: anything but texts is given, or lists of different lengths.
+        InputError: an input is not text, or the two lists differ in length.
     """
     if not _is_text(text) or not (pair is None or _is_text(pair)):
         raise InputError(INPUTS)
@@ -222,19 +227,19 @@ def encode_texts(
 
     Args:
         encoder: the backend.
-        texts: or pairs of texts.
-        options: resolved.
-        tokenizer: has defaults.
+        texts: texts, or pairs of texts.
+        options: the result of ``CallOptions.resolved``.
+        tokenizer: a ``PreTrainedTokenizerFast``.
 
     Returns:
         One row per text; overflowing rows follow the row they belong to.
 
     Raises:
-        InputError: anything but texts is given, or a maximum length or stride leaves no room.
+        InputError: an input is not text, or a maximum length or stride leaves no room.
     """
     _configure(encoder, options, tokenizer)
     try:
-        found = encoder.encode_batch(
+        encodings = encoder.encode_batch(
             list(texts),
             add_special_tokens=options.add_special_tokens,
             is_pretokenized=options.is_split_into_words,
@@ -248,8 +253,10 @@ def encode_texts(
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             raise InputError(f"the text cannot be encoded with these arguments: {error}") from None
         raise
-    over = options.return_overflowing_tokens
-    groups = [[encoding, *encoding.overflowing] if over else [encoding] for encoding in found]
+    overflow = options.return_overflowing_tokens
+    groups = [
+        [encoding, *encoding.overflowing] if overflow else [encoding] for encoding in encodings
+    ]
     rows = [encoding for group in groups for encoding in group]
     names = tokenizer.model_input_names
     columns: dict[str, Any] = {"input_ids": [row.ids for row in rows]}
@@ -263,7 +270,7 @@ def encode_texts(
         columns["offset_mapping"] = [row.offsets for row in rows]
     if options.return_length:
         columns["length"] = [len(row.ids) for row in rows]
-    if over:
+    if overflow:
         columns["overflow_to_sample_mapping"] = [
             index for index, group in enumerate(groups) for _ in group
         ]
@@ -278,7 +285,7 @@ def encode_texts(
 
 
 def _configure(encoder: "tokenizers.Tokenizer", options: CallOptions, tokenizer: Any) -> None:
-    """Set truncation and padding of the backend; ``InputError`` where it refuses them."""
+    """Set truncation and padding of the backend; ``InputError`` if it rejects them."""
     split = options.split_special_tokens
     encoder.encode_special_tokens = tokenizer.split_special_tokens if split is None else split
     encoder.no_truncation()

@@ -14,16 +14,16 @@ Ids = list[int]
 def truncate(
     ids: Ids, pair: Ids | None, remove: int, *, strategy: str, stride: int, side: str
 ) -> tuple[Ids, Ids | None, Ids]:
-    """Remove tokens of one text or two.
+    """Remove tokens from one or two texts.
 
-    A text that is too short for its strategy is returned as it is.
+    A text that is too short for the strategy is returned unchanged.
 
     Args:
-        ids, pair: the texts.
-        remove: how many tokens.
+        ids, pair: ids of the texts.
+        remove: number of tokens to remove.
         strategy: one of ``TRUNCATIONS``.
-        stride: how many of the remaining tokens to return with the removed ones.
-        side: where they are removed, ``left`` or ``right``.
+        stride: number of remaining tokens to return with the removed ones.
+        side: end at which tokens are removed, ``left`` or ``right``.
 
     Returns:
         Both texts and the removed tokens, with ``stride`` of the remaining ones; with
@@ -44,9 +44,9 @@ def truncate(
     if chosen is None or len(chosen) <= remove:
         return ids, pair, []
     window = min(len(chosen), stride + remove)
-    over = chosen[:window] if side == "left" else chosen[-window:]
+    removed = chosen[:window] if side == "left" else chosen[-window:]
     kept = _shorten(chosen, remove, side)
-    return (ids, kept, over) if strategy == "only_second" else (kept, pair, over)
+    return (ids, kept, removed) if strategy == "only_second" else (kept, pair, removed)
 
 
 def _shorten(ids: Ids, remove: int, side: str) -> Ids:
@@ -57,9 +57,9 @@ def pad_batch(inputs: Any, options: CallOptions, tokenizer: Any) -> BatchEncodin
     """Pad a mapping of one sequence or of many, or a list of mappings.
 
     Args:
-        inputs: these.
-        options: resolved.
-        tokenizer: has defaults.
+        inputs: the encodings.
+        options: resolved options.
+        tokenizer: provides the defaults.
 
     Raises:
         InputError: there are no ids, or columns of different lengths.
@@ -90,18 +90,18 @@ def pad_batch(inputs: Any, options: CallOptions, tokenizer: Any) -> BatchEncodin
 
 
 def _pad_row(row: dict[str, Any], options: CallOptions, tokenizer: Any) -> dict[str, Any]:
-    """Pad ids, masks and types of one sequence; other values stay as they are."""
+    """Pad ids, masks and types of one sequence; other values are unchanged."""
     main = tokenizer.model_input_names[0]
     length = len(row[main])
-    wanted = length if options.padding == "longest" else options.max_length
+    target = length if options.padding == "longest" else options.max_length
     multiple = options.pad_to_multiple_of
-    if wanted is not None and multiple:
-        wanted = -(-wanted // multiple) * multiple
+    if target is not None and multiple:
+        target = -(-target // multiple) * multiple
     masked = options.returns("attention_mask", tokenizer.model_input_names)
     row = dict(row)
     if masked and "attention_mask" not in row:
         row["attention_mask"] = [1] * length
-    missing = 0 if options.padding == "do_not_pad" or wanted is None else wanted - length
+    missing = 0 if options.padding == "do_not_pad" or target is None else target - length
     if missing <= 0:
         return row
     fill = {main: tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
@@ -109,8 +109,8 @@ def _pad_row(row: dict[str, Any], options: CallOptions, tokenizer: Any) -> dict[
     left = (options.padding_side or tokenizer.padding_side) == "left"
     for key, value in fill.items():
         if key in row:
-            more = [value] * missing
-            row[key] = more + row[key] if left else row[key] + more
+            padding = [value] * missing
+            row[key] = padding + row[key] if left else row[key] + padding
     return row
 
 

@@ -1,7 +1,7 @@
 """A tokenizer with the arguments and results of Transformers 4.57.6.
 
-It behaves as the fast tokenizers there do; docs/tokenizers.md lists the differences. The class is
-long because that API is one class; anything of more than a few lines is in the modules beside it.
+It behaves like its fast tokenizers; docs/tokenizers.md lists the differences. The class is long
+because that API is one class; everything longer than a few lines is in the other modules here.
 """
 
 import os
@@ -48,15 +48,15 @@ CLEAN_UP = (
 
 
 class PreTrainedTokenizerFast:
-    """Any tokenizer; the classes of ``auto_tokenizer`` add a family's files and tokens.
+    """A tokenizer of any kind; the classes of ``auto_tokenizer`` add a family's files and tokens.
 
-    Arguments are those of 4.57.6, by name or in its order: the family's files or
+    Arguments are those of Transformers 4.57.6, by name or in its order: the family's files or
     ``tokenizer_file`` or ``tokenizer_object``, the family's rules, special tokens,
     ``model_max_length``, ``padding_side``, ``truncation_side``, ``model_input_names``,
     ``clean_up_tokenization_spaces``, ``split_special_tokens``. Others are kept and saved.
 
     Raises:
-        InputError: a file is missing or damaged, or a value is not possible.
+        InputError: a file is missing or damaged, or a value is invalid.
     """
 
     style: ClassVar[Style | None] = None
@@ -67,7 +67,7 @@ class PreTrainedTokenizerFast:
     is_fast = True
     model_input_names: Sequence[str] = WITH_TYPES
     padding_side: str = "right"
-    # The type of padding where the constructor is given none.
+    # Default token type of padding.
     pad_type: ClassVar[int] = 0
     truncation_side: str = "right"
 
@@ -89,7 +89,7 @@ class PreTrainedTokenizerFast:
         paths = {name: settings.pop(name, None) for name in {*self.vocab_files_names, "vocab_file"}}
         self.vocab_file = paths["vocab_file"]
         self._tokenizer, built = make_backend(style, paths, settings)
-        # A copy with rules that cannot be saved, made when it is needed.
+        # A copy with rules that cannot be saved, created when first needed.
         self._copy: tokenizers.Tokenizer | None = None
         if built and style is BERT:
             settings.setdefault("clean_up_tokenization_spaces", True)
@@ -111,7 +111,7 @@ class PreTrainedTokenizerFast:
         apply_settings(self._tokenizer, style, self._special, in_order, settings, built=built)
 
     def __getstate__(self) -> dict[str, Any]:
-        # The copy may run Python code, which cannot be pickled; it is made again.
+        # The copy may run Python code, which cannot be pickled, so it is created again.
         return {**self.__dict__, "_copy": None}
 
     def __reduce__(self) -> tuple:
@@ -142,11 +142,11 @@ class PreTrainedTokenizerFast:
     def from_pretrained(
         cls, pretrained_model_name_or_path: "str | os.PathLike[str]", *args: Any, **kwargs: Any
     ) -> Any:
-        """The tokenizer of a folder, or of a vocabulary that is one file.
+        """Load the tokenizer of a folder, or of a vocabulary in a single file.
 
         Args:
             pretrained_model_name_or_path: the folder, the file, or the name of a model on the hub.
-            args, kwargs: of the class; they override tokenizer_config.json.
+            args, kwargs: arguments of the class, which override tokenizer_config.json.
 
         Raises:
             InputError: there is no such folder, or no tokenizer of this class in it.
@@ -160,7 +160,7 @@ class PreTrainedTokenizerFast:
 
     @classmethod
     def from_folder(cls, folder: TokenizerFolder, *args: Any, **kwargs: Any) -> Any:
-        """As ``from_pretrained``, of a folder of which some files may have been read already."""
+        """Like ``from_pretrained``, for a folder whose files may have been read already."""
         changes = {k: v for k, v in kwargs.items() if k not in files.HUB_ARGUMENTS}
         own = cls.style.files if cls.style else {}
         return cls(*args, **files.read_arguments(folder, own, changes, cls.__name__))
@@ -172,12 +172,12 @@ class PreTrainedTokenizerFast:
         filename_prefix: str | None = None,
         **_: Any,
     ) -> tuple[str, ...]:
-        """Write the files that Transformers 4.57.6 and 5 load; returns their paths.
+        """Write files that Transformers 4.57.6 and 5 can load; return their paths.
 
         Args:
-            save_directory: is made if it does not exist.
-            legacy_format: True leaves tokenizer.json out, False the vocabulary's own files.
-            filename_prefix: is put before the names, with a hyphen.
+            save_directory: folder to write, created if necessary.
+            legacy_format: True omits tokenizer.json, False omits the vocabulary's own files.
+            filename_prefix: prefix of the file names, followed by a hyphen.
         """
         given = [name for name in files.SAVED_IF_GIVEN if name in self.init_kwargs]
         settings = self.init_kwargs | {n: getattr(self, n) for n in (*files.ALWAYS_SAVED, *given)}
@@ -194,10 +194,10 @@ class PreTrainedTokenizerFast:
     def save_vocabulary(
         self, save_directory: "str | os.PathLike[str]", filename_prefix: str | None = None
     ) -> tuple[str, ...]:
-        """Write the vocabulary's own files; returns their paths.
+        """Write the vocabulary's own files; return their paths.
 
         Raises:
-            InputError: the SentencePiece model is no longer where it was read.
+            InputError: the file of the SentencePiece model no longer exists.
         """
         contents = files.vocabulary_contents(self._tokenizer, self.style, self.vocab_file)
         if not contents:
@@ -214,11 +214,11 @@ class PreTrainedTokenizerFast:
 
     @property
     def vocab_size(self) -> int:
-        """Entries of the vocabulary without added tokens; ``len`` counts those too."""
+        """Size of the vocabulary without added tokens, which ``len`` includes."""
         return self._tokenizer.get_vocab_size(with_added_tokens=False)
 
     def get_vocab(self) -> dict[str, int]:
-        """Tokens to ids, with added tokens."""
+        """The id of each token, including added tokens."""
         return self._tokenizer.get_vocab(with_added_tokens=True)
 
     vocab = property(get_vocab)
@@ -232,14 +232,14 @@ class PreTrainedTokenizerFast:
         return self._tokenizer.get_added_tokens_decoder()
 
     def get_added_vocab(self) -> dict[str, int]:
-        """Added tokens to ids, in the order of these."""
+        """The id of each added token, in ascending order."""
         added = self.added_tokens_decoder
         return {added[index].content: index for index in sorted(added)}
 
     added_tokens_encoder = property(get_added_vocab)
 
     def convert_tokens_to_ids(self, tokens: "str | Iterable[str] | None") -> Any:
-        """The id of a token or of each; that of ``unk_token`` for an unknown one."""
+        """The id of a token, or of each of several; unknown tokens have the id of ``unk_token``."""
         if tokens is None:
             return None
         if not isinstance(tokens, str):
@@ -252,39 +252,39 @@ class PreTrainedTokenizerFast:
         return self._tokenizer.token_to_id(self.unk_token)
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
-        """The token of an id or of each; None for an unknown id."""
+        """The token of an id, or of each of several; None for an unknown id."""
         ids = as_lists(ids)
         if isinstance(ids, int):
             return self._tokenizer.id_to_token(ids) if ids >= 0 else None
         skip = set(self.all_special_ids) if skip_special_tokens else ()
         return [self.convert_ids_to_tokens(int(index)) for index in ids if int(index) not in skip]
 
-    # Called by the collator of Transformers that masks whole words.
+    # Called by Transformers' collator for whole-word masking.
     _convert_id_to_token = convert_ids_to_tokens
 
     def add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
-        """Add tokens that are never split; returns how many are new to the vocabulary."""
+        """Add tokens that are never split; return how many are new to the vocabulary."""
         if not new_tokens:
             return 0
-        wanted = list(new_tokens) if isinstance(new_tokens, list | tuple) else [new_tokens]
-        if any(isinstance(each, str) and LONE_SURROGATE.search(each) for each in wanted):
+        tokens = list(new_tokens) if isinstance(new_tokens, list | tuple) else [new_tokens]
+        if any(isinstance(each, str) and LONE_SURROGATE.search(each) for each in tokens):
             raise InputError(NOT_UNICODE)
         self._copy = None
         if special_tokens:
-            return self._tokenizer.add_special_tokens(wanted)
-        return self._tokenizer.add_tokens(wanted)
+            return self._tokenizer.add_special_tokens(tokens)
+        return self._tokenizer.add_tokens(tokens)
 
     def add_special_tokens(
         self, special_tokens_dict: Mapping[str, Any], replace_additional_special_tokens: bool = True
     ) -> int:
-        """Set attributes such as ``mask_token`` and add their tokens; returns how many are new.
+        """Set attributes such as ``mask_token`` and add their tokens; return how many are new.
 
         Args:
             special_tokens_dict: tokens by attribute name.
-            replace_additional_special_tokens: whether additional ones replace those that are there.
+            replace_additional_special_tokens: whether additional tokens replace the existing ones.
 
         Raises:
-            InputError: an attribute is not known.
+            InputError: an attribute is unknown.
         """
         keep = not replace_additional_special_tokens
         new = special.update_special(self._special, special_tokens_dict, keep_additional=keep)
@@ -299,15 +299,15 @@ class PreTrainedTokenizerFast:
         special_tokens_map: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> Any:
-        """A tokenizer of the same rules, whose vocabulary is learnt from other texts.
+        """Train a tokenizer with the same rules on other texts.
 
         Args:
             text_iterator: texts, or batches of texts.
-            vocab_size: the size of the new vocabulary.
+            vocab_size: size of the new vocabulary.
             length: number of texts, for the progress bar.
             new_special_tokens: further special tokens.
-            special_tokens_map: new texts of special tokens, by their old ones.
-            kwargs: of the trainer of the ``tokenizers`` library.
+            special_tokens_map: new texts of special tokens, by their old texts.
+            kwargs: options of the trainer of the ``tokenizers`` library.
         """
         names, new = special_tokens_map or {}, list(new_special_tokens or ())
         learnt = training.learnt_anew(
@@ -340,7 +340,7 @@ class PreTrainedTokenizerFast:
         self.additional_special_tokens = self.convert_ids_to_tokens(ids)
 
     def get_sentinel_tokens(self) -> list[str]:
-        """T5's ``<extra_id_0>`` and so on, each once."""
+        """T5's sentinels ``<extra_id_0>`` and so on, without duplicates."""
         tokens = dict.fromkeys(self.additional_special_tokens)
         return [token for token in tokens if re.fullmatch(r"<extra_id_\d+>", token)]
 
@@ -349,12 +349,12 @@ class PreTrainedTokenizerFast:
 
     @property
     def special_tokens_map_extended(self) -> dict[str, Any]:
-        """Attribute names to tokens, with the rules by which they match."""
+        """Tokens by attribute name, with their matching rules."""
         return special.ordered(self._special)
 
     @property
     def special_tokens_map(self) -> dict[str, Any]:
-        """Attribute names to the texts of tokens."""
+        """Texts of tokens by attribute name."""
         return special.texts(self.special_tokens_map_extended)
 
     @property
@@ -370,7 +370,7 @@ class PreTrainedTokenizerFast:
         return self.convert_tokens_to_ids(self.all_special_tokens)
 
     def num_special_tokens_to_add(self, pair: bool = False) -> int:
-        """The number of special tokens around one text, or around and between two."""
+        """The number of special tokens for one text, or for a pair."""
         return self._tokenizer.num_special_tokens_to_add(pair)
 
     @property
@@ -384,11 +384,11 @@ class PreTrainedTokenizerFast:
     def build_inputs_with_special_tokens(
         self, token_ids_0: Ids, token_ids_1: Ids | None = None
     ) -> Ids:
-        """The ids of one text or two with the special tokens around them."""
+        """The ids of one or two texts with special tokens."""
         return self._surrounded(token_ids_0, token_ids_1)[0]
 
     def _surrounded(self, first: Ids, second: Ids | None) -> tuple[Ids, Ids]:
-        """The ids of one text or two with the special tokens around them, and their types."""
+        """The ids of one or two texts with special tokens, and their token types."""
         style = self.style
         if style is None:
             more = list(second or ())
@@ -404,8 +404,8 @@ class PreTrainedTokenizerFast:
     def create_token_type_ids_from_sequences(
         self, token_ids_0: Ids, token_ids_1: Ids | None = None
     ) -> Ids:
-        """0 for the first text, 1 for the second, with their special tokens; 0 only in RoBERTa and
-        T5, and 2 for XLNet's last token."""
+        """Token types: 0 for the first text and 1 for the second, each with its special tokens;
+        always 0 in RoBERTa and T5, and 2 for XLNet's last token."""
         return self._surrounded(token_ids_0, token_ids_1)[1]
 
     def get_special_tokens_mask(
@@ -414,7 +414,7 @@ class PreTrainedTokenizerFast:
         token_ids_1: Ids | None = None,
         already_has_special_tokens: bool = False,
     ) -> Ids:
-        """1 where a special token is, or will be once they are added, else 0."""
+        """1 at special tokens, including those to be added, else 0."""
         if already_has_special_tokens:
             if token_ids_1 is not None:
                 raise InputError("give ids that have their special tokens as one list")
@@ -428,7 +428,7 @@ class PreTrainedTokenizerFast:
 
     @property
     def do_lower_case(self) -> bool:
-        """Whether text is lower-cased, for the families that can."""
+        """Whether text is lower-cased, in families with this option."""
         return bool(self.init_kwargs.get("do_lower_case"))
 
     @property
@@ -440,7 +440,7 @@ class PreTrainedTokenizerFast:
 
     @property
     def basic_tokenizer(self) -> BasicTokenizer:
-        """BERT's first half, text to words."""
+        """The first step of BERT's tokenizer: text to words."""
         if self.style is not BERT:
             raise AttributeError(f"{type(self).__name__} has no basic_tokenizer")
         names = ("do_lower_case", "never_split", "tokenize_chinese_chars", "strip_accents")
@@ -449,7 +449,7 @@ class PreTrainedTokenizerFast:
 
     @property
     def wordpiece_tokenizer(self) -> WordpieceTokenizer:
-        """BERT's second half, words to pieces."""
+        """The second step of BERT's tokenizer: words to pieces."""
         if self.style is not BERT:
             raise AttributeError(f"{type(self).__name__} has no wordpiece_tokenizer")
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=False)
@@ -466,25 +466,26 @@ class PreTrainedTokenizerFast:
         *positional: Any,
         **options: Any,
     ) -> BatchEncoding:
-        """Encode one text or many, each alone or with a second one.
+        """Encode one or several texts or pairs of texts.
 
         Args:
             text, text_pair: the texts.
-            text_target, text_pair_target: their ids become ``labels``, or the result where there is
-                no ``text``.
+            text_target, text_pair_target: target texts, whose ids become ``labels``, or the result
+                if there is no ``text``.
             positional, options: see ``CallOptions``.
 
         Raises:
-            InputError: anything but texts is given, or an option is not possible.
+            InputError: an input is not a text, or an option is invalid.
         """
-        found = CallOptions.of(positional, options)
+        call_options = CallOptions.of(positional, options)
         if text is None and text_target is None:
             raise InputError("the tokenizer needs text or text_target")
         if text is None:
-            return self._encode(text_target, text_pair_target, found)
-        encoded = self._encode(text, text_pair, found)
+            return self._encode(text_target, text_pair_target, call_options)
+        encoded = self._encode(text, text_pair, call_options)
         if text_target is not None:
-            encoded["labels"] = self._encode(text_target, text_pair_target, found)["input_ids"]
+            targets = self._encode(text_target, text_pair_target, call_options)
+            encoded["labels"] = targets["input_ids"]
         return encoded
 
     def encode_plus(
@@ -500,7 +501,7 @@ class PreTrainedTokenizerFast:
     def batch_encode_plus(
         self, batch_text_or_text_pairs: Any, *positional: Any, **options: Any
     ) -> BatchEncoding:
-        """Encode many: a list of what ``encode_plus`` takes, or of pairs of it."""
+        """Encode a list of inputs of ``encode_plus``, or of pairs of them."""
         if not isinstance(batch_text_or_text_pairs, list | tuple):
             raise InputError("batch_encode_plus needs a list of texts or of pairs")
         return self._encode_many(batch_text_or_text_pairs, CallOptions.of(positional, options))
@@ -508,12 +509,12 @@ class PreTrainedTokenizerFast:
     def tokenize(
         self, text: str, pair: str | None = None, add_special_tokens: bool = False, **options: Any
     ) -> list[str]:
-        """The tokens of a text, by default without special ones."""
+        """The tokens of a text, by default without special tokens."""
         encoded = self.encode_plus(text, pair, add_special_tokens, **options)
         tokens = encoded.tokens()
         if not self.never_split or not isinstance(text, str):
             return tokens
-        # One outside the vocabulary has the id of the unknown token, but is returned as itself.
+        # Words of ``never_split`` that are not in the vocabulary are returned unchanged.
         sources = (text, pair or "")
         aligned = zip(tokens, encoded.sequence_ids(), encoded[0].offsets, strict=True)
         return [
@@ -566,12 +567,12 @@ class PreTrainedTokenizerFast:
         return encode_texts(encoder, texts, options.resolved(self), self)
 
     def _encoder(self, *, words: bool) -> "tokenizers.Tokenizer":
-        """The backend, or its copy for words that are never split or that stand alone."""
+        """The backend, or its copy for words that are never split or are given separately."""
         spaced = words and self.style is ROBERTA and not self.add_prefix_space
         if not (spaced or self.never_split):
             return self._tokenizer
         if self._copy is None:
-            # The slow RobertaTokenizer puts a space before each of the words that it is given.
+            # The slow RobertaTokenizer adds a space before each given word.
             self._copy = (
                 with_prefix_space(self._tokenizer)
                 if spaced
@@ -584,10 +585,10 @@ class PreTrainedTokenizerFast:
     def prepare_for_model(
         self, ids: Ids, pair_ids: Ids | None = None, *positional: Any, **options: Any
     ) -> BatchEncoding:
-        """One input from the ids of one text or two; options: ``CallOptions``."""
+        """Make an input from the ids of one or two texts; for the options see ``CallOptions``."""
         prepend = options.pop("prepend_batch_axis", False)
-        found = CallOptions.of(positional, options).resolved(self)
-        return self._from_ids(list(ids), pair_ids, found, prepend)
+        call_options = CallOptions.of(positional, options).resolved(self)
+        return self._from_ids(list(ids), pair_ids, call_options, prepend)
 
     def truncate_sequences(
         self,
@@ -611,7 +612,7 @@ class PreTrainedTokenizerFast:
         pad_to_multiple_of: int | None = None,
         **options: Any,
     ) -> BatchEncoding:
-        """Pad encodings: one, many in one mapping, or a list of mappings (a collate function).
+        """Pad encodings: a mapping of one or several, or a list of mappings (a collate function).
 
         Args:
             encoded_inputs: the encodings.
@@ -622,11 +623,11 @@ class PreTrainedTokenizerFast:
             InputError: there are no ids, or columns of different lengths.
         """
         named = {"padding": padding, "max_length": max_length, "truncation": False, **options}
-        found = CallOptions.of((), {**named, "pad_to_multiple_of": pad_to_multiple_of})
-        return pad_batch(encoded_inputs, found.resolved(self), self)
+        call_options = CallOptions.of((), {**named, "pad_to_multiple_of": pad_to_multiple_of})
+        return pad_batch(encoded_inputs, call_options.resolved(self), self)
 
     def _ids(self, text: Any) -> Ids:
-        """Ids of a string, of tokens of the vocabulary, or of ids."""
+        """The ids of a string, or of a list of tokens or ids."""
         if isinstance(text, str):
             return self._tokenizer.encode(text, add_special_tokens=False).ids
         return [self.convert_tokens_to_ids(t) if isinstance(t, str) else int(t) for t in text]
@@ -640,17 +641,17 @@ class PreTrainedTokenizerFast:
         return BatchEncoding(row, None, options.return_tensors, prepend)
 
     def _row(self, ids: Ids, pair: Ids | None, options: CallOptions) -> dict[str, Any]:
-        """One input of ids, truncated, with special tokens, not padded yet."""
+        """An input of ids: truncated, with special tokens, not yet padded."""
         around = self.num_special_tokens_to_add(pair is not None)
         length = len(ids) + len(pair or ()) + (around if options.add_special_tokens else 0)
-        over: Ids = []
+        overflowing: Ids = []
         if options.truncation != "do_not_truncate" and options.max_length:
-            ids, pair, over = self.truncate_sequences(
+            ids, pair, overflowing = self.truncate_sequences(
                 ids, pair, length - options.max_length, options.truncation, options.stride
             )
         row: dict[str, Any] = {}
         if options.return_overflowing_tokens:
-            row["overflowing_tokens"] = over
+            row["overflowing_tokens"] = overflowing
             row["num_truncated_tokens"] = length - (options.max_length or length)
         if options.add_special_tokens:
             row["input_ids"], types = self._surrounded(ids, pair)
@@ -682,15 +683,15 @@ class PreTrainedTokenizerFast:
         clean_up_tokenization_spaces: bool | None = None,
         **_: Any,
     ) -> str:
-        """The text of ids, a list or a tensor.
+        """Decode ids to text.
 
         Args:
-            token_ids: the ids.
-            skip_special_tokens: whether special tokens are left out.
+            token_ids: ids, as a list or a tensor.
+            skip_special_tokens: whether to omit special tokens.
             clean_up_tokenization_spaces: see ``clean_up_tokenization``; by default the tokenizer's.
 
         Raises:
-            InputError: anything but a list of ids is given.
+            InputError: the input is not a list of ids.
         """
         ids = as_lists(token_ids)
         ids = [ids] if isinstance(ids, int) else ids
@@ -709,7 +710,7 @@ class PreTrainedTokenizerFast:
 
     @staticmethod
     def clean_up_tokenization(out_string: str) -> str:
-        """English text without the spaces before punctuation and short forms."""
-        for apart, joined in CLEAN_UP:
-            out_string = out_string.replace(apart, joined)
+        """Remove spaces before punctuation and contractions in English text."""
+        for separated, joined in CLEAN_UP:
+            out_string = out_string.replace(separated, joined)
         return out_string

@@ -1,6 +1,6 @@
-"""The special tokens of a tokenizer, and the attributes through which they are read and set.
+"""The special tokens of a tokenizer, and the attributes that get and set them.
 
-A tokenizer has them in one dict: attribute names (``mask_token``) to tokens, and
+A tokenizer keeps them in one dict, from attribute names (``mask_token``) to tokens, and from
 ``additional_special_tokens`` to a list of tokens. Attributes that are not set are missing.
 """
 
@@ -50,9 +50,9 @@ def initial_tokens(
     """The special tokens in a constructor's ``settings``, else those of the family.
 
     Args:
-        style: the family, if known.
+        style: tokenizer family, if known.
         settings: arguments of the constructor.
-        built: whether the tokenizer was made from the family's own files, not from tokenizer.json.
+        built: whether the tokenizer was built from the family's own files, not from tokenizer.json.
     """
     special: dict[str, Any] = {}
     for name in SPECIAL_NAMES:
@@ -94,15 +94,15 @@ def update_special(
     """Set special tokens, plain strings as tokens that match exactly.
 
     Args:
-        special: is changed.
+        special: special tokens, which are modified.
         changes: tokens by attribute name.
-        keep_additional: whether additional special tokens are appended to those that are there.
+        keep_additional: whether additional special tokens are appended to the existing ones.
 
     Returns:
         The tokens to add to the vocabulary.
 
     Raises:
-        InputError: an attribute is not known.
+        InputError: an attribute is unknown.
     """
     new: list[Any] = []
     for name, value in changes.items():
@@ -115,7 +115,7 @@ def update_special(
             set_special(special, name, tokens[0])
         else:
             if not isinstance(value, list | tuple):
-                set_special(special, name, value)  # refuses it
+                set_special(special, name, value)  # raises InputError
             old = special.get(ADDITIONAL, []) if keep_additional else []
             known = {text_of(token) for token in old}
             tokens = [_exact(token) for token in value if text_of(token) not in known]
@@ -146,8 +146,8 @@ def texts(special: Mapping[str, Any]) -> dict[str, Any]:
 
 def unique_tokens(special: Mapping[str, Any]) -> "list[str | AddedToken]":
     """All special tokens in order, each text once."""
-    found: dict[str, Any] = {}
+    tokens: dict[str, Any] = {}
     for value in ordered(special).values():
         for token in value if isinstance(value, list) else [value]:
-            found.setdefault(text_of(token), token)
-    return list(found.values())
+            tokens.setdefault(text_of(token), token)
+    return list(tokens.values())

@@ -38,7 +38,11 @@ SAVED_IF_GIVEN = ("padding_side", "truncation_side", "model_input_names", "split
 
 
 def find_folder(name: Any, options: Mapping[str, Any]) -> TokenizerFolder:
-    """The folder of a name and the option ``subfolder``; ``MissingError`` if there is none."""
+    """The tokenizer folder for a name and the option ``subfolder``.
+
+    Raises:
+        MissingError: there is no such folder.
+    """
     path = pretrained_folder(name, options)
     if not path.is_dir():
         raise MissingError(f"no such folder: {path}; a folder with a tokenizer's files is needed")
@@ -48,36 +52,36 @@ def find_folder(name: Any, options: Mapping[str, Any]) -> TokenizerFolder:
 def read_arguments(
     folder: TokenizerFolder, files: Mapping[str, str], changes: Mapping[str, Any], class_name: str
 ) -> dict[str, Any]:
-    """The arguments of a tokenizer's constructor in a folder.
+    """Read the arguments of a tokenizer's constructor from a folder.
 
     Args:
-        folder: of the tokenizer.
-        files: arguments that take the family's own files, to the names of these.
-        changes: override what the files state.
-        class_name: for messages.
+        folder: folder of the tokenizer.
+        files: names of the family's own files, by the argument that takes them.
+        changes: arguments that override those in the files.
+        class_name: name of the class, for messages.
 
     Raises:
-        InputError: neither the family's files nor tokenizer.json are there.
+        InputError: neither the family's files nor tokenizer.json exist.
     """
-    found = dict(folder.config)
+    arguments = dict(folder.config)
     for key in NOT_ARGUMENTS:
-        found.pop(key, None)
-    if isinstance(found.get("extra_special_tokens"), list):
-        # The name that Transformers 5 gives them.
-        found.setdefault(ADDITIONAL, found["extra_special_tokens"])
-    found |= changes
+        arguments.pop(key, None)
+    if isinstance(arguments.get("extra_special_tokens"), list):
+        # The name of additional special tokens in Transformers 5.
+        arguments.setdefault(ADDITIONAL, arguments["extra_special_tokens"])
+    arguments |= changes
     for key, file in {**files, "tokenizer_file": TOKENIZER}.items():
         if folder.has(file):
-            found.setdefault(key, str(folder.path / file))
-    if not any(key in found for key in (*files, "tokenizer_file", "tokenizer_object")):
+            arguments.setdefault(key, str(folder.path / file))
+    if not any(key in arguments for key in (*files, "tokenizer_file", "tokenizer_object")):
         needed = " or ".join(filter(None, (TOKENIZER, " and ".join(files.values()))))
         raise MissingError(
             f"{folder.path} contains no tokenizer for {class_name}: {needed} is needed"
         )
-    if found.get("added_tokens_decoder") is None:
-        added = _older_added_tokens(folder, found, changes)
+    if arguments.get("added_tokens_decoder") is None:
+        added = _older_added_tokens(folder, arguments, changes)
     else:
-        listed = found["added_tokens_decoder"]
+        listed = arguments["added_tokens_decoder"]
         if wrong := [key for key in listed if not str(key).isdecimal() or len(str(key)) > 9]:
             raise InputError(
                 f"{folder.path / CONFIG}: added_tokens_decoder has the key {in_short(wrong[0])}; "
@@ -86,39 +90,39 @@ def read_arguments(
         added = {int(index): _token(t) for index, t in listed.items()}
     by_text = {_text(token): token for token in reversed(added.values())}
     for key in SPECIAL_NAMES:
-        if found.get(key) is not None:
-            token = _token(found[key])
-            found[key] = by_text.get(_text(token), token)
-    if found.get(ADDITIONAL) is not None:
-        found[ADDITIONAL] = [_token(token) for token in found[ADDITIONAL]]
-    read = folder.backends.get(str(found.get("tokenizer_file")))
-    if read is not None:
-        found[READ_BACKEND] = read
-    return {**found, "added_tokens_decoder": added}
+        if arguments.get(key) is not None:
+            token = _token(arguments[key])
+            arguments[key] = by_text.get(_text(token), token)
+    if arguments.get(ADDITIONAL) is not None:
+        arguments[ADDITIONAL] = [_token(token) for token in arguments[ADDITIONAL]]
+    backend = folder.backends.get(str(arguments.get("tokenizer_file")))
+    if backend is not None:
+        arguments[READ_BACKEND] = backend
+    return {**arguments, "added_tokens_decoder": added}
 
 
 def _older_added_tokens(
-    folder: TokenizerFolder, found: dict[str, Any], changes: Mapping[str, Any]
+    folder: TokenizerFolder, arguments: dict[str, Any], changes: Mapping[str, Any]
 ) -> "dict[int, AddedToken]":
     """Added tokens by their ids, for a tokenizer_config.json that does not list them.
 
-    They are in special_tokens_map.json (which is added to ``found``), added_tokens.json and
+    They are in special_tokens_map.json (which is added to ``arguments``), added_tokens.json and
     tokenizer.json.
     """
     from tokenizers import AddedToken
 
     for name, token in folder.special_tokens.items():
         if not changes.get(name):
-            many = isinstance(token, list)
-            found[name] = [_token(t) for t in token] if many else _token(token, special=True)
-    special = {_text(found.get(name)) for name in SPECIAL_NAMES}
-    special |= {_text(token) for token in found.get(ADDITIONAL) or ()}
+            is_list = isinstance(token, list)
+            arguments[name] = [_token(t) for t in token] if is_list else _token(token, special=True)
+    special = {_text(arguments.get(name)) for name in SPECIAL_NAMES}
+    special |= {_text(token) for token in arguments.get(ADDITIONAL) or ()}
     added = {
         index: AddedToken(text, special=text in special, normalized=text not in special)
         for text, index in folder.added_tokens.items()
     }
-    if "tokenizer_file" in found and os.path.isfile(found["tokenizer_file"]):
-        backend = folder.backend(found["tokenizer_file"])
+    if "tokenizer_file" in arguments and os.path.isfile(arguments["tokenizer_file"]):
+        backend = folder.backend(arguments["tokenizer_file"])
         added |= backend.get_added_tokens_decoder()
     return added
 
@@ -142,13 +146,13 @@ def vocabulary_contents(
     """Names and contents of the vocabulary's own files.
 
     Args:
-        backend: of the tokenizer.
-        style: the family, if known.
-        source: the file of a SentencePiece model, which is copied; without it nothing is returned.
+        backend: backend of the tokenizer.
+        style: tokenizer family, if known.
+        source: file of a SentencePiece model, which is copied; without it nothing is returned.
     """
-    found = vocabulary_files(backend)
-    if found or style is None or source is None or not os.path.isfile(source):
-        return found
+    contents = vocabulary_files(backend)
+    if contents or style is None or source is None or not os.path.isfile(source):
+        return contents
     return {style.files["vocab_file"]: Path(source).read_bytes()}
 
 
@@ -162,10 +166,10 @@ def folder_contents(
     """Names and contents of all files of a tokenizer.
 
     Args:
-        backend: of the tokenizer.
+        backend: backend of the tokenizer.
         settings: the constructor's arguments, and ``tokenizer_class``.
         special: special tokens by attribute name.
-        vocabulary: from ``vocabulary_contents``.
+        vocabulary: result of ``vocabulary_contents``.
         legacy_format: as in ``save_pretrained``.
     """
     config = {name: value for name, value in settings.items() if name not in NOT_SAVED}
@@ -178,17 +182,17 @@ def folder_contents(
         name: [_bare(token) for token in value] if isinstance(value, list) else _bare(value)
         for name, value in special.items()
     }
-    found = {CONFIG: _json(config), SPECIAL: _json(bare)}
+    contents = {CONFIG: _json(config), SPECIAL: _json(bare)}
     if legacy_format is not False:
         size = backend.get_vocab_size(with_added_tokens=False)
         new = {token.content: index for index, token in added.items() if index >= size}
-        found |= {ADDED: _json(new)} if new else {}
-        found |= vocabulary
+        contents |= {ADDED: _json(new)} if new else {}
+        contents |= vocabulary
     if legacy_format is not True:
         backend.no_truncation()
         backend.no_padding()
-        found[TOKENIZER] = (backend.to_str(pretty=True) + "\n").encode("utf-8")
-    return found
+        contents[TOKENIZER] = (backend.to_str(pretty=True) + "\n").encode("utf-8")
+    return contents
 
 
 def _bare(token: Any) -> Any:

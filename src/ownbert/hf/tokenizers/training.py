@@ -1,4 +1,4 @@
-"""A vocabulary learnt from other texts, by the rules of a tokenizer that is there."""
+"""Learns a new vocabulary with the rules of an existing tokenizer."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,16 +27,16 @@ def learnt_anew(
     names: Mapping[str, str],
     options: dict[str, Any],
 ) -> "tokenizers.Tokenizer":
-    """A tokenizer of the same rules, and the special tokens first in its vocabulary.
+    """Train a tokenizer with the same rules; its vocabulary begins with the special tokens.
 
     Args:
-        backend: whose rules are taken.
-        texts: or batches of texts.
-        size: of the new vocabulary.
+        backend: tokenizer with the rules.
+        texts: texts, or batches of texts.
+        size: size of the new vocabulary.
         length: number of texts, for the progress bar.
         new_special: further special tokens.
-        names: new texts of special tokens, by their old ones.
-        options: of the trainer of the ``tokenizers`` library.
+        names: new texts of special tokens, by their old texts.
+        options: options of the trainer of the ``tokenizers`` library.
     """
     from tokenizers import AddedToken, Tokenizer, pre_tokenizers, trainers
 
@@ -78,7 +78,7 @@ def learnt_anew(
 def _with_ids(
     processor: dict[str, Any], learnt: "tokenizers.Tokenizer", names: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The rule for special tokens around texts, with their new texts and ids."""
+    """The rule that adds special tokens around texts, with their new texts and ids."""
     for token in processor.get("special_tokens", {}).values():
         token["tokens"] = [names.get(text, text) for text in token["tokens"]]
         token["ids"] = [learnt.token_to_id(text) for text in token["tokens"]]
@@ -90,7 +90,7 @@ def _with_ids(
 
 
 def renamed(token: "str | AddedToken", names: Mapping[str, str]) -> "str | AddedToken":
-    """A special token with its new text, and the rules by which it matches."""
+    """A special token with its new text and unchanged matching rules."""
     from tokenizers import AddedToken
 
     text = names.get(text_of(token), text_of(token))

@@ -10,8 +10,8 @@ class BasicTokenizer:
     """Text to words: control characters removed, lower-cased, punctuation split off.
 
     Args:
-        never_split: words between spaces that stay as they are.
-        strip_accents: None follows ``do_lower_case``.
+        never_split: words between spaces that are left unchanged.
+        strip_accents: whether to strip accents; None: the same as ``do_lower_case``.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class BasicTokenizer:
         self.do_split_on_punc = do_split_on_punc
 
     def tokenize(self, text: str, never_split: Iterable[str] | None = None) -> list[str]:
-        """The words of ``text``; further words of ``never_split`` are not split either."""
+        """The words of ``text``; ``never_split`` contains further words that are not split."""
         from tokenizers import normalizers
 
         normalizer = normalizers.BertNormalizer(
@@ -44,7 +44,7 @@ class BasicTokenizer:
             lower_first=False,
             split_punctuation=self.do_split_on_punc,
         )
-        # The slow tokenizer composes what belongs together; the fast one, and ours, do not.
+        # The slow tokenizer composes characters (NFC); the fast one, and ours, do not.
         return rules.words(unicodedata.normalize("NFC", rules.clean.normalize_str(text)))
 
 
@@ -67,5 +67,5 @@ class WordpieceTokenizer:
         )
 
     def tokenize(self, text: str) -> list[str]:
-        """The pieces of all words of ``text``, which whitespace separates."""
+        """The pieces of all whitespace-separated words of ``text``."""
         return [token.value for word in text.split() for token in self._model.tokenize(word)]

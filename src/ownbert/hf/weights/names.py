@@ -70,9 +70,9 @@ def their_parameter_names(
 def their_module_names(model: Model, weight_map: WeightMap) -> dict[str, str]:
     """Transformers' names of our modules that have weights."""
     names = their_parameter_names(model, weight_map)
-    there = {name for name, _ in model.named_modules()}
+    modules = {name for name, _ in model.named_modules()}
     split = ((our.rpartition("."), their.rpartition(".")) for our, their in names.items())
-    return {our[0]: their[0] for our, their in split if our[0] in there and our[2] == their[2]}
+    return {our[0]: their[0] for our, their in split if our[0] in modules and our[2] == their[2]}
 
 
 class NamedView:

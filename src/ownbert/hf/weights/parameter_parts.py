@@ -155,20 +155,20 @@ class ParameterView(nn.Parameter):
 
 def their_parameters(model: Model, weight_map: WeightMap) -> dict[str, list[tuple[str, Any]]]:
     """For each of our parameters: Transformers' names, with the parameter or its parts."""
-    ours, found = dict(model.named_parameters()), {}
+    ours, parameters = dict(model.named_parameters()), {}
     for rule in written_out(weight_map.rules, model.config):
         if not isinstance(rule, Renamed) or rule.ours not in ours:
             continue
-        if head_of(rule) not in (None, *model.specs) or rule.ours in found:
+        if head_of(rule) not in (None, *model.specs) or rule.ours in parameters:
             continue  # only the first of several names is written
         whole, names = ours[rule.ours], their_names(rule)
         if isinstance(rule, Rename):
-            found[rule.ours] = [(rule.theirs, whole)]
+            parameters[rule.ours] = [(rule.theirs, whole)]
         else:
             views = [partial(_part, rule, model.config, number) for number in range(len(names))]
             parts = parts_of(whole, views)
-            found[rule.ours] = list(zip(names, parts, strict=True))
-    return found
+            parameters[rule.ours] = list(zip(names, parts, strict=True))
+    return parameters
 
 
 def parts_of(whole: nn.Parameter, views: Sequence[View]) -> list[ParameterView]:
@@ -194,11 +194,11 @@ def _part(rule: Renamed, config: EncoderConfig, number: int, tensor: Tensor) -> 
 
 def children_by_name(parameters: Mapping[str, nn.Parameter], modules: Mapping[str, nn.Module]):
     """Modules with parameters by name: ours, or parameter dicts for parts without a module."""
-    found: dict[str, nn.Module] = {}
+    children: dict[str, nn.Module] = {}
     for name, parameter in parameters.items():
         path, _, leaf = name.rpartition(".")
         if path and path in modules:
-            found[path] = modules[path]
+            children[path] = modules[path]
         elif path:
-            found.setdefault(path, nn.ParameterDict())[leaf] = parameter  # pyright: ignore
-    return found.items()
+            children.setdefault(path, nn.ParameterDict())[leaf] = parameter  # pyright: ignore
+    return children.items()

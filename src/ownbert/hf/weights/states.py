@@ -98,11 +98,11 @@ def _select(
     ours = _own(model) if crossing or mismatched else {}
     wrong = other_shapes(theirs, ours) if mismatched else []
     lacking = [n for n in ours if crossing and ".crossattention." in n and n not in theirs]
-    if anew := [*lacking, *(name for name, *_ in wrong)]:
+    if initialised := [*lacking, *(name for name, *_ in wrong)]:
         materialize(core)
-        initialise(model, anew)
+        initialise(model, initialised)
         ours = _own(model)
-        theirs |= {name: ours[name] for name in anew}
+        theirs |= {name: ours[name] for name in initialised}
     info = {"missing_keys": [*new, *lacking], "unexpected_keys": sorted(unused)}
     return theirs, {**info, "mismatched_keys": wrong}
 
@@ -190,9 +190,9 @@ def to_ours(
             errors.append(problem)
     core, given = model.model, {model.weight_map.full_name(name) for name in theirs}
     parameters = {n: p.detach() for n, p in core.named_parameters(remove_duplicate=False)}
-    wanted = {n: t for n, t in parameters.items() if model.kinds or not n.startswith("heads.")}
+    expected = {n: t for n, t in parameters.items() if model.kinds or not n.startswith("heads.")}
     # Second names of tied tensors are required, too, as in PyTorch, for safetensors' load_model.
-    wanted = their_tensors(core, model.weight_map, wanted)
-    missing += [prefix + model.own_name(name) for name in wanted if name not in given]
+    expected = their_tensors(core, model.weight_map, expected)
+    missing += [prefix + model.own_name(name) for name in expected if name not in given]
     ours = {**parameters, **ours}  # Missing tensors keep their values.
     state.update({f"{prefix}model.{name}": tensor for name, tensor in ours.items()})

@@ -154,7 +154,7 @@ def learn(
     missing, doubt = errors = sorted_errors(probabilities, targets)
     if gains is not None:
         missing, doubt = np.sort(expit(logit(errors) + gains))
-    about: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "labels": tuple(task.labels),
         "source": source,
         "models": models_of(opened),
@@ -162,7 +162,7 @@ def learn(
     }
     network = None if vectors is False else _network(opened)
     if network is None or (isinstance(vectors, np.ndarray) and not network.blind):
-        return HeldOut(scores=doubt, **about)
+        return HeldOut(scores=doubt, **settings)
     known = [*rows, *more] if network.blind else rows
     labels = np.asarray([task.target(row) for row in known])
     once = {row.texts: i for i, row in reversed(list(enumerate(known)))}
@@ -181,7 +181,7 @@ def learn(
         scope=scope,
         encoder=network.name,
         encoder_weights=weights_checksums(network.folder),
-        **about,
+        **settings,
     )
 
 
@@ -196,9 +196,9 @@ def sorted_errors(probabilities: np.ndarray, targets: np.ndarray) -> np.ndarray:
 def models_of(opened: Opened) -> list[Any]:
     """The checksums of all files that a folder's probabilities depend on."""
     return [
-        [os.path.relpath(member, opened.folder), name, found]
+        [os.path.relpath(member, opened.folder), name, checksum]
         for member in opened.members
-        for name, found in model_checksums(member)
+        for name, checksum in model_checksums(member)
         if name.endswith((".safetensors", ".bin")) or name == BLEND
     ]
 
@@ -240,8 +240,8 @@ def _network(opened: Opened) -> _Network | None:
 
 
 def _recipe(folder: Path) -> dict[str, Any]:
-    found = read_yaml(folder / RECIPE) if (folder / RECIPE).is_file() else None
-    return found if isinstance(found, dict) else {}
+    values = read_yaml(folder / RECIPE) if (folder / RECIPE).is_file() else None
+    return values if isinstance(values, dict) else {}
 
 
 def _sample_rows(labels: np.ndarray, most: int) -> np.ndarray:

@@ -91,7 +91,7 @@ def output_rows(
 ) -> list[dict[str, Any]]:
     """Predictions for rows as rows of an output file, without their texts or ids."""
     raws, decided = opened.answered(rows)
-    found = [
+    outputs = [
         opened.task.output_row(each, row, options) for each, row in zip(decided, rows, strict=True)
     ]
-    return found if doubts is None else doubts.added_to(found, raws, rows)
+    return outputs if doubts is None else doubts.added_to(outputs, raws, rows)

@@ -19,7 +19,7 @@ from ownbert.images.npz import open_npz
 from ownbert.inference.abstaining.scope import FEATURES, Scope
 
 _FORMAT = 1
-_WANTED = "calibrate again: --calibrate FILE"
+_ADVICE = "calibrate again: --calibrate FILE"
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class HeldOut:
     @property
     def identity(self) -> list[float]:
         """Values that identify this calibration."""
-        ends = (len(each) for each in (self.missing, self.scores))
-        return [*ends, float(self.missing.sum()), float(self.scores.sum())]
+        counts = (len(each) for each in (self.missing, self.scores))
+        return [*counts, float(self.missing.sum()), float(self.scores.sum())]
 
     def threshold(self, rate: float) -> float:
         """The out-of-scope threshold that rejects at most a share ``rate`` of in-scope texts.
@@ -60,12 +60,12 @@ class HeldOut:
             InputError: there are too few rows for that rate.
         """
         between(0, 1)("--unknown", rate)
-        if (place := _quantile_index(len(self.scores), 1 - rate)) is None:
+        if (index := _quantile_index(len(self.scores), 1 - rate)) is None:
             raise InputError(
                 f"{len(self.scores):,} held-out rows are too few to refuse {rate:g} of the texts; "
-                f"it needs {_min_count(1 - rate):,} or more: --calibrate FILE"
+                f"{_min_count(1 - rate):,} or more are needed: --calibrate FILE"
             )
-        return float(self.scores[place])
+        return float(self.scores[index])
 
     def least_probability(self, coverage: float) -> float:
         """The minimum probability of labels in a label set, so that a share ``coverage`` of the
@@ -78,12 +78,12 @@ class HeldOut:
         Bounded Error Levels", with the quantile of split conformal prediction.
         """
         between(0, 1)("--coverage", coverage)
-        if (place := _quantile_index(len(self.missing), coverage)) is None:
+        if (index := _quantile_index(len(self.missing), coverage)) is None:
             raise InputError(
                 f"{len(self.missing):,} held-out rows are too few for a coverage of {coverage:g}; "
-                f"it needs {_min_count(coverage):,} or more: --calibrate FILE"
+                f"{_min_count(coverage):,} or more are needed: --calibrate FILE"
             )
-        return 1 - float(self.missing[place])
+        return 1 - float(self.missing[index])
 
     def save(self, path: Path) -> None:
         """Write the data to a file in the model folder."""
@@ -96,8 +96,8 @@ class HeldOut:
             "encoder": self.encoder,
             "encoder_weights": self.encoder_weights,
         }
-        about = np.frombuffer(json.dumps(settings).encode(), dtype=np.uint8)
-        arrays = {"settings": about, "missing": self.missing, "scores": self.scores}
+        encoded_settings = np.frombuffer(json.dumps(settings).encode(), dtype=np.uint8)
+        arrays = {"settings": encoded_settings, "missing": self.missing, "scores": self.scores}
         if self.scope is not None:
             arrays["vectors"] = self.scope.vectors.astype(np.float16)
             arrays |= {"vector_labels": self.scope.labels, "weights": self.scope.weights}
@@ -107,7 +107,7 @@ class HeldOut:
 
     @classmethod
     def load(cls, path: Path, labels: Sequence[str], models: Sequence[Any]) -> "HeldOut | None":
-        """Read the data from a file; None if there is none.
+        """Read the data from a file; None if the file does not exist.
 
         Args:
             path: file to read.
@@ -119,7 +119,7 @@ class HeldOut:
         """
         if not path.exists():
             return None
-        with open_npz(path, _WANTED) as stored:
+        with open_npz(path, _ADVICE) as stored:
             arrays = {name: np.asarray(stored[name]) for name in stored}
             settings: Mapping[str, Any] = json.loads(arrays["settings"].tobytes())
             known = settings["format"] == _FORMAT and settings["features"] == list(FEATURES)
@@ -150,8 +150,8 @@ class HeldOut:
 def _quantile_index(count: int, share: float) -> int | None:
     """The index of the conformal quantile among ``count`` ascending values: a new value does not
     exceed it with probability ``share``; None if there are too few values."""
-    place = math.ceil((count + 1) * share - 1e-9)
-    return None if place > count else max(place, 1) - 1
+    rank = math.ceil((count + 1) * share - 1e-9)
+    return None if rank > count else max(rank, 1) - 1
 
 
 def _min_count(share: float) -> int:

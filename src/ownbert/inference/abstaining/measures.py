@@ -33,22 +33,22 @@ def measure(
     probabilities = np.stack(raws)
     targets = np.asarray([task.target(row) for row in rows])
     right = probabilities.argmax(1) == targets
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     if doubts.least is not None:
         inside = probabilities >= doubts.least
-        found["set_coverage"] = float(inside[np.arange(len(rows)), targets].mean())
-        found["set_size"] = float(inside.sum(1).mean())
+        metrics["set_coverage"] = float(inside[np.arange(len(rows)), targets].mean())
+        metrics["set_size"] = float(inside.sum(1).mean())
     if doubts.threshold is not None:
         scores = doubts.scores(probabilities, rows)
         answered = scores <= doubts.threshold
-        found["refused"] = float(1 - answered.mean())
-        found["answered_accuracy"] = float(right[answered].mean()) if answered.any() else 0.0
+        metrics["refused"] = float(1 - answered.mean())
+        metrics["answered_accuracy"] = float(right[answered].mean()) if answered.any() else 0.0
         if outside:
             others = all_raws(opened, outside)
             strange = doubts.scores(others, outside)
-            found["unknown_refused"] = float((strange > doubts.threshold).mean())
-            found["unknown_auroc"] = auroc(scores, strange)
-            found["unknown_auroc_of_probability"] = auroc(
+            metrics["unknown_refused"] = float((strange > doubts.threshold).mean())
+            metrics["unknown_auroc"] = auroc(scores, strange)
+            metrics["unknown_auroc_of_probability"] = auroc(
                 1 - probabilities.max(1), 1 - others.max(1)
             )
-    return found
+    return metrics

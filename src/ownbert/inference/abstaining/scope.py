@@ -85,8 +85,8 @@ class Scope:
         folds = np.random.default_rng(0).permutation(len(labels)) % count
         scores = np.empty(len(labels))
         for fold in range(min(count, len(labels))):
-            held = folds == fold
-            scores[order[held]] = scope._part(~held).scores(vectors[held])
+            held_out = folds == fold
+            scores[order[held_out]] = scope._part(~held_out).scores(vectors[held_out])
         return scope, scores
 
     def scores(self, vectors: np.ndarray) -> np.ndarray:
@@ -118,12 +118,12 @@ class Scope:
         """The mean similarity (N) to the nearest texts of the nearest label, from similarities (N,
         M)."""
         ends = np.flatnonzero(np.diff(self.labels, prepend=-1, append=self.size))
-        found = np.full(len(alike), -1.0)
+        nearest = np.full(len(alike), -1.0)
         for a, b in pairwise(ends.tolist()):
             count = min(_NEAREST, b - a)
             best = np.partition(alike[:, a:b], -count, axis=1)[:, -count:]
-            np.maximum(found, best.mean(1), out=found)
-        return found
+            np.maximum(nearest, best.mean(1), out=nearest)
+        return nearest
 
     @cached_property
     def _gaussians(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -146,10 +146,10 @@ class Scope:
         row_folds = random.integers(_LABEL_FOLDS, size=len(self.labels))
         known, unknown = [], []
         for fold in range(min(_LABEL_FOLDS, len(present))):
-            outside, held = label_folds == fold, row_folds == fold
-            if (learnt := ~outside & ~held).any():
+            outside, held_out = label_folds == fold, row_folds == fold
+            if (learnt := ~outside & ~held_out).any():
                 part = self._part(learnt)
-                known.append(part.features(self.vectors[held & ~outside]))
+                known.append(part.features(self.vectors[held_out & ~outside]))
                 unknown.append(part.features(self.vectors[outside]))
         truth = np.repeat([0, 1], [sum(map(len, known)), sum(map(len, unknown))])
         if truth.all():  # too few rows to hold some out
@@ -170,14 +170,14 @@ class Scope:
 
 def _densities(vectors: np.ndarray) -> np.ndarray:
     """The mean similarity (M) of each vector (M, D) to its nearest neighbours."""
-    found, count = np.zeros(len(vectors)), max(1, min(_NEIGHBOURS, len(vectors) - 1))
+    densities, count = np.zeros(len(vectors)), max(1, min(_NEIGHBOURS, len(vectors) - 1))
     for start in range(0, len(vectors), _TOGETHER):
         check_time()
         alike = vectors[start : start + _TOGETHER] @ vectors.T
         rows = np.arange(len(alike))
         alike[rows, start + rows] = -1
-        found[start + rows] = np.partition(alike, -count, axis=1)[:, -count:].mean(1)
-    return found
+        densities[start + rows] = np.partition(alike, -count, axis=1)[:, -count:].mean(1)
+    return densities
 
 
 def _whitening(deviations: np.ndarray) -> np.ndarray:

@@ -20,8 +20,8 @@ from ownbert.inference.embedding.embedding_outputs import (
     FORMS,
     SENTENCES,
     TOKENS,
-    as_asked,
     as_tensor,
+    in_requested_form,
     model_inputs,
     of_length_one,
     shortened,
@@ -60,7 +60,7 @@ _BATCH_TOKENS, _BATCH_TOKENS_ON_GPU = 4096, 32_768
 # Texts and characters per block of ``stream``: enough for batches of texts of similar lengths after
 # sorting, and at most some ten megabytes.
 BLOCK_TEXTS, BLOCK_CHARACTERS = 8192, 8_000_000
-# Prompts of every model.
+# Prompts that every model has.
 _PROMPTS = {"query": "", "document": ""}
 
 
@@ -114,7 +114,7 @@ class Embedder:
         description = describe(folder)
         assert description.folder is not None
         self.folder, self.config = description.folder, description.config
-        self.embedding_config = known = read_embedding_config(self.folder)
+        self.embedding_config = folder_config = read_embedding_config(self.folder)
         self._device, precision = str(device or "auto"), precision or "float32"
         compute = Compute(self._device, precision, engine)
         self.engine = choose_engine(description, compute, (HIDDEN,))
@@ -124,10 +124,10 @@ class Embedder:
         self.tokenizer = load_tokenizer(description)
         self._network = network_of(self.engine, self.config, partial(self._packed, description))
         self.max_length = max_length
-        self.prompts = {**_PROMPTS, **known.prompts, **(prompts or {})}
-        self.default_prompt_name = default_prompt_name or known.default_prompt_name
+        self.prompts = {**_PROMPTS, **folder_config.prompts, **(prompts or {})}
+        self.default_prompt_name = default_prompt_name or folder_config.default_prompt_name
         self._prompt()  # reject an unknown prompt early
-        self.similarity_fn_name = similarity_fn_name or known.similarity or COSINE
+        self.similarity_fn_name = similarity_fn_name or folder_config.similarity or COSINE
         self.truncate_dim = truncate_dim
         self.seen = self.cut = 0
         self.model_card_data = Evaluations()
@@ -233,15 +233,17 @@ class Embedder:
         """
         refuse_same(self.folder, folder)
         copy_files(self.folder, Path(folder), finished_files(self.folder))
-        known, own = self.embedding_config, self.similarity_fn_name
+        folder_config, similarity_name = self.embedding_config, self.similarity_fn_name
         own_length = self.max_length != self._limit(None)
         changed = replace(
-            known,
+            folder_config,
             default_prompt_name=self.default_prompt_name,
-            similarity=own if own != COSINE or known.similarity else None,
-            max_length=self.max_length if own_length else known.max_length,
+            similarity=similarity_name
+            if similarity_name != COSINE or folder_config.similarity
+            else None,
+            max_length=self.max_length if own_length else folder_config.max_length,
         )
-        if self.prompts != {**_PROMPTS, **known.prompts}:
+        if self.prompts != {**_PROMPTS, **folder_config.prompts}:
             changed = replace(changed, prompts=self.prompts)
         write_changes(Path(folder), changed)
 
@@ -297,7 +299,7 @@ class Embedder:
             pooling: mean, first or max over the tokens including special tokens; by default
                 as in the folder.
             normalize: whether vectors have unit length, overriding the folder.
-            batch_tokens: maximum tokens per forward pass, by default 4,096, on a GPU 32,768; a
+            batch_tokens: maximum tokens per forward pass, by default 4,096, or 32,768 on a GPU; a
                 longer text is its own batch.
             progress: called with the number of texts so far.
             task: ignored; in sentence-transformers only for routed models, which are
@@ -326,22 +328,22 @@ class Embedder:
         prompt = self._prompt(prompt, prompt_name)
         ids = self.ids(given, prompt)
         bar = show_progress_bar and progress is None
-        with _bar(len(ids)) if bar else nullcontext(progress) as shown:
+        with _bar(len(ids)) if bar else nullcontext(progress) as callback:
             if ids and (pool is not None or isinstance(device, list | tuple)):
                 with nullcontext(pool) if pool else EmbeddingPool(self, device) as processes:
-                    found = processes.outputs(ids, chunk_size, options, shown)
+                    outputs = processes.outputs(ids, chunk_size, options, callback)
             else:
                 if device is not None and not isinstance(device, list | tuple):
                     self.to(device)
-                found = self.outputs(ids, progress=shown, **options)
+                outputs = self.outputs(ids, progress=callback, **options)
         if output_value == SENTENCES:
-            how = {"tensor": convert_to_tensor, "arrays": convert_to_numpy}
-            found = as_asked(found, form, self.device, **how)
+            conversion = {"tensor": convert_to_tensor, "arrays": convert_to_numpy}
+            outputs = in_requested_form(outputs, form, self.device, **conversion)
         elif output_value == TOKENS:
-            found = [as_tensor(each, self.device) for each in found]
+            outputs = [as_tensor(each, self.device) for each in outputs]
         else:
-            found = [self._mapping(*each, prompt) for each in zip(ids, found, strict=True)]
-        return found[0] if single else found
+            outputs = [self._mapping(*each, prompt) for each in zip(ids, outputs, strict=True)]
+        return outputs[0] if single else outputs
 
     __call__ = encode
 
@@ -354,8 +356,8 @@ class Embedder:
                 f"{TOKENS}, None"
             )
         if options["precision"] not in (None, *PRECISIONS):
-            known = ", ".join((*PRECISIONS, *FORMS))
-            raise InputError(f"precision {options['precision']!r} is not known; use one of {known}")
+            names = ", ".join((*PRECISIONS, *FORMS))
+            raise InputError(f"precision {options['precision']!r} is not known; use one of {names}")
         if options["truncate_dim"] is not None:
             between(1, limits.WIDTH, "[]")("truncate_dim", options["truncate_dim"])
 
@@ -381,13 +383,15 @@ class Embedder:
         self, ids: np.ndarray, vectors: tuple[np.ndarray, np.ndarray], prompt: str
     ) -> dict[str, Any]:
         """Ids, token vectors and text vector, keyed by the names of sentence-transformers."""
-        found: dict[str, Any] = {n: x[0] for n, x in model_inputs([ids], self.builder).items()}
+        outputs: dict[str, Any] = {n: x[0] for n, x in model_inputs([ids], self.builder).items()}
         for name, values in zip((TOKENS, SENTENCES), vectors, strict=True):
-            found[name] = as_tensor(values, self.device)
+            outputs[name] = as_tensor(values, self.device)
         if prompt:
             prompt_ids = self.builder.one(self.builder.ids([prompt])[0])
-            found["prompt_length"] = len(prompt_ids) - int(prompt_ids[-1] == self.tokenizer.sep_id)
-        return found
+            outputs["prompt_length"] = len(prompt_ids) - int(
+                prompt_ids[-1] == self.tokenizer.sep_id
+            )
+        return outputs
 
     def start_multi_process_pool(
         self, target_devices: Sequence[Any] | None = None
@@ -474,7 +478,7 @@ class Embedder:
         out = np.empty((len(ids), self.size), dtype=np.float32)
         done = 0
         lengths = np.asarray([len(i) for i in ids], dtype=np.int64)
-        # Longest first, so that running out of memory happens at once.
+        # Longest first: if memory does not suffice, the first batch fails.
         order = np.argsort(-lengths, kind="stable")
         for chosen in _batches(order, lengths.tolist(), batch_tokens, batch_size):
             vectors = self._network.vectors([ids[i] for i in chosen], pool, precision)  # (B, D)
@@ -486,12 +490,12 @@ class Embedder:
 
     def token_vectors(self, ids: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The token vectors of sequences of ids: float32 (tokens, D) each."""
-        found: list[np.ndarray] = []
+        vectors: list[np.ndarray] = []
         lengths = [len(one) for one in ids]
         for chosen in _batches(np.arange(len(ids)), lengths, self._default_tokens, None):
             ends = np.cumsum([lengths[i] for i in chosen])[:-1]
-            found += np.split(self._network.token_vectors([ids[i] for i in chosen]), ends)
-        return found
+            vectors += np.split(self._network.token_vectors([ids[i] for i in chosen]), ends)
+        return vectors
 
     def encode_query(
         self,
@@ -541,7 +545,7 @@ class Embedder:
 
     @contextmanager
     def truncate_sentence_embeddings(self, truncate_dim: int | None) -> Iterator[None]:
-        """Context with another ``truncate_dim``."""
+        """Use another ``truncate_dim`` inside the block."""
         before, self.truncate_dim = self.truncate_dim, truncate_dim
         try:
             yield
@@ -621,11 +625,11 @@ def _texts(texts: Any) -> list[str]:
     if not is_list(texts):
         column = "; pass one of its columns" if is_table(texts) else ""
         raise InputError(f"texts must be a list of texts, not {type(texts).__name__}{column}")
-    found = items(texts)
-    for number, text in enumerate(found):
+    text_list = items(texts)
+    for number, text in enumerate(text_list):
         if not isinstance(text, str):
             raise InputError(f"texts[{number}] is {type(text).__name__}, not a text")
-    return found
+    return text_list
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def stored(vectors: np.ndarray, form: str) -> np.ndarray:
     return steps.astype(np.uint8) if form == "uint8" else (steps - 128).astype(np.int8)
 
 
-def as_asked(
+def in_requested_form(
     vectors: np.ndarray, form: str | None, device: Any, *, tensor: bool, arrays: bool
 ) -> Any:
     """Vectors (N, D) as an array, a tensor or a list of tensors, quantized to one of ``FORMS`` if
@@ -68,8 +68,8 @@ def as_asked(
         vectors = stored(vectors, form)
     if arrays and not tensor:
         return vectors
-    found = as_tensor(vectors, device)
-    return found if tensor else list(found)
+    converted = as_tensor(vectors, device)
+    return converted if tensor else list(converted)
 
 
 def as_tensor(values: np.ndarray, device: Any) -> Any:

@@ -77,15 +77,15 @@ class EmbeddingPool:
         share = math.ceil(len(ids) / self.size / _SHARES)
         size = chunk_size or min(share, _MOST_TEXTS)
         chunks = [ids[start : start + size] for start in range(0, len(ids), size)]
-        found, done = [], 0
+        results, done = [], 0
         for outputs in self._executor.map(_outputs, chunks, [options] * len(chunks)):
-            found.append(outputs)
+            results.append(outputs)
             done += size
             if progress is not None:
                 progress(min(done, len(ids)))
-        if isinstance(found[0], np.ndarray):
-            return np.concatenate(found)
-        return [each for part in found for each in part]
+        if isinstance(results[0], np.ndarray):
+            return np.concatenate(results)
+        return [each for part in results for each in part]
 
 
 # The embedder of a worker process.

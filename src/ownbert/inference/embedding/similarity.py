@@ -39,8 +39,8 @@ def _tensors(name: str, *vectors: Any) -> list["Tensor"]:
     """Vectors in float32, scaled to unit length for cosine similarity."""
     import torch
 
-    found = []
+    tensors = []
     for each in vectors:
-        found.append(torch.as_tensor(each if torch.is_tensor(each) else np.asarray(each)).float())
+        tensors.append(torch.as_tensor(each if torch.is_tensor(each) else np.asarray(each)).float())
     normalize = torch.nn.functional.normalize
-    return [normalize(each, dim=-1) for each in found] if name == COSINE else found
+    return [normalize(each, dim=-1) for each in tensors] if name == COSINE else tensors

@@ -99,14 +99,14 @@ def embed(
         refuse_same([folder, *sources_of(inputs)], output)
     compute = Compute(device, precision, engine)
     rows = RowVectors(folder, columns, compute, max_length, options, say)
-    found = rows.embedded(records if dealt is None else dealt.take(records, list), progress)
+    embedded = rows.embedded(records if dealt is None else dealt.take(records, list), progress)
     if output is None:
-        vectors = rows.joined([block for _, block in found])
+        vectors = rows.joined([block for _, block in embedded])
         result = vectors[0] if single else vectors
     else:
         with atomic_path(output) as temporary:
             ending, size = output.suffix.lower(), rows.embedder.size
-            result = write_blocks(temporary, ending, found, size, id_column)
+            result = write_blocks(temporary, ending, embedded, size, id_column)
         if dealt is not None:
             dealt.write_manifest(output, rows.depends_on())
     say_each(rows.warnings(), say)
@@ -169,9 +169,9 @@ class RowVectors:
 
     def table(self, source: Any, before: int) -> Any:
         """See ``RowPredictions.table``."""
-        found = [*self.embedded(islice(records_of(source, self._columns), before, None))]
-        records = [record for block, _ in found for record in block]
-        return arrow_table(records, self.joined([each for _, each in found]), self._columns.id)
+        blocks = [*self.embedded(islice(records_of(source, self._columns), before, None))]
+        records = [record for block, _ in blocks for record in block]
+        return arrow_table(records, self.joined([each for _, each in blocks]), self._columns.id)
 
     def depends_on(self) -> dict[str, Any]:
         """Everything but the texts that the vectors depend on."""

@@ -70,22 +70,22 @@ def merge(
     """
     output = Path(output)
     refuse_unwritable(output)
-    found = find_parts(output, output.parent if parts is None else Path(parts))
-    manifests = [read_manifest(part) for part in found]
-    _refuse_others(found, manifests)
-    refuse_same(found, output)
-    for part, manifest in zip(found, manifests, strict=True):
+    part_files = find_parts(output, output.parent if parts is None else Path(parts))
+    manifests = [read_manifest(part) for part in part_files]
+    _require_same_run(part_files, manifests)
+    refuse_same(part_files, output)
+    for part, manifest in zip(part_files, manifests, strict=True):
         if sha256_of(part) != manifest["sha256"]:
             raise InputError(
                 f"{part} differs from what was written; it is damaged or truncated: copy it or "
                 "run its shard again"
             )
-    allow_open_files(len(found))
+    allow_open_files(len(part_files))
     ending = split_ending(output)[1].lower()
     join = {".npy": _join_matrices, ".parquet": _join_parquet}.get(ending, _join_texts)
     shown = progress or (lambda count: None)
     with atomic_path(output) as temporary:
-        group = [_Part(part, m["rows"]) for part, m in zip(found, manifests, strict=True)]
+        group = [_Part(part, m["rows"]) for part, m in zip(part_files, manifests, strict=True)]
         count = join(group, temporary, ending, shown)
         if count != manifests[0]["input_rows"]:
             raise InputError(
@@ -116,8 +116,8 @@ def find_parts(output: Path, folder: Path) -> list[Path]:
             f"{folder} has parts of {output.name} for {counts[0]:,} and for {counts[1]:,} "
             "shards; remove the unwanted ones"
         )
-    whole = [(number, counts[0]) for number in range(1, counts[0] + 1)]
-    if missing := [each for each in whole if each not in ready or each in unfinished]:
+    expected = [(number, counts[0]) for number in range(1, counts[0] + 1)]
+    if missing := [each for each in expected if each not in ready or each in unfinished]:
         shown = ", ".join(f"{number}/{count}" for number, count in missing[:_NAMED])
         more = f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
         if unfinished.issuperset(missing):
@@ -126,13 +126,13 @@ def find_parts(output: Path, folder: Path) -> list[Path]:
                 "--resume if the command has it"
             )
         raise InputError(f"{output}: the shards {shown}{more} are missing; run them with --shard")
-    return [ready[each] for each in whole]
+    return [ready[each] for each in expected]
 
 
 def _parts_in(
     folder: Path, name: str, ending: str
 ) -> tuple[dict[tuple[int, int], Path], set[tuple[int, int]]]:
-    """The finished parts, and the unfinished ones, by (number, count)."""
+    """The finished parts by (number, count), and the unfinished ones."""
     pattern = rf"{re.escape(name)}\.(\d{{1,9}})-of-(\d{{1,9}}){re.escape(ending)}"
     ready: dict[tuple[int, int], Path] = {}
     unfinished: set[tuple[int, int]] = set()
@@ -151,7 +151,7 @@ def _parts_in(
     return ready, unfinished
 
 
-def _refuse_others(parts: Sequence[Path], manifests: Sequence[dict[str, Any]]) -> None:
+def _require_same_run(parts: Sequence[Path], manifests: Sequence[dict[str, Any]]) -> None:
     """Check that all parts come from the same run."""
     first = manifests[0]
     for number, (part, manifest) in enumerate(zip(parts, manifests, strict=True), start=1):
@@ -193,13 +193,13 @@ def in_turn(parts: Sequence[Iterable[Item]]) -> Iterator[Item]:
 
 
 class _Part:
-    """A part, with checks that its content matches its manifest."""
+    """A part, whose content must match its manifest."""
 
     def __init__(self, path: Path, rows: int) -> None:
         self.path = path
         self.rows = rows
 
-    def refused(self, reason: str) -> InputError:
+    def mismatch(self, reason: str) -> InputError:
         return InputError(f"{self.path} does not match its manifest: {reason}; run its shard again")
 
     def counted(self, rows: Iterable[Item]) -> Iterator[Item]:
@@ -208,19 +208,19 @@ class _Part:
         Raises:
             InputError: the number differs, or reading fails.
         """
-        found = 0
+        count = 0
         try:
-            for found, row in enumerate(rows, start=1):
-                if found > self.rows:
+            for count, row in enumerate(rows, start=1):
+                if count > self.rows:
                     break
                 yield row
         except InputError:
             raise
         except Exception as error:  # errors of csv, gzip, pyarrow and decoding
-            raise self.refused(f"row {found + 1:,} is damaged ({_reason(error)})") from error
-        if found != self.rows:
-            more = "more" if found > self.rows else f"{found:,}"
-            raise self.refused(f"it has {more} rows, but the manifest says {self.rows:,}")
+            raise self.mismatch(f"row {count + 1:,} is damaged ({_reason(error)})") from error
+        if count != self.rows:
+            more = "more" if count > self.rows else f"{count:,}"
+            raise self.mismatch(f"it has {more} rows, but the manifest says {self.rows:,}")
 
 
 def _reason(error: Exception) -> str:
@@ -240,9 +240,9 @@ def _join_texts(parts: Sequence[_Part], target: Path, ending: str, progress: Pro
         else:
             lines = _table_lines(parts, separator, stack)
             file.write(next(lines, "").encode())  # the header
-        while some := list(islice(lines, _ROWS)):
-            file.write("".join(some).encode())
-            progress(count := count + len(some))
+        while block := list(islice(lines, _ROWS)):
+            file.write("".join(block).encode())
+            progress(count := count + len(block))
     return count
 
 
@@ -271,7 +271,7 @@ def _table_lines(
         header = _header(part, reader)
         columns = header if columns is None else columns
         if others := [name for name in header if name not in columns]:
-            raise part.refused(
+            raise part.mismatch(
                 f"{in_short(others[0])} is not a column of the first part; if predictions differ "
                 "in their columns, write to .jsonl files"
             )
@@ -287,11 +287,11 @@ def _header(part: _Part, reader: Iterator[list[str]]) -> list[str]:
     try:
         header = next(reader, [])
     except Exception as error:  # errors of csv, gzip and decoding
-        raise part.refused(f"its first line is damaged ({_reason(error)})") from error
+        raise part.mismatch(f"its first line is damaged ({_reason(error)})") from error
     if part.rows and (not all(header) or not header):
-        raise part.refused("it has no header")
+        raise part.mismatch("it has no header")
     if len({*header}) < len(header):
-        raise part.refused("it has two columns with the same name")
+        raise part.mismatch("it has two columns with the same name")
     return header
 
 
@@ -300,7 +300,7 @@ def _rows(
 ) -> Iterator[list[str]]:
     for number, row in enumerate(reader, start=1):
         if len(row) != len(header):
-            raise part.refused(
+            raise part.mismatch(
                 f"row {number:,} has {len(row):,} fields, but the header has {len(header):,}"
             )
         if list(header) == list(columns):
@@ -315,16 +315,16 @@ def _join_matrices(parts: Sequence[_Part], target: Path, ending: str, progress: 
     size = matrices[0].shape[1]
     for part, matrix in zip(parts, matrices, strict=True):
         if matrix.shape[1] != size:
-            raise part.refused(_size_mismatch(matrix.shape[1], size))
+            raise part.mismatch(_size_mismatch(matrix.shape[1], size))
 
     def blocks() -> Iterator[tuple[list[Any], np.ndarray]]:
         for start in range(0, len(matrices[0]), _ROWS):
-            some = [matrix[start : start + _ROWS] for matrix in matrices]
-            block = np.empty((sum(map(len, some)), size), np.float32)
-            for number, own in enumerate(some):
-                if not np.isfinite(own).all():
-                    raise parts[number].refused(_NOT_FINITE)
-                block[number :: len(some)] = own
+            slices = [matrix[start : start + _ROWS] for matrix in matrices]
+            block = np.empty((sum(map(len, slices)), size), np.float32)
+            for number, vectors in enumerate(slices):
+                if not np.isfinite(vectors).all():
+                    raise parts[number].mismatch(_NOT_FINITE)
+                block[number :: len(slices)] = vectors
             yield [None] * len(block), block
 
     return write_blocks(target, ending, blocks(), size, None, progress)
@@ -335,15 +335,15 @@ def _matrix(part: _Part) -> Any:
     try:
         matrix: Any = np.lib.format.open_memmap(part.path, mode="r")
     except Exception as error:  # NumPy's own, and those of its parser of headers
-        raise part.refused(f"it is not an .npy file ({_reason(error)})") from error
+        raise part.mismatch(f"it is not an .npy file ({_reason(error)})") from error
     if matrix.ndim != 2 or matrix.dtype != np.dtype("<f4"):
-        raise part.refused(
+        raise part.mismatch(
             f"it contains {matrix.dtype} in {matrix.ndim} dimensions, not a matrix of float32"
         )
     if len(matrix) != part.rows:
-        raise part.refused(f"it has {len(matrix):,} rows, but the manifest says {part.rows:,}")
+        raise part.mismatch(f"it has {len(matrix):,} rows, but the manifest says {part.rows:,}")
     if matrix.offset + matrix.nbytes != part.path.stat().st_size:
-        raise part.refused("its size does not match its matrix")
+        raise part.mismatch("its size does not match its matrix")
     return matrix
 
 
@@ -360,12 +360,12 @@ def _join_parquet(parts: Sequence[_Part], target: Path, ending: str, progress: P
         try:
             layouts.append(parquet_layout(part.path))
         except InputError as error:
-            raise part.refused(str(error)) from error
+            raise part.mismatch(str(error)) from error
         id_column, size = layouts[-1]
         if id_column != layouts[0][0]:
-            raise part.refused(f"its columns differ from those of {parts[0].path.name}")
+            raise part.mismatch(f"its columns differ from those of {parts[0].path.name}")
         if size != layouts[0][1]:
-            raise part.refused(_size_mismatch(size, layouts[0][1]))
+            raise part.mismatch(_size_mismatch(size, layouts[0][1]))
     id_column, size = layouts[0]
     rows = in_turn([part.counted(_vectors(part, id_column)) for part in parts])
     # In the same blocks as a run without shards.
@@ -379,5 +379,5 @@ def _join_parquet(parts: Sequence[_Part], target: Path, ending: str, progress: P
 def _vectors(part: _Part, id_column: str | None) -> Iterator[tuple[Record, np.ndarray]]:
     for record, vector in parquet_rows(part.path, id_column, _ROWS):
         if record[1] is None or not np.isfinite(vector).all():
-            raise part.refused("a text is missing" if record[1] is None else _NOT_FINITE)
+            raise part.mismatch("a text is missing" if record[1] is None else _NOT_FINITE)
         yield record, vector

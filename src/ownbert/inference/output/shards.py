@@ -170,9 +170,9 @@ def read_manifest(part: Path) -> dict[str, Any]:
         InputError: the manifest cannot be read.
     """
     path = manifest_path(part)
-    found = read_json(path)
-    wanted = {"shard": int, "shards": int, "rows": int, "input_rows": int, "sha256": str}
-    fits = all(type(found.get(name)) is kind for name, kind in wanted.items())
-    if not fits or min(found[name] for name, kind in wanted.items() if kind is int) < 0:
+    manifest = read_json(path)
+    required = {"shard": int, "shards": int, "rows": int, "input_rows": int, "sha256": str}
+    fits = all(type(manifest.get(name)) is kind for name, kind in required.items())
+    if not fits or min(manifest[name] for name, kind in required.items() if kind is int) < 0:
         raise InputError(f"{path} is not the manifest of a part; run its shard again")
-    return found
+    return manifest

@@ -110,7 +110,7 @@ class NormalProfile:
         This puts the parts on one scale, and their sum is Fisher's method. Above the 95th
         percentile of normal rows, an exponential tail is assumed where it gives more.
         """
-        count, found = len(self._sorted), np.empty(parts.shape)
+        count, weights = len(self._sorted), np.empty(parts.shape)
         for column, floor in enumerate(PARTS.values()):
             sorted_values, x = self._sorted[:, column], parts[:, column].astype(np.float64)
             same = _SAME * floor
@@ -119,8 +119,8 @@ class NormalProfile:
             excess = sorted_values[sorted_values > upper + same] - upper
             scale = max(floor, excess.mean() if len(excess) else 0.0)
             tail = np.where(x > upper + same, (x - upper) / scale - math.log(_UPPER), 0.0)
-            found[:, column] = np.maximum(-np.log((larger + 1) / (count + 1)), tail)
-        return found
+            weights[:, column] = np.maximum(-np.log((larger + 1) / (count + 1)), tail)
+        return weights
 
     def reasons(
         self, text: Sequence[str], surprisals: np.ndarray, weighed: np.ndarray, nearest: int
@@ -134,19 +134,19 @@ class NormalProfile:
 
     def _reason(self, name: str, text: Sequence[str], surprisals: np.ndarray, nearest: int) -> str:
         if name == "unseen":
-            found = list(dict.fromkeys(t for t in text if not self.counts.is_seen(t)))
+            causes = list(dict.fromkeys(t for t in text if not self.counts.is_seen(t)))
         elif name == "order":
-            found = list(dict.fromkeys(" ".join(pair) for pair in self.counts.unseen_pairs(text)))
+            causes = list(dict.fromkeys(" ".join(pair) for pair in self.counts.unseen_pairs(text)))
         elif name == "counts":
             differences = self.counts.differences(text, nearest)
-            found = [f"{token} x{own} for x{normal}" for token, own, normal in differences]
+            causes = [f"{token} x{own} for x{normal}" for token, own, normal in differences]
         elif name == "surprisal":
             order = sorted(zip(-surprisals, text, strict=True))
-            found = list(dict.fromkeys(t for value, t in order if value <= order[0][0] / 2))
+            causes = list(dict.fromkeys(t for value, t in order if value <= order[0][0] / 2))
         else:
-            found = [str(len(text))]
-        more = [] if len(found) <= _NAMED else ["..."]
-        return ": ".join([name, ", ".join([*found[:_NAMED], *more])]) if found else name
+            causes = [str(len(text))]
+        more = [] if len(causes) <= _NAMED else ["..."]
+        return ": ".join([name, ", ".join([*causes[:_NAMED], *more])]) if causes else name
 
     def save(self, folder: Path) -> None:
         """Write the profile into its model folder."""
@@ -157,9 +157,9 @@ class NormalProfile:
             "passes": self.passes,
             "weights": weights_checksums(folder),
         }
-        about = np.frombuffer(json.dumps(settings).encode(), dtype=np.uint8)
+        settings_bytes = np.frombuffer(json.dumps(settings).encode(), dtype=np.uint8)
         with atomic_path(folder / NORMAL) as path, path.open("wb") as file:
-            arrays = {"settings": about, "normal": self.normal, **self.counts.arrays()}
+            arrays = {"settings": settings_bytes, "normal": self.normal, **self.counts.arrays()}
             np.savez_compressed(file, **arrays)
 
     @classmethod

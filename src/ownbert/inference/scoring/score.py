@@ -174,24 +174,24 @@ class Scorer:
         """Score a text, or a list of texts in their order, as ``ScoredText``."""
         if isinstance(texts, str):
             return self([texts])[0]
-        found = self._read(texts)
-        means = [_mean(values) for _, _, values in found]
+        read = self._read(texts)
+        means = [_mean(values) for _, _, values in read]
         scores, flags, reasons = means, [None] * len(means), [()] * len(means)
-        if self.profile is not None and found:
+        if self.profile is not None and read:
             plain = np.array([mean or 0.0 for mean in means])
-            weighed, nearest = self.profile.parts([tokens for tokens, _, _ in found], plain)
+            weighed, nearest = self.profile.parts([tokens for tokens, _, _ in read], plain)
             scores = weighed.sum(1).tolist()
             flags = [score > self.profile.threshold for score in scores]
             reasons = [
                 tuple(self.profile.reasons(tokens, values, *text_values))
                 for (tokens, _, values), text_values in zip(
-                    found, zip(weighed, nearest.tolist(), strict=True), strict=True
+                    read, zip(weighed, nearest.tolist(), strict=True), strict=True
                 )
             ]
         return [
             ScoredText(text, score, flag, reason, mean, tokens, spans, tuple(values.tolist()))
             for text, score, flag, reason, mean, (tokens, spans, values) in zip(
-                texts, scores, flags, reasons, means, found, strict=True
+                texts, scores, flags, reasons, means, read, strict=True
             )
         ]
 
@@ -202,13 +202,13 @@ class Scorer:
         tokenizer = self.filler.tokenizer
         encoded = list(tokenizer.with_offsets(distinct))
         values = surprisals(self.filler, [ids for ids, _ in encoded], self.passes)
-        found = {}
+        results = {}
         for text, (ids, spans), text_values in zip(distinct, encoded, values, strict=True):
             names = tokenizer.tokens(ids.tolist())
             for i in np.flatnonzero(ids == tokenizer.unk_id):
                 names[i] = text[spans[i, 0] : spans[i, 1]].replace("\0", " ")
-            found[text] = tuple(names), tuple(map(tuple, spans.tolist())), text_values
-        return [found[text] for text in texts]
+            results[text] = tuple(names), tuple(map(tuple, spans.tolist())), text_values
+        return [results[text] for text in texts]
 
 
 class ScoredRows:
@@ -271,23 +271,23 @@ class ScoredRows:
 
     def scored(self, block: Sequence[Record]) -> list[ScoredText]:
         """Score a block of texts."""
-        found = self.scorer([text for _, text in block])
+        scored_texts = self.scorer([text for _, text in block])
         if self._each is not None:
-            for one in found:
+            for one in scored_texts:
                 self._each(one)
-        return found
+        return scored_texts
 
     def rows(self, block: Sequence[Record]) -> list[dict[str, Any]]:
         """The output rows of a block."""
-        found = []
+        output_rows = []
         for (id, text), one in zip(block, self.scored(block), strict=True):
             row = {"text": text, **one.as_row(tokens=self.tokens)}
             if self.columns.id in row:
                 raise InputError(
                     f"the id column {self.columns.id!r} has the same name as a column of the output"
                 )
-            found.append(row if self.columns.id is None else {self.columns.id: id, **row})
-        return found
+            output_rows.append(row if self.columns.id is None else {self.columns.id: id, **row})
+        return output_rows
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for block in self.blocks:
@@ -364,17 +364,17 @@ def score(
     columns = ColumnNames(text=text_column, id=id_column)
     options |= {"columns": columns, "normal": normal, "progress": progress}
     if inputs is None or output is None:
-        found = ScoredRows(folder, inputs, **options)
-        scored = (one for block in found.blocks for one in found.scored(block))
+        scored_rows = ScoredRows(folder, inputs, **options)
+        scored = (one for block in scored_rows.blocks for one in scored_rows.scored(block))
         return 0 if inputs is None else [*scored]
     sources = sources_of(inputs)
     refuse_same([folder, *sources], output)
     require_identity(made_for(sources, {}), resume=resume)
-    found = ScoredRows(folder, inputs, dealt=dealt, **options)
-    writer = PredictionWriter(output, made_for(sources, found.depends_on()), resume=resume)
-    count = writer.fill(found.blocks, found.rows, progress)
+    scored_rows = ScoredRows(folder, inputs, dealt=dealt, **options)
+    writer = PredictionWriter(output, made_for(sources, scored_rows.depends_on()), resume=resume)
+    count = writer.fill(scored_rows.blocks, scored_rows.rows, progress)
     if dealt is not None:
-        dealt.write_manifest(output, found.depends_on())
+        dealt.write_manifest(output, scored_rows.depends_on())
     return count
 
 

@@ -41,10 +41,10 @@ def surprisals(
 
     Source: Salazar et al. 2020, Masked Language Model Scoring, equation 1.
     """
-    form = filler.tokenizer.input_format
+    input_format = filler.tokenizer.input_format
     limits = [each for each in (filler.longest, filler.tokenizer.max_length) if each]
-    room = max(1, min(limits, default=_WINDOW) - form.special())
-    found = [np.zeros(len(ids), dtype=np.float32) for ids in texts]
+    room = max(1, min(limits, default=_WINDOW) - input_format.special())
+    results = [np.zeros(len(ids), dtype=np.float32) for ids in texts]
     # (text, first token, end, first masked token, distance between masked tokens)
     jobs: list[tuple[int, int, int, int, int]] = []
     for number, ids in enumerate(texts):
@@ -53,24 +53,29 @@ def surprisals(
         for start, end in pairwise(edges):
             step = min(passes or end - start, end - start)
             jobs += [(number, start, end, first, step) for first in range(step)]
-    lengths = [end - start + form.special() for _, start, end, _, _ in jobs]
+    lengths = [end - start + input_format.special() for _, start, end, _, _ in jobs]
     for chosen in batches_by_tokens(np.argsort(lengths, kind="stable"), lengths, _BATCH_TOKENS):
         batch = [jobs[i] for i in chosen]
         examples = [_masked(filler, texts[n][start:end], *where) for n, start, end, *where in batch]
         values = filler.surprisals(examples)
         for number, start, end, first, step in batch:
-            target = found[number][start:end][first::step]
+            target = results[number][start:end][first::step]
             target[:], values = values[: len(target)], values[len(target) :]
-    return found
+    return results
 
 
 def _masked(filler: Filler, ids: np.ndarray, first: int, step: int) -> Example:
     """A window in which every ``step``-th token from ``first`` on is masked."""
     tokenizer = filler.tokenizer
-    at = np.arange(first, len(ids), step)
-    hidden = np.array(ids, dtype=np.int64)
-    hidden[at] = tokenizer.mask_id
-    form = tokenizer.input_format
-    example = masked_example(form.one(hidden.tolist()), tokenizer)
-    masked_ids = np.asarray(ids[at], dtype=np.int64)
-    return replace(example, masked_positions=at + form.before, masked_ids=masked_ids, order=0 * at)
+    positions = np.arange(first, len(ids), step)
+    masked = np.array(ids, dtype=np.int64)
+    masked[positions] = tokenizer.mask_id
+    input_format = tokenizer.input_format
+    example = masked_example(input_format.one(masked.tolist()), tokenizer)
+    masked_ids = np.asarray(ids[positions], dtype=np.int64)
+    return replace(
+        example,
+        masked_positions=positions + input_format.before,
+        masked_ids=masked_ids,
+        order=0 * positions,
+    )

@@ -119,29 +119,29 @@ class Audit:
 
     def advice(self) -> list[str]:
         """Recommendations, as sentences."""
-        found = []
+        sentences = []
         if self.membership.low > 0.55:
-            found.append(
+            sentences.append(
                 "Training texts can be distinguished from others: train fewer epochs or steps, "
                 "drop duplicates (prepare --duplicates drop), and share neither weights nor "
                 "losses."
             )
         if any(canary.exposure >= 5 for canary in self.canaries):
-            found.append(
+            sentences.append(
                 "The planted sequences are memorised, so text that occurs several times is too. "
                 "Drop duplicates, and remove names and numbers before training."
             )
         if self.rare is not None and self.rare.given_back > 2 * self.rare.of_held_out + 0.05:
-            found.append(
+            sentences.append(
                 "Rare tokens are reproduced: a larger --min-count leaves them out of the "
                 "vocabulary."
             )
         if self.copies:
-            found.append(
+            sentences.append(
                 "Files in the folder contain parts of training texts: delete them before sharing "
                 "the folder (ownbert push does not upload reports)."
             )
-        return found or ["Nothing stands out. This is not a proof: see docs/audit.md."]
+        return sentences or ["Nothing stands out. This is not a proof: see docs/audit.md."]
 
 
 @reads_encoding
@@ -230,15 +230,15 @@ def _mean(scored: ScoredText, counts: Counter[str]) -> float | None:
 
 def _of_rows(opened: Opened, train: Any, held_out: Any, most: int) -> Audit:
     task: Any = opened.task
-    every, others = (read_labelled_rows(task, each, opened.folder) for each in (train, held_out))
-    known, losses = {row.texts for row in every}, []
-    sides = [drawn(every, most)[0], drawn([r for r in others if r.texts not in known], most)[0]]
+    members, others = (read_labelled_rows(task, each, opened.folder) for each in (train, held_out))
+    known, losses = {row.texts for row in members}, []
+    sides = [drawn(members, most)[0], drawn([r for r in others if r.texts not in known], most)[0]]
     _require(*map(len, sides))
     for rows in sides:
-        found = all_raws(opened, rows)
-        right = found[np.arange(len(rows)), [task.target(row) for row in rows]]
+        probabilities = all_raws(opened, rows)
+        right = probabilities[np.arange(len(rows)), [task.target(row) for row in rows]]
         losses.append(-np.log(np.maximum(right, 1e-12)))
-    texts = (text for row in every for text in row.texts)
+    texts = (text for row in members for text in row.texts)
     return Audit(_membership("loss", *losses), (), None, copies(opened.folder, texts))
 
 
@@ -257,8 +257,10 @@ def _membership(score: str, train: np.ndarray, held_out: np.ndarray) -> Membersh
     q, r, m, n = auc / (2 - auc), 2 * auc**2 / (1 + auc), len(train), len(held_out)
     variance = auc * (1 - auc) + (m - 1) * (q - auc**2) + (n - 1) * (r - auc**2)
     spread = 1.96 * math.sqrt(max(variance, 0.0) / (m * n))
-    found = float((train < np.quantile(held_out, 0.01)).mean())
-    return Membership(score, auc, max(0.0, auc - spread), min(1.0, auc + spread), found, m, n)
+    true_positive_rate = float((train < np.quantile(held_out, 0.01)).mean())
+    return Membership(
+        score, auc, max(0.0, auc - spread), min(1.0, auc + spread), true_positive_rate, m, n
+    )
 
 
 def _canaries(folder: Path, scorer: Scorer) -> tuple[Canary, ...]:
@@ -292,13 +294,13 @@ def _rare(
 ) -> RareTokens:
     sides = []
     for side in (train, held_out):
-        found = [
+        recalled = [
             (token, value)
             for one in side
             for token, value in zip(one.tokens, one.surprisals, strict=True)
             if 0 < counts[token] <= _RARE
         ]
-        sides.append(found)
+        sides.append(recalled)
     back = [[t for t, value in side if value <= -math.log(_GIVEN_BACK)] for side in sides]
     shares = [len(b) / max(1, len(side)) for b, side in zip(back, sides, strict=True)]
     examples = tuple(dict.fromkeys(back[0]))[:_SHOWN]

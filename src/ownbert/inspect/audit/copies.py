@@ -25,13 +25,13 @@ def copies(folder: Path, texts: Iterable[str]) -> dict[str, int]:
         The number of texts, keyed by file name, for files with any.
     """
     pages = {path.name: set(_runs(_shown(path))) for path in _files(folder)}
-    found = dict.fromkeys(pages, 0)
+    counts = dict.fromkeys(pages, 0)
     if pages:
         for text in texts:
             text_runs = set(_runs(text))
             for name, runs in pages.items():
-                found[name] += not text_runs.isdisjoint(runs)
-    return {name: count for name, count in found.items() if count}
+                counts[name] += not text_runs.isdisjoint(runs)
+    return {name: count for name, count in counts.items() if count}
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -98,17 +98,17 @@ class ErrorAnalysis:
     label_errors: tuple[Mistake, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The results as JSON values; for regression named as what they are, distances."""
-        found = asdict(self)
+        """The results as JSON values; for regression, distances have other names."""
+        values = asdict(self)
         if self.task == "regress":
-            found = _renamed(found, "errors", "mean_absolute_error")
-            found["groups"] = [
-                _renamed(each, "errors", "mean_absolute_error") for each in found["groups"]
+            values = _renamed(values, "errors", "mean_absolute_error")
+            values["groups"] = [
+                _renamed(each, "errors", "mean_absolute_error") for each in values["groups"]
             ]
-            found["mistakes"] = [
-                _renamed(each, "probability", "error") for each in found["mistakes"]
+            values["mistakes"] = [
+                _renamed(each, "probability", "error") for each in values["mistakes"]
             ]
-        return found
+        return values
 
 
 def _renamed(values: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
@@ -131,9 +131,9 @@ def analyse_errors(
     Args:
         folder: model folder written by ``ownbert finetune`` or ``fit``.
         data: labelled rows, see ``ownbert.evaluate``.
-        train: training rows, for finding the nearest one to each mistake.
+        train: training rows, to find the one nearest to each mistake.
         most: maximum number of mistakes, confusions and label errors.
-        columns: columns named by the user; by default those of the training.
+        columns: columns named by the user; by default those used in training.
         device: auto, cpu or cuda.
 
     Raises:
@@ -151,36 +151,36 @@ def analyse_errors(
         raise InputError("training rows are compared by text vectors; omit --train")
     rows = read_labelled_rows(task, data, folder)
     raws, decided = _answers(predictor, rows)
-    found = JUDGES[task.name](task, rows, raws, decided)
-    wrong = sorted(found.wrong, key=lambda each: -each.confidence)[:most]
-    wrong = list(found.wrong)[:most] if task.name == "regress" else wrong  # keeps the order
-    doubtful = list(found.doubtful)[:most]
+    judgement = JUDGES[task.name](task, rows, raws, decided)
+    wrong = sorted(judgement.wrong, key=lambda each: -each.confidence)[:most]
+    wrong = list(judgement.wrong)[:most] if task.name == "regress" else wrong  # keeps the order
+    doubtful = list(judgement.doubtful)[:most]
     chosen = list(dict.fromkeys((*wrong, *doubtful)))
     vectors = None if task.reads_arrays else _vectors_of(predictor)
-    made: dict[WrongAnswer, Mistake] = {}
+    mistakes: dict[WrongAnswer, Mistake] = {}
     if chosen:
         words = _words_of(predictor, rows, chosen)
         near = _neighbours(folder, task, [rows[each.row] for each in chosen], train, vectors)
         for each, likely_words, neighbour in zip(chosen, words, near, strict=True):
             row = rows[each.row]
-            made[each] = Mistake(
+            mistakes[each] = Mistake(
                 row.line,
                 _texts_of(task, row),
                 *(each.label, each.predicted, each.confidence),
                 tuple(likely_words),
                 neighbour,
             )
-    members = {**found.groups, **_common_groups(predictor, rows)}
+    members = {**judgement.groups, **_common_groups(predictor, rows)}
     if vectors is not None:
         members |= _clusters(vectors, rows)
     return ErrorAnalysis(
         task.name,
         len(rows),
-        float(found.badness.mean()),
-        tuple((a, b, n) for (a, b), n in Counter(found.pairs).most_common(most)),
-        tuple(made[each] for each in wrong),
-        tuple(_failing(members, found.badness)),
-        tuple(made[each] for each in doubtful),
+        float(judgement.badness.mean()),
+        tuple((a, b, n) for (a, b), n in Counter(judgement.pairs).most_common(most)),
+        tuple(mistakes[each] for each in wrong),
+        tuple(_failing(members, judgement.badness)),
+        tuple(mistakes[each] for each in doubtful),
     )
 
 
@@ -212,7 +212,7 @@ def _words_of(
         return [[] for _ in chosen]
     explainer = Explainer(predictor, device=predictor.compute.device)
     method = "leave_one_out" if explainer.linear is None else CONTRIBUTIONS
-    found = []
+    words = []
     for each in chosen:
         explanations = []
         if each.target is not None:
@@ -222,16 +222,17 @@ def _words_of(
                 explanations = []
         named = [one for one in explanations if one.target == each.target]
         if not named:  # a text without words
-            found.append([])
+            words.append([])
             continue
         values = -named[0].values if each.against else named[0].values
         order = np.argsort(-values, kind="stable")[:_EXPLAINED_WORDS].tolist()
-        found.append([named[0].word(i) for i in order if values[i] > 0])
-    return found
+        words.append([named[0].word(i) for i in order if values[i] > 0])
+    return words
 
 
 def _vectors_of(predictor: Opened) -> Callable[[Sequence[Row]], np.ndarray]:
-    """A function for unit vectors (N, D) of rows, by the folder's network or else its LSA."""
+    """A function that computes unit vectors (N, D) of rows with the folder's network, or its LSA if
+    there is none."""
     if isinstance(predictor, OpenedBlend) and not (predictor.folder / CONFIG).is_file():
         return partial(_lsa_vectors, predictor)
     embedder = Embedder(predictor.folder, device=predictor.compute.device)
@@ -243,10 +244,10 @@ def _lsa_vectors(predictor: OpenedBlend, rows: Sequence[Row]) -> np.ndarray:
     path = predictor.folder / "members" / "lsa"
     if path.is_dir():
         lsa = LinearView.load(path)
-        found = np.asarray(lsa.view.features(Texts([row.texts for row in rows], lsa.kind)))
+        vectors = np.asarray(lsa.view.features(Texts([row.texts for row in rows], lsa.kind)))
     else:
-        found = predictor.scores(rows)
-    return of_length_one(found)
+        vectors = predictor.scores(rows)
+    return of_length_one(vectors)
 
 
 def _neighbours(
@@ -294,7 +295,7 @@ def _clusters(vectors: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]:
         cluster = kmeans2(vectors(rows), count, minit="++", seed=0)[1]  # pyright: ignore[reportCallIssue]
     words = [set(" ".join(row.texts).lower().split()) for row in rows]
     everywhere = Counter(word for row_words in words for word in row_words)
-    found: dict[str, np.ndarray] = {}
+    groups: dict[str, np.ndarray] = {}
     for number in range(count):
         members = cluster == number
         size = max(1, int(members.sum()))
@@ -303,52 +304,53 @@ def _clusters(vectors: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]:
         excess = {w: n / size - everywhere[w] / len(rows) for w, n in inside.items()}
         names = sorted(excess, key=lambda w: (-excess[w], w))[:_NAMING_WORDS]
         if names:
-            found[f"similar texts, such as those with {', '.join(names)}"] = members
-    return found
+            groups[f"similar texts, such as those with {', '.join(names)}"] = members
+    return groups
 
 
 def _failing(members: Mapping[str, np.ndarray], badness: np.ndarray) -> list[FailingGroup]:
     """Groups that are significantly worse than all rows."""
     mean, spread = float(badness.mean()), float(badness.std())
-    found = []
+    failing = []
     for name, rows_of_group in members.items():
         count = int(rows_of_group.sum())
         if _FEWEST <= count < len(badness):
             own_mean = float(badness[rows_of_group].mean())
             if own_mean > mean + _CLEARLY * spread / sqrt(count):
-                found.append(FailingGroup(name, count, own_mean))
-    return sorted(found, key=lambda group: -group.errors)
+                failing.append(FailingGroup(name, count, own_mean))
+    return sorted(failing, key=lambda group: -group.errors)
 
 
-def as_lines(found: ErrorAnalysis, most_characters: int = 100) -> list[str]:
+def as_lines(analysis: ErrorAnalysis, most_characters: int = 100) -> list[str]:
     """The analysis as lines for a terminal."""
 
     def start(text: str) -> str:
         text = " ".join(text.split())
         return text if len(text) <= most_characters else f"{text[:most_characters]}..."
 
-    numbers = found.task == "regress"
+    numbers = analysis.task == "regress"
     share = "{:.4g}" if numbers else "{:.1%}"
     lines = [
-        translated(f"{found.rows:,} rows, mean absolute error {found.errors:.4g}")
+        translated(f"{analysis.rows:,} rows, mean absolute error {analysis.errors:.4g}")
         if numbers
-        else translated(f"{found.errors:.1%} of {found.rows:,} rows are wrong")
+        else translated(f"{analysis.errors:.1%} of {analysis.rows:,} rows are wrong")
     ]
-    if found.confusions:
+    if analysis.confusions:
         shown = "; ".join(
-            f"{translated(a)} -> {translated(b)}: {n:,}" for a, b, n in found.confusions
+            f"{translated(a)} -> {translated(b)}: {n:,}" for a, b, n in analysis.confusions
         )
         lines += ["", translated("label -> prediction, most frequent"), f"  {shown}"]
-    if found.groups:
+    if analysis.groups:
         lines += ["", translated("groups with a higher error rate than all rows")]
         lines += [
-            f"  {translated(g.name)}: {share.format(g.errors)} ({g.rows:,})" for g in found.groups
+            f"  {translated(g.name)}: {share.format(g.errors)} ({g.rows:,})"
+            for g in analysis.groups
         ]
     sections: Mapping[str, Sequence[Mistake]] = {
-        "the largest errors" if numbers else "the most confident mistakes": found.mistakes,
-        "labels that may be wrong": found.label_errors,
+        "the largest errors" if numbers else "the most confident mistakes": analysis.mistakes,
+        "labels that may be wrong": analysis.label_errors,
     }
-    about = (
+    header = (
         "line: true value -> prediction, distance, text"
         if numbers
         else "line: label -> prediction, its probability, text"
@@ -356,7 +358,7 @@ def as_lines(found: ErrorAnalysis, most_characters: int = 100) -> list[str]:
     for title, mistakes in sections.items():
         if not mistakes:
             continue
-        lines += ["", translated(title), f"  {translated(about)}"]
+        lines += ["", translated(title), f"  {translated(header)}"]
         for each in mistakes:
             text, label, predicted = (
                 start(shown) for shown in (" / ".join(each.texts), each.label, each.predicted)

@@ -29,7 +29,7 @@ class WrongAnswer:
         confidence: probability of the prediction; for regression its distance from the truth.
         target: name of the prediction in ``Explainer``; None: nothing to explain.
         wanted: argument for ``Explainer`` to get this target; by default the prediction.
-        against: whether the model predicts that the target does not hold.
+        against: whether the model predicts that the target does not apply.
     """
 
     row: int
@@ -64,13 +64,13 @@ def judge_labels(
     task: Any, rows: Sequence[Row], raws: Sequence[np.ndarray], _: Sequence[Any]
 ) -> Judgement:
     """Single-label: wrong labels with their probabilities."""
-    found = np.stack(raws)
+    probabilities = np.stack(raws)
     truth = np.asarray([task.label_indices[row.target] for row in rows])
-    best = found.argmax(1)
+    best = probabilities.argmax(1)
 
     def answer(i: int) -> WrongAnswer:
         name = task.labels[best[i]]
-        return WrongAnswer(i, rows[i].target, name, float(found[i, best[i]]), name)
+        return WrongAnswer(i, rows[i].target, name, float(probabilities[i, best[i]]), name)
 
     wrong = np.flatnonzero(best != truth).tolist()
     return Judgement(
@@ -78,7 +78,7 @@ def judge_labels(
         [answer(i) for i in wrong],
         [(task.labels[truth[i]], task.labels[best[i]]) for i in wrong],
         {f"label {name}": truth == index for index, name in enumerate(task.labels)},
-        [answer(error.row) for error in find_label_errors(found, truth)],
+        [answer(error.row) for error in find_label_errors(probabilities, truth)],
     )
 
 
@@ -87,15 +87,15 @@ def judge_label_sets(
 ) -> Judgement:
     """Multi-label: missing and superfluous labels with the probability of the wrong decision. A
     missing label is paired with the superfluous ones in the confusions."""
-    found = np.stack(raws)  # (N, C)
+    probabilities = np.stack(raws)  # (N, C)
     truth = np.stack([task.target(row) for row in rows]) > 0.5
-    answered = found >= task.threshold
+    answered = probabilities >= task.threshold
 
     def answer(i: int, c: int) -> WrongAnswer:
         name, holds = task.labels[c], bool(answered[i, c])
-        sure = found[i, c] if holds else 1 - found[i, c]
+        confidence = probabilities[i, c] if holds else 1 - probabilities[i, c]
         both = (f"not {name}", name) if holds else (name, f"not {name}")
-        return WrongAnswer(i, *both, float(sure), name, name, not holds)
+        return WrongAnswer(i, *both, float(confidence), name, name, not holds)
 
     pairs: list[tuple[str, str]] = []
     for true, predicted in zip(truth, answered, strict=True):
@@ -105,7 +105,7 @@ def judge_label_sets(
             pairs += [(a, b) for a in missing or [NONE] for b in extra or [NONE]]
     doubtful = []
     for c in range(len(task.labels)):
-        of_label = np.stack([1 - found[:, c], found[:, c]], 1)
+        of_label = np.stack([1 - probabilities[:, c], probabilities[:, c]], 1)
         for error in find_label_errors(of_label, truth[:, c].astype(int)):
             if answered[error.row, c] != truth[error.row, c]:
                 doubtful.append((error.score, answer(error.row, c)))
@@ -125,8 +125,8 @@ def judge_numbers(
 ) -> Judgement:
     """Regression: distances from the true values; no row is right or wrong."""
     truth = np.asarray([row.target for row in rows], dtype=float)  # (N, C)
-    found = np.stack(decided)
-    distance = np.abs(found - truth)
+    predicted = np.stack(decided)
+    distance = np.abs(predicted - truth)
     one = len(task.labels) == 1
     # Columns may have different units, so each is scaled by its standard deviation.
     spread = np.maximum(truth.std(0), 1e-9)
@@ -136,7 +136,7 @@ def judge_numbers(
         c = int(column[i])
         name = task.labels[c]
         start = "" if one else f"{name} "
-        shown = f"{start}{truth[i, c]:.4g}", f"{start}{found[i, c]:.4g}"
+        shown = f"{start}{truth[i, c]:.4g}", f"{start}{predicted[i, c]:.4g}"
         return WrongAnswer(i, *shown, float(distance[i, c]), name, None if one else name)
 
     groups: dict[str, np.ndarray] = {}
@@ -157,18 +157,18 @@ def judge_tags(
     are_entities = are_entity_tags(task.labels)
     wrong: list[WrongAnswer] = []
     pairs: list[tuple[str, str]] = []
-    for i, (row, own) in enumerate(zip(rows, decided, strict=True)):
+    for i, (row, decision) in enumerate(zip(rows, decided, strict=True)):
         compared = _entities_of if are_entities else _words_of
-        for true, found, label, predicted in compared(row.target, own.tags):
-            start, end = (found or true)[1:]
-            kind = None if found is None else found[0]
-            name = None if found is None else f"{kind}: {' '.join(row.texts[start:end])}"
+        for true, predicted_entity, label, predicted in compared(row.target, decision.tags):
+            start, end = (predicted_entity or true)[1:]
+            kind = None if predicted_entity is None else predicted_entity[0]
+            name = None if predicted_entity is None else f"{kind}: {' '.join(row.texts[start:end])}"
             right, answered = (
                 NONE if one is None else f"{one[0]}: {' '.join(row.texts[one[1] : one[2]])}"
-                for one in (true, found)
+                for one in (true, predicted_entity)
             )
-            sure = float(own.probabilities[start:end].mean())
-            wrong.append(WrongAnswer(i, right, answered, sure, name, kind))
+            confidence = float(decision.probabilities[start:end].mean())
+            wrong.append(WrongAnswer(i, right, answered, confidence, name, kind))
             pairs.append((label, predicted))
     kinds = sorted({kind for row in rows for kind in _kinds(row.target, are_entities)})
     groups = {
@@ -185,9 +185,11 @@ def _kinds(tags: Sequence[str], are_entities: bool) -> set[str]:
     return {kind for kind, _, _ in entities(tags)} if are_entities else set(tags)
 
 
-def _entities_of(truth: Sequence[str], found: Sequence[str]) -> list[tuple[Any, Any, str, str]]:
+def _entities_of(
+    truth: Sequence[str], predicted_tags: Sequence[str]
+) -> list[tuple[Any, Any, str, str]]:
     """Differing entities: truth, prediction, and names of both for the confusions."""
-    right, predicted = entities(truth), entities(found)
+    right, predicted = entities(truth), entities(predicted_tags)
     differing = []
     for entity in right:
         if entity in predicted:
@@ -202,10 +204,12 @@ def _entities_of(truth: Sequence[str], found: Sequence[str]) -> list[tuple[Any, 
     return differing
 
 
-def _words_of(truth: Sequence[str], found: Sequence[str]) -> list[tuple[Any, Any, str, str]]:
+def _words_of(
+    truth: Sequence[str], predicted_tags: Sequence[str]
+) -> list[tuple[Any, Any, str, str]]:
     return [
         ((a, i, i + 1), (b, i, i + 1), a, b)
-        for i, (a, b) in enumerate(zip(truth, found, strict=True))
+        for i, (a, b) in enumerate(zip(truth, predicted_tags, strict=True))
         if a != b
     ]
 
@@ -215,14 +219,15 @@ def _doubtful_tags(task: Any, rows: Sequence[Row], raws: Sequence[np.ndarray]) -
     indices = {label: c for c, label in enumerate(task.labels)}
     places = [(i, w) for i, row in enumerate(rows) for w in range(len(row.target))]
     truth = np.asarray([indices[tag] for row in rows for tag in row.target])
-    found = np.concatenate(raws)
+    probabilities = np.concatenate(raws)
     doubtful = []
-    for error in find_label_errors(found, truth):
+    for error in find_label_errors(probabilities, truth):
         i, w = places[error.row]
         right, likely = (
             f"{task.labels[c]}: {rows[i].texts[w]}" for c in (error.given, error.suggested)
         )
-        doubtful.append(WrongAnswer(i, right, likely, float(found[error.row, error.suggested])))
+        confidence = float(probabilities[error.row, error.suggested])
+        doubtful.append(WrongAnswer(i, right, likely, confidence))
     return doubtful
 
 
@@ -232,15 +237,15 @@ def judge_answers(
     """Question answering: answers that match none of the true ones, with their probability, and
     whether start or end is right."""
     wrong, pairs, badness = [], [], np.zeros(len(rows))
-    for i, (row, own) in enumerate(zip(rows, decided, strict=True)):
-        if compare([gold.text for gold in row.target], own.text)[0] == 1:
+    for i, (row, decision) in enumerate(zip(rows, decided, strict=True)):
+        if compare([gold.text for gold in row.target], decision.text)[0] == 1:
             continue
         badness[i] = 1
         right = repr(row.target[0].text) if row.target else _NO_ANSWER
-        name = own.text or _NO_ANSWER
-        shown = repr(own.text) if own.text else _NO_ANSWER
-        wrong.append(WrongAnswer(i, right, shown, own.score, name))
-        pairs.append((_AN_ANSWER if row.target else _NO_ANSWER, _place(row, own)))
+        name = decision.text or _NO_ANSWER
+        shown = repr(decision.text) if decision.text else _NO_ANSWER
+        wrong.append(WrongAnswer(i, right, shown, decision.score, name))
+        pairs.append((_AN_ANSWER if row.target else _NO_ANSWER, _place(row, decision)))
     starts = [row.texts[0].split()[:1] for row in rows]
     begins = {words[0].lower() for words in starts if words}
     groups = {
@@ -253,9 +258,9 @@ def judge_answers(
     return Judgement(badness, wrong, pairs, groups)
 
 
-def _place(row: Row, found: Any) -> str:
+def _place(row: Row, answer: Any) -> str:
     """Where a wrong answer is, relative to the true ones."""
-    if found.start is None:
+    if answer.start is None:
         return _NO_ANSWER
     if not row.target:
         return _AN_ANSWER
@@ -264,11 +269,11 @@ def _place(row: Row, found: Any) -> str:
         start = row.texts[1].find(gold.text) if gold.start is None else gold.start
         if start >= 0:
             spans.append((start, start + len(gold.text)))
-    if any(start == found.start for start, _ in spans):
+    if any(start == answer.start for start, _ in spans):
         return "right start, other end"
-    if any(end == found.end for _, end in spans):
+    if any(end == answer.end for _, end in spans):
         return "other start, right end"
-    if any(start < found.end and found.start < end for start, end in spans):
+    if any(start < answer.end and answer.start < end for start, end in spans):
         return "other start and end, overlapping"
     return "elsewhere"
 

@@ -72,8 +72,8 @@ def attention_and_gradient(
     def score(logits: Tensor) -> Tensor:
         return logits.gather(1, _targets(model, logits.detach(), target)[:, None]).sum()
 
-    found = gradients_of(score, model, batch, head, layers)
-    return replace(found, targets=_targets(model, found.logits, target))
+    maps = gradients_of(score, model, batch, head, layers)
+    return replace(maps, targets=_targets(model, maps.logits, target))
 
 
 def gradients_of(
@@ -148,7 +148,7 @@ def gradient_relevance(
 ) -> list[Tensor]:
     """The relevance (S) of each sequence's tokens for a class: the first token's row.
 
-    Heads read the first token, which is included with its initial 1; for an image, its patches
+    Heads read the first token, whose initial relevance of 1 is included; for an image, its patches
     follow row by row (``over_patches``).
 
     Args:
@@ -160,9 +160,9 @@ def gradient_relevance(
     )
 
 
-def first_rows(found: AttentionGradients) -> list[Tensor]:
+def first_rows(maps: AttentionGradients) -> list[Tensor]:
     """The first token's row (S) of each sequence's relevance."""
-    return [relevance(*found.of(b))[0] for b in range(len(found.logits))]
+    return [relevance(*maps.of(b))[0] for b in range(len(maps.logits))]
 
 
 def over_patches(row: Tensor, model: Model) -> Tensor:
@@ -201,11 +201,11 @@ def _targets(
         return logits.argmax(-1)
     if isinstance(target, str):
         target = class_number(model, target)
-    there = f"0..{logits.shape[1] - 1}"
+    valid = f"0..{logits.shape[1] - 1}"
     try:
         classes = torch.as_tensor(target, device=logits.device)
     except (TypeError, ValueError, RuntimeError):  # names, ragged lists, huge numbers
-        raise InputError(f"target must be numbers of classes, {there}, or a label") from None
+        raise InputError(f"target must be numbers of classes, {valid}, or a label") from None
     if classes.shape not in ((), (len(logits),)):
         raise InputError(
             f"target has the shape {tuple(classes.shape)}, and there are {len(logits)} sequences; "
@@ -213,10 +213,10 @@ def _targets(
         )
     if classes.dtype == torch.bool or classes.is_floating_point() or classes.is_complex():
         kind = str(classes.dtype).removeprefix("torch.")
-        raise InputError(f"target contains {kind}; classes are whole numbers, {there}")
+        raise InputError(f"target contains {kind}; classes are whole numbers, {valid}")
     wrong = [c for c in classes.flatten().tolist() if c not in range(logits.shape[1])]
     if wrong:
-        raise InputError(f"there is no class {wrong[0]}; the classes are {there}")
+        raise InputError(f"there is no class {wrong[0]}; the classes are {valid}")
     return classes.long().expand(len(logits))
 
 

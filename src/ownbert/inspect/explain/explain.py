@@ -53,7 +53,7 @@ METHOD = "integrated_gradients"
 UNITS = ("word", "sentence")
 # Maximum words of an input: some methods run the model once per word.
 _MOST_WORDS = 8192
-# Longer texts, in tokens, are explained for a single label: each label takes all passes again.
+# Texts of more tokens are explained for one label only, because each label needs its own passes.
 _LONG = 1024
 # Rows predicted at a time.
 _ROWS = 32
@@ -153,23 +153,23 @@ class ExplainedRow:
     words: Sequence[Word]
     targets: Sequence[Target]
 
-    def explanation(self, target: str, shown: float, method: str, *found: Any) -> Explanation:
+    def explanation(self, target: str, probability: float, method: str, *found: Any) -> Explanation:
         """The explanation of a target by values, their gap and the most probable answers."""
         words = tuple(self.words)
-        return Explanation(self.number, self.texts, target, shown, method, words, *found)
+        return Explanation(self.number, self.texts, target, probability, method, words, *found)
 
 
 class Explainer:
     """Explains the predictions of a folder, which is loaded once.
 
-    In a ``fit`` folder the network is explained; if only linear models are used, the exact
-    contributions of words to these. A folder without a task head but with an MLM head is explained
-    by its predictions for [MASK], a translation model by the words of each translation.
+    For a ``fit`` folder, the network is explained; if the folder predicts with linear models only,
+    their exact word contributions. For a folder with an MLM head and no task head, the predictions
+    for [MASK] are explained; for a translation model, the words of each translation.
 
     Args:
         folder: folder of a fine-tuned text model, a pretrained model or a translation model; or an
-            opened one, for which ``columns`` and ``device`` are ignored.
-        columns: columns named by the user; by default those of the training.
+            ``Opened`` one, for which ``columns`` and ``device`` are ignored.
+        columns: columns named by the user; by default those used in training.
         device: auto, cpu or cuda.
 
     Attributes:
@@ -200,7 +200,7 @@ class Explainer:
             return
         try:
             given = folder if isinstance(folder, Opened) else self.folder
-            opened = _explained(given, self.columns, device)
+            opened = _open_explained(given, self.columns, device)
         except NoTaskHead as error:
             self.models = [load(error.description)]
             if "mlm" not in self.models[0].heads:
@@ -243,10 +243,10 @@ class Explainer:
         """
         before = self.skipped
         pairs = self.explained(data, method=method, target=target, by=by, rows=rows)
-        found = [each for _, explanations in pairs for each in explanations]
-        if found and self.skipped > before:
+        explained = [each for _, explanations in pairs for each in explanations]
+        if explained and self.skipped > before:
             warn_of_input(skipped_warning(self.skipped - before))
-        return found
+        return explained
 
     def explained(
         self,
@@ -321,7 +321,7 @@ class Explainer:
     def observe(
         self, encoded: ExplainedRow, *, choice: HeadChoice = ALL_HEADS, budget: int = BUDGET
     ) -> Observation | None:
-        """Record the internals of the model on a row; for several models, of the first one.
+        """Record the internals of the model on a row; with several models, those of the first.
 
         Args:
             encoded: a row from ``explained``.
@@ -332,7 +332,7 @@ class Explainer:
             The observation; None for translation models.
 
         Raises:
-            InputError: a layer or head does not exist, or there are too many.
+            InputError: a layer or head does not exist, or too many are chosen.
         """
         if self.translator is not None or self.linear is not None:
             if choice != ALL_HEADS:
@@ -427,10 +427,10 @@ class Explainer:
             parts = (rows, encoded.examples, reader.raws_of(encoded), encoded.notes)
             for row, example, raw, note in zip(*parts, strict=True):
                 most = labels if len(example.token_ids) <= _LONG else 1
-                found = targets_of(task, self.models[0], row, example, raw, note, target, most)
-                yield row, example, found
+                targets = targets_of(task, self.models[0], row, example, raw, note, target, most)
+                yield row, example, targets
 
-    def _masked(self, row: Row, wanted: str | None) -> tuple[Example, list[Target]]:
+    def _masked(self, row: Row, target: str | None) -> tuple[Example, list[Target]]:
         """The most probable word for each mask, or the wanted one."""
         model, tokenizer = self.models[0], self.tokenizer
         if model.config.mask_vector:
@@ -446,9 +446,9 @@ class Explainer:
                 "into the text"
             )
         example = masked_example(ids, tokenizer)
-        token = None if wanted is None else tokenizer.id_of(wanted)
-        if wanted is not None and token is None:
-            raise InputError(f"{wanted!r} is not a token of the vocabulary")
+        token = None if target is None else tokenizer.id_of(target)
+        if target is not None and token is None:
+            raise InputError(f"{target!r} is not a token of the vocabulary")
         targets = []
         for number, found in enumerate(masked_words(model, example)):
             first = int(found.argmax()) if token is None else token
@@ -475,7 +475,7 @@ def explain(
     return explainer(data, method=method, target=target, by=by)
 
 
-def _explained(folder: Path | Opened, columns: ColumnNames, device: str) -> Opened:
+def _open_explained(folder: Path | Opened, columns: ColumnNames, device: str) -> Opened:
     """Open the model to explain: the linear models if only these are used, else the network."""
     blend = folder.blend if isinstance(folder, OpenedBlend) else None
     if isinstance(folder, Path):
@@ -490,6 +490,6 @@ def _explained(folder: Path | Opened, columns: ColumnNames, device: str) -> Open
     return open_folder(place, Compute(device, network=not linear, packed=False), columns=columns)
 
 
-def _mean(found: Sequence[Relevance]) -> tuple[np.ndarray, float | None]:
-    gaps = [each.gap for each in found if each.gap is not None]
-    return np.mean([each.values for each in found], axis=0), max(gaps, default=None)
+def _mean(relevances: Sequence[Relevance]) -> tuple[np.ndarray, float | None]:
+    gaps = [relevance.gap for relevance in relevances if relevance.gap is not None]
+    return np.mean([relevance.values for relevance in relevances], axis=0), max(gaps, default=None)

@@ -20,7 +20,7 @@ _MOST_BYTES = 50_000_000
 
 
 def write_page(
-    found: Sequence[Explanation],
+    explanations: Sequence[Explanation],
     path: Path,
     *,
     title: str,
@@ -30,7 +30,7 @@ def write_page(
     """Write a page of explanations atomically.
 
     Args:
-        found: explanations by one or several methods; those of the same row are consecutive.
+        explanations: explanations by one or several methods; those of the same row are consecutive.
         path: file to write.
         title: title of the page.
         inside: internals of the model for each row.
@@ -40,7 +40,8 @@ def write_page(
         InputError: there is nothing to show, or the page would be too large to open.
     """
     rows = [
-        [each.to_dict() for each in group] for _, group in groupby(found, key=lambda each: each.row)
+        [each.to_dict() for each in group]
+        for _, group in groupby(explanations, key=lambda each: each.row)
     ]
     if not rows:
         raise InputError("there is nothing to show on a page: no words, or nothing found in them")

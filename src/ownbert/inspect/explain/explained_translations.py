@@ -21,7 +21,7 @@ from ownbert.translate.decode import Translator
 from ownbert.translate.translation_pairs import encode_sources
 
 # Sources translated at a time.
-_TOGETHER = 32
+_BATCH_SOURCES = 32
 # Ranges of word-initial characters in scripts without spaces: Chinese, Japanese, Korean.
 _IDEOGRAPHS = ("\u3040", "\u9fff"), ("\uac00", "\ud7af")
 
@@ -52,78 +52,83 @@ class ExplainedTranslator:
         self.unknown = self.tokenizer.unk_id
 
     def translated(
-        self, rows: Iterator[Row], wanted: str | None
+        self, rows: Iterator[Row], word: str | None
     ) -> Iterator[tuple[Row, Example, list[Target]]]:
         """Translate rows, and yield them with decoder inputs and one target per word; rows with an
         empty translation are skipped.
 
         Args:
             rows: sources.
-            wanted: a word of the translation; None: all words.
+            word: a word of the translation; None: all words.
 
         Raises:
             InputError: a source is too long, or its translation lacks the word.
         """
-        while some := list(islice(rows, _TOGETHER)):
-            texts = [row.texts[0] for row in some]
+        while batch_rows := list(islice(rows, _BATCH_SOURCES)):
+            texts = [row.texts[0] for row in batch_rows]
             sources = encode_sources(texts, self.tokenizer)
             for source in sources:
                 require_room(self.model, source)
-            found = self._translator.hypotheses(texts)
-            for row, source, best in zip(some, sources, found, strict=True):
+            hypotheses = self._translator.hypotheses(texts)
+            for row, source, best in zip(batch_rows, sources, hypotheses, strict=True):
                 ids = [] if best is None else best.ids
                 example = self._example(source, ids)
-                yield row, example, self._targets(example, ids, wanted) if ids else []
+                yield row, example, self._targets(example, ids, word) if ids else []
 
     def _example(self, source: np.ndarray, ids: Sequence[int]) -> Example:
-        written = np.asarray([self._translator.start, *ids[:-1]], dtype=np.int64)
-        read = Example(source.astype(np.int64), np.zeros(len(source), np.int64))
-        return Example(written, np.zeros_like(written), tags=np.asarray(ids, np.int64), source=read)
+        decoder_ids = np.asarray([self._translator.start, *ids[:-1]], dtype=np.int64)
+        encoder_input = Example(source.astype(np.int64), np.zeros(len(source), np.int64))
+        return Example(
+            decoder_ids,
+            np.zeros_like(decoder_ids),
+            tags=np.asarray(ids, np.int64),
+            source=encoder_input,
+        )
 
-    def _targets(self, example: Example, ids: Sequence[int], wanted: str | None) -> list[Target]:
+    def _targets(self, example: Example, ids: Sequence[int], word: str | None) -> list[Target]:
         with evaluating(self.model), torch.inference_mode():
             batch = pack([example]).to(self.model.device)
-            likely = _word_scores(self.model(batch, [self.head]).logits[self.head], batch)[0]
-        likely = likely.cpu().numpy()
-        found = []
+            log_probs = _word_scores(self.model(batch, [self.head]).logits[self.head], batch)[0]
+        log_probs = log_probs.cpu().numpy()
+        targets = []
         words = self._words(ids)
-        if wanted is not None and wanted not in [name for name, _ in words]:
-            there = " ".join(name for name, _ in words)
-            raise InputError(f"the translation has no {wanted!r}; it is {there!r}")
-        for name, places in words:
-            if wanted in (None, name):
-                found.append(_target(name, places, float(np.exp(likely[places].sum()))))
-        return found
+        if word is not None and word not in [name for name, _ in words]:
+            translation = " ".join(name for name, _ in words)
+            raise InputError(f"the translation has no {word!r}; it is {translation!r}")
+        for name, positions in words:
+            if word in (None, name):
+                targets.append(_target(name, positions, float(np.exp(log_probs[positions].sum()))))
+        return targets
 
     def _words(self, ids: Sequence[int]) -> list[tuple[str, list[int]]]:
         """The words of a translation with the positions of their tokens."""
         decode = self._translator.target.decode
-        found: list[tuple[str, list[int]]] = []
-        before = ""
-        for place in range(len(ids)):
-            text = decode(ids[: place + 1], skip_special_tokens=True)
-            new = text[len(before) :] if text.startswith(before) else text
+        words: list[tuple[str, list[int]]] = []
+        previous = ""
+        for position in range(len(ids)):
+            text = decode(ids[: position + 1], skip_special_tokens=True)
+            new = text[len(previous) :] if text.startswith(previous) else text
             begins = new[:1].isspace() or any(a <= new[:1] <= b for a, b in _IDEOGRAPHS)
-            if begins or not found:
-                found.append(("", []))
-            name, places = found[-1]
-            found[-1] = (name + new.strip(), [*places, place])
-            before = text
-        return [(name, places) for name, places in found if name]
+            if begins or not words:
+                words.append(("", []))
+            name, positions = words[-1]
+            words[-1] = (name + new.strip(), [*positions, position])
+            previous = text
+        return [(name, positions) for name, positions in words if name]
 
 
 def _word_scores(logits: Tensor, batch: Batch) -> Tensor:
     """(N, T): the log-probability of each generated token."""
     assert batch.tags is not None
-    found = logits.float().log_softmax(-1).gather(1, batch.tags[:, None])[:, 0]
-    return found.unflatten(0, (len(batch.layout.lengths), -1))
+    log_probs = logits.float().log_softmax(-1).gather(1, batch.tags[:, None])[:, 0]
+    return log_probs.unflatten(0, (len(batch.layout.lengths), -1))
 
 
-def _target(name: str, places: Sequence[int], shown: float) -> Target:
+def _target(name: str, positions: Sequence[int], shown: float) -> Target:
     """The log-probability of a word given the previous ones: the sum over its tokens."""
 
     def score(logits: Tensor, batch: Batch) -> Tensor:
-        return _word_scores(logits, batch)[:, list(places)].sum(-1)
+        return _word_scores(logits, batch)[:, list(positions)].sum(-1)
 
     # The head reads decoder states; methods that need ``reads`` are rejected.
     reads = np.zeros(0)

@@ -71,7 +71,7 @@ def faithfulness(
 ) -> Mapping[str, Faithfulness]:
     """Compare methods and a random order on rows.
 
-    The drop is that of the predicted probability; for regression values and cosines it is the
+    A drop is that of the predicted probability; for regression values and cosines, it is the
     absolute change. Rows with fewer than four words are skipped.
 
     Args:
@@ -95,27 +95,29 @@ def faithfulness(
             "methods to compare"
         )
     named = {name: method_named(name) for name in methods}
-    found: dict[str, list[tuple[np.ndarray, np.ndarray, float]]] = {n: [] for n in (*named, RANDOM)}
+    results: dict[str, list[tuple[np.ndarray, np.ndarray, float]]] = {
+        n: [] for n in (*named, RANDOM)
+    }
     for explained in _explained_targets(explainer, data, rows):
-        alone = leave_one_out(explained).values
-        for name in found:
+        left_out = leave_one_out(explained).values
+        for name in results:
             attribute = random_order if name == RANDOM else named[name]
-            values = alone if name == "leave_one_out" else attribute(explained).values
-            found[name].append((*_measure(explained, values), _spearman(values, alone)))
-    if not found[RANDOM]:
+            values = left_out if name == "leave_one_out" else attribute(explained).values
+            results[name].append((*_measure(explained, values), _spearman(values, left_out)))
+    if not results[RANDOM]:
         raise InputError(f"no row has {_FEWEST_WORDS} words whose removal could be measured")
     return {
         name: Faithfulness(*map(np.asarray, zip(*each, strict=True)))
-        for name, each in found.items()
+        for name, each in results.items()
     }
 
 
-def best_method(found: Mapping[str, Faithfulness]) -> str | None:
-    """The method with the largest comprehensiveness minus sufficiency; None if random is as
-    good."""
+def best_method(results: Mapping[str, Faithfulness]) -> str | None:
+    """The method with the largest comprehensiveness minus sufficiency; None if no method is better
+    than the random order."""
     score = {
         name: float(each.comprehensiveness.mean() - each.sufficiency.mean())
-        for name, each in found.items()
+        for name, each in results.items()
     }
     best = max(score, key=lambda name: score[name])
     return None if best == RANDOM else best
@@ -141,10 +143,10 @@ def _measure(explained: ExplainedTarget, values: np.ndarray) -> tuple[np.ndarray
     inputs = [explained.read.token_ids]
     inputs += [explained.without(order[:count].tolist()) for count in counts]
     inputs += [explained.without(order[count:].tolist()) for count in counts]
-    found = explained.values(inputs, probability=True)
-    falls = found[0] - found[1:]
-    falls = falls if signed else np.abs(falls)
-    return falls[: len(counts)], falls[len(counts) :]
+    outputs = explained.values(inputs, probability=True)
+    drops = outputs[0] - outputs[1:]
+    drops = drops if signed else np.abs(drops)
+    return drops[: len(counts)], drops[len(counts) :]
 
 
 def _spearman(a: np.ndarray, b: np.ndarray) -> float:
@@ -156,12 +158,12 @@ def _spearman(a: np.ndarray, b: np.ndarray) -> float:
     return float((x * y).sum() / size) if size else math.nan
 
 
-def faithfulness_table(found: Mapping[str, Faithfulness]) -> list[str]:
+def faithfulness_table(results: Mapping[str, Faithfulness]) -> list[str]:
     """A table with one line per method: means and standard errors."""
     names = ("comprehensiveness", "sufficiency", "correlation")
-    width = max(len(name) for name in found)
+    width = max(len(name) for name in results)
     lines = [" " * width + "".join(f"  {translated(name):>17}" for name in names)]
-    for name, each in found.items():
+    for name, each in results.items():
         row = each.row()
         cells = (f"{row[n]:+.3f} ± {row[f'{n}_error']:.3f}" for n in names)
         lines.append(f"{translated(name):<{width}}" + "".join(f"  {cell:>17}" for cell in cells))

@@ -74,12 +74,12 @@ def explain_images(
     model = load(description).to(pick_device(device))
     processor = Processor.load(folder)
     files = list(islice(chain.from_iterable(map(stream_images, images)), rows))
-    wanted = None if target is None else [class_number(model, target)]
-    found: list[PatchExplanation] = []
+    target_class = None if target is None else [class_number(model, target)]
+    explanations: list[PatchExplanation] = []
     pixels: list[np.ndarray] = []
 
     def chosen(probabilities: np.ndarray) -> list[int]:
-        return wanted or np.argsort(-probabilities, kind="stable")[:classes].tolist()
+        return target_class or np.argsort(-probabilities, kind="stable")[:classes].tolist()
 
     for row, one in enumerate(explain(model, processor, files, chosen)):
         answers = likeliest(one.probabilities, model.labels.__getitem__)
@@ -88,12 +88,12 @@ def explain_images(
             label, shown = model.labels[number], float(one.probabilities[number])
             for method in methods:
                 values = heat if method == IMAGE_METHODS[0] else one.rollout
-                found.append(
+                explanations.append(
                     PatchExplanation(
                         row, (one.name,), label, shown, method, (), values, answers=answers
                     )
                 )
-    return found, pixels
+    return explanations, pixels
 
 
 def picture_data(pixels: np.ndarray) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def words_of(
     for text, token in sorted(places):
         word = 0 if are_words else numbers[text][token]
         words.setdefault((text, token if word is None else word), []).append((text, token))
-    made: list[Word] = []
+    all_words: list[Word] = []
     for (text, _), text_words in words.items():
         offsets = [spans[text][token] for _, token in text_words]
         start, end = min(a for a, _ in offsets), max(b for _, b in offsets)
@@ -80,9 +80,9 @@ def words_of(
         positions = sorted(p for token in text_words for p in places[token])
         word = Word(text, start, end, tuple(positions))
         # A combining accent that is a separate token belongs to its letter.
-        follows = made and made[-1].text == text and start < made[-1].end
-        made[-1:] = [joined([made[-1], word])] if follows else [*made[-1:], word]
-    return made
+        follows = all_words and all_words[-1].text == text and start < all_words[-1].end
+        all_words[-1:] = [joined([all_words[-1], word])] if follows else [*all_words[-1:], word]
+    return all_words
 
 
 def in_one_text(words: Sequence[Word], texts: Sequence[str]) -> tuple[list[Word], str]:
@@ -97,7 +97,7 @@ def in_one_text(words: Sequence[Word], texts: Sequence[str]) -> tuple[list[Word]
 
 def sentences_of(words: Sequence[Word], texts: Sequence[str]) -> list[Word]:
     """Merge words into the sentences that contain them."""
-    found: list[Word] = []
+    sentences: list[Word] = []
     for number, text in enumerate(texts):
         end = 0
         for sentence in split_sentences(text):
@@ -105,8 +105,8 @@ def sentences_of(words: Sequence[Word], texts: Sequence[str]) -> list[Word]:
             start, end = (end if start < 0 else start), max(start, end) + len(sentence)
             inside = [w for w in words if w.text == number and start <= w.start < end]
             if inside:
-                found.append(joined(inside))
-    return found
+                sentences.append(joined(inside))
+    return sentences
 
 
 def segments_of(words: Sequence[Word], most: int) -> list[list[int]]:
@@ -124,13 +124,13 @@ def _segments(example: Example, tokenizer: Tokenizer) -> list[tuple[int, np.ndar
     """The segments of ids between special tokens, with their positions in the example."""
     borders = {*tokenizer.start_ids, tokenizer.sep_id, tokenizer.pad_id}
     ends = set(np.cumsum(example.lengths).tolist())
-    found, start = [], 0
+    segments, start = [], 0
     for position, index in enumerate([*example.token_ids.tolist(), tokenizer.sep_id]):
         if index in borders or position in ends:
             if position > start:
-                found.append((start, example.token_ids[start:position]))
+                segments.append((start, example.token_ids[start:position]))
             start = position + (index in borders)
-    return found
+    return segments
 
 
 def _locate(
@@ -138,16 +138,16 @@ def _locate(
 ) -> tuple[int | None, int]:
     """Find a segment in the texts, preferably in an unused text: return the index of the text and
     of the first token; None if no text contains the segment."""
-    wanted, first_place = stretch.astype(np.int64).tobytes(), (None, 0)
+    needle, first_place = stretch.astype(np.int64).tobytes(), (None, 0)
     for number, text in enumerate(texts):
-        start = text.find(wanted)
+        start = text.find(needle)
         while start >= 0:
             place = (number, start // _BYTES)
             if start % _BYTES == 0:
                 if place not in used:
                     return place
                 first_place = place if first_place[0] is None else first_place
-            start = text.find(wanted, start + 1)
+            start = text.find(needle, start + 1)
     return first_place
 
 

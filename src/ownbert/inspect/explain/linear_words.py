@@ -46,11 +46,11 @@ class LinearShares:
                 "explain; run fit with more --minutes"
             )
 
-    def targets(self, row: Row, wanted: str | None, most: int) -> list[tuple[int, str, float]]:
+    def targets(self, row: Row, target: str | None, most: int) -> list[tuple[int, str, float]]:
         """(index, name, probability or value) of each target to explain."""
         task: Any = self.predictor.task
         outputs = self._outputs(row)
-        chosen = chosen_labels(task, outputs, wanted, most)
+        chosen = chosen_labels(task, outputs, target, most)
         return [(i, str(task.labels[i]), float(outputs[i])) for i in chosen]
 
     def answers(self, row: Row) -> tuple[tuple[str, float], ...]:
@@ -78,19 +78,19 @@ class LinearShares:
 
     def _views(self) -> Iterator[tuple[float, Any]]:
         """Yield each linear model with its weight."""
-        every = self.predictor.scores.models
-        for member, models in zip(self.predictor.blend.members, every, strict=True):
+        members = self.predictor.scores.models
+        for member, models in zip(self.predictor.blend.members, members, strict=True):
             for view in models:
                 yield member.weight / len(models), view
 
     def shares(self, row: Row, target: int, words: list[Word]) -> np.ndarray:
         """Contributions (words) to the output for a label, relative to the other labels."""
-        found = [np.zeros(len(text)) for text in row.texts]
+        shares = [np.zeros(len(text)) for text in row.texts]
         for weight, view in self._views():
             direction = _direction(view.model, target)
             parts = contributions(view.view, row.texts, view.kind, direction)
-            found = [one + weight * other for one, other in zip(found, parts, strict=True)]
-        return np.asarray([found[word.text][word.start : word.end].sum() for word in words])
+            shares = [one + weight * other for one, other in zip(shares, parts, strict=True)]
+        return np.asarray([shares[word.text][word.start : word.end].sum() for word in words])
 
 
 def _direction(model: LinearModel, target: int) -> np.ndarray:

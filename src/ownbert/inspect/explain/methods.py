@@ -29,7 +29,7 @@ from ownbert.nn.model import Model
 # Tokens per forward pass; with gradients all activations are kept.
 _TOKENS, _GRADIENT_TOKENS = 8192, 4096
 # Memory of a generated token with its logits, relative to an input token.
-_WRITTEN = 16
+_GENERATED = 16
 # Integrated gradients: initial and maximum number of steps, and the tolerated gap relative to the
 # difference that the words make.
 _STEPS, _MOST_STEPS, GAP = 16, 256, 0.02
@@ -62,10 +62,10 @@ class ExplainedTarget:
         """The example that contains the words: the input, or its source for translation."""
         return self.example.source or self.example
 
-    def without(self, taken: Sequence[int]) -> np.ndarray:
-        """The ids (T) with some words masked, given by their indices."""
+    def without(self, indices: Sequence[int]) -> np.ndarray:
+        """The ids (T) with the words at ``indices`` masked."""
         ids = self.read.token_ids.copy()
-        for index in taken:
+        for index in indices:
             ids[list(self.words[index].positions)] = self.mask
         return ids
 
@@ -78,13 +78,13 @@ class ExplainedTarget:
         """
         value = self.target.probability if probability else None
         value = value or self.target.score
-        found = []
+        values = []
         with evaluating(self.model), torch.inference_mode():
             for part in _parts(ids, self._tokens, _TOKENS):
                 batch = self._batch(part)
                 logits = self.model(batch, [self.head]).logits[self.head]
-                found.append(value(logits, batch).double().cpu().numpy())
-        return np.concatenate(found)
+                values.append(value(logits, batch).double().cpu().numpy())
+        return np.concatenate(values)
 
     def gradients(self, embeds: Tensor) -> tuple[np.ndarray, Tensor]:
         """Scores (N), and their gradients with respect to word embeddings (N, T, E)."""
@@ -98,9 +98,11 @@ class ExplainedTarget:
                 else:
                     source = replace(batch.source, embeds=leaf.flatten(0, 1))
                     batch = replace(batch, source=source)
-                found = self.target.score(self.model(batch, [self.head]).logits[self.head], batch)
-                (gradient,) = torch.autograd.grad(found.sum(), leaf)
-                scores.append(found.detach().double().cpu().numpy())
+                part_scores = self.target.score(
+                    self.model(batch, [self.head]).logits[self.head], batch
+                )
+                (gradient,) = torch.autograd.grad(part_scores.sum(), leaf)
+                scores.append(part_scores.detach().double().cpu().numpy())
                 gradients.append(gradient)
         return np.concatenate(scores), torch.cat(gradients)
 
@@ -117,8 +119,8 @@ class ExplainedTarget:
     def _tokens(self) -> int:
         """Memory of an input in tokens; a generated token counts for several because of its
         logits."""
-        written = 0 if self.example.source is None else _WRITTEN * len(self.example.token_ids)
-        return len(self.read.token_ids) + written
+        generated = 0 if self.example.source is None else _GENERATED * len(self.example.token_ids)
+        return len(self.read.token_ids) + generated
 
     def _batch(self, ids: Sequence[np.ndarray]) -> Batch:
         copies = [replace(self.read, token_ids=token_ids) for token_ids in ids]
@@ -156,13 +158,13 @@ def integrated_gradients(explained: ExplainedTarget) -> Relevance:
     masked = explained.without(range(len(explained.words)))
     ends = explained.values([masked, explained.read.token_ids])
     difference = float(ends[1] - ends[0])
-    steps, way = _STEPS, (last - first)[None]
+    steps, path = _STEPS, (last - first)[None]
     while True:
-        places, weights = np.polynomial.legendre.leggauss(steps)
-        shares = torch.as_tensor((1 + places) / 2, dtype=first.dtype, device=first.device)
-        _, gradients = explained.gradients(first[None] + shares[:, None, None] * way)
+        nodes, weights = np.polynomial.legendre.leggauss(steps)
+        shares = torch.as_tensor((1 + nodes) / 2, dtype=first.dtype, device=first.device)
+        _, gradients = explained.gradients(first[None] + shares[:, None, None] * path)
         total = torch.einsum("n,nte->te", gradients.new_tensor(weights / 2), gradients)
-        values = explained.over_words((total * way[0]).sum(-1).double().cpu().numpy())
+        values = explained.over_words((total * path[0]).sum(-1).double().cpu().numpy())
         gap = abs(values.sum() - difference) / max(abs(difference), 1e-6)
         if gap <= GAP or 2 * steps > _MOST_STEPS:
             return Relevance(values, float(gap))
@@ -219,8 +221,8 @@ def shapley(explained: ExplainedTarget) -> Relevance:
     subsets = [
         frozenset(subset) for size in range(count + 1) for subset in combinations(numbers, size)
     ]
-    taken = [[i for g in numbers if g not in kept for i in groups[g]] for kept in subsets]
-    scores = explained.values([explained.without(each) for each in taken])
+    masked = [[i for g in numbers if g not in kept for i in groups[g]] for kept in subsets]
+    scores = explained.values([explained.without(each) for each in masked])
     known = dict(zip(subsets, scores, strict=True))
     values = np.zeros(len(explained.words))
     for number, members in enumerate(groups):
@@ -276,10 +278,13 @@ def _by_attention(
         return explained.target.score(logits, batch).sum()
 
     layers = range(len(model.encoder.schedule()))
-    found = gradients_of(score, model, batch, explained.head, layers)
+    gradients = gradients_of(score, model, batch, explained.head, layers)
     reads = np.split(explained.target.reads, np.cumsum(batch.layout.lengths)[:-1])
-    flows = [combine(*found.of(number)) for number in range(len(reads))]
-    tokens = [flow.new_tensor(own) @ flow for own, flow in zip(reads, flows, strict=True)]
+    flows = [combine(*gradients.of(number)) for number in range(len(reads))]
+    tokens = [
+        flow.new_tensor(reads_of_sequence) @ flow
+        for reads_of_sequence, flow in zip(reads, flows, strict=True)
+    ]
     return Relevance(explained.over_words(torch.cat(tokens).double().cpu().numpy()))
 
 

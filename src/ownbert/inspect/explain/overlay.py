@@ -87,7 +87,7 @@ def draw_relevance(
         InputError: the model reads text, a class or layer does not exist, a file is not an image,
             or the output is in one of the folders, where the next call would read it.
     """
-    made = figure_class()
+    make_figure = figure_class()
     for source in map(Path, images):
         if Path(output).resolve().is_relative_to(source.resolve()):
             raise InputError(f"{output} would be read as an image of {source}; write elsewhere")
@@ -103,7 +103,7 @@ def draw_relevance(
     explained = list(
         explain(model, processor, files, lambda p: [int(p.argmax()), *also], layers=layers)
     )
-    _draw(made, explained, model.labels, Path(output))
+    _draw(make_figure, explained, model.labels, Path(output))
     return explained
 
 
@@ -134,21 +134,21 @@ def explain(
         some = images[start : start + _BATCH]
         values = processor([source.read(processor.channels) for source in some])
         batch = to_batch(torch.from_numpy(values).to(model.device), model.config)
-        found = attention_and_gradient(model, batch, keep_attention=layers)
-        probabilities = found.logits.float().softmax(-1).cpu().numpy()
+        attention_maps = attention_and_gradient(model, batch, keep_attention=layers)
+        probabilities = attention_maps.logits.float().softmax(-1).cpu().numpy()
         predicted: list[int] = probabilities.argmax(1).tolist()
         chosen = [list(classes(each)) for each in probabilities]
         maps = []
         for targets in zip(*chosen, strict=True):
             again = list(targets) != predicted
             options = {"keep_attention": layers, "target": targets}
-            given = attention_and_gradient(model, batch, **options) if again else found
+            given = attention_and_gradient(model, batch, **options) if again else attention_maps
             maps.append([over_patches(row, model).cpu().numpy() for row in first_rows(given)])
         for b, source in enumerate(some):
             yield ImageExplanation(
                 Path(source.name).name,  # "x.npz, picture 2" for an array
                 _visible(values[b], processor),
-                over_patches(rollout(found.of(b)[0])[0], model).cpu().numpy(),
+                over_patches(rollout(attention_maps.of(b)[0])[0], model).cpu().numpy(),
                 predicted[b],
                 model.labels[predicted[b]],
                 probabilities[b],
@@ -163,13 +163,15 @@ def _visible(values: np.ndarray, processor: Processor) -> np.ndarray:
     return np.moveaxis((values * std + mean) / white, 0, -1).clip(0, 1)
 
 
-def _draw(made: Any, rows: Sequence[ImageExplanation], labels: Sequence[str], path: Path) -> None:
+def _draw(
+    make_figure: Any, rows: Sequence[ImageExplanation], labels: Sequence[str], path: Path
+) -> None:
     files, names, family = _titles([one.name for one in rows], labels)
     columns = 2 + len(rows[0].maps)
     high, wide = rows[0].pixels.shape[:2]
     cell = _INCHES * high / wide + 0.3
     size = (columns * (_INCHES + 0.12) + 0.75, len(rows) * cell + 0.75)
-    figure = made(figsize=size, layout="constrained")
+    figure = make_figure(figsize=size, layout="constrained")
     figure.get_layout_engine().set(w_pad=0.04, h_pad=0.04, wspace=0.01, hspace=0.01)
     axes = figure.subplots(len(rows), columns, squeeze=False)
     shown = None

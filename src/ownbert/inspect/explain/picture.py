@@ -24,14 +24,14 @@ _BAR = 90  # pixels for a probability of 1
 _PIECES = re.compile(r"\s+|[\u1100-\u11ff\u3000-\u9fff\uac00-\ud7af\uff00-\uffef]|[^\s\u1100-\u11ff"
                      r"\u3000-\u9fff\uac00-\ud7af\uff00-\uffef]+")  # fmt: skip
 _UNKNOWN = "?"
-_MOST_SIGNS = 400  # maximum measured characters of a word, more than a line
+_MEASURED = 400  # maximum measured characters of a word, more than a line
 
 
-def draw_explanations(found: Sequence[Explanation], path: Path, *, title: str) -> str | None:
+def draw_explanations(explanations: Sequence[Explanation], path: Path, *, title: str) -> str | None:
     """Draw explanations, one block for each, into a PNG file.
 
     Args:
-        found: explanations; those of the same row are consecutive.
+        explanations: explanations; those of the same row are consecutive.
         path: PNG file to write.
         title: title of the image.
 
@@ -40,25 +40,25 @@ def draw_explanations(found: Sequence[Explanation], path: Path, *, title: str) -
 
     Raises:
         InputError: matplotlib is missing, there is nothing to draw, the image would be too long,
-            or no font has most of the characters.
+            or most of the characters have no font.
     """
-    made = figure_class(path)
-    if not found:
+    make_figure = figure_class(path)
+    if not explanations:
         raise InputError("there is nothing to draw: no words, or nothing found in them")
-    shown = [title, *(f"{each.target} {each.texts}" for each in found)]
-    shown += [name for each in found for name, _ in each.answers]
+    shown = [title, *(f"{each.target} {each.texts}" for each in explanations)]
+    shown += [name for each in explanations for name, _ in each.answers]
     family, missing = fonts_for({" ".join(text.split()) for text in shown})
-    warning = _warning(missing, "".join(text for each in found for text in each.texts))
-    figure = made(figsize=(_WIDTH / DPI, 1), dpi=DPI)
+    warning = _warning(missing, "".join(text for each in explanations for text in each.texts))
+    figure = make_figure(figsize=(_WIDTH / DPI, 1), dpi=DPI)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     FigureCanvasAgg(figure)  # needed for measuring
     picture = _Picture(figure, family, missing)
     picture.head(title)
-    for number, (_, own) in enumerate(groupby(found, key=lambda each: each.row)):
+    for number, (_, of_row) in enumerate(groupby(explanations, key=lambda each: each.row)):
         if number:
             picture.rule()
-        for each in own:
+        for each in of_row:
             picture.block(each)
     picture.finish()
     save_figure(figure, path)
@@ -132,20 +132,20 @@ class _Picture:
         )
         self._down += _GAP
 
-    def block(self, found: Explanation) -> None:
+    def block(self, explanation: Explanation) -> None:
         """Draw a prediction, the most probable ones, and the coloured text."""
-        method = found.method.replace("_", " ")
+        method = explanation.method.replace("_", " ")
         right = _WIDTH - _MARGIN - self._measure(method)
-        name = self._cut(found.target, right - _MARGIN - 120)
+        name = self._cut(explanation.target, right - _MARGIN - 120)
         self._text(name, _MARGIN, weight="bold")
         after = _MARGIN + self._measure(name, "bold") + 10
-        self._text(f"{found.probability:.3f}", after, color=_SOFT)
+        self._text(f"{explanation.probability:.3f}", after, color=_SOFT)
         self._text(method, right, color=_SOFT)
         self._next()
-        if len(found.answers) > 1:
-            self._probabilities(found.answers)
-        for number in range(len(found.texts)):
-            self._next(1 + self._paragraph(found.pieces(number)))
+        if len(explanation.answers) > 1:
+            self._probabilities(explanation.answers)
+        for number in range(len(explanation.texts)):
+            self._next(1 + self._paragraph(explanation.pieces(number)))
         self._down += _GAP
 
     def _probabilities(self, answers: Sequence[tuple[str, float]]) -> None:
@@ -183,8 +183,8 @@ class _Picture:
 
     def _split(self, piece: str, width: float) -> Iterator[str]:
         """Split a word that is longer than a line."""
-        while len(piece) > 1 and (wide := self._measure(piece[:_MOST_SIGNS])) > width:
-            size = max(1, int(min(len(piece), _MOST_SIGNS) * width / wide) - 1)
+        while len(piece) > 1 and (wide := self._measure(piece[:_MEASURED])) > width:
+            size = max(1, int(min(len(piece), _MEASURED) * width / wide) - 1)
             yield piece[:size]
             piece = piece[size:]
         yield piece

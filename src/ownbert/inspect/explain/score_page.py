@@ -37,8 +37,10 @@ class MostUnusual:
         Raises:
             InputError: there were no texts.
         """
-        found = [_explained(row, each[2]) for row, each in enumerate(sorted(self._kept)[::-1])]
-        write_page(found, path, title=title)
+        explanations = [
+            _explained(row, each[2]) for row, each in enumerate(sorted(self._kept)[::-1])
+        ]
+        write_page(explanations, path, title=title)
 
 
 def _explained(row: int, scored: ScoredText) -> Explanation:

@@ -57,7 +57,7 @@ def targets_of(
     example: Example,
     raw: np.ndarray,
     note: Any,
-    wanted: str | None,
+    target: str | None,
     labels: int = 1,
 ) -> list[Target]:
     """The targets of a row's prediction, or the wanted ones.
@@ -76,11 +76,11 @@ def targets_of(
         InputError: the label or choice does not exist.
     """
     if task.head == "classification":
-        return _labels(task, model, example, raw, wanted, labels)
+        return _labels(task, model, example, raw, target, labels)
     if task.head == "choice":
-        return [_choice(example, raw, wanted)]
+        return [_choice(example, raw, target)]
     if task.head == "tokens":
-        return _tags(task, row, example, raw, wanted)
+        return _tags(task, row, example, raw, target)
     if task.head == "span":
         return [_span(task, row, example, raw, note)]
     if task.head == "embedding":
@@ -125,7 +125,7 @@ def probability(task: Any, logits: Tensor, batch: Batch) -> Tensor:
 
 
 def _labels(
-    task: Any, model: Model, example: Example, raw: np.ndarray, wanted: str | None, labels: int
+    task: Any, model: Model, example: Example, raw: np.ndarray, target: str | None, labels: int
 ) -> list[Target]:
     """The most probable labels, the positive labels, or values; averaged over the windows of a
     document."""
@@ -139,15 +139,15 @@ def _labels(
             return probability(task, logits, batch)[:, index]
 
         name = str(task.labels[index]) if len(task.labels) > index else "value"
-        likely = None if task.name == "regress" else share
-        return Target(name, score, likely, reads, float(raw[index]), answers)
+        probability_of = None if task.name == "regress" else share
+        return Target(name, score, probability_of, reads, float(raw[index]), answers)
 
     answers = likeliest(raw, task.labels.__getitem__) if isinstance(task, SingleLabelTask) else ()
 
-    return [make_target(index) for index in chosen_labels(task, raw, wanted, labels)]
+    return [make_target(index) for index in chosen_labels(task, raw, target, labels)]
 
 
-def chosen_labels(task: Any, raw: np.ndarray, wanted: str | None, most: int) -> list[int]:
+def chosen_labels(task: Any, raw: np.ndarray, target: str | None, most: int) -> list[int]:
     """The indices of the most probable labels, the positive labels, or the values of a row.
 
     Args:
@@ -155,25 +155,25 @@ def chosen_labels(task: Any, raw: np.ndarray, wanted: str | None, most: int) -> 
         wanted: the only label to choose, by name.
         most: number of labels for single-label tasks.
     """
-    if wanted is not None:
-        return [_index(task.labels, wanted)]
+    if target is not None:
+        return [_index(task.labels, target)]
     if isinstance(task, SingleLabelTask):
         return np.argsort(-raw, kind="stable")[:most].tolist()
     holds = raw >= task.threshold if task.name == "multilabel" else np.ones(len(raw), bool)
     return np.flatnonzero(holds).tolist() or [int(raw.argmax())]
 
 
-def _choice(example: Example, raw: np.ndarray, wanted: str | None) -> Target:
+def _choice(example: Example, raw: np.ndarray, target: str | None) -> Target:
     """The logit of a choice minus the mean of the others."""
-    index = int(raw.argmax()) if wanted is None else _index(range(len(raw)), wanted)
+    index = int(raw.argmax()) if target is None else _index(range(len(raw)), target)
     assert example.parts is not None
     reads = np.zeros(len(example.token_ids))
     reads[sum(example.parts[:index])] = 1
 
     def score(logits: Tensor, batch: Batch) -> Tensor:
-        found = pad_choices(logits, batch)  # (N, choices)
-        others = torch.arange(found.shape[1]) != index
-        return found[:, index] - found[:, others].mean(-1)
+        scores = pad_choices(logits, batch)  # (N, choices)
+        others = torch.arange(scores.shape[1]) != index
+        return scores[:, index] - scores[:, others].mean(-1)
 
     def probability(logits: Tensor, batch: Batch) -> Tensor:
         return pad_choices(logits, batch).softmax(-1)[:, index]
@@ -183,27 +183,27 @@ def _choice(example: Example, raw: np.ndarray, wanted: str | None) -> Target:
 
 
 def _tags(
-    task: Any, row: Row, example: Example, raw: np.ndarray, wanted: str | None
+    task: Any, row: Row, example: Example, raw: np.ndarray, target: str | None
 ) -> list[Target]:
     """One target per entity; for other tags, one per word."""
     assert example.tags is not None
     first = np.flatnonzero(example.tags >= 0)  # first token of each word
-    found = raw.argmax(-1)
-    tags = [task.labels[i] for i in found]
+    predicted = raw.argmax(-1)
+    tags = [task.labels[i] for i in predicted]
     if are_entity_tags(task.labels):
         spans = [(kind, start, end) for kind, start, end in entities(tags)]
     else:
         spans = [(tag, i, i + 1) for i, tag in enumerate(tags)]
-    if wanted is not None:
+    if target is not None:
         kinds = {kind for kind, _, _ in spans}
-        if wanted not in kinds:
+        if target not in kinds:
             known = ", ".join(sorted(kinds)) or "none"
-            raise InputError(f"the prediction has no {wanted!r}; it has {known}")
-        spans = [span for span in spans if span[0] == wanted]
+            raise InputError(f"the prediction has no {target!r}; it has {known}")
+        spans = [span for span in spans if span[0] == target]
 
     def make_target(kind: str, start: int, end: int) -> Target:
         rows = torch.from_numpy(first[start:end])
-        classes = torch.from_numpy(found[start:end])
+        classes = torch.from_numpy(predicted[start:end])
         reads = np.zeros(len(example.token_ids))
         reads[first[start:end]] = 1 / (end - start)
 
@@ -215,7 +215,7 @@ def _tags(
             return values[:, torch.arange(len(classes)), classes].mean(-1)
 
         name = f"{kind}: {' '.join(row.texts[start:end])}"
-        shown = float(raw[range(start, end), found[start:end]].mean())
+        shown = float(raw[range(start, end), predicted[start:end]].mean())
         return Target(
             name,
             lambda logits, batch: mean_over_words(word_logits(logits)),
@@ -246,12 +246,12 @@ def _span(task: Any, row: Row, example: Example, raw: np.ndarray, note: Any) -> 
         return logits.float().unflatten(0, (-1, len(example.token_ids)))  # (N, T, 2)
 
     def score(logits: Tensor, batch: Batch) -> Tensor:
-        found = token_logits(logits)
-        return found[:, first, 0] + found[:, last, 1]
+        token_scores = token_logits(logits)
+        return token_scores[:, first, 0] + token_scores[:, last, 1]
 
     def probability(logits: Tensor, batch: Batch) -> Tensor:
-        found = token_logits(logits)[:, inside].softmax(1)
-        return found[:, first - inside.start, 0] * found[:, last - inside.start, 1]
+        probabilities = token_logits(logits)[:, inside].softmax(1)
+        return probabilities[:, first - inside.start, 0] * probabilities[:, last - inside.start, 1]
 
     return Target(decided.text or "no answer", score, probability, reads, decided.score)
 
@@ -288,8 +288,8 @@ def _pooled(model: Model, example: Example) -> np.ndarray:
     return reads
 
 
-def _index(known: Sequence[Any], wanted: str) -> int:
+def _index(known: Sequence[Any], target: str) -> int:
     names = [str(name) for name in known]
-    if wanted not in names:
-        raise InputError(f"there is no {wanted!r}; choose one of {', '.join(names)}")
-    return names.index(wanted)
+    if target not in names:
+        raise InputError(f"there is no {target!r}; choose one of {', '.join(names)}")
+    return names.index(target)

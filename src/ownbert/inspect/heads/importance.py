@@ -86,7 +86,7 @@ def labelled_model(
         folder: folder of a single network for texts or images.
         data: labelled rows, see ``ownbert.evaluate``.
         rows: maximum number of rows.
-        columns: columns named by the user; by default those of the training.
+        columns: columns named by the user; by default those used in training.
         device: auto, cpu or cuda.
 
     Raises:
@@ -120,15 +120,15 @@ def gradient_importance(labelled: LabelledModel) -> np.ndarray:
             (gradient,) = torch.autograd.grad(loss, mask)
             total += gradient.abs()
             count += 1
-    found = (total / count).cpu().numpy()
-    return of_length_one(found)
+    importance = (total / count).cpu().numpy()
+    return of_length_one(importance)
 
 
 def masking_importance(labelled: LabelledModel) -> np.ndarray:
     """The increase of the mean loss when each single head is masked: (L, H)."""
     model = labelled.model
     objective, batches = labelled.task.objective(model), labelled.batches()
-    found = np.zeros(_shape(model))
+    increase = np.zeros(_shape(model))
 
     def mean_loss(mask: Tensor) -> float:
         losses = [float(_loss(labelled, objective, batch, mask)) for batch in batches]
@@ -137,14 +137,14 @@ def masking_importance(labelled: LabelledModel) -> np.ndarray:
     with evaluating(model), torch.inference_mode():
         ones = torch.ones(_shape(model), device=model.device)
         whole = mean_loss(ones)
-        for layer, head in left_heads(model):
+        for layer, head in remaining_heads(model):
             mask = ones.clone()
             mask[layer, head] = 0
-            found[layer, head] = mean_loss(mask) - whole
-    return found
+            increase[layer, head] = mean_loss(mask) - whole
+    return increase
 
 
-def left_heads(model: Model) -> list[tuple[int, int]]:
+def remaining_heads(model: Model) -> list[tuple[int, int]]:
     """The (layer, head) pairs that are not pruned."""
     return [(i, h) for i in range(len(model.encoder.blocks)) for h in model.config.kept_heads(i)]
 

@@ -38,17 +38,17 @@ def draw_importance(
     save_figure(figure, path)
 
 
-def draw_rounds(found: Sequence[PruningRound], path: Path) -> None:
+def draw_rounds(rounds: Sequence[PruningRound], path: Path) -> None:
     """Plot score and speed of each round by the number of remaining heads or layers.
 
     Raises:
         InputError: matplotlib is missing, or the name has no image extension.
     """
-    layers = len({each.layers for each in found}) > 1
-    left = [each.layers if layers else each.heads for each in found]
+    layers = len({each.layers for each in rounds}) > 1
+    left = [each.layers if layers else each.heads for each in rounds]
     panels = (
-        (found[0].metric.replace("_", " "), [each.score for each in found]),
-        ("thousand tokens per second", [each.tokens_per_second / 1000 for each in found]),
+        (rounds[0].metric.replace("_", " "), [each.score for each in rounds]),
+        ("thousand tokens per second", [each.tokens_per_second / 1000 for each in rounds]),
     )
     with plotted(path, 9, 3.6, len(panels)) as axes:
         for axis, (label, values) in zip(axes, panels, strict=True):

@@ -1,4 +1,4 @@
-"""Prunes heads or layers in rounds and measures the score."""
+"""Prunes heads or layers in rounds, and measures the score after each round."""
 
 import statistics
 import tempfile
@@ -18,7 +18,7 @@ from ownbert.inspect.heads.importance import (
     LabelledModel,
     gradient_importance,
     labelled_model,
-    left_heads,
+    remaining_heads,
 )
 from ownbert.nn.model import Model
 from ownbert.tables.columns import ColumnNames
@@ -37,7 +37,8 @@ class PruningRound:
         heads: number of remaining heads.
         metric: name of the task's main metric.
         score: value of the metric.
-        tokens_per_second: throughput on all rows including decisions, median of three passes.
+        tokens_per_second: throughput on all rows, including the task's decisions; median of three
+            passes.
     """
 
     layers: int
@@ -58,7 +59,8 @@ class Pruning:
         rows: maximum number of rows of the data.
         train: rows for fine-tuning the remaining model after each round.
         epochs: epochs of this fine-tuning.
-        columns: columns of both kinds of rows named by the user; by default those of the training.
+        columns: columns of ``data`` and ``train`` named by the user; by default those used in
+            training.
         device: auto, cpu or cuda.
         on_round: called with the full model first, and after each round.
     """
@@ -94,18 +96,23 @@ class Pruning:
         """
         whole = self._opened()
         family_of(whole.model.model_type, str(self.folder)).require_pruning()
-        heads = len(left_heads(whole.model))
-        gone = round(share * heads)
+        heads = len(remaining_heads(whole.model))
+        pruned = round(share * heads)
         most = heads - len(whole.model.encoder.blocks)  # each layer keeps one
-        if not 1 <= gone <= most:
+        if not 1 <= pruned <= most:
             raise InputError(
-                f"{share:g} of {heads} heads are {gone}; from 1 to {most} can be pruned: each "
+                f"{share:g} of {heads} heads are {pruned}; from 1 to {most} can be pruned: each "
                 "layer keeps at least one head"
             )
-        rounds = min(rounds, gone)
+        rounds = min(rounds, pruned)
 
-        def prune(left: LabelledModel, number: int) -> None:
-            _prune(left.model, gradient_importance(left), round(gone * number / rounds), heads)
+        def prune(labelled: LabelledModel, number: int) -> None:
+            _prune(
+                labelled.model,
+                gradient_importance(labelled),
+                round(pruned * number / rounds),
+                heads,
+            )
 
         return self._prune_in_rounds(whole, prune, rounds)
 
@@ -130,7 +137,7 @@ class Pruning:
                 f"{count} of {layers} layers cannot be dropped; from 1 to {layers - 1} can"
             )
         return self._prune_in_rounds(
-            whole, lambda left, number: left.model.keep_layers(layers - number), count
+            whole, lambda labelled, number: labelled.model.keep_layers(layers - number), count
         )
 
     def _opened(self) -> LabelledModel:
@@ -147,30 +154,30 @@ class Pruning:
         )
 
     def _prune_in_rounds(
-        self, left: LabelledModel, take: Callable[[LabelledModel, int], None], rounds: int
+        self, labelled: LabelledModel, prune: Callable[[LabelledModel, int], None], rounds: int
     ) -> list[PruningRound]:
-        """Measure the full model and the model after each round of ``take``; save the last one."""
-        found = []
+        """Measure the full model and the model after each call of ``prune``; save the last one."""
+        rounds_so_far = []
         for number in range(rounds + 1):
             if number:
-                take(left, number)
-                left = left if self.train is None else self._tuned(left)
-            found.append(_measured(left))
-            self.on_round(found[-1])
-        left.task.columns = task_of(describe(self.folder)).columns  # those of the training
-        _save(left, Path(self.output))
-        return found
+                prune(labelled, number)
+                labelled = labelled if self.train is None else self._tuned(labelled)
+            rounds_so_far.append(_measured(labelled))
+            self.on_round(rounds_so_far[-1])
+        labelled.task.columns = task_of(describe(self.folder)).columns  # those used in training
+        _save(labelled, Path(self.output))
+        return rounds_so_far
 
-    def _tuned(self, left: LabelledModel) -> LabelledModel:
+    def _tuned(self, labelled: LabelledModel) -> LabelledModel:
         """The model after fine-tuning on the training rows."""
         from ownbert.finetuning.finetune import finetune
 
-        columns: dict[str, Any] = left.task.columns.settings()
+        columns: dict[str, Any] = labelled.task.columns.settings()
         with tempfile.TemporaryDirectory() as work:
             pruned, tuned = Path(work, "pruned"), Path(work, "tuned")
-            _save(left, pruned)
+            _save(labelled, pruned)
             finetune(
-                left.task.name,
+                labelled.task.name,
                 model=pruned,
                 train=self.train,
                 output=tuned,
@@ -190,11 +197,11 @@ def _save(labelled: LabelledModel, folder: Path) -> None:
     labelled.task.write(folder, model)
 
 
-def _prune(model: Model, importance: np.ndarray, gone: int, heads: int) -> None:
-    """Prune the least important heads until ``gone`` of ``heads`` are pruned."""
-    order = sorted(left_heads(model), key=lambda at: importance[at])
+def _prune(model: Model, importance: np.ndarray, total: int, heads: int) -> None:
+    """Prune the least important heads until ``total`` of the original ``heads`` are pruned."""
+    order = sorted(remaining_heads(model), key=lambda at: importance[at])
     chosen: dict[int, list[int]] = {}
-    missing = gone - (heads - len(order))
+    missing = total - (heads - len(order))
     for layer, head in order:
         layer_heads = chosen.setdefault(layer, [])
         if missing and len(layer_heads) + 1 < len(model.config.kept_heads(layer)):
@@ -205,12 +212,12 @@ def _prune(model: Model, importance: np.ndarray, gone: int, heads: int) -> None:
 
 def _measured(labelled: LabelledModel) -> PruningRound:
     tokens = sum(len(example.token_ids) for example in labelled.data.examples)
-    score, taken = 0.0, []
+    score, seconds = 0.0, []
     for _ in range(_PASSES):
-        began = time.perf_counter()
+        start = time.perf_counter()
         score = labelled.score()
-        taken.append(time.perf_counter() - began)
-    speed = tokens / statistics.median(taken)
+        seconds.append(time.perf_counter() - start)
+    speed = tokens / statistics.median(seconds)
     model = labelled.model
-    left = len(model.encoder.blocks), len(left_heads(model))
-    return PruningRound(*left, labelled.metric, score, speed)
+    remaining = len(model.encoder.blocks), len(remaining_heads(model))
+    return PruningRound(*remaining, labelled.metric, score, speed)

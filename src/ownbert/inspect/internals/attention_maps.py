@@ -31,17 +31,17 @@ def attention_maps(
     batch, kept = pack([example]).to(model.device), heads_by_layer(model)
     context = model.encoder.plain_context(batch)
     context.keep = frozenset(chosen)
-    found: dict[int, list[np.ndarray]] = {}
+    maps: dict[int, list[np.ndarray]] = {}
 
     class Collector(dict[int, list[Tensor]]):
         """Selects heads layer by layer, so that only one whole layer is in memory."""
 
         def __setitem__(self, layer: int, weights: list[Tensor]) -> None:
             selected = [kept[layer].index(head) for head in chosen[layer]]
-            found[layer] = [each[selected].float().cpu().numpy() for each in weights]  # (H, S, S)
+            maps[layer] = [each[selected].float().cpu().numpy() for each in weights]  # (H, S, S)
 
     context.attentions = Collector()
     with evaluating(model):
         model(batch, [], context=context)
     count = len(batch.layout.lengths)
-    return [{layer: found[layer][i] for layer in chosen} for i in range(count)]
+    return [{layer: maps[layer][i] for layer in chosen} for i in range(count)]

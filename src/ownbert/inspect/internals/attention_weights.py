@@ -144,11 +144,11 @@ class WeightsCollector(dict[int, list[Tensor]]):
 def _shares(weights: Tensor, separators: Sequence[int]) -> list[tuple[float, ...]]:
     """Mean weight per head for each of ``SHARES``."""
     size = weights.shape[-1]
-    found = [
+    shares = [
         weights.diagonal(offset, 1, 2).sum(-1) / max(1, size - abs(offset)) for offset in (0, -1, 1)
     ]
-    found += [weights[:, :, 0].mean(-1), weights[:, :, list(separators)].sum(-1).mean(-1)]
-    return [tuple(round(float(x), 4) for x in row) for row in torch.stack(found, 1).cpu()]
+    shares += [weights[:, :, 0].mean(-1), weights[:, :, list(separators)].sum(-1).mean(-1)]
+    return [tuple(round(float(x), 4) for x in row) for row in torch.stack(shares, 1).cpu()]
 
 
 def weights_per_token(sizes: Sequence[int], heads: int, budget: int, weight_bytes: float) -> int:

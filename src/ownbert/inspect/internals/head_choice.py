@@ -42,8 +42,8 @@ class HeadChoice:
                 raise InputError(
                     f"there is no head {head} in these layers; they have {ranges(known)}"
                 )
-        wanted = known if self.heads is None else self.heads
-        return {layer: [head for head in kept[layer] if head in wanted] for layer in layers}
+        selected = known if self.heads is None else self.heads
+        return {layer: [head for head in kept[layer] if head in selected] for layer in layers}
 
 
 ALL_HEADS = HeadChoice()

@@ -188,7 +188,7 @@ def layer_answers(
     Source: nostalgebraist 2020, "interpreting GPT: the logit lens", for a language model's head.
     """
     values: list[list[float]] = [[] for _ in questions]
-    found: list[list[Any]] = [[] for _ in questions]
+    values_by_question: list[list[Any]] = [[] for _ in questions]
     for hidden in states:
         hidden = hidden if model.encoder.norm is None else model.encoder.norm(hidden)
         pooled = None if model.pooler is None else model.pooler(hidden, batch)
@@ -199,12 +199,14 @@ def layer_answers(
                 likely = question.distribution(logits, batch)
                 best = likely.topk(min(_CANDIDATES, len(likely)))
                 pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-                found[number].append(tuple((question.names(i), float(p)) for i, p in pairs))
+                values_by_question[number].append(
+                    tuple((question.names(i), float(p)) for i, p in pairs)
+                )
     return [
         LayerAnswers(
             question.name, question.is_probability, tuple(own), tuple(likely), _stable_from(likely)
         )
-        for question, own, likely in zip(questions, values, found, strict=True)
+        for question, own, likely in zip(questions, values, values_by_question, strict=True)
     ]
 
 
@@ -222,7 +224,7 @@ def _layers(
 ) -> tuple[list[int], str]:
     """The layers to record, and the reason why not all of them; those that are ``fixed`` and do
     not fit are an error."""
-    wanted = sorted(chosen)
+    requested = sorted(chosen)
     if max(sizes) > _LONGEST:
         note = f"The attention of more than {_LONGEST:,} tokens is not shown."
         if fixed:
@@ -233,20 +235,20 @@ def _layers(
         return [], note
     least = min(_LEAST, max(sizes))
     count, room = 0, []
-    for layer in reversed(wanted):  # prefer layers close to the output
+    for layer in reversed(requested):  # prefer layers close to the output
         count += len(chosen[layer])
         if weights_per_token(sizes, count, budget, WORST_BYTES) < least:
             break
         room.append(layer)
-    if len(room) == len(wanted):
-        return wanted, ""
+    if len(room) == len(requested):
+        return requested, ""
     if fixed:
         raise InputError(
-            f"the attention of {len(wanted)} layers is too large for a page; choose {len(room)} "
+            f"the attention of {len(requested)} layers is too large for a page; choose {len(room)} "
             "of them with --layers, some heads with --heads, or fewer rows"
         )
     return sorted(room), (
-        f"Only the last {len(room)} of {len(wanted)} layers fit on the page; choose others with "
+        f"Only the last {len(room)} of {len(requested)} layers fit on the page; choose others with "
         "--layers."
     )
 
@@ -257,7 +259,7 @@ def _head_norms(schedule: Sequence[nn.Module], heads: int) -> Iterator[list[np.n
 
     The output projection is a sum over heads, each with its own columns of the matrix.
     """
-    found: list[np.ndarray] = []
+    head_norms: list[np.ndarray] = []
 
     def note(attention: Any) -> Callable[..., None]:
         def hook(module: Any, inputs: tuple[Tensor, ...], _: Tensor) -> None:
@@ -266,7 +268,7 @@ def _head_norms(schedule: Sequence[nn.Module], heads: int) -> Iterator[list[np.n
                 columns = slice(index * size, (index + 1) * size)
                 shares = inputs[0][:, columns] @ module.weight[:, columns].T  # (T, K) -> (T, D)
                 norms[head] = float(shares.float().norm(dim=-1).mean())
-            found.append(norms)
+            head_norms.append(norms)
 
         return hook
 
@@ -274,7 +276,7 @@ def _head_norms(schedule: Sequence[nn.Module], heads: int) -> Iterator[list[np.n
         for attention in {id(b): b.attention for b in schedule}.values():
             output: Any = attention.output  # pyright: ignore
             stack.callback(output.register_forward_hook(note(attention)).remove)
-        yield found
+        yield head_norms
 
 
 def observation_of_text(model: Model, tokenizer: Tokenizer, ids: Sequence[int]) -> Observation:

@@ -36,7 +36,7 @@ def describe(
     """Describe a model, or the model of a folder.
 
     Args:
-        model: a model or a folder, of which only config.json and the tokenizer are read.
+        model: a model, or a folder; only its config.json and tokenizer are read.
         text: show the shapes of a forward pass of this text.
         tokens: show the shapes for this number of tokens.
         tokenizer: tokenizer of the text; by default the folder's.

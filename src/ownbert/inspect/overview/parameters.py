@@ -116,13 +116,13 @@ def parameter_groups(model: Model) -> tuple[ParameterGroup, ...]:
     word = None if table is None else table.weight
 
     def parts(module: nn.Module, path: str) -> tuple[ModuleParameters, ...]:
-        found = []
+        modules = []
         for name, sub in module.named_modules():
             parameters = dict(sub.named_parameters(recurse=False))
             new = {n: p for n, p in parameters.items() if id(p) not in counted}
             counted.update(id(p) for p in new.values())
             if new:
-                found.append(
+                modules.append(
                     ModuleParameters(
                         name=_label(name) or ", ".join(new).replace("_", " "),
                         path=f"{path}.{name}".rstrip("."),
@@ -135,7 +135,7 @@ def parameter_groups(model: Model) -> tuple[ParameterGroup, ...]:
                         and "weight" not in new,
                     )
                 )
-        return tuple(found)
+        return tuple(modules)
 
     def stack_groups(stack: Encoder, path: str) -> Iterator[ParameterGroup]:
         yield ParameterGroup("embeddings", 1, parts(stack.embeddings, f"{path}.embeddings"))
@@ -160,7 +160,7 @@ def parameter_groups(model: Model) -> tuple[ParameterGroup, ...]:
 
 def head_columns(attention: MultiHeadAttention) -> tuple[HeadColumns, ...]:
     """The columns of the fused matrices for each remaining head."""
-    found = []
+    all_columns = []
     for index, head in enumerate(attention.kept):
         first = index * attention.head_size
         last = first + attention.head_size - 1
@@ -170,8 +170,8 @@ def head_columns(attention: MultiHeadAttention) -> tuple[HeadColumns, ...]:
             for name, count in attention.fused.items()
             for i in range(count)
         }
-        found.append(HeadColumns(head, columns, (first, last)))
-    return tuple(found)
+        all_columns.append(HeadColumns(head, columns, (first, last)))
+    return tuple(all_columns)
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -26,8 +26,8 @@ _ACTIVE = 60.0
 # Settings without effect on the model.
 _NO_EFFECT = ("log_every", "eval_every", "save_every", "keep", "tensorboard")
 
-# Numbers in an evaluation row that are not metrics. Of the baselines only the one that shows
-# whether a run learns anything is kept.
+# Numbers in an evaluation row that are not metrics. The only baseline kept is the one that shows
+# whether a run learns anything.
 _NOT_METRICS = ("step", "evaluation", "phase", "seconds", "uniform_loss")
 _TOKEN_LOSSES = ("mlm_loss", "clm_loss")
 BASELINE = "unigram_loss"
@@ -100,10 +100,10 @@ def find_runs(folder: str | os.PathLike[str], *, sort: str = "name") -> RunList:
     if not top.is_dir():
         raise InputError(f"no such folder: {top}")
     runs, broken = [], []
-    for found in _candidates(top):
+    for candidate in _candidates(top):
         try:
-            name = top.resolve().name if found == top else found.relative_to(top).as_posix()
-            runs.append(read_run(found, name=name))
+            name = top.resolve().name if candidate == top else candidate.relative_to(top).as_posix()
+            runs.append(read_run(candidate, name=name))
         except InputError as error:
             broken.append(str(error))
     if not runs:
@@ -155,12 +155,12 @@ def differing(runs: Sequence[RunSummary]) -> list[str]:
 
     A setting that older runs lack counts only if it differs among the others."""
     names = dict.fromkeys(name for run in runs for name in run.settings)
-    found = []
+    different = []
     for name in names:
         values = [run.settings[name] for run in runs if name in run.settings]
         if name.rpartition(".")[2] not in _NO_EFFECT and any(v != values[0] for v in values):
-            found.append(name)
-    return found
+            different.append(name)
+    return different
 
 
 def main_metric(runs: Sequence[RunSummary]) -> str | None:
@@ -217,11 +217,12 @@ def _state(
     last = rows[-1]
     limits = (("run.max_steps", last["step"]), ("run.max_minutes", last.get("seconds", 0.0) / 60))
     # A fine-tuning run deletes its states when it finishes.
-    over = kind == "finetune" and not resumable and (folder / "model.safetensors").exists()
+    finished = kind == "finetune" and not resumable and (folder / "model.safetensors").exists()
     for name, reached in limits:
         limit = settings.get(name)
-        over |= isinstance(limit, int | float) and reached >= limit - 1e-4  # seconds are rounded
-    if over:
+        # Seconds are rounded.
+        finished |= isinstance(limit, int | float) and reached >= limit - 1e-4
+    if finished:
         return "finished"
     ago = time.time() - written
     if ago < _ACTIVE:

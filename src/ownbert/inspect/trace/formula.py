@@ -86,8 +86,8 @@ def number(value: float) -> str:
 def _filled(term: str, matrices: Matrices) -> str:
     """A term with numbers for its references; a product of two vectors is written as a sum."""
 
-    def values(found: re.Match[str]) -> Any:
-        matrix, first, second = matrices[found[1]], found[2], found[3]
+    def values(match: re.Match[str]) -> Any:
+        matrix, first, second = matrices[match[1]], match[2], match[3]
         if first == ":":
             return matrix[:, int(second)]
         return matrix[int(first)] if second is None else matrix[int(first), int(second)]

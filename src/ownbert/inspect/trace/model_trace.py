@@ -78,8 +78,10 @@ def trace_model(
     ids = text_ids(text, tokenizer)
     batch = text_batch(core, ids, " with the special ones")
     context = replace(core.encoder.plain_context(batch), keep=frozenset([layer]))
-    tokens, cut = tuple(tokenizer.tokens(ids)), _head_slice(attention, index)
-    traced = TracedHead(attention, cut, tokens, context.layout.causal, core.config.norm_first)
+    tokens, head_slice = tuple(tokenizer.tokens(ids)), _head_slice(attention, index)
+    traced = TracedHead(
+        attention, head_slice, tokens, context.layout.causal, core.config.norm_first
+    )
     with _capturing(traced, layer), evaluating(core):
         core(batch, (), context=context)
     name = model.__class__.__name__ if core is not model else core.model_type
@@ -91,7 +93,7 @@ def trace_model(
         "tokens": str(len(tokens)),
     }
     steps = traced.steps(context.attentions[layer][0][index])
-    return Trace(f"Layer {layer}, head {head}, step by step", facts, tuple(steps), cut)
+    return Trace(f"Layer {layer}, head {head}, step by step", facts, tuple(steps), head_slice)
 
 
 def _attention(model: Model, layer: int) -> MultiHeadAttention:

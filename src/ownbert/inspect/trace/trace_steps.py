@@ -74,8 +74,8 @@ class TraceStep:
         made = self.made
         if not (rule := self.rule or _FORMULAS.get(made.kind, "")):
             return _symbol(self.key)
-        found = rule.format(key=self.key, left=_symbol(made.left), right=_symbol(made.right))
-        return f"{self.key} = {found}{'^T' * made.turned}{' + bias' if made.bias else ''}"
+        text = rule.format(key=self.key, left=_symbol(made.left), right=_symbol(made.right))
+        return f"{self.key} = {text}{'^T' * made.turned}{' + bias' if made.bias else ''}"
 
     @property
     def shown_formula(self) -> str:

@@ -113,12 +113,12 @@ def attend(
     training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     if backend is not None:
         _require_capabilities(backend, q, layout, options, training)
-    found = BACKENDS[backend or _fastest(q, layout, options, training)]
+    implementation = BACKENDS[backend or _fastest(q, layout, options, training)]
     tokens = sum(layout.lengths)
-    if found.extra_rows or len(q) == tokens:
-        return found.run(q, k, v, layout, options)
+    if implementation.extra_rows or len(q) == tokens:
+        return implementation.run(q, k, v, layout, options)
     sources = sum((layout.keys or layout).lengths)
-    out, kept = found.run(q[:tokens], k[:sources], v[:sources], layout, options)
+    out, kept = implementation.run(q[:tokens], k[:sources], v[:sources], layout, options)
     return AttentionResult(F.pad(out, (0, 0, 0, 0, 0, len(q) - tokens)), kept)
 
 

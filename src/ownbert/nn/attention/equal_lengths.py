@@ -45,8 +45,8 @@ def attend_equal_lengths(
         step = count if fused else max(1, _CHUNK // length)
         for first in range(0, count, step):
             part = slice(start + first * length, start + min(first + step, count) * length)
-            given = q[part], k[part], v[part], length
-            out[part] = _fused(*given) if fused else _chunk(*given, bias)
+            arguments = q[part], k[part], v[part], length
+            out[part] = _fused(*arguments) if fused else _chunk(*arguments, bias)
     return out if equal.order is None else out[equal.places]
 
 
@@ -72,11 +72,11 @@ def _chunk(q: Tensor, k: Tensor, v: Tensor, length: int, bias: Bias | None) -> T
     parts = [x.unflatten(0, (-1, length)).transpose(1, 2) for x in (q, k, v)]  # (B, H, S, K)
     # Contiguous and three-dimensional: products of strided tensors take twice as long.
     qc, kc, vc = (x.contiguous().flatten(0, 1) for x in parts)  # (B H, S, K)
-    nothing = qc.new_zeros(1, 1, 1)
-    scores = torch.baddbmm(nothing, qc, kc.transpose(1, 2), beta=0, alpha=size**-0.5)
+    unused = qc.new_zeros(1, 1, 1)
+    scores = torch.baddbmm(unused, qc, kc.transpose(1, 2), beta=0, alpha=size**-0.5)
     if bias is not None:
-        far = distances(length, length, torch.zeros(1, dtype=torch.int64, device=q.device))
-        biased = scores.view(-1, heads, length, length) + bias(parts[0], parts[1], far)
+        relative = distances(length, length, torch.zeros(1, dtype=torch.int64, device=q.device))
+        biased = scores.view(-1, heads, length, length) + bias(parts[0], parts[1], relative)
         scores = biased.to(scores.dtype).view(-1, length, length)
     if length < _SHORT:
         weights = _softmax_of_short(scores)
@@ -94,7 +94,7 @@ def _softmax_of_short(scores: Tensor) -> Tensor:
     Rows are transposed to columns, so that a register holds one element of each of many rows. Zero
     columns fill the last register; a remainder would be computed differently and depend on N.
     """
-    turned = scores.flatten(0, 1).t()  # (S', N S)
-    count = turned.shape[1]
-    weights = F.pad(turned, (0, -count % _REGISTER)).softmax(0)
+    columns = scores.flatten(0, 1).t()  # (S', N S)
+    count = columns.shape[1]
+    weights = F.pad(columns, (0, -count % _REGISTER)).softmax(0)
     return weights[:, :count].t().contiguous().view(scores.shape)

@@ -67,26 +67,26 @@ class _HeadOrder:
 
 def _gather(*wanted: tuple[_HeadOrder, Tensor, float]) -> list[Tensor]:
     """For each order, tensor (T, H, K) and factor -> (places H, K)"""
-    found = [(*order.rows(x), factor) for order, x, factor in wanted]
-    return _select([(x, rows, factor, len(rows)) for x, rows, factor in found])
+    sources = [(*order.rows(x), factor) for order, x, factor in wanted]
+    return _select([(x, rows, factor, len(rows)) for x, rows, factor in sources])
 
 
 def _scatter(
     *wanted: tuple[_HeadOrder, Tensor, float], shapes: Sequence[torch.Size]
 ) -> list[Tensor]:
     """The reverse of ``_gather``, (T, H, K) each; rows beyond the layout become zero."""
-    found = zip(wanted, shapes, strict=True)
-    given = [(x, order.back, factor, size[0] * size[1]) for (order, x, factor), size in found]
+    pairs = zip(wanted, shapes, strict=True)
+    given = [(x, order.back, factor, size[0] * size[1]) for (order, x, factor), size in pairs]
     return [x.view(size) for x, size in zip(_select(given), shapes, strict=True)]
 
 
-def _select(wanted: Sequence[tuple[Tensor, Tensor, float, int]]) -> list[Tensor]:
+def _select(selections: Sequence[tuple[Tensor, Tensor, float, int]]) -> list[Tensor]:
     """For each (N, K), row indices, factor and count: the scaled rows, padded by zeros to the
     count."""
-    outs = [x.new_empty(count, x.shape[1]) for x, _, _, count in wanted]
-    for out, (_, rows, _, _) in zip(outs, wanted, strict=True):
+    outs = [x.new_empty(count, x.shape[1]) for x, _, _, count in selections]
+    for out, (_, rows, _, _) in zip(outs, selections, strict=True):
         out[len(rows) :] = 0
-    xs, rows, factors, _ = zip(*wanted, strict=True)
+    xs, rows, factors, _ = zip(*selections, strict=True)
     if loops := loops_for(*xs):
         scales, size = np.array(factors, np.float32), sum(out.numel() for out in outs)
         run(loops.select, size, xs, rows, scales, tuple(outs))

@@ -140,12 +140,12 @@ def onednn_has_linear(dtype: torch.dtype) -> bool:
     try:
         if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
             return False
-        found, expected = multiply(x, weight, bias), nn.functional.linear(x, weight, bias)
+        actual, expected = multiply(x, weight, bias), nn.functional.linear(x, weight, bias)
         back, plain = multiply(expected, weight.t(), None), expected @ weight
         turned, same = multiply(expected.t(), x.t(), None), expected.t() @ x
     except (AttributeError, RuntimeError):
         return False
-    pairs = (found, expected), (back, plain), (turned, same)
+    pairs = (actual, expected), (back, plain), (turned, same)
     return all(torch.allclose(a.float(), b.float(), atol=0.05, rtol=0.02) for a, b in pairs)
 
 
@@ -180,13 +180,13 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, weight = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[0]
+        needs_input = ctx.needs_input_grad[0]
         if torch.is_grad_enabled():  # for a second derivative
             of_bias = grad.sum(0) if ctx.has_bias else None
-            return grad @ weight if wanted else None, grad.t() @ x, of_bias
+            return grad @ weight if needs_input else None, grad.t() @ x, of_bias
         grad = grad.contiguous()
         of_input = None
-        if wanted:
+        if needs_input:
             # For this gradient oneDNN is faster in float32 only.
             fast = grad.dtype == torch.float32
             of_input = multiply(grad, weight.t(), None) if fast else grad @ weight

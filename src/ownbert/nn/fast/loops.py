@@ -144,16 +144,16 @@ def _transpose_tile(context, source, width, target, height):
             return b.inttoptr(b.add(start, bytes_on), vector.as_pointer())
 
         rows = [b.load(row(args[0], args[1], i), align=2) for i in range(_SIDE)]
-        every = range(_SIDE)
+        indices = range(_SIDE)
         for side in (8, 4, 2, 1):
-            upper = [_SIDE + j - side if j & side else j for j in every]
-            lower = [_SIDE + j if j & side else j + side for j in every]
+            upper = [_SIDE + j - side if j & side else j for j in indices]
+            lower = [_SIDE + j if j & side else j + side for j in indices]
             upper, lower = ir.Constant(places, upper), ir.Constant(places, lower)
-            for i in (i for i in every if not i & side):
+            for i in (i for i in indices if not i & side):
                 pair = rows[i], rows[i + side]
                 rows[i] = b.shuffle_vector(*pair, upper)
                 rows[i + side] = b.shuffle_vector(*pair, lower)
-        for i in every:
+        for i in indices:
             b.store(rows[i], row(args[2], args[3], i), align=2)
         return context.get_dummy_value()
 

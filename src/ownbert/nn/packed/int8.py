@@ -314,10 +314,10 @@ def _is_exact(products: str) -> bool:
         x[:4, 1:] = 3
         plain = QuantizedLinear(linear, torch.full((64,), 0.5))
         try:
-            found = PackedInt8Linear(plain, products=products)(x)
+            actual = PackedInt8Linear(plain, products=products)(x)
         except (AttributeError, RuntimeError):
             return False
         if products == PAIRS:
             weight, plain.scale = bounded_pairs(plain.weight, plain.scale)
             plain.weight.copy_(weight)
-        return torch.allclose(found, plain(x), atol=0.05, rtol=1e-3)
+        return torch.allclose(actual, plain(x), atol=0.05, rtol=1e-3)

@@ -129,8 +129,8 @@ def _works(dtype: torch.dtype) -> bool:
         with torch.no_grad():
             if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
                 return False
-            found, expected = PackedLinear(linear, "gelu")(x), nn.functional.gelu(linear(x))
-        return torch.allclose(found.float(), expected.float(), atol=0.05)
+            actual, expected = PackedLinear(linear, "gelu")(x), nn.functional.gelu(linear(x))
+        return torch.allclose(actual.float(), expected.float(), atol=0.05)
     except (AttributeError, RuntimeError):
         return False
 

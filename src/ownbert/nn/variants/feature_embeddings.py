@@ -96,15 +96,15 @@ class WordFeatures(nn.Module):
         place = torch.arange(len(hidden), device=sizes.device) - first[word_of]
         left = sizes[word_of] - place  # tokens left in the word
         weights, bias = self.convolution.weight, self.convolution.bias
-        found = nn.functional.linear(hidden, weights[..., 0], bias)
+        convolved = nn.functional.linear(hidden, weights[..., 0], bias)
         for ahead in range(1, _WIDTH):
             later = nn.functional.linear(hidden, weights[..., ahead])
             later = nn.functional.pad(later, (0, 0, 0, ahead))[ahead:]
-            found = found + later * (left > ahead)[:, None]
+            convolved = convolved + later * (left > ahead)[:, None]
         begins = (left >= _WIDTH) | (place == 0)
         # Values are not negative, so zeroing excluded positions does not change the maximum.
-        found = found.relu() * begins[:, None]
-        return torch.segment_reduce(found, "max", lengths=sizes)
+        convolved = convolved.relu() * begins[:, None]
+        return torch.segment_reduce(convolved, "max", lengths=sizes)
 
     def extra_repr(self) -> str:
         return "a convolution of tokens and its maximum, beside features"

@@ -87,8 +87,8 @@ def ngram_buckets(
     last = tokens[layout.cu_seqlens[1:].long() - 1]
     ordinary = tokens != last[layout.sequences]
     ordinary[batch.first.long()] = False
-    found, places = hashed_ngrams(tokens, ordinary, buckets)  # (T, sizes): by sequence
-    return found[places], layout.sequences[:, None].expand_as(places)[places]
+    hashed, places = hashed_ngrams(tokens, ordinary, buckets)  # (T, sizes): by sequence
+    return hashed[places], layout.sequences[:, None].expand_as(places)[places]
 
 
 def hashed_ngrams(tokens: Tensor, ordinary: Tensor, buckets: int) -> tuple[Tensor, Tensor]:

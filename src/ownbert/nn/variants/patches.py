@@ -63,8 +63,10 @@ def picture_batch(pixel_values: Tensor, image: Image) -> Batch:
         InputError: the images do not have the shape of ``image``.
     """
     if pixel_values.ndim != 4 or pixel_values.shape[1:] != (image.channels, *image.size):
-        wanted = ", ".join(map(str, (image.channels, *image.size)))
-        raise InputError(f"pixel_values have shape {tuple(pixel_values.shape)}, not (B, {wanted})")
+        expected = ", ".join(map(str, (image.channels, *image.size)))
+        raise InputError(
+            f"pixel_values have shape {tuple(pixel_values.shape)}, not (B, {expected})"
+        )
     count, device = len(pixel_values), pixel_values.device
     (down, across), (height, width) = image.grid, image.patch
     cut = pixel_values.unflatten(3, (across, width)).unflatten(2, (down, height))

@@ -149,10 +149,10 @@ async def _tag(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
         raise bad_field(f"aggregation_strategy is {how!r}; it must be one of {known}", "parameters")
     ignored = texts_of(parameters.get("ignore_labels") or [], "ignore_labels")
     # Every word has one tag, so all strategies for aggregating tokens are equal.
-    work = call.model.words if how == "none" else call.model.answer
+    convert = call.model.words if how == "none" else call.model.answer
 
     def tags(*decided: Any) -> list[dict[str, Any]]:
-        found = work(*decided)
+        found = convert(*decided)
         return [one for one in found if one.get("entity_group", one.get("entity")) not in ignored]
 
     return await _for_each(call, inputs, tags)
@@ -169,14 +169,14 @@ async def _question(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
 
 
 async def _choose(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
-    work = partial(call.model.answer, top_k=_top(parameters, None))
-    return await _for_each(call, inputs, work)
+    convert = partial(call.model.answer, top_k=_top(parameters, None))
+    return await _for_each(call, inputs, convert)
 
 
-async def _for_each(call: ModelRequest, inputs: Any, work: Callable[..., Any]) -> Any:
-    """The result of ``work`` for the decision on each input and its row, in a list for several."""
+async def _for_each(call: ModelRequest, inputs: Any, convert: Callable[..., Any]) -> Any:
+    """Apply ``convert`` to the decision on each input and its row; a list if there are several."""
     single = not isinstance(inputs, list)
-    found = [work(*each) for each in await call.decide([inputs] if single else inputs)]
+    found = [convert(*each) for each in await call.decide([inputs] if single else inputs)]
     return found[0] if single else found
 
 

@@ -44,7 +44,7 @@ def _logits(network: RowNetwork, batch: Sequence[Example], head: str) -> np.ndar
         return network.logits(batch, head)
     lengths = np.asarray(first.parts)
     stops = np.cumsum(lengths)
-    found = np.zeros(0)
+    results = np.zeros(0)
     for chosen in batches_by_tokens(np.arange(len(lengths)), lengths.tolist()):
         windows = slice(int(stops[chosen[0]] - lengths[chosen[0]]), int(stops[chosen[-1]]))
         part = {
@@ -54,10 +54,10 @@ def _logits(network: RowNetwork, batch: Sequence[Example], head: str) -> np.ndar
         }
         parts = tuple(lengths[chosen].tolist())
         logits = network.logits([replace(first, parts=parts, **part)], head)
-        if not found.size:
-            found = np.empty((len(first.token_ids), *logits.shape[1:]), logits.dtype)
-        found[windows] = logits
-    return found
+        if not results.size:
+            results = np.empty((len(first.token_ids), *logits.shape[1:]), logits.dtype)
+        results[windows] = logits
+    return results
 
 
 def blocks(

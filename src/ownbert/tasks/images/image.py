@@ -158,16 +158,16 @@ class ImageTask(SingleLabelTask):
             table = True
         if not table:
             return data
-        found = table_of(data, name=name)
-        columns = [first_of(found.names, names) for names in (IMAGES, LABELS)]
-        wanted = columns if labelled else columns[:1]
-        if None in wanted:
+        image_table = table_of(data, name=name)
+        columns = [first_of(image_table.names, names) for names in (IMAGES, LABELS)]
+        needed = columns if labelled else columns[:1]
+        if None in needed:
             what = "images and labels" if labelled else "images"
             raise InputError(
-                f"{name}: no columns of {what} among {', '.join(found.names)}; name them image and "
-                "label"
+                f"{name}: no columns of {what} among {', '.join(image_table.names)}; name them "
+                "image and label"
             )
-        cells = list(found.rows([column for column in wanted if column is not None]))
+        cells = list(image_table.rows([column for column in needed if column is not None]))
         images = [row[0] for row in cells]
         return (images, [row[1] for row in cells]) if labelled else images
 

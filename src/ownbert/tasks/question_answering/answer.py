@@ -85,8 +85,8 @@ class PredictedAnswer:
     @property
     def as_dict(self) -> dict[str, Any]:
         """In the format of Transformers: an empty text and (0, 0) for no answer."""
-        place = {"start": self.start or 0, "end": self.end or 0}
-        return {"score": self.score, **place, "answer": self.text}
+        span = {"start": self.start or 0, "end": self.end or 0}
+        return {"score": self.score, **span, "answer": self.text}
 
 
 class QuestionAnsweringTask(Task):
@@ -187,10 +187,10 @@ class QuestionAnsweringTask(Task):
     def tune(self, raws: Sequence[np.ndarray], encoded: EncodedRows, rows: Sequence[Row]) -> None:
         if not self.tuned:
             return
-        found = [self._best(*each) for each in zip(raws, rows, encoded.notes, strict=True)]
-        pairs = zip(rows, found, strict=True)
+        answers = [self._best(*each) for each in zip(raws, rows, encoded.notes, strict=True)]
+        pairs = zip(rows, answers, strict=True)
         self.threshold = best_threshold(
-            np.asarray([answer.difference for answer in found]),
+            np.asarray([answer.difference for answer in answers]),
             np.asarray([compare(_texts(row), answer.text)[1] for row, answer in pairs]),
             np.asarray([bool(row.target) for row in rows]),
         )
@@ -216,8 +216,8 @@ class QuestionAnsweringTask(Task):
     ) -> list[PredictedAnswer]:
         """The answers of the other spans with the highest scores."""
         spans = best_spans(raw, note.windows.positions, self.settings.answer_length, most + 1)
-        found = [_answer(raw, row, note, span, best.difference) for span in spans]
-        return [each for each in found if (each.start, each.end) != (best.start, best.end)][:most]
+        answers = [_answer(raw, row, note, span, best.difference) for span in spans]
+        return [each for each in answers if (each.start, each.end) != (best.start, best.end)][:most]
 
     def output_row(
         self, decided: PredictedAnswer, row: Row, options: OutputOptions = PLAIN_OUTPUT

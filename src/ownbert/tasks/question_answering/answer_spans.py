@@ -131,7 +131,7 @@ def split_context(
     """Split into windows "[CLS] question [SEP] part of the context [SEP]".
 
     Args:
-        question: ids of the question, of which at most half a window is used.
+        question: ids of the question, truncated to at most half a window.
         context: context to split.
         builder: adds the special tokens.
         stride: overlap of neighbouring windows, at most half of a window's context tokens.
@@ -198,17 +198,17 @@ def best_spans(
         raw, positions, longest: see ``best_span``.
         most: maximum number of spans.
     """
-    found: dict[tuple[int, int], Span] = {}
+    spans: dict[tuple[int, int], Span] = {}
     for number, begin, starts, near in _starts_and_ends(raw, positions, longest):
         scores = (starts[:, None] + near).ravel()
         chosen = np.argpartition(-scores, min(most, len(scores)) - 1)[:most]
         for place in chosen[np.isfinite(scores[chosen])].tolist():
             start, further = divmod(place, near.shape[1])
             span = Span(float(scores[place]), number, begin + start, begin + start + further)
-            known = found.get(span[2:])
+            known = spans.get(span[2:])
             if known is None or span.score > known.score:
-                found[span[2:]] = span
-    return sorted(found.values(), key=lambda span: (-span.score, *span[1:]))[:most]
+                spans[span[2:]] = span
+    return sorted(spans.values(), key=lambda span: (-span.score, *span[1:]))[:most]
 
 
 def _starts_and_ends(

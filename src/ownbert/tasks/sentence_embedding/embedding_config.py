@@ -20,9 +20,9 @@ _POOLING = record(
         "include_prompt": maybe(truth),
     }
 )
-_INPUT, _HABITS = "sentence_bert_config.json", "config_sentence_transformers.json"
+_INPUT, _PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
 _INPUT_KEYS = record({"max_seq_length": maybe(whole(1, 1 << 20)), "do_lower_case": maybe(truth)})
-_HABITS_KEYS = record(
+_PROMPTS_KEYS = record(
     {
         "prompts": maybe(dict_of(text)),
         "default_prompt_name": maybe(text),
@@ -78,16 +78,16 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
             normalize = True
         else:
             raise InputError(f"{folder / 'modules.json'}: module {kind!r} is not supported")
-    about = read_json(_inner(folder) / _INPUT, missing={}, check=_INPUT_KEYS)
-    habits = read_json(folder / _HABITS, missing={}, check=_HABITS_KEYS)
+    limits = read_json(_inner(folder) / _INPUT, missing={}, check=_INPUT_KEYS)
+    prompts = read_json(folder / _PROMPTS, missing={}, check=_PROMPTS_KEYS)
     return EmbeddingConfig(
         pooling=pooling,
         normalize=normalize,
-        max_length=about.get("max_seq_length"),
-        prompts=habits.get("prompts") or {},
-        default_prompt_name=habits.get("default_prompt_name"),
-        similarity=habits.get("similarity_fn_name"),
-        lowercase=bool(about.get("do_lower_case")),
+        max_length=limits.get("max_seq_length"),
+        prompts=prompts.get("prompts") or {},
+        default_prompt_name=prompts.get("default_prompt_name"),
+        similarity=prompts.get("similarity_fn_name"),
+        lowercase=bool(limits.get("do_lower_case")),
         pools_prompt=pools_prompt,
     )
 
@@ -103,7 +103,7 @@ def write_changes(folder: Path, config: EmbeddingConfig) -> None:
     settings = (config.prompts, config.default_prompt_name, config.similarity)
     if settings != (old.prompts, old.default_prompt_name, old.similarity):
         names = ("prompts", "default_prompt_name", "similarity_fn_name")
-        _update(folder / _HABITS, dict(zip(names, settings, strict=True)))
+        _update(folder / _PROMPTS, dict(zip(names, settings, strict=True)))
     if config.max_length != old.max_length:
         _update(_inner(folder) / _INPUT, {"max_seq_length": config.max_length})
 

@@ -32,7 +32,7 @@ class CosineObjective(RowObjective):
     """
 
     name: str = "cosine"
-    right: bool = False
+    counts_correct: bool = False
     head: str = "embedding"
 
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
@@ -79,5 +79,5 @@ class ContrastiveObjective(RowObjective):
             candidates = torch.cat((cosines, further.masked_fill(false, -torch.inf)), 1)
         rows = torch.arange(len(texts), device=texts.device)
         losses = [F.cross_entropy(x, rows, reduction="sum") for x in (candidates, cosines.T)]
-        right = (candidates.detach().argmax(-1) == rows).sum()
-        return Loss((losses[0] + losses[1]) / 2, right, len(texts))
+        correct = (candidates.detach().argmax(-1) == rows).sum()
+        return Loss((losses[0] + losses[1]) / 2, correct, len(texts))

@@ -105,7 +105,9 @@ class RecutPieces(EncodedRows):
         )
 
 
-def make_pairs(path: Source, found: Mapping[str, Sequence[str]]) -> tuple[list[Row], MadePairs]:
+def make_pairs(
+    path: Source, columns_by_role: Mapping[str, Sequence[str]]
+) -> tuple[list[Row], MadePairs]:
     """Generate pairs from single texts.
 
     A text of several lines gives pairs of consecutive lines; a longer line gives pairs of
@@ -114,7 +116,7 @@ def make_pairs(path: Source, found: Mapping[str, Sequence[str]]) -> tuple[list[R
 
     Args:
         path: the texts: a table, or plain text as read by ``corpus.documents.read_documents``.
-        found: columns of a table by role.
+        columns_by_role: columns of a table by role.
 
     Returns:
         The rows, whose ``line`` is the number of their text (or of the row in a table), and
@@ -123,7 +125,7 @@ def make_pairs(path: Source, found: Mapping[str, Sequence[str]]) -> tuple[list[R
     Raises:
         InputError: there are no texts.
     """
-    documents = [(number, lines) for number, lines in _documents(path, found) if lines]
+    documents = [(number, lines) for number, lines in _documents(path, columns_by_role) if lines]
     kind = text_kind(line for _, lines in documents for line in lines)
     rows: list[Row] = []
     counts: Counter[str] = Counter()
@@ -137,7 +139,7 @@ def make_pairs(path: Source, found: Mapping[str, Sequence[str]]) -> tuple[list[R
         rows += [Row(number, pair) for pair in pairs]
     if not rows:
         raise InputError(f"{path} has no text to make pairs from")
-    return rows, MadePairs(counts, len(documents) - len(seen), *found.get("label", ()))
+    return rows, MadePairs(counts, len(documents) - len(seen), *columns_by_role.get("label", ()))
 
 
 def hold_out(rows: Sequence[Row], seed: int) -> tuple[Sequence[Row], Sequence[Row] | None]:
@@ -156,23 +158,25 @@ def hold_out(rows: Sequence[Row], seed: int) -> tuple[Sequence[Row], Sequence[Ro
         return rows, None
     order = np.random.default_rng(seed).random(len(first)).argsort(kind="stable")[:count]
     numbers = sorted(first)
-    held = {numbers[i] for i in order.tolist()}
-    return [row for row in rows if row.line not in held], [first[n] for n in sorted(held)]
+    held_out = {numbers[i] for i in order.tolist()}
+    return [row for row in rows if row.line not in held_out], [first[n] for n in sorted(held_out)]
 
 
-def refuse_ambiguous(path: Source, found: Mapping[str, Sequence[str]], given: ColumnNames) -> None:
+def refuse_ambiguous(
+    path: Source, columns_by_role: Mapping[str, Sequence[str]], given: ColumnNames
+) -> None:
     """Check that a table with one text column really contains single texts.
 
     Args:
         path: the table.
-        found: its columns by role.
+        columns_by_role: its columns by role.
         given: columns named by the user; naming a text column resolves the ambiguity.
 
     Raises:
         InputError: another column may contain the second texts.
     """
     names = columns(path)
-    text = found["text"][0]
+    text = columns_by_role["text"][0]
     known = {*COUNTERS, *LABEL_NAMES, text.lower(), "uuid"}
     others = [name for name in names if name.lower() not in known and not are_numbers(path, name)]
     if given.text is None and others:
@@ -186,7 +190,7 @@ def refuse_ambiguous(path: Source, found: Mapping[str, Sequence[str]], given: Co
 
 
 def _documents(
-    path: Source, found: Mapping[str, Sequence[str]]
+    path: Source, columns_by_role: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield the number and the lines of each text."""
     if kind_of(path) == "txt":
@@ -195,7 +199,7 @@ def _documents(
             for number, document in enumerate(read_documents(str(path)), start=1)
         )
     else:
-        rows = read_table(path, found["text"])
+        rows = read_table(path, columns_by_role["text"])
         texts = ((row.line, row.texts[0].splitlines()) for row in rows)
     for number, lines in texts:
         yield number, tuple(line.strip() for line in lines if line.strip())

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from ownbert.tasks.row_objectives import RowObjective
 
 SIMILARITY_METRICS = ("spearman", "pearson")
-# Batch size for generated pairs (in-batch negatives), number of texts, and limits on epochs; more
-# epochs learn to separate similar texts (docs/finetuning.md).
+# For generated pairs: batch size (the other rows are negatives), number of texts to train on in all
+# epochs, and minimum and maximum number of epochs; with more epochs similar texts are pushed apart
+# (docs/finetuning.md).
 _BATCH, _TEXTS, _EPOCHS = 64, 12_000, (2, 12)
 # Pooling keys of all versions of sentence-transformers.
 _FLAGS = {
@@ -61,10 +62,10 @@ class PairSimilarity(NamedTuple):
 class EmbeddingTask(Task):
     """Embeddings whose cosine similarity shows which texts match.
 
-    The columns determine the objective. With scores, the cosine is regressed on the score, scaled
-    to [0, 1] by the minimum and maximum of the training rows. Without, the second text is trained
-    to be closer to the first than those of other rows and than the text in a column ``negative``.
-    Files of single texts are turned into pairs (``made_pairs``).
+    The columns determine the objective. With scores, the cosine is trained to equal the score,
+    scaled to [0, 1] by the minimum and maximum of the training rows. Without scores, the second
+    text is trained to be closer to the first than the second texts of other rows and the text in
+    a column ``negative``. Files of single texts are turned into pairs (``made_pairs``).
 
     The folder contains a plain encoder and the files of sentence-transformers; the pooling has no
     weights.
@@ -96,7 +97,7 @@ class EmbeddingTask(Task):
         # Minimum and maximum training score, or None without scores.
         self.scale: tuple[float, float] | None = None
         self.learnt = False
-        # Statistics of generated pairs, by the source of the texts.
+        # Statistics of generated pairs, keyed by the source of the texts.
         self.made_from: dict[str, MadePairs] = {}
         self.made: MadePairs | None = None
         self.held_out = 0
@@ -121,19 +122,21 @@ class EmbeddingTask(Task):
         ]
 
     def _columns_of(self, path: Source) -> dict[str, tuple[str, ...]]:
-        """The columns of training rows by role; no second column for single texts, and none at all
+        """The columns of training rows by role; without a second column for single texts, and empty
         for plain text."""
         if kind_of(path) == "txt":
             return {}
-        found = find_columns(path, self.column_specs, self.columns)
-        if "second" in found:
-            return found
-        label = found.get("label", ("",))[0]
+        columns_by_role = find_columns(path, self.column_specs, self.columns)
+        if "second" in columns_by_role:
+            return columns_by_role
+        label = columns_by_role.get("label", ("",))[0]
         scored = label and (self.columns.label is not None or label.lower() not in LABEL_NAMES)
-        if scored or "negative" in found:
+        if scored or "negative" in columns_by_role:
             find_columns(path, self.column_specs, self.columns, pair=True)  # raises
-        refuse_ambiguous(path, found, self.columns)
-        return {role: found[role] for role in ("text", "label") if role in found}
+        refuse_ambiguous(path, columns_by_role, self.columns)
+        return {
+            role: columns_by_role[role] for role in ("text", "label") if role in columns_by_role
+        }
 
     def hold_out(
         self, rows: Sequence[Row], source: Source, seed: int

@@ -32,7 +32,7 @@ def ranks(texts: Sequence[tuple[str, str]], queries: Any, positives: Any) -> np.
     skipped: dict[str, set[int]] = {}
     for (query, _), place in zip(texts, rows, strict=True):
         skipped.setdefault(query, {places[query]} if query in places else set()).add(place)
-    found = np.empty(len(texts), dtype=np.int64)
+    result = np.empty(len(texts), dtype=np.int64)
     step = max(1, _CHUNK // len(first_rows))
     for start in range(0, len(texts), step):
         cosines = queries[start : start + step] @ candidates.T  # (step, candidates)
@@ -42,11 +42,11 @@ def ranks(texts: Sequence[tuple[str, str]], queries: Any, positives: Any) -> np.
         before = cosines >= right[:, None]
         for row, (query, _) in enumerate(texts[start : start + step]):
             before[row, list(skipped[query])] = False
-        found[start : start + step] = 1 + before.sum(1)
-    return found
+        result[start : start + step] = 1 + before.sum(1)
+    return result
 
 
-def retrieval_metrics(found: np.ndarray) -> dict[str, float]:
+def retrieval_metrics(ranks: np.ndarray) -> dict[str, float]:
     """Metrics of ranks (rows): mean reciprocal rank, and recall at 1, 5 and 10."""
-    recalls = {f"recall_at_{k}": float((found <= k).mean()) for k in (1, 5, 10)}
-    return {"mrr": float((1 / found).mean()), **recalls}
+    recalls = {f"recall_at_{k}": float((ranks <= k).mean()) for k in (1, 5, 10)}
+    return {"mrr": float((1 / ranks).mean()), **recalls}

@@ -31,25 +31,25 @@ def are_entity_tags(tags: Iterable[str]) -> bool:
 
 def _parsed(tag: str) -> tuple[str, str]:
     """B, I, E, S or O, and the type, "_" if there is none."""
-    found = None if tag == OUTSIDE else _TAG.fullmatch(tag)
-    if found is None:
+    match = None if tag == OUTSIDE else _TAG.fullmatch(tag)
+    if match is None:
         return OUTSIDE, "_"
-    return _SAME.get(found[1], found[1]), found[2] or "_"
+    return _SAME.get(match[1], match[1]), match[2] or "_"
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
     """The entities of a sentence, in order and without overlap."""
-    found: list[Entity] = []
+    spans: list[Entity] = []
     kind, start = None, 0
     before = OUTSIDE
-    for place, (letter, here) in enumerate(map(_parsed, [*tags, OUTSIDE])):
-        if kind is not None and (letter in "OBS" or here != kind or before in "ES"):
-            found.append((kind, start, place))
+    for place, (letter, parsed_kind) in enumerate(map(_parsed, [*tags, OUTSIDE])):
+        if kind is not None and (letter in "OBS" or parsed_kind != kind or before in "ES"):
+            spans.append((kind, start, place))
             kind = None
         if kind is None and letter != OUTSIDE:
-            kind, start = here, place
+            kind, start = parsed_kind, place
         before = letter
-    return found
+    return spans
 
 
 def orphans(tags: Sequence[str]) -> list[int]:
@@ -57,8 +57,8 @@ def orphans(tags: Sequence[str]) -> list[int]:
     parsed = [(OUTSIDE, "_"), *map(_parsed, tags)]
     return [
         place
-        for place, (before, here) in enumerate(pairwise(parsed))
-        if here[0] in "IE" and (before[0] not in "BI" or before[1] != here[1])
+        for place, (before, current) in enumerate(pairwise(parsed))
+        if current[0] in "IE" and (before[0] not in "BI" or before[1] != current[1])
     ]
 
 
@@ -76,15 +76,16 @@ def score_entities(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[
         truth: true tags of each sentence.
         predicted: predicted tags of each sentence.
     """
-    hits, gold, found = Counter[str](), Counter[str](), Counter[str]()
+    hits, gold, predicted_counts = Counter[str](), Counter[str](), Counter[str]()
     for true_tags, tags in zip(truth, predicted, strict=True):
         theirs, ours = set(entities(true_tags)), set(entities(tags))
         gold.update(kind for kind, _, _ in theirs)
-        found.update(kind for kind, _, _ in ours)
+        predicted_counts.update(kind for kind, _, _ in ours)
         hits.update(kind for kind, _, _ in theirs & ours)
-    kinds = sorted({*gold, *found})
+    kinds = sorted({*gold, *predicted_counts})
     right, support, predictions = (
-        np.asarray([counts[kind] for kind in kinds], dtype=int) for counts in (hits, gold, found)
+        np.asarray([counts[kind] for kind in kinds], dtype=int)
+        for counts in (hits, gold, predicted_counts)
     )
     micro = label_scores(
         ["all"],

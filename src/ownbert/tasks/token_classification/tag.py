@@ -108,11 +108,11 @@ class TaggingTask(Task):
         self.orphan_warnings = []
         if not are_entity_tags(names):
             return
-        found = [(row, word) for row in rows for word in orphans(row.target)]
-        if found:
-            row, word = found[0]
+        orphan_words = [(row, word) for row in rows for word in orphans(row.target)]
+        if orphan_words:
+            row, word = orphan_words[0]
             self.orphan_warnings.append(
-                f"{len(found):,} training words continue an entity that no word before them "
+                f"{len(orphan_words):,} training words continue an entity that no word before them "
                 f"began, such as word {word + 1} ({row.target[word]}) of the sentence at "
                 f"{place(source, row.line)}; each is treated as the first word of an entity"
             )
@@ -191,12 +191,12 @@ class TaggingTask(Task):
         counts = [int(sentence.sum()) for sentence in words]
         emissions = logits[np.concatenate(words)]
         if network.crf is None:
-            found = softmax(emissions)
+            probabilities = softmax(emissions)
         else:
             from ownbert.tasks.token_classification.tag_objectives import marginals
 
-            found = marginals(emissions, counts, network.crf)
-        return np.split(found, np.cumsum(counts)[:-1])
+            probabilities = marginals(emissions, counts, network.crf)
+        return np.split(probabilities, np.cumsum(counts)[:-1])
 
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> TaggedSentence:
         return TaggedSentence(tuple(self.labels[i] for i in raw.argmax(-1)), raw.max(-1))

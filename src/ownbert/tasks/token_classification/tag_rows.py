@@ -2,8 +2,8 @@
 
 Tables are .jsonl, .ndjson, .json, .parquet, .csv, and a .tsv whose header names columns of words
 and tags (``WORD_NAMES``, ``TAG_NAMES``) or the column named by the user. Other files are CoNLL
-columns (``data.readers.conll``); for prediction, a file without one of the extensions ``CONLL``
-(such as .txt) is plain text, one sentence per line. All may be compressed (.gz).
+columns (``tables.conll``); for prediction, a file without one of the extensions ``CONLL`` (such as
+.txt) is plain text, one sentence per line. All may be compressed (.gz).
 
 The words in a table are a list, or a text that is split at spaces. For prediction, a text is split
 at spaces and around every Chinese character (in BERT's ranges), but in a column named tokens or
@@ -111,14 +111,14 @@ def read_sentences(path: Source, given: ColumnNames) -> list[Row]:
     if isinstance(path, MemoryTable) or _is_table(path, given):
         rows = list(_tagged(path, given))
     else:
-        found = read_conll(
+        sentences = read_conll(
             path,
             tags=True,
             word_column=given.text,
             tag_column=given.label,
             feature_columns=given.features,
         )
-        rows = [Row(s.line, s.words, s.tags, features=s.features) for s in found]
+        rows = [Row(s.line, s.words, s.tags, features=s.features) for s in sentences]
     if not rows:
         raise InputError(f"{path} has no rows")
     return rows
@@ -129,8 +129,10 @@ def stream_sentences(path: Source, given: ColumnNames) -> Iterator[Row]:
     if isinstance(path, MemoryTable) or _is_table(path, given):
         rows = _untagged(path, given)
     elif ending_of(path) in CONLL:
-        found = read_conll(path, tags=False, word_column=given.text, feature_columns=given.features)
-        rows = (Row(s.line, s.words, features=s.features) for s in found)
+        sentences = read_conll(
+            path, tags=False, word_column=given.text, feature_columns=given.features
+        )
+        rows = (Row(s.line, s.words, features=s.features) for s in sentences)
     else:
         refuse_plain_text(path, given.features)
         rows = (split_text(line, text) for line, text in open_text(path))
@@ -141,8 +143,8 @@ def _is_table(path: PathLike, given: ColumnNames) -> bool:
     if ending_of(path) != ".tsv":
         return kind_of(path) != "txt"
     names = columns(path)
-    usual = [any(name.lower() in known for name in names) for known in (WORD_NAMES, TAG_NAMES)]
-    return given.text in names or all(usual)
+    named = [any(name.lower() in known for name in names) for known in (WORD_NAMES, TAG_NAMES)]
+    return given.text in names or all(named)
 
 
 def _columns(path: Source, given: ColumnNames, *, labelled: bool) -> list[str]:
@@ -154,9 +156,9 @@ def _columns(path: Source, given: ColumnNames, *, labelled: bool) -> list[str]:
         for name in (given.text, given.label)
     )
     named = ColumnNames(text, label=label, features=given.features)
-    found = find_columns(path, COLUMNS["tag"], named, labelled=labelled)
+    columns_by_role = find_columns(path, COLUMNS["tag"], named, labelled=labelled)
     roles = ("text", "label", "features")
-    return [name for several in map(found.get, roles) for name in several or ()]
+    return [name for several in map(columns_by_role.get, roles) for name in several or ()]
 
 
 def _tagged(path: Source, given: ColumnNames) -> Iterator[Row]:

@@ -59,10 +59,10 @@ def split_into_windows(sizes: Sequence[int], room: int, stride: int) -> list[Wor
     best = np.full(far, -1, dtype=np.int32)
     chosen = np.zeros(far, dtype=np.int32)
     for number, (start, stop) in enumerate(spans):
-        here = np.arange(start, stop)
+        words = np.arange(start, stop)
         # The ends of the sentence are not edges, because no context is missing there.
-        left = here - start if start else np.full(stop - start, far)
-        right = stop - 1 - here if stop < far else np.full(stop - start, far)
+        left = words - start if start else np.full(stop - start, far)
+        right = stop - 1 - words if stop < far else np.full(stop - start, far)
         distance = np.minimum(left, right)
         better = distance > best[start:stop]
         chosen[start:stop][better] = number

@@ -111,18 +111,18 @@ def special_tokens(
     Returns:
         The tokens, see ``special_token``.
     """
-    found = [
+    tokens = [
         special_token(style, name, names[name], built=built)
         for name in SPECIAL_NAMES
         if name in names
     ]
-    return [*found, *additional_tokens(style, settings)]
+    return [*tokens, *additional_tokens(style, settings)]
 
 
 def register(
     backend: "tokenizers.Tokenizer",
     special: Iterable["str | tokenizers.AddedToken"],
-    listed: Iterable["tokenizers.AddedToken"] = (),
+    added: Iterable["tokenizers.AddedToken"] = (),
 ) -> None:
     """Register added tokens, which are never split, in place.
 
@@ -131,27 +131,27 @@ def register(
     Args:
         backend: the tokenizer.
         special: special tokens; those given as plain strings are skipped if already registered.
-        listed: added tokens to register before the special ones.
+        added: other tokens, registered before the special ones.
     """
     from tokenizers import AddedToken
 
-    special, wanted = list(special), list(listed)
+    special, tokens = list(special), list(added)
     names = {str(token.content if isinstance(token, AddedToken) else token) for token in special}
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
-    known |= {token.content for token in wanted}
-    for token in wanted:
+    known |= {token.content for token in tokens}
+    for token in tokens:
         token.special = token.special or token.content in names
     for token in special:
         if isinstance(token, AddedToken):
             token.special = True
-            wanted.append(token)
+            tokens.append(token)
         elif token not in known:
             known.add(token)
-            wanted.append(AddedToken(token, special=True))
-    backend.add_tokens(wanted)
+            tokens.append(AddedToken(token, special=True))
+    backend.add_tokens(tokens)
 
 
-def surround(
+def set_post_processor(
     backend: "tokenizers.Tokenizer",
     style: Style,
     special: Mapping[str, str],
@@ -216,6 +216,8 @@ def read_merges(path: PathLike) -> list[tuple[str, str]]:
         if not parts or (number == 1 and line.startswith(HEADER)):
             continue
         if len(parts) != 2:
-            raise InputError(f"{Path(path)}, line {number}: two tokens are needed, a space between")
+            raise InputError(
+                f"{Path(path)}, line {number}: expected two tokens, separated by a space"
+            )
         merges.append((parts[0], parts[1]))
     return merges

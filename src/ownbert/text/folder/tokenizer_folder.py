@@ -19,7 +19,7 @@ from ownbert.files.text_files import open_text, read_text
 from ownbert.hub import model_folder
 from ownbert.text.bert_rules import CONTINUATION
 from ownbert.text.blank import blank_backend
-from ownbert.text.folder.build import build, register, special_tokens, surround
+from ownbert.text.folder.build import build, register, set_post_processor, special_tokens
 from ownbert.text.folder.tokenizer_config import ADDED, CONFIG_KEYS, IDS, SPECIAL_TOKENS
 from ownbert.text.folder.tokenizer_config import CONFIG as CONFIG
 from ownbert.text.folder.tokenizer_config import SPECIAL as SPECIAL
@@ -77,8 +77,8 @@ class TokenizerFiles:
 
 def has_tokenizer(folder: str | os.PathLike[str]) -> bool:
     """Whether ``folder`` contains a tokenizer."""
-    place = model_folder(folder)
-    return (place / TOKENIZER).is_file() or bool(TokenizerFolder(place).styles)
+    path = model_folder(folder)
+    return (path / TOKENIZER).is_file() or bool(TokenizerFolder(path).styles)
 
 
 class TokenizerFolder:
@@ -122,7 +122,7 @@ class TokenizerFolder:
 
     @cached_property
     def class_name(self) -> str | None:
-        """The tokenizer class, without ``Fast``, by the files; None if it is unknown."""
+        """The tokenizer class named in the files, without ``Fast``; None if it is unknown."""
         model = self._model
         if model is None:
             model = read_json(self.path / MODEL_CONFIG, missing={})
@@ -144,7 +144,7 @@ class TokenizerFolder:
         """The style of a folder without tokenizer.json.
 
         Args:
-            named: tokenizer class by the files, if known.
+            named: tokenizer class named in the files, if any.
 
         Returns:
             The style.
@@ -152,31 +152,31 @@ class TokenizerFolder:
         Raises:
             InputError: no style is possible, or more than one.
         """
-        found = self.styles
-        if named and CLASSES[named][0] in found:
+        styles = self.styles
+        if named and CLASSES[named][0] in styles:
             return CLASSES[named][0]
-        if not found:
+        if not styles:
             raise MissingError(
                 f"{self.path} contains no tokenizer: {TOKENIZER} or {VOCABULARY} is needed"
             )
-        if found[0] is XLM_ROBERTA:
+        if styles[0] is XLM_ROBERTA:
             raise InputError(
                 f"{self.path}: {CONFIG} must state tokenizer_class, XLMRobertaTokenizer or "
                 f"CamembertTokenizer, because {XLM_ROBERTA.files['vocab_file']} does not "
                 "determine it"
             )
-        return found[0]
+        return styles[0]
 
     def special_names(self, style: Style) -> dict[str, str]:
         """The special tokens by name, from the files or by default from ``style``."""
         stated = self.special_tokens | self.config
-        found = dict(style.special)
+        names = dict(style.special)
         for name in SPECIAL_NAMES:
             value = stated.get(name)
             text = value.get("content") if isinstance(value, dict) else value
             if isinstance(text, str):
-                found[name] = text
-        return found
+                names[name] = text
+        return names
 
     def read(self) -> TokenizerFiles:
         """Read the tokenizer.
@@ -214,7 +214,7 @@ class TokenizerFolder:
             raise InputError(f"{self.path / source} lacks the special tokens {' '.join(absent)}")
         if built:
             register(backend, special_tokens(style, special, config, built=True))
-            surround(backend, style, special)
+            set_post_processor(backend, style, special)
         return TokenizerFiles(backend, special, config)
 
 
@@ -233,10 +233,10 @@ def read_folder(
     Raises:
         InputError: the folder does not exist, or its files cannot be used.
     """
-    place = model_folder(folder) if model is None else Path(folder)
-    if not place.is_dir():
-        raise InputError(f"no such folder: {place}")
-    return TokenizerFolder(place, model).read()
+    path = model_folder(folder) if model is None else Path(folder)
+    if not path.is_dir():
+        raise InputError(f"no such folder: {path}")
+    return TokenizerFolder(path, model).read()
 
 
 def guess_style(backend: "tokenizers.Tokenizer") -> Style:

@@ -133,8 +133,8 @@ def _raise_crf_rate(model: nn.Module, groups: list[dict[str, Any]], rate: float 
 
 def _depth(path: str, layers: int) -> int:
     """The depth of a parameter: 0 for embeddings, from 1 for blocks, and above for heads."""
-    if (found := _BLOCK_OF.search(path)) is not None:
-        return 1 + int(found[1])
+    if (match := _BLOCK_OF.search(path)) is not None:
+        return 1 + int(match[1])
     # DeBERTa's other modules: relative positions for all blocks, and a convolution at block 0.
     beside = {".embeddings": 0, ".encoder.distances": 0, ".encoder.convolution": 1}
     return next((at for part, at in beside.items() if part in path), layers + 1)
@@ -146,8 +146,8 @@ def check_groups(model: nn.Module, groups: list[dict[str, Any]]) -> None:
     Raises:
         ValueError: a parameter is not; the message names it.
     """
-    found = Counter(id(parameter) for group in groups for parameter in group["params"])
-    counts = [(n, found[id(p)]) for n, p in model.named_parameters() if p.requires_grad]
+    occurrences = Counter(id(parameter) for group in groups for parameter in group["params"])
+    counts = [(n, occurrences[id(p)]) for n, p in model.named_parameters() if p.requires_grad]
     if missing := [name for name, count in counts if count == 0]:
         raise ValueError(f"these parameters are in no group of the optimiser: {', '.join(missing)}")
     if twice := [name for name, count in counts if count > 1]:

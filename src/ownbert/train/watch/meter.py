@@ -12,7 +12,7 @@ from ownbert.train.flops import training_flops
 from ownbert.train.state import TrainState
 from ownbert.train.step import StepStats, add
 
-# Key, beside the objectives, of (sum of gradient norms, 0, number of steps).
+# Key of (sum of gradient norms, 0, number of steps); the other keys are names of objectives.
 _NORM = "grad_norm"
 
 
@@ -111,7 +111,7 @@ def mean_metrics(sums: Mapping[str, Sequence], objectives: Sequence[Objective]) 
     for objective in objectives:
         total, correct, count = sums[objective.name]
         metrics[f"{objective.name}_loss"] = float(total) / max(1, count)
-        if objective.right:
+        if objective.counts_correct:
             metrics[f"{objective.name}_accuracy"] = float(correct) / max(1, count)
     return metrics
 

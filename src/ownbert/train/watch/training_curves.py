@@ -35,16 +35,16 @@ def draw_curves(folder: Path, rows: Sequence[Row]) -> Path | None:
     """
     rows = [_plain(row) for row in rows]
     panels = _panels(rows)
-    made = installed_figure()
-    if made is None or not panels:
+    make_figure = installed_figure()
+    if make_figure is None or not panels:
         return None
-    figure = made()
+    figure = make_figure()
     columns = 2 if len(panels) == 4 else len(panels)
     lines = -(-len(panels) // columns)
     axes = _arrange(figure, columns, lines, panel=(5.5, 3.5))
-    words = "thin lines: training; thick lines: held out"
-    below = 0.12 / figure.get_figheight()  # inches from the edge
-    figure.text(0.5, 1 - below, words, fontsize=9, color="0.35", ha="center", va="top")
+    caption = "thin lines: training; thick lines: held out"
+    offset = 0.12 / figure.get_figheight()  # inches from the edge
+    figure.text(0.5, 1 - offset, caption, fontsize=9, color="0.35", ha="center", va="top")
     for axis, panel in zip(axes, panels, strict=False):
         panel(axis)
         _mark_phases(axis, rows)
@@ -66,10 +66,10 @@ def draw_runs(path: Path, panels: Mapping[str, Mapping[str, Sequence[Row]]]) -> 
     Returns:
         ``path``, or None without matplotlib.
     """
-    made = installed_figure()
-    if made is None:
+    make_figure = installed_figure()
+    if make_figure is None:
         return None
-    figure = made()
+    figure = make_figure()
     axes = _arrange(figure, len(panels), 1, panel=(7.5, 4.5))
     for axis, (metric, runs) in zip(axes, panels.items(), strict=True):
         for number, (name, rows) in enumerate(runs.items()):
@@ -187,18 +187,18 @@ def _draw_steps(axis: Any, rows: Sequence[Row]) -> None:
         other.plot(steps, norms, color="C3", linewidth=0.8, alpha=0.7)
         other.set_ylabel("gradient norm", color="C3")
         other.set_yscale("log")
-        near = max(norms) < 20 * min(norms)
-        other.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7) if near else (1,)))
+        narrow = max(norms) < 20 * min(norms)
+        other.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7) if narrow else (1,)))
         other.yaxis.set_minor_locator(NullLocator())
         other.yaxis.set_major_formatter("{x:g}")
 
 
 def _mark_phases(axis: Any, rows: Sequence[Row]) -> None:
     """Draw a thin line with its number at the start of each phase."""
-    before = None
+    previous = None
     for row in rows:
-        phase = row.get("phase", before)
-        if before is not None and phase != before:
+        phase = row.get("phase", previous)
+        if previous is not None and phase != previous:
             axis.axvline(row["step"], color="0.6", linewidth=0.8, linestyle=":")
             axis.annotate(
                 f"phase {phase}",
@@ -209,16 +209,16 @@ def _mark_phases(axis: Any, rows: Sequence[Row]) -> None:
                 fontsize=7,
                 color="0.45",
             )
-        before = phase
+        previous = phase
 
 
 def _points(rows: Sequence[Row], key: str, *, held_out: bool) -> tuple[list[int], list[float]]:
-    found = [
+    points = [
         (row["step"], row[key])
         for row in rows
         if key in row and bool(row.get("evaluation")) == held_out
     ]
-    return [step for step, _ in found], [value for _, value in found]
+    return [step for step, _ in points], [value for _, value in points]
 
 
 def _name(key: str) -> str:
