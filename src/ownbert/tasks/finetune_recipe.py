@@ -475,7 +475,7 @@ class Search(CheckedSettings, name="search"):
 
     usual: bool = setting(
         False,
-        "Try several learning rates, numbers of epochs and batch sizes, and keep the best (set "
+        "Try several learning rates, epochs and batch sizes, and keep the best (set "
         "them with search.learning_rate=1e-5,5e-5 and so on).",
         RUN,
         option="--search",
