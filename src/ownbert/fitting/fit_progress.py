@@ -56,8 +56,6 @@ class Progress:
         line = Text(translated(f"{self.doing}; {left:.1f} minutes left"))
         if self.table is None:
             return line
-        if not self.doing:
-            return self.table
         grid = Table.grid()
         grid.add_row(self.table)
         grid.add_row(line)
