@@ -23,7 +23,7 @@ def test_the_page_runs(tmp_path: Path):
     scripts = Path(sys.executable).parent
     env = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
     commands = [line for block in blocks(PAGES[0], "sh") for line in block.splitlines() if line]
-    assert len([c for c in commands if c.startswith("ownbert finetune")]) == 8
+    assert len([c for c in commands if c.startswith("ownbert finetune")]) == 9
     for command in commands:
         short = command.replace("--max-steps 300", "--max-steps 30")
         short += " --epochs 1" if command.startswith("ownbert finetune") else ""

@@ -355,7 +355,7 @@ def test_mistakes_are_one_line(folders: Path, model: Path, tmp_path: Path):
         ((*image, *train, "--model", words), "reads texts, but image needs an image model"),
         ((*image, *train, "--model", model, "--layers", "3"), "model.vit is for a new model"),
         ((*image, "--train", text), "labelled images are a folder of class folders"),
-        ((*image,), "--train is needed"),
+        ((*image,), "train is needed"),
         (
             ("finetune", "classify", "--model", model, "--train", text, "-o", tmp_path / "out"),
             "reads images, but classify needs a text model",
