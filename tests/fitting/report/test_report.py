@@ -134,6 +134,8 @@ def test_the_headline_says_how_far_to_trust_it():
     assert "may be due to chance" in headline(small(margin=Margin(0.03, -0.01, 0.07)))[1]
     assert "no baseline" in headline(small(leaderboard=(NETWORK,)))[1]
     assert "is a linear model" in headline(small(best="TF-IDF"))[1]
+    # A blend may be preferred to a model that is better by chance.
+    assert "slightly lower" not in headline(small(best="TF-IDF", held_out=500))[-1]
 
 
 def test_the_report_says_who_can_read_the_network_of_the_folder():
