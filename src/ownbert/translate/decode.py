@@ -23,14 +23,11 @@ from ownbert.nn.generate import Hypothesis, beam_search, greedy
 from ownbert.nn.packed.prepack import prepack
 from ownbert.train.device import autocast, pick_device, pick_precision
 from ownbert.translate.translation_pairs import encode_sources
+from ownbert.translate.translation_recipe import LENGTH_PENALTY
 from ownbert.translate.vocabulary import load_vocabularies
 
 # Texts sorted by length at a time, so that those of a batch have similar lengths.
 _BLOCK_TEXTS = 512
-
-
-# Default of beam search, which ranks translations; greedy search has one.
-_LENGTH_PENALTY = 0.6
 
 
 class Translator:
@@ -55,7 +52,7 @@ class Translator:
         folder: str | Path,
         *,
         beams: int = 4,
-        length_penalty: float = _LENGTH_PENALTY,
+        length_penalty: float = LENGTH_PENALTY,
         max_length: int | None = None,
         batch_tokens: int = 8192,
         device: str = "auto",
@@ -68,7 +65,7 @@ class Translator:
             between(1, limits.LENGTH, "[]")("max_length", max_length)
         most = limits.LENGTH_PENALTY
         between(-most, most, "[]")("length_penalty", length_penalty)
-        if beams == 1 and length_penalty != _LENGTH_PENALTY:
+        if beams == 1 and length_penalty != LENGTH_PENALTY:
             warn_of_input(
                 "--length-penalty has no effect with --beams 1, which makes only one translation"
             )

@@ -12,6 +12,8 @@ from ownbert.train.training_settings import DATA, LEARNING, RUN, Optim, Run, ref
 VOCABULARY, NETWORK = "Vocabulary", "Network"
 
 KINDS = ("bpe", "wordpiece", "blank")
+# Length penalty of beam search, which ranks translations; greedy search has one translation.
+LENGTH_PENALTY = 0.6
 # Default number of epochs without any limit.
 DEFAULT_EPOCHS = 20
 

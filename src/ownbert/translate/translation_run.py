@@ -33,7 +33,12 @@ from ownbert.train.watch.meter import add_up, mean_metrics
 from ownbert.transformer import from_configs, transformer_config
 from ownbert.translate.translation_card import write_card
 from ownbert.translate.translation_pairs import PairData, hold_out, read_pairs
-from ownbert.translate.translation_recipe import DEFAULT_EPOCHS, TranslateRecipe, TranslateRun
+from ownbert.translate.translation_recipe import (
+    DEFAULT_EPOCHS,
+    LENGTH_PENALTY,
+    TranslateRecipe,
+    TranslateRun,
+)
 from ownbert.translate.vocabulary import (
     SOURCE,
     learn_vocabularies,
@@ -256,7 +261,7 @@ class TranslationRun(TrainingRun):
         # Defaults for generate() in Transformers.
         values = {
             "num_beams": 4,
-            "length_penalty": 0.6,
+            "length_penalty": LENGTH_PENALTY,
             "forced_eos_token_id": None,
             "bos_token_id": self.target.cls_id,
             "decoder_start_token_id": self.target.cls_id,

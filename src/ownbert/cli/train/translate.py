@@ -16,7 +16,7 @@ from ownbert.errors import InputError
 from ownbert.language import translated
 from ownbert.settings import resolve
 from ownbert.terminal import echo
-from ownbert.translate.translation_recipe import TranslateRecipe
+from ownbert.translate.translation_recipe import LENGTH_PENALTY, TranslateRecipe
 
 
 class _WithFolder(TyperGroup):
@@ -120,7 +120,7 @@ def use(
         ),
     ] = None,
     beams: Beams = 4,
-    length_penalty: LengthPenalty = 0.6,
+    length_penalty: LengthPenalty = LENGTH_PENALTY,
     max_length: Annotated[
         int | None,
         typer.Option(
@@ -174,7 +174,7 @@ def score(
     folder: Folder,
     settings: dict[str, Any],
     beams: Beams = 4,
-    length_penalty: LengthPenalty = 0.6,
+    length_penalty: LengthPenalty = LENGTH_PENALTY,
     device: o.Device = "auto",
     precision: o.Precision = "float32",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -1,5 +1,6 @@
 """fill: predictions of a masked language model for masked tokens."""
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -73,7 +74,7 @@ def _texts(
         if isinstance(given, Path)
         else enumerate(given, start=1)
     )
-    lines: list[int] = []  # numbers of the texts that were read
+    lines = array("q")  # numbers of the texts that were read
 
     def stripped() -> Iterator[str]:
         for line, text in rows:

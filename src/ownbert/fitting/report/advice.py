@@ -126,9 +126,7 @@ def _trust(report: Report) -> str:
         )
         if report.learnt_from_test:
             parts.append(f"{known_test_rows(report.learnt_from_test, report.test_rows)}.")
-    elif (count := len(report.leaderboard)) > 1 and all(
-        report.gain(best, row) >= 0 for row in report.leaderboard
-    ):
+    elif (count := len(report.leaderboard)) > 1 and report.gain(best, report.ranked[0]) >= 0:
         parts.append(
             f"It was selected as the best of {count} on these rows, so expect slightly lower "
             "scores on new texts."
