@@ -126,6 +126,10 @@ def test_all_processes_agree_on_patience_after_a_resume(tmp_path: Path):
         for world in (World(1, 2), World(0, 2)):  # the first drops the rows after the step
             with closing(open_log(replace(job, world=world), step)) as log:
                 assert out_of_patience(job, log.rows) is ends
+    # Warm-up lasts until step 2.7, so one evaluation of three steps counts.
+    job.optim = Optim(warmup=0.3)
+    with closing(open_log(job, 3)) as log:
+        assert not out_of_patience(job, log.rows)
 
 
 def test_full_weights_of_a_sharded_model_with_a_decoder(group: World):

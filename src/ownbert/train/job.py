@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ownbert.batches.loader import Loader
 from ownbert.objectives.objective import Objective
@@ -105,6 +106,12 @@ class Job:
         limit = 60 * self.run.max_minutes
         # At least half of the time is for training, however long the rest takes.
         return self.state.seconds / max(limit / 2, limit - self.state.reserved)
+
+    def share_at(self, row: Mapping[str, Any]) -> float:
+        """The share of the run that was completed at a row of the log."""
+        steps, minutes = self.run.max_steps, self.run.max_minutes
+        by_steps = row["step"] / steps if steps else 0.0
+        return max(by_steps, row["seconds"] / (60 * minutes) if minutes else 0.0)
 
     @property
     def midway(self) -> float:

@@ -253,11 +253,18 @@ def _keep_best(job: Job, metrics: Mapping[str, float]) -> bool:
 
 
 def out_of_patience(job: Job, rows: list[dict[str, Any]]) -> bool:
-    """Whether ``patience`` evaluations have passed since the best value was first reached."""
+    """Whether ``patience`` evaluations have passed since the best value was first reached.
+
+    Evaluations during warm-up do not count: a new model may need all of it to learn anything.
+    """
     if job.monitor.patience is None or job.state.best is None:
         return False
     since = job.state.best["since"]
-    later = [row for row in rows if row.get("evaluation") and row["step"] > since]
+    later = [
+        row
+        for row in rows
+        if row.get("evaluation") and row["step"] > since and job.share_at(row) > job.optim.warmup
+    ]
     return len(later) >= job.monitor.patience
 
 
