@@ -9,7 +9,6 @@ from ownbert.views.blending import (
     blend,
     cross_fitted,
     fit_blend,
-    fit_weights,
     from_scores,
     loss,
     to_scores,
@@ -38,7 +37,7 @@ TASKS = ["classify", "multilabel", "regress"]
 @pytest.mark.parametrize("task", TASKS)
 def test_a_blend_is_better_than_its_members_and_noise_gets_no_weight(task: str):
     targets, members = rows(task)
-    weights = fit_weights(members, targets)
+    weights = fit_blend(members, targets)[0]
     assert (weights >= 0).all()
     assert weights[2] < 0.5 * weights[0]
     assert loss(targets, blend(members, weights)) < min(loss(targets, m) for m in members)
@@ -71,20 +70,20 @@ def test_models_that_are_always_right_are_not_made_certain(task: str):
     targets, _ = rows(task, 60)
     truth = targets.values if task == "multilabel" else np.eye(targets.size)[targets.values]
     right = 10 * truth - 5.0
-    weights = fit_weights([right], targets)
+    weights = fit_blend([right], targets)[0]
     found = from_scores(task, blend([right], weights))
     assert 0.9 < found[truth > 0].mean() < 0.995
 
 
 def test_equal_members_get_equal_weights():
     targets, members = rows("classify")
-    weights = fit_weights([members[0], members[0].copy()], targets)
+    weights = fit_blend([members[0], members[0].copy()], targets)[0]
     np.testing.assert_allclose(weights[0], weights[1], rtol=1e-3)
 
 
 def test_weights_of_numbers_add_up_to_one():
     targets, members = rows("regress")
-    assert fit_weights(members, targets).sum() == pytest.approx(1)
+    assert fit_blend(members, targets)[0].sum() == pytest.approx(1)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -131,7 +130,7 @@ def test_where_labels_are_alike_or_there_are_none_nothing_is_added():
 def test_the_estimate_is_not_of_rows_that_chose_the_offsets():
     targets, scores, counts = imbalanced(0)
     found = cross_fitted([scores], targets, counts)
-    one = fit_weights([scores], targets)[0] * scores
+    one = fit_blend([scores], targets)[0][0] * scores
     kinds = {tuple(np.round(own, 6)) for own in found - found.mean(1, keepdims=True)}
     assert len(kinds) > 1
     assert f1_score(targets.values, found.argmax(1), average="macro") > f1_score(
@@ -160,7 +159,7 @@ def test_weights_and_frequencies_fitted_together_find_more_rare_labels():
     weights, offsets = fit_blend(members, targets, counts)
     logs = np.log(counts + 0.5)
     new, fresh = skewed(1, np.full(6, 1 / 6), 3000)
-    one_after_the_other = blend(fresh, fit_weights(members, targets)) - (logs - logs.mean())
+    one_after_the_other = blend(fresh, fit_blend(members, targets)[0]) - (logs - logs.mean())
     together = blend(fresh, weights) + offsets
     scores = [
         f1_score(new.values, found.argmax(1), average="macro")

@@ -21,8 +21,8 @@ _BLOCK = 500_000
 _MOST_TOKENS = 20_000_000
 # With more matrix entries than this, pairs with a count of one are dropped (12 bytes per entry).
 _MOST_ENTRIES = 60_000_000
-# Power iterations of the factorisation.
-_ITERATIONS = 2
+# Power iterations of the factorisation, and standard deviation of the vectors.
+_ITERATIONS, _DEVIATION = 2, 0.05
 
 
 class TokenCorpus(Protocol):
@@ -45,7 +45,6 @@ def cooccurrence_vectors(
     ordinary: np.ndarray,
     *,
     least: int = 1,
-    std: float = 0.05,
     seed: int = 0,
 ) -> np.ndarray:
     """Compute word vectors from the co-occurrences of a corpus.
@@ -55,7 +54,6 @@ def cooccurrence_vectors(
         size: vector size D.
         ordinary: (V) false for special tokens.
         least: minimum number of co-occurrences of a pair.
-        std: standard deviation of the vectors.
         seed: seed of the factorisation.
 
     Returns:
@@ -78,7 +76,7 @@ def cooccurrence_vectors(
     factors = _factorise(counts, rank, seed)
     scale = factors.std()
     if scale > 0:
-        vectors[keep, :rank] = factors * (std / scale)
+        vectors[keep, :rank] = factors * (_DEVIATION / scale)
     return vectors
 
 

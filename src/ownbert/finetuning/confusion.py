@@ -16,26 +16,20 @@ from ownbert.tasks.rows import shortened
 _NUMBERS, _NAMES = 15, 40
 # Maximum number of named labels if not all are named.
 _NAMED = 24
+_CONFUSED = 3  # confusions in words
 _LONGEST = 28  # maximum characters of a name
 _DPI = 120
 
 
-def most_confused(scores: Scores, most: int = 3) -> list[str]:
-    """The most frequent confusions in words ("film taken for album: 12").
-
-    Args:
-        scores: metrics with a confusion matrix.
-        most: maximum number of confusions.
-
-    Returns:
-        One line each; empty without a confusion matrix.
-    """
+def most_confused(scores: Scores) -> list[str]:
+    """The most frequent confusions in words ("film taken for album: 12"), one line each; empty
+    without a confusion matrix."""
     if scores.confusion is None:
         return []
     labels = [score.label for score in scores.labels]
     wrong = scores.confusion.copy()
     np.fill_diagonal(wrong, 0)
-    order = np.argsort(-wrong, axis=None, kind="stable")[:most]
+    order = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSED]
     cells = (divmod(int(place), len(labels)) for place in order)
     return [
         f"{labels[i]} predicted as {labels[j]}: {wrong[i, j]:,}" for i, j in cells if wrong[i, j]

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+_POINTS = 100  # of a risk curve
+
 
 @dataclass(frozen=True)
 class LabelScore:
@@ -131,15 +133,12 @@ def _matthews(confusion: np.ndarray) -> float:
     return float(covariance / np.sqrt(variances)) if variances > 0 else 0.0
 
 
-def risk_curve(
-    probabilities: np.ndarray, right: np.ndarray, points: int = 100
-) -> tuple[tuple[float, float], ...]:
+def risk_curve(probabilities: np.ndarray, right: np.ndarray) -> tuple[tuple[float, float], ...]:
     """The error rate as a function of coverage, most confident rows first.
 
     Args:
         probabilities: (N, C).
         right: (N) whether the most probable label is correct.
-        points: maximum points of the curve.
 
     Returns:
         Pairs of coverage and error rate among the answered rows.
@@ -148,7 +147,7 @@ def risk_curve(
     """
     order = np.argsort(-probabilities.max(1), kind="stable")
     wrong = np.cumsum(~right[order]) / np.arange(1, len(order) + 1)
-    places = np.unique(np.linspace(1, len(order), min(points, len(order))).round().astype(int))
+    places = np.unique(np.linspace(1, len(order), min(_POINTS, len(order))).round().astype(int))
     return tuple((float(n / len(order)), float(wrong[n - 1])) for n in places)
 
 

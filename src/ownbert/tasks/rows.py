@@ -120,16 +120,15 @@ def read_table(
         yield TableRow(line, where, row_texts, values[len(texts) : start], row_id, tags)
 
 
-def label_text(value: Any, where: str, column: str | None = None) -> str:
+def label_text(value: Any, where: str) -> str:
     """A label as text without surrounding whitespace.
 
     Raises:
         InputError: the label is empty.
     """
-    text = as_text(value, column or "label", where).strip()
+    text = as_text(value, "label", where).strip()
     if not text:
-        which = "" if column is None else f" (column {column!r})"
-        raise InputError(f"{where}: the label{which} is empty")
+        raise InputError(f"{where}: the label is empty")
     return text
 
 

@@ -22,6 +22,7 @@ _LARGEST_WEIGHT = 10.0
 # Rows are weighted by this power of the inverse label frequency if labels are imbalanced. 1 would
 # optimise recall, 0 accuracy; macro-F1 lies in between (docs/lab/linear-models.md).
 _BALANCE = 0.5
+_FOLDS = 5
 
 
 def to_scores(task: str, outputs: np.ndarray) -> np.ndarray:
@@ -80,24 +81,15 @@ def loss(targets: Targets, scores: np.ndarray) -> float:
     return loss_and_slope(targets, scores)[0]
 
 
-def fit_weights(members: Sequence[np.ndarray], targets: Targets) -> np.ndarray:
-    """Fit the weights that minimise the loss on held-out rows, shrunk towards equal weights.
-
-    Members with negligible weight are dropped. Weights sum to 1 for regression. For labels, one
-    additional row counts as misclassified: otherwise models that are right on every held-out row
-    would be made as confident as the bounds allow (Platt 1999).
-
-    Args:
-        members: each model's (N, C) scores of rows that it was not trained on.
-        targets: targets of these rows.
-    """
-    return fit_blend(members, targets)[0]
-
-
 def fit_blend(
     members: Sequence[np.ndarray], targets: Targets, counts: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Fit weights as ``fit_weights`` does, and offsets of the blend's scores.
+    """Fit the weights and the offsets that minimise the blend's loss on held-out rows.
+
+    The weights are shrunk towards equal ones, and members with negligible weight are dropped.
+    Weights sum to 1 for regression. For labels, one additional row counts as misclassified:
+    otherwise models that are right on every held-out row would be made as confident as the bounds
+    allow (Platt 1999).
 
     In multi-label tasks each label has an offset, shrunk towards 0, that makes its mean probability
     right (Platt 1999).
@@ -108,7 +100,8 @@ def fit_blend(
     more member, shrunk towards 1, and rows of frequent labels get smaller weights.
 
     Args:
-        members, targets: see ``fit_weights``.
+        members: each model's (N, C) scores of rows that it was not trained on.
+        targets: targets of these rows.
         counts: (C) label counts of the training rows; None for other tasks.
 
     Returns:
@@ -136,8 +129,6 @@ def cross_fitted(
     counts: np.ndarray | None = None,
     *,
     unknown: Sequence[np.ndarray] | None = None,
-    parts: int = 5,
-    seed: int = 0,
 ) -> np.ndarray:
     """The blend's scores (N, C) by cross-fitting: weights and offsets are fitted on other rows.
 
@@ -146,11 +137,9 @@ def cross_fitted(
     Args:
         members, targets, counts: see ``fit_blend``.
         unknown: see ``blend``.
-        parts: number of folds.
-        seed: seed of the random folds.
     """
     rows = len(targets)
-    part = np.random.default_rng(seed).permutation(rows) % max(2, min(parts, rows))
+    part = np.random.default_rng(0).permutation(rows) % max(2, min(_FOLDS, rows))
     scores = np.zeros((rows, members[0].shape[1]))
     for number in range(part.max() + 1):
         in_part = part == number

@@ -281,12 +281,12 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
     return (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
 
 
-def _right_singular_vectors(matrix: Matrix, rank: int, seed: int = 0) -> np.ndarray:
+def _right_singular_vectors(matrix: Matrix, rank: int) -> np.ndarray:
     """(F, rank) right singular vectors from a randomised SVD with two power iterations (Halko,
     Martinsson, Tropp 2011); fewer columns for a small matrix."""
     rank = max(1, min(rank, min(matrix.shape) - 1))
     columns = min(rank + 8, min(matrix.shape))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     q = matrix @ rng.standard_normal((matrix.shape[1], columns)).astype(np.float32)
     for _ in range(2):
         check_time()

@@ -11,6 +11,7 @@ from ownbert.errors import InputError
 _LOWEST, _HIGHEST = 0.1, 10.0
 # Lower bound of log-probabilities: a probability of exactly 0 would have an infinite loss.
 _FLOOR = -100.0
+_BINS = 10
 _DRAWS = 200  # bootstrap samples for the error of calibrated probabilities
 
 
@@ -94,7 +95,7 @@ def fit_temperature(log_probabilities: np.ndarray, targets: np.ndarray) -> float
 
 
 def reliability_curve(
-    probabilities: np.ndarray, targets: np.ndarray, bins: int = 10
+    probabilities: np.ndarray, targets: np.ndarray, bins: int = _BINS
 ) -> ReliabilityCurve:
     """Compute accuracy as a function of confidence.
 
@@ -114,13 +115,12 @@ def reliability_curve(
     return ReliabilityCurve(means[0], means[1], count)
 
 
-def calibrate(log_probabilities: np.ndarray, targets: np.ndarray, bins: int = 10) -> Calibration:
+def calibrate(log_probabilities: np.ndarray, targets: np.ndarray) -> Calibration:
     """Fit the temperature on held-out rows, and compute the calibration error before and after.
 
     Args:
         log_probabilities: (N, C), N at least 2.
         targets: (N) indices of the true classes.
-        bins: number of bins of the reliability curves.
     """
     scores, targets = _checked(log_probabilities, targets)
     if len(targets) < 2:
@@ -133,25 +133,25 @@ def calibrate(log_probabilities: np.ndarray, targets: np.ndarray, bins: int = 10
         fitted_half, other = halves == half, halves != half
         temperature = fit_temperature(scores[other], targets[other])
         after[fitted_half] = np.exp(_normalised(scores[fitted_half] / temperature))
-    before = reliability_curve(probabilities, targets, bins)
-    calibrated = reliability_curve(after, targets, bins)
+    before = reliability_curve(probabilities, targets)
+    calibrated = reliability_curve(after, targets)
     return Calibration(
         temperature=fit_temperature(scores, targets),
         error=before.error,
         error_after=calibrated.error,
-        by_chance=_error_by_chance(probabilities.max(1), bins),
+        by_chance=_error_by_chance(probabilities.max(1)),
         before=before,
         after=calibrated,
     )
 
 
-def _error_by_chance(confidence: np.ndarray, bins: int) -> float:
+def _error_by_chance(confidence: np.ndarray) -> float:
     rng = np.random.default_rng(0)
-    places = np.minimum((confidence * bins).astype(int), bins - 1)
+    places = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
     errors = []
     for _ in range(_DRAWS):
         gaps = confidence - (rng.random(len(confidence)) < confidence)
-        errors.append(np.abs(np.bincount(places, gaps, bins)).sum() / len(confidence))
+        errors.append(np.abs(np.bincount(places, gaps, _BINS)).sum() / len(confidence))
     return float(np.quantile(errors, 0.95))
 
 

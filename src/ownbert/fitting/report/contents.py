@@ -203,7 +203,6 @@ def bootstrap_margin(
     best: np.ndarray,
     baseline: np.ndarray,
     draws: int = 1000,
-    seed: int = 0,
 ) -> Margin:
     """The margin of one model over another, by a paired bootstrap over rows.
 
@@ -213,12 +212,11 @@ def bootstrap_margin(
         best: (N, ...) predictions of one model for the same rows.
         baseline: (N, ...) predictions of the other model.
         draws: number of samples of N rows, with replacement.
-        seed: seed of the random generator.
 
     Source: Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3.
     """
     targets, best, baseline = map(np.asarray, (targets, best, baseline))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     margins = []
     for _ in range(draws):
         rows = rng.integers(0, len(targets), len(targets))

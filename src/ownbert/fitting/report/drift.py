@@ -11,6 +11,7 @@ from ownbert.tasks.metrics import auroc
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _FOLDS = 5
+_TOKENS = 12  # per side, those that differ most
 _MOST_TEXTS = 20_000  # per side; more do not change the figures
 _FEWEST_TEXTS = 20  # per side, for measuring separability
 # Minimum deviations of a difference: smaller ones occur by chance.
@@ -61,25 +62,17 @@ class Drift:
     summary: str
 
 
-def compare_texts(
-    labelled: Sequence[Sequence[str]],
-    unlabelled: Sequence[Sequence[str]],
-    *,
-    most_tokens: int = 24,
-    seed: int = 0,
-) -> Drift:
+def compare_texts(labelled: Sequence[Sequence[str]], unlabelled: Sequence[Sequence[str]]) -> Drift:
     """Compare the tokens of labelled and unlabelled texts.
 
     Args:
         labelled: tokens of each labelled text; large sets are sampled.
         unlabelled: tokens of each unlabelled text, likewise.
-        most_tokens: number of most different tokens to return, half for each side.
-        seed: seed of the sample and the folds.
 
     Source: Monroe, Colaresi and Quinn 2008, "Fightin' Words", section 3.5.1 (log odds with an
     informative Dirichlet prior, equations 15, 16, 19 to 22).
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     sides = [_sample(texts, rng) for texts in (labelled, unlabelled)]
     ids: dict[str, int] = {}
     tokens = [[ids.setdefault(t, len(ids)) for t in text] for side in sides for text in side]
@@ -99,9 +92,9 @@ def compare_texts(
     scores = _log_odds(counts)
     # A token that occurs in a single text says nothing about its side.
     scores[np.bincount(texts.indices, minlength=len(ids)) < 2] = 0
-    names, order, half = list(ids), np.argsort(-scores, kind="stable"), most_tokens // 2
-    more = [i for i in order[:half] if scores[i] > _CLEAR]
-    less = [i for i in order[-half:] if scores[i] < -_CLEAR]
+    names, order = list(ids), np.argsort(-scores, kind="stable")
+    more = [i for i in order[:_TOKENS] if scores[i] > _CLEAR]
+    less = [i for i in order[-_TOKENS:] if scores[i] < -_CLEAR]
     shares = counts / totals[:, None]
     return Drift(
         lengths=quantiles[0],

@@ -8,6 +8,8 @@ import numpy as np
 from ownbert.errors import InputError
 
 _DRAWS = 1000
+_HIGHEST = 1.0  # score
+_MULTIPLES = (2, 4)  # of the last place, to extrapolate to
 _EXPONENTS = np.linspace(0.05, 2.0, 40)
 _INTERVAL = (0.05, 0.95)
 # A gain is reported if its interval is no wider than this or half of the rise so far, and if the
@@ -69,14 +71,7 @@ class LearningCurve:
         return not self.reason
 
 
-def fit_learning_curve(
-    points: Iterable[Sequence[float]],
-    *,
-    unit: str = "rows",
-    multiples: Sequence[float] = (2, 4),
-    bounds: tuple[float, float] = (0.0, 1.0),
-    seed: int = 0,
-) -> LearningCurve:
+def fit_learning_curve(points: Iterable[Sequence[float]], *, unit: str = "rows") -> LearningCurve:
     """Fit ``score = a - b n^-c`` and extrapolate it.
 
     The uncertainty comes from a parametric bootstrap: scores are resampled around the fitted curve
@@ -87,9 +82,6 @@ def fit_learning_curve(
         points: (rows, score, further draws of the score with as many rows); or (minutes, score) of
             the checkpoints of one training.
         unit: "rows" or "minutes".
-        multiples: multiples of the last place to extrapolate to.
-        bounds: lower and upper bound of scores.
-        seed: seed of the bootstrap.
 
     Raises:
         InputError: a point without a score, or a value that is not a finite number.
@@ -103,32 +95,32 @@ def fit_learning_curve(
         return LearningCurve(unit, at, means, reason=reason)
     scale, weights = at[-1], counts / counts.sum()
     basis = (at / scale)[:, None] ** -_EXPONENTS
-    limit, slope, exponent = (v[0] for v in _fit(basis, means[None], weights, bounds[1]))
+    limit, slope, exponent = (v[0] for v in _fit(basis, means[None], weights))
     fit = limit - slope * (at / scale) ** -exponent
     freedom = max(1, int(counts.sum()) - 3)
     deviation = np.sqrt((squares + (counts * (means - fit) ** 2).sum()) / freedom)  # of one draw
 
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     noise = deviation * np.sqrt(freedom / rng.chisquare(freedom, _DRAWS))[:, None]
     draws = fit + noise * rng.standard_normal((_DRAWS, len(at))) / np.sqrt(counts)
-    limits, slopes, exponents = _fit(basis, draws, weights, bounds[1])
+    limits, slopes, exponents = _fit(basis, draws, weights)
 
     def predicted(place: float | np.ndarray) -> np.ndarray:
         ratio = np.atleast_1d(place)[:, None] / scale
-        return (limits - slopes * ratio**-exponents).clip(*bounds)
+        return (limits - slopes * ratio**-exponents).clip(0, _HIGHEST)
 
     def best(place: float | np.ndarray) -> np.ndarray:
-        return (limit - slope * (np.asarray(place) / scale) ** -exponent).clip(*bounds)
+        return (limit - slope * (np.asarray(place) / scale) ** -exponent).clip(0, _HIGHEST)
 
     further = []
-    for place in (float(scale * multiple) for multiple in multiples):
+    for place in (float(scale * multiple) for multiple in _MULTIPLES):
         low, high = np.quantile(predicted(place)[0], _INTERVAL).tolist()
         least, most = np.quantile(predicted(place)[0] - predicted(scale)[0], _INTERVAL).tolist()
         score, gain = float(best(place)), float(best(place) - best(scale))
         further.append(Extrapolation(place, score, low, high, gain, least, most))
     places = np.geomspace(at[0], max([scale, *(f.at for f in further)]), _SHOWN)
     fitted = np.stack([places, best(places), *np.quantile(predicted(places), _INTERVAL, axis=1)])
-    width = further[0].gain_high - further[0].gain_low if further else 0.0
+    width = further[0].gain_high - further[0].gain_low
     rise, error = float(fit[-1] - fit[0]), float(deviation / np.sqrt(counts.min()))
     reason = ""
     if width > max(_WIDEST, rise / 2):
@@ -163,7 +155,7 @@ def _summarised(
 
 
 def _fit(
-    basis: np.ndarray, scores: np.ndarray, weights: np.ndarray, highest: float
+    basis: np.ndarray, scores: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Fit limit, slope and exponent, each (draws), by weighted least squares.
 
@@ -178,9 +170,9 @@ def _fit(
     covariance = (w * (x - x_mean) * (y - y_mean)).sum(-1)
     slope = np.maximum(0, -covariance / (w * (x - x_mean) ** 2).sum(-1))
     limit = y_mean[..., 0] + slope * x_mean[..., 0]
-    over = limit > highest
-    through = (w * x * (highest - y)).sum(-1) / (w * x**2).sum(-1)
-    slope, limit = np.where(over, np.maximum(0, through), slope), np.where(over, highest, limit)
+    over = limit > _HIGHEST
+    through = (w * x * (_HIGHEST - y)).sum(-1) / (w * x**2).sum(-1)
+    slope, limit = np.where(over, np.maximum(0, through), slope), np.where(over, _HIGHEST, limit)
     errors = (w * (limit[..., None] - slope[..., None] * x - y) ** 2).sum(-1)
     chosen = errors.argmin(1)[:, None]
     return (

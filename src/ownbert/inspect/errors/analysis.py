@@ -33,6 +33,7 @@ from ownbert.views.view_features import Texts
 # overall one.
 _FEWEST, _CLEARLY = 10, 2.0
 _EXPLAINED_WORDS = 5
+_SHOWN = 100  # characters of a text or a label
 # Clusters of vectors: mean rows per cluster, maximum number, and words in a cluster's name.
 _ROWS_OF_CLUSTER, _CLUSTERS, _NAMING_WORDS = 25, 12, 3
 
@@ -321,12 +322,12 @@ def _failing(members: Mapping[str, np.ndarray], badness: np.ndarray) -> list[Fai
     return sorted(failing, key=lambda group: -group.errors)
 
 
-def as_lines(analysis: ErrorAnalysis, most_characters: int = 100) -> list[str]:
+def as_lines(analysis: ErrorAnalysis) -> list[str]:
     """The analysis as lines for a terminal."""
 
     def start(text: str) -> str:
         text = " ".join(text.split())
-        return text if len(text) <= most_characters else f"{text[:most_characters]}..."
+        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
     numbers = analysis.task == "regress"
     share = "{:.4g}" if numbers else "{:.1%}"
