@@ -9,11 +9,9 @@ Encoder and decoder are stacks of the same block; the blocks of the decoder have
 which attends to the encoder. S' and S are the lengths of the longest source and target.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ownbert.batches.batch import Batch, from_padded, to_padded
@@ -167,53 +165,3 @@ def log_probs(
     assert isinstance(generator, NextTokenHead)
     packed = generator.log_probs(model(batch, []).hidden)
     return to_padded(packed, index, (target.shape[0], target.shape[1]))
-
-
-def from_torch(theirs: Mapping[str, Tensor], *, layers: tuple[int, int]) -> dict[str, Tensor]:
-    """Rename the tensors of a ``torch.nn.Transformer``.
-
-    Its final LayerNorms correspond to ``final_norm``; it has no embeddings and no generator.
-
-    Args:
-        theirs: state dict of the ``torch.nn.Transformer``.
-        layers: number of layers of encoder and decoder.
-    """
-    ours = {}
-    for stack, count in zip(("encoder", "decoder"), layers, strict=True):
-        for i in range(count):
-            for old, new in _torch_names(stack == "decoder").items():
-                for leaf in ("weight", "bias"):
-                    separator = "_" if old.endswith("in_proj") else "."
-                    tensor = theirs[f"{stack}.layers.{i}.{old}{separator}{leaf}"]
-                    ours |= _split_cross_attention(f"{stack}.blocks.{i}.{new}", leaf, tensor)
-        for leaf in ("weight", "bias"):
-            if f"{stack}.norm.{leaf}" in theirs:
-                ours[f"{stack}.norm.{leaf}"] = theirs[f"{stack}.norm.{leaf}"]
-    return ours
-
-
-def _torch_names(decoder: bool) -> dict[str, str]:
-    names = {
-        "self_attn.in_proj": "attention.qkv",
-        "self_attn.out_proj": "attention.output",
-        "linear1": "feed_forward.up",
-        "linear2": "feed_forward.down",
-        "norm1": "attention_norm",
-        "norm3" if decoder else "norm2": "feed_forward_norm",
-    }
-    if decoder:
-        names |= {
-            "multihead_attn.in_proj": "cross_attention",
-            "multihead_attn.out_proj": "cross_attention.output",
-            "norm2": "cross_attention_norm",
-        }
-    return names
-
-
-def _split_cross_attention(name: str, leaf: str, tensor: Tensor) -> dict[str, Tensor]:
-    """A renamed tensor; cross-attention has separate tensors for queries, and for keys and
-    values."""
-    if not name.endswith("cross_attention"):
-        return {f"{name}.{leaf}": tensor}
-    query, key, value = tensor.chunk(3)
-    return {f"{name}.query.{leaf}": query, f"{name}.key_value.{leaf}": torch.cat((key, value))}

@@ -1,12 +1,14 @@
 """The same weights as ``torch.nn.Transformer``, the same numbers: both orders of norms, masks."""
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from ownbert.batches.batch import to_padded
 from ownbert.nn.positions import sinusoids
-from ownbert.transformer import from_torch, make_model, to_batch
+from ownbert.transformer import make_model, to_batch
 from support.floats import assert_close
 
 SIZES = {"N": 2, "d_model": 16, "d_ff": 24, "h": 4, "dropout": 0.0}
@@ -33,6 +35,50 @@ def theirs_and_ours(norm_first: bool) -> tuple[nn.Transformer, nn.Module]:
     assert not unexpected
     assert {name.split(".")[1] for name in missing} <= {"embeddings", "generator"}
     return theirs, ours
+
+
+def from_torch(theirs: Mapping[str, Tensor], *, layers: tuple[int, int]) -> dict[str, Tensor]:
+    """The tensors of a ``torch.nn.Transformer`` by our names; its final LayerNorms correspond to
+    ``final_norm``."""
+    ours = {}
+    for stack, count in zip(("encoder", "decoder"), layers, strict=True):
+        for i in range(count):
+            for old, new in _torch_names(stack == "decoder").items():
+                for leaf in ("weight", "bias"):
+                    separator = "_" if old.endswith("in_proj") else "."
+                    tensor = theirs[f"{stack}.layers.{i}.{old}{separator}{leaf}"]
+                    ours |= _split_cross_attention(f"{stack}.blocks.{i}.{new}", leaf, tensor)
+        for leaf in ("weight", "bias"):
+            if f"{stack}.norm.{leaf}" in theirs:
+                ours[f"{stack}.norm.{leaf}"] = theirs[f"{stack}.norm.{leaf}"]
+    return ours
+
+
+def _torch_names(decoder: bool) -> dict[str, str]:
+    names = {
+        "self_attn.in_proj": "attention.qkv",
+        "self_attn.out_proj": "attention.output",
+        "linear1": "feed_forward.up",
+        "linear2": "feed_forward.down",
+        "norm1": "attention_norm",
+        "norm3" if decoder else "norm2": "feed_forward_norm",
+    }
+    if decoder:
+        names |= {
+            "multihead_attn.in_proj": "cross_attention",
+            "multihead_attn.out_proj": "cross_attention.output",
+            "norm2": "cross_attention_norm",
+        }
+    return names
+
+
+def _split_cross_attention(name: str, leaf: str, tensor: Tensor) -> dict[str, Tensor]:
+    """A renamed tensor; cross-attention has separate tensors for queries, and for keys and
+    values."""
+    if not name.endswith("cross_attention"):
+        return {f"{name}.{leaf}": tensor}
+    query, key, value = tensor.chunk(3)
+    return {f"{name}.query.{leaf}": query, f"{name}.key_value.{leaf}": torch.cat((key, value))}
 
 
 def embedded(table: nn.Embedding, ids: Tensor) -> Tensor:
