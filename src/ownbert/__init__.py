@@ -114,62 +114,6 @@ _MODULES = {
     "to_label": "unlabelled.label",
 }
 
-# Replacements for classes of other libraries, suggested by the prefix of their names.
-_EMBEDDER, _PREDICTOR = "ownbert.Embedder(folder)", "ownbert.Predictor(folder)"
-_INSTEAD = {
-    "AutoModel": "ownbert.load(folder), which chooses the class, or BertForSequenceClassification",
-    "from_pretrained": "ownbert.load(folder)",
-    "pipeline": _PREDICTOR,
-    "Pipeline": _PREDICTOR,
-    "SentenceTransformer": _EMBEDDER,
-    "CrossEncoder": f"{_PREDICTOR}, and tuples for pairs of texts",
-    "util": f"{_EMBEDDER}.similarity(one, two)",
-    "semantic_search": "ownbert.build_index(model, texts, folder), and search(query) of the index",
-    **dict.fromkeys(
-        ("cos_sim", "cosine_similarity", "similarity", "dot_score"),
-        f"{_EMBEDDER}.similarity(one, two)",
-    ),
-    **dict.fromkeys(("InputExample", "losses"), 'ownbert.finetune("embed", ...)'),
-    "encode": f"{_EMBEDDER}.encode(texts)",
-    "TrainerCallback": "ownbert.Callbacks",
-    "EarlyStopping": "dev rows, for early stopping",
-    "TrainingArguments": "the options of ownbert.finetune or ownbert.fit",
-    "Trainer": "ownbert.finetune or ownbert.fit",
-    "train_test_split": "ownbert.fit, which holds out rows itself",
-    **dict.fromkeys(("train_supervised", "supervised"), "ownbert.fit(file)"),
-    **dict.fromkeys(("train_unsupervised", "skipgram", "cbow"), "ownbert.pretrain(tokens, folder)"),
-    "train": "ownbert.fit, ownbert.finetune or ownbert.pretrain",
-    **dict.fromkeys(("load_model", "load_facebook"), _PREDICTOR),
-    **dict.fromkeys(("load_dataset", "Dataset", "DataCollator"), "files, lists or tables directly"),
-    **dict.fromkeys(
-        ("accuracy_score", "f1_score", "classification_report", "confusion_matrix", "eval"),
-        "ownbert.evaluate(folder, rows)",
-    ),
-    **dict.fromkeys(("Classifier", "OwnBertModelForSequence"), "ownbert.OwnBertClassifier(folder)"),
-    "Regressor": "ownbert.OwnBertRegressor(folder)",
-    **dict.fromkeys(("classify", "infer", "Classification"), _PREDICTOR),
-    **dict.fromkeys(("tokenize", "get_tokenizer"), "ownbert.load_tokenizer(folder)"),
-    **dict.fromkeys(("vocab", "train_tokenizer"), "ownbert.learn_vocabulary(files, folder)"),
-    "set_seed": "seed=... of each function",
-    "OwnBertEmbed": _EMBEDDER,
-    "OwnBertPredict": _PREDICTOR,
-    "OwnBertTokenizer": "ownbert.load_tokenizer(folder)",
-    "OwnBert": "ownbert.fit(texts, labels) to train, ownbert.load(folder) for a network",
-    "BERT": "ownbert.load(folder)",
-    **dict.fromkeys(("search", "index"), "ownbert.Index(folder).search(query)"),
-    **dict.fromkeys(("deduplicate", "dedup"), "ownbert.duplicates(texts)"),
-    **dict.fromkeys(("cluster", "Topic", "BERTopic"), "ownbert.topics(model, texts)"),
-    **dict.fromkeys(
-        ("label", "active_learning", "uncertain", "next_to_label"),
-        "ownbert.to_label(folder, unlabelled)",
-    ),
-    "errors": "the command: ownbert errors FOLDER FILE",
-    **{
-        name: f"the command: ownbert {name}"
-        for name in ("serve", "trace", "runs", "heads", "relevance", "convert", "translate")
-    },
-}
-
 # Of Transformers' API only BERT's classes are listed; those of other families are found as well.
 _BERT = (
     *("BertConfig", "BertModel", "BertPreTrainedModel", "BertTokenizer", "BertForPreTraining"),
@@ -188,8 +132,9 @@ def __getattr__(name: str) -> Any:
         known = {each.lower(): f"ownbert.{each}" for each in __all__}
         # Accept the spelling of the package's name: OwnBERTClassifier.
         written = name.replace("OwnBERT", "OwnBert")
-        starts = (text for start, text in _INSTEAD.items() if written.startswith(start))
-        instead = known.get(name.lower().replace("_", "")) or next(starts, None)
+        others = import_module("ownbert.errors").other_names("ownbert")
+        start = max(filter(written.startswith, others), key=len, default="")
+        instead = known.get(name.lower().replace("_", "")) or others.get(start)
         advice = f": use {instead}" if instead else ""
         raise AttributeError(f"module 'ownbert' has no attribute {name!r}{advice}")
     return value

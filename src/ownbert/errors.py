@@ -1,10 +1,11 @@
-"""The exception for users' mistakes, the warning about inputs, and values in messages."""
+"""The exception for users' mistakes, the warning about inputs, values in messages, and advice."""
 
 import contextlib
 import re
 import shlex
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 _LONGEST = 60
@@ -113,3 +114,14 @@ def in_short(value: Any) -> str:
     except (ValueError, RecursionError):  # huge numbers, or deep nesting
         return f"a {type(value).__name__} that is too long to show"
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
+
+
+@lru_cache
+def other_names(of: str) -> dict[str, str]:
+    """What to use instead of names of other libraries, by a section of ``other_names.yaml``."""
+    from importlib.resources import files
+
+    import yaml
+
+    table = yaml.safe_load(files("ownbert").joinpath("other_names.yaml").read_text("utf-8"))
+    return {name: instead for instead, names in table[of].items() for name in names}

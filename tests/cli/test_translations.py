@@ -31,7 +31,7 @@ TEXTS, TEMPLATES = TABLES[""], TABLES["page"]
 # Modules whose sentences are for programmers (exceptions of Python, warnings of Transformers'
 # classes), or stand in pictures, which are drawn with fonts that may have no Chinese.
 NOT_TRANSLATED = (
-    *("__init__.py", "inference/argument_aliases.py"),
+    "__init__.py",
     *("hf/", "nn/", "views/", "batches/layout.py", "families/marian.py"),
     *(f"corpus/{n}.py" for n in ("cooccurrence", "sentence_pairs", "span_examples")),
     *(f"inspect/explain/{n}.py" for n in ("attribution", "faithfulness_curves", "overlay")),

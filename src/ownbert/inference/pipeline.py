@@ -10,12 +10,11 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.checks import between
-from ownbert.errors import InputError
+from ownbert.errors import InputError, other_names
 from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import read_json
 from ownbert.images.image_files import is_image
 from ownbert.inference.abstaining.doubts import Doubts, output_rows
-from ownbert.inference.argument_aliases import INSTEAD
 from ownbert.inference.compute import Compute
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, characters, read_labelled_rows
@@ -317,7 +316,8 @@ class Predictor:
     save_pretrained = save  # name in Transformers
 
     def __getattr__(self, name: str) -> Any:
-        advice = f"; {INSTEAD[name]}" if name in INSTEAD else ""
+        instead = other_names("Predictor").get(name)
+        advice = f"; {instead}" if instead else ""
         raise AttributeError(f"Predictor has no attribute {name!r}{advice}")
 
     def rows(self, data: Any) -> list[Row]:
